@@ -26,8 +26,8 @@ def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[
         "gpu": gpu,
         "threads": num_threads or num_cores,
         "python": platform.python_version(),
-        "torch": _version("torch"),
-        "transformers": _version("transformers"),
+        "torch": installed_version("torch") or "unknown",
+        "transformers": installed_version("transformers") or "unknown",
         "commit": commit() or "unknown",
     }
 
@@ -56,7 +56,7 @@ def commit() -> str | None:
 
 def provenance(hardware: str, dtype: str) -> dict[str, str]:
     """Return the machine and this version, for stored answers."""
-    release = _version("pasta-lm")
+    release = installed_version("pasta-lm") or "unknown"
     return {
         "hardware": hardware,
         "dtype": dtype,
@@ -81,8 +81,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _version(package: str) -> str:
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return "unknown"
+        return None

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli import app
+from pasta_lm.cli import app, terminal
 from pasta_lm.errors import InputError, PastaError
 from tests.cli.conftest import Pasta
 
+MAX_FLAGS = 10
 VERBS = {
     *("run", "chat", "play", "check", "replay", "serve", "view", "teach", "annotate", "export"),
     *("doctor", "train", "train sft", "train preference", "bench", "evaluate", "evaluate alpaca"),
@@ -85,6 +87,12 @@ def test_only_flags_of_the_machine_have_an_environment_twin(verb: str, flag: Any
     twins = {name: f"PASTA_{name.upper()}" for name in ("model", "device", "dtype", "debug")}
     long = next(name for name in flag.opts if name.startswith("--"))
     assert flag.envvar == twins.get(long.removeprefix("--"))
+
+
+def test_no_verb_but_run_has_more_flags_than_a_reader_can_survey() -> None:
+    servers = {"--engine", "--dialect", "--allow-inexact"}
+    counts = Counter(verb for verb, flag in FLAGS if not servers & {*flag.opts})
+    assert [verb for verb, count in counts.items() if count > MAX_FLAGS] == ["run"]
 
 
 def test_a_flag_wins_over_its_environment_twin(pasta: Pasta) -> None:
@@ -189,3 +197,53 @@ def test_a_missing_recipe_is_an_error_without_system_codes(
     assert "nowhere.toml" in result.err
     assert "[Errno" not in result.err
     assert "hint: " in result.err
+
+
+# --- tables, and exit codes
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "text_columns", "lines"),
+    [
+        (
+            ("", "speedup", "note"),
+            [("sequential", "1.00", "no"), ("sot", "12.50", "not run: pasta evaluate"), ("x", "-")],
+            (0, 2),
+            [
+                "            speedup  note",
+                "sequential     1.00  no",
+                "sot           12.50  not run: pasta evaluate",
+                "x           -",
+            ],
+        ),
+        (
+            ("", "n", "m"),
+            [("a", "not run: a long command"), ("b", "1", "2")],
+            (0,),
+            ["   n  m", "a  not run: a long command", "b  1  2"],
+        ),
+    ],
+)
+def test_columns_are_as_wide_as_their_widest_cell_and_notes_run_on(
+    capsys: pytest.CaptureFixture[str],
+    header: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    text_columns: tuple[int, ...],
+    lines: list[str],
+) -> None:
+    terminal.print_table(header, rows, text_columns=text_columns)
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_facts_stand_in_one_column_and_a_missing_number_is_a_dash(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal.print_facts([("torch", "2")], [("prometheus-client", "1"), ("a", "b")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["torch              2", "", "prometheus-client  1", "a                  b"]
+    cells = (terminal.number(None), terminal.number(1.234), terminal.number(2.5, 1, "x"))
+    assert cells == ("-", "1.23", "2.5x")
+
+
+def test_exit_codes_are_those_of_the_documentation() -> None:
+    assert (terminal.FAILED, terminal.INVALID, terminal.INTERRUPTED) == (1, 3, 130)

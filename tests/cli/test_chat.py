@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.cli.chat import talk
-from pasta_lm.cli.conversation import Dialogue
+from pasta_lm.cli.chat import Dialogue, talk
 from pasta_lm.engines.request import Request, SamplingParams, StreamEvent
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import UsageError

@@ -10,9 +10,10 @@ import sys
 import pytest
 from rich.console import Console
 
+from pasta_lm.cli import thread_view
 from pasta_lm.cli.play import read_scenes
-from pasta_lm.cli.terminal import ASCII, Glyphs, console, harmless
-from pasta_lm.cli.thread_view import ThreadViews, live_threads, picture, summary
+from pasta_lm.cli.terminal import console, harmless
+from pasta_lm.cli.thread_view import ThreadViews, picture, summary
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
@@ -46,14 +47,14 @@ def views_after(num_steps: int, engine: ScriptedEngine = ENGINE, **params: objec
 
 @pytest.mark.parametrize("name", SCENES)
 def test_a_scene_is_valid_and_worth_showing(pasta: Pasta, name: str) -> None:
-    scene = SCENES[name]
-    document = parse(scene.answer, "annotator")
-    assert not check(scene.answer, "annotator")
+    prompt, text = SCENES[name]["prompt"], SCENES[name]["answer"]
+    document = parse(text, "annotator")
+    assert not check(text, "annotator")
     assert document.num_syncs == 1
     assert all(len(block.plain_text.split()) >= 5 for block in document.blocks)
     result = pasta("play", "--example", name)
     assert result.code == 0
-    assert result.out.startswith(f"> {scene.prompt}\n\nmain ")
+    assert result.out.startswith(f"> {prompt}\n\nmain ")
     assert document.plain_text.split() == result.out.split("tokens\n\n")[1].split()
 
 
@@ -82,7 +83,8 @@ def test_unknown_scenes_and_speeds_are_refused(pasta: Pasta, arguments: tuple[st
 
 
 def test_a_picture_has_a_row_for_each_thread_and_a_column_for_each_step() -> None:
-    assert str(picture(ENGINE.answer().trace, 60, ASCII)).splitlines() == [
+    where = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=60)
+    assert str(picture(ENGINE.answer().trace, where)).splitlines() == [
         "main   ====v====v..^=        12",
         "1 one      ======      6 of ~10",
         "2 two           ====   4 of ~10",
@@ -93,8 +95,8 @@ def test_a_picture_has_a_row_for_each_thread_and_a_column_for_each_step() -> Non
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_a_picture_fits_its_width(width: int) -> None:
     for scene in SCENES.values():
-        trace = ScriptedEngine(parse(scene.answer, "annotator")).answer().trace
-        lines = str(picture(trace, width, Glyphs())).splitlines()
+        trace = ScriptedEngine(parse(scene["answer"], "annotator")).answer().trace
+        lines = str(picture(trace, Console(width=width))).splitlines()
         assert max(map(len, lines)) <= width
         assert len(set(map(len, lines))) == 1
 
@@ -132,15 +134,17 @@ def test_many_threads_fit_the_terminal(width: int, height: int) -> None:
     assert "more" in lines[-1]
 
 
-def test_live_threads_leave_nothing_behind() -> None:
+def test_live_threads_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     where = Console(file=io.StringIO(), force_terminal=True, width=60, height=20)
-    with live_threads(where) as show:
+    monkeypatch.setattr(thread_view, "can_animate", lambda: True)
+    monkeypatch.setattr(thread_view, "console", lambda _: where)
+    with thread_view.live_threads() as show:
         for events in ENGINE.steps(ENGINE.request("p")):
             show(events)
     assert isinstance(where.file, io.StringIO)
     written = where.file.getvalue()
     assert "1 one" in written
-    assert written.endswith("\x1b[2K") or written.endswith("\x1b[?25h")
+    assert written.endswith(("\x1b[2K", "\x1b[?25h"))
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "x", "80"])

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.cli.app import packages_by_extra
 from pasta_lm.cli.doctor import CORE, answer_of_builtin
-from pasta_lm.cli.extras import packages_by_extra
 from pasta_lm.strategies import model as public
 from tests.cli.conftest import Pasta
 from tests.gguf_file import write_gguf

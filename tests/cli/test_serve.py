@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from pasta_lm.cli.exit_codes import INTERRUPTED
+from pasta_lm.cli.terminal import INTERRUPTED
 from tests.cli.conftest import Pasta
 
 LIMIT_S = 120  # longest wait for the end of a process
@@ -88,7 +88,7 @@ def test_sigterm_finishes_what_runs_and_a_second_one_ends_at_once(taught_folder:
         (("--api-key", "@/nowhere/key"), "no such file"),
         (("--set", "limits.n=0"), "too small"),
         (("--set", "limits.threats=1"), "did you mean 'threads'"),
-        (("--strategy", "best"), "--strategy"),
+        (("--set", "strategy=best"), "strategy cannot be"),
     ],
 )
 def test_wrong_settings_end_before_a_model_is_loaded(

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pasta_lm.cli.exit_codes import INTERRUPTED
+from pasta_lm.cli.terminal import INTERRUPTED
 from tests.serve.conftest import CHAT, LIMIT_S, text_of
 from tests.serve.load import CHAT_PATH, script_of
 

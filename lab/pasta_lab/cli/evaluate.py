@@ -10,7 +10,7 @@ import typer
 
 from pasta_lab.cli.figures import interval, print_figures
 from pasta_lab.cli.frontier import NoPublished, figures, print_frontier
-from pasta_lm.cli.evaluate import Set, read_settings, split_names
+from pasta_lm.cli.evaluate import read_settings, split_names
 from pasta_lm.cli.flags import (
     AllowInexact,
     Dialect,
@@ -18,12 +18,20 @@ from pasta_lm.cli.flags import (
     Json,
     Model,
     Recipe,
+    Set,
     Strategies,
     option,
     server_flags,
 )
-from pasta_lm.cli.tables import number, print_json, print_table
-from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
+from pasta_lm.cli.terminal import (
+    bars,
+    interruptible,
+    number,
+    print_json,
+    print_table,
+    silence_libraries,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from pasta_lab.evaluate.tasks import TaskSettings
@@ -62,27 +70,21 @@ def tasks(
     model: Model = None,
     baseline: Annotated[
         str | None,
-        option("--baseline", metavar="MODEL", help="The sequential baseline."),
+        option("--baseline MODEL", "The sequential baseline."),
     ] = None,
     strategies: Strategies = None,
     num_prompts: Annotated[
         int | None,
-        option(
-            "--num-prompts", metavar="N", min=1, help="Number of prompts of the trained families."
-        ),
+        option("--num-prompts N", "Number of prompts of the trained families.", min=1),
     ] = None,
     num_timed: Annotated[
         int | None,
-        option("--num-timed", metavar="N", min=0, help="Prompts a family that are timed."),
+        option("--num-timed N", "Prompts a family that are timed.", min=0),
     ] = None,
-    split: Annotated[
-        str | None, option("--split", metavar="SPLIT", help="train, dev, test or hard.")
-    ] = None,
-    seed: Annotated[
-        int | None, option("--seed", metavar="S", min=0, help="Seed of the first prompt.")
-    ] = None,
+    split: Annotated[str | None, option("--split SPLIT", "train, dev, test or hard.")] = None,
+    seed: Annotated[int | None, option("--seed S", "Seed of the first prompt.", min=0)] = None,
     records: Annotated[
-        Path | None, option("--records", metavar="FILE", help="Write every graded answer here.")
+        Path | None, option("--records FILE", "Write every graded answer here.")
     ] = None,
     engine: Engine = None,
     dialect: Dialect = None,
@@ -172,12 +174,8 @@ def frontier(
     comparison: Annotated[
         Path, typer.Argument(metavar="COMPARISON.toml", help="The points and their records.")
     ],
-    page: Annotated[
-        Path | None, option("--page", metavar="OUT.md", help="Write all figures as Markdown.")
-    ] = None,
-    plot: Annotated[
-        Path | None, option("--plot", metavar="OUT.svg", help="Write the plot as SVG.")
-    ] = None,
+    page: Annotated[Path | None, option("--page OUT.md", "Write all figures as Markdown.")] = None,
+    plot: Annotated[Path | None, option("--plot OUT.svg", "Write the plot as SVG.")] = None,
     no_published: NoPublished = False,
     as_json: Json = False,
 ) -> None:

@@ -8,18 +8,14 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.flags import Json, option, require_one_of
-from pasta_lm.cli.tables import print_json
+from pasta_lm.cli.terminal import print_json
 
 
 def examples(
-    family: Annotated[
-        str | None, option("--family", metavar="NAME", help="Only this family of tasks.")
-    ] = None,
-    seed: Annotated[
-        int | None, option("--seed", metavar="S", min=0, help="Seed of the prompts.")
-    ] = None,
+    family: Annotated[str | None, option("--family NAME", "Only this family of tasks.")] = None,
+    seed: Annotated[int | None, option("--seed S", "Seed of the prompts.", min=0)] = None,
     answers: Annotated[
-        bool, option("--answers", help="Also the answer, with its true structure.")
+        bool, option("--answers", "Also the answer, with its true structure.")
     ] = False,
     json: Json = False,
 ) -> None:

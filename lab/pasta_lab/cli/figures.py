@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pasta_lm.cli.tables import MISSING, number, print_json
+from pasta_lm.cli.terminal import MISSING, number, print_json
 
 
 def print_figures(

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.tables import print_table
-from pasta_lm.cli.terminal import read_text, write_text
+from pasta_lm.cli.terminal import print_table, read_text, write_text
 from pasta_lm.errors import InputError
 
 Figures = Mapping[str, Any]
 
 NoPublished = Annotated[
-    bool, option("--no-published", help="Leave out the figures that the paper reports.")
+    bool, option("--no-published", "Leave out the figures that the paper reports.")
 ]
 
 
@@ -36,16 +35,15 @@ def figures(
     sources: Annotated[
         list[Path], typer.Argument(metavar="SOURCE", help="The sources of `pasta evaluate speed`.")
     ],
-    out: Annotated[Path, option("--out", metavar="DIR", help="Write the figures here, as SVG.")],
+    out: Annotated[Path, option("--out DIR", "Write the figures here, as SVG.")],
     baseline: Annotated[
-        str, option("--baseline", metavar="NAME", help="The system that others are compared with.")
+        str, option("--baseline NAME", "The system that others are compared with.")
     ] = "sequential",
     win_rates: Annotated[
         list[Path] | None,
         option(
-            "--win-rates",
-            metavar="FILE.json",
-            help="Output of lc-winrate --json, or an alpaca report: for Figure 4; may be repeated.",
+            "--win-rates FILE.json",
+            "Output of lc-winrate --json, or an alpaca report: for Figure 4; may be repeated.",
         ),
     ] = None,
     no_published: NoPublished = False,

@@ -9,11 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from pasta_lab.cli.figures import interval, print_figures
-from pasta_lm.cli.evaluate import Set
-from pasta_lm.cli.exit_codes import FAILED
-from pasta_lm.cli.flags import Json, Out, Recipe, option
-from pasta_lm.cli.tables import print_table
-from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
+from pasta_lm.cli.flags import Json, Out, Recipe, Set, option
+from pasta_lm.cli.terminal import FAILED, bars, interruptible, print_table, say, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Check a judge before it is used.")
 
@@ -37,13 +34,12 @@ def check(
     answers: Annotated[
         list[str] | None,
         option(
-            "--answers",
-            metavar="FILE",
-            help="Answers to damage: annotated data, or AlpacaEval's form; may be repeated.",
+            "--answers FILE",
+            "Answers to damage: annotated data, or AlpacaEval's form; may be repeated.",
         ),
     ] = None,
     require: Annotated[
-        bool, option("--require", help="Exit with code 1 if the judge is refused for headlines.")
+        bool, option("--require", "Exit with code 1 if the judge is refused for headlines.")
     ] = False,
     changes: Set = None,
     as_json: Json = False,

@@ -7,10 +7,9 @@ from functools import partial
 
 import typer
 
-from pasta_lm.cli.bench import ROWS, Requests, Rows, Threads, numbers, print_bench
-from pasta_lm.cli.flags import Device, Dtype, Json, Model
-from pasta_lm.cli.tables import number, print_json, print_table
-from pasta_lm.cli.terminal import bars, silence_libraries
+from pasta_lm.cli.bench import ROWS, Requests, Rows, numbers, print_bench
+from pasta_lm.cli.flags import Device, Dtype, Json, Model, Threads
+from pasta_lm.cli.terminal import bars, number, print_json, print_table, silence_libraries
 
 
 def peers(

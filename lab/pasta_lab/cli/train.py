@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from pasta_lm.cli.flags import Set
 from pasta_lm.cli.terminal import interruptible, silence_libraries
-from pasta_lm.cli.train import RESUMABLE, Changes, Overwrite, Recipe, Resume
+from pasta_lm.cli.train import RESUMABLE, Overwrite, Recipe, Resume
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Train a model on generated tasks."
@@ -19,7 +20,7 @@ def train() -> None:
 
 @app.command()
 def sft(
-    config: Recipe, changes: Changes = None, resume: Resume = False, overwrite: Overwrite = False
+    config: Recipe, changes: Set = None, resume: Resume = False, overwrite: Overwrite = False
 ) -> None:
     """Finetune a model on answers to tasks; [data.tasks] of the recipe names annotator and seed."""
     from pasta_lab.train import TaskSftConfig, train_sft_on_tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
-from pasta_lm.cli.flags import CostLimit, option
+from pasta_lm.cli.flags import CostLimit, DryRun, Limit, option
 from pasta_lm.cli.terminal import (
-    Progress,
+    FAILED,
+    INTERRUPTED,
     bars,
     interruptible,
     minute_lines,
@@ -26,7 +26,7 @@ from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.log import Tally
 from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
-from pasta_lm.learn.annotate.run import AnnotationRun, Rule, estimate, source_rows
+from pasta_lm.learn.annotate.run import Rule, estimate, source_rows
 from pasta_lm.learn.annotate.run import annotate as run_annotation
 from pasta_lm.learn.annotate.teacher import TeacherConversation
 from pasta_lm.learn.chat.pool import INTERRUPT
@@ -41,21 +41,12 @@ def annotate(
     config: Annotated[
         Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; see docs/annotation.md.")
     ],
-    limit: Annotated[
-        int | None, option("--limit", metavar="N", min=1, help="Annotate only the first N rows.")
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        option("--dry-run", help="Print the estimated cost and one request; send nothing."),
-    ] = False,
+    limit: Limit = None,
+    dry_run: DryRun = False,
     cost_limit: CostLimit = None,
     engine: Annotated[
         str | None,
-        option(
-            "--engine",
-            metavar="URL[,URL]",
-            help="Servers of the teacher, instead of teacher.base_url.",
-        ),
+        option("--engine URL[,URL]", "Servers of the teacher, instead of teacher.base_url."),
     ] = None,
 ) -> None:
     """Mark the independent parts of the answers of a data set.
@@ -87,25 +78,27 @@ def annotate_all(
     if dry_run:
         _print_request(recipe, limit)
         return
+    tell = minute_lines()
     to_continue = f"To go on: {shlex.join(['pasta', *sys.argv[1:]])}"
     try:
-        with bars() as show_bar:
+        with bars() as show:
+
+            def report(tally: Tally) -> None:
+                show("rows", tally.num_ended, num_rows, _summary(tally))
+                tell(_summary(tally))
+
             run = run_annotation(
                 recipe,
                 rule=rule or (markdown_rule if recipe.teacher is None else None),
                 method=method,
                 limit=limit,
                 cost_limit_usd=cost_limit,
-                progress=_reporter(show_bar, num_rows),
+                progress=report,
                 notice=lambda num: say(WAITING.format(num)),
             )
     except KeyboardInterrupt:
         say(f"stopped at once; what was paid is kept. {to_continue}")
         raise typer.Exit(INTERRUPTED) from None
-    _print_run(run, to_continue)
-
-
-def _print_run(run: AnnotationRun, to_continue: str) -> None:
     say(_summary(run.tally))
     if run.stopped_by:
         say(f"stopped by {run.stopped_by}. {to_continue}")
@@ -168,14 +161,3 @@ def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:
 def _summary(tally: Tally) -> str:
     rows = ", ".join(f"{tally.num_rows[name]} {name}" for name in ("ok", "failed", "skipped"))
     return f"{tally.num_ended} rows: {rows}; {tally.spent}"
-
-
-def _reporter(show_bar: Progress, num_rows: int | None) -> Callable[[Tally], None]:
-    """Return a function that shows progress: a bar in a terminal, a line each minute elsewhere."""
-    tell = minute_lines()
-
-    def report(tally: Tally) -> None:
-        show_bar("rows", tally.num_ended, num_rows, _summary(tally))
-        tell(_summary(tally))
-
-    return report

@@ -1,32 +1,36 @@
 """The command ``pasta``: the table of its verbs, and how errors are printed.
 
-A verb is one function in a file of its own: its flags, then a few lines that call the package. The
-file is imported when the verb is used, so ``pasta --help`` is instant, and may import at its top
-whatever is installed without extras. What needs torch or another extra is imported inside the
-verb's function, by one statement, from the one module that does the work: ``pasta VERB --help``
-works without extras, and a module that is missing becomes a message that names the extra.
-
-Verbs raise ``PastaError`` and return; only ``main`` prints errors and exits. It also silences the
-libraries under a model, before any of them is imported.
+A verb is one function; its file is imported when the verb is used, so ``pasta --help`` is instant.
+What needs torch or another extra is imported inside the function: ``pasta VERB --help`` works
+without extras, and a missing module becomes a message that names the extra. Verbs raise
+``PastaError`` and return; only ``main`` prints errors and exits.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
+from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
+from importlib import import_module, metadata
 from io import TextIOWrapper
-from typing import Annotated, Never, TextIO
+from typing import TYPE_CHECKING, Annotated, Never, TextIO
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from pasta_lm import __version__
 from pasta_lm.cli import terminal
-from pasta_lm.cli.extras import extra_of
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.verbs import Verb, verb_group
 from pasta_lm.errors import MissingExtraError, PastaError, UsageError
+
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
 
 MAX_ERROR_LINES = 4
 ROOM = "check the path, its rights and the free space"
@@ -36,70 +40,133 @@ Run and train language models that mark the independent parts of their own answe
 The marked parts are decoded in parallel. The environment variables PASTA_MODEL, PASTA_DTYPE and
 PASTA_DEVICE set --model, --dtype and --device of every command, and PASTA_DEBUG=1 sets --debug.
 A flag on the command line wins."""
-
-app = verb_group(
-    "pasta",
-    HELP,
-    {
-        "Use a model": (
-            Verb("run", "Answer a prompt with a model."),
-            Verb("chat", "Talk with a model in the terminal."),
-            Verb("serve", "Serve a model to OpenAI clients, with a page."),
-            Verb("play", "Watch several threads decode a written answer; needs no model."),
-            Verb("view", "Show a trace: when each thread decoded and when it waited."),
-        ),
-        "Teach a model": (
-            Verb("teach", "Teach a model on its own annotated answers: the whole way."),
-            Verb("annotate", "Mark the independent parts of the answers of a data set."),
-            Verb("train", "Finetune, or optimise preferences.", "pasta_lm.cli.train:app"),
-            Verb("export", "Write a model for vLLM, SGLang or llama.cpp."),
-        ),
-        "Measure": (
-            Verb("evaluate", "Measure quality and speed.", "pasta_lm.cli.app:evaluate"),
-            Verb("bench", "Measure the speed of an engine."),
-            Verb("replay", "Decode given answers sequentially and in parallel."),
-        ),
-        "Check": (
-            Verb("check", "Check an annotated text, or repair it."),
-            Verb("doctor", "Check the installation."),
-        ),
+Sections = Mapping[str, Mapping[str, str]]
+VERBS: Sections = {
+    "Use a model": {
+        "run": "Answer a prompt with a model.",
+        "chat": "Talk with a model in the terminal.",
+        "serve": "Serve a model to OpenAI clients, with a page.",
+        "play": "Watch several threads decode a written answer; needs no model.",
+        "view": "Show a trace: when each thread decoded and when it waited.",
     },
-    completes=True,
-)
-
-EVALUATE = "pasta_lm.cli.evaluate"
-evaluate = verb_group(
-    "evaluate",
-    "Measure quality and speed.",
-    {
-        "Benchmarks": (
-            Verb(
-                "alpaca",
-                "Compare answers to AlpacaEval's instructions by a judge.",
-                f"{EVALUATE}:alpaca",
-            ),
-            Verb(
-                "instructions",
-                "Answer instructions; report decisions, speedups and text.",
-                f"{EVALUATE}:instructions",
-            ),
-            Verb(
-                "ifeval",
-                "Grade how far answers follow checkable instructions.",
-                f"{EVALUATE}:ifeval",
-            ),
-        ),
-        "Reports": (
-            Verb("cost", "Measure the loss caused by hidden blocks.", f"{EVALUATE}:cost"),
-            Verb(
-                "lc-winrate",
-                "Compute length-controlled win rates of stored judgements.",
-                f"{EVALUATE}:lc_winrate",
-            ),
-            Verb("speed", "Compute the paper's table of speed.", f"{EVALUATE}:speed"),
-        ),
+    "Teach a model": {
+        "teach": "Teach a model on its own annotated answers: the whole way.",
+        "annotate": "Mark the independent parts of the answers of a data set.",
+        "train": "Finetune, or optimise preferences.",
+        "export": "Write a model for vLLM, SGLang or llama.cpp.",
     },
-)
+    "Measure": {
+        "evaluate": "Measure quality and speed.",
+        "bench": "Measure the speed of an engine.",
+        "replay": "Decode given answers sequentially and in parallel.",
+    },
+    "Check": {
+        "check": "Check an annotated text, or repair it.",
+        "doctor": "Check the installation.",
+    },
+}
+"""The lines of the help by heading; a verb's own help is the docstring of its function."""
+TRAIN: Sections = {
+    "Stages": {
+        "sft": "Finetune a model on annotated answers.",
+        "preference": "Train a finetuned model to prefer fast and good answers.",
+    }
+}
+EVALUATE: Sections = {
+    "Benchmarks": {
+        "alpaca": "Compare answers to AlpacaEval's instructions by a judge.",
+        "instructions": "Answer instructions; report decisions, speedups and text.",
+        "ifeval": "Grade how far answers follow checkable instructions.",
+    },
+    "Reports": {
+        "cost": "Measure the loss caused by hidden blocks.",
+        "lc-winrate": "Compute length-controlled win rates of stored judgements.",
+        "speed": "Compute the paper's table of speed.",
+    },
+}
+MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's
+REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")
+
+
+class VerbCommand(TyperCommand):
+    """A verb whose flags are listed by panel (``option(…, panel="Sampling")``)."""
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write arguments and flags, each panel under its heading."""
+        panels = defaultdict[str, list[tuple[str, str]]](list)
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            default = "Arguments" if param.param_type_name == "argument" else "Options"
+            if record is not None:
+                panels[getattr(param, "rich_help_panel", None) or default].append(record)
+        last = panels.pop("Options", [])  # with --help
+        for heading, records in (*panels.items(), ("Options", last)):
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+class VerbGroup(TyperGroup):
+    """A group that lists its verbs under headings, and imports a verb when it is used."""
+
+    sections: Sections = {}
+    module = "pasta_lm.cli.{}"
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """Return the names of the verbs."""
+        return [name for verbs in self.sections.values() for name in verbs]
+
+    def get_command(self, ctx: Context, cmd_name: str) -> TyperCommand | TyperGroup | None:
+        """Import a verb; None if there is none of this name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        verb = GROUPS.get(cmd_name)
+        if verb is None:
+            module = import_module(self.module.format(cmd_name))
+            verb = typer.Typer(add_completion=False, rich_markup_mode=None)
+            function = getattr(module, cmd_name.replace("-", "_"))
+            verb.command(cmd_name, cls=VerbCommand)(function)
+        command = get_command(verb)
+        assert isinstance(command, TyperCommand | TyperGroup)
+        return command
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Print the help where no verb was typed."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), err=True)
+            raise typer.Exit(2)
+        self.commands = dict.fromkeys(self.list_commands(ctx), self)  # for suggestions, by name
+        return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the verbs under their headings."""
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, verbs in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in verbs.items()])
+
+
+def _group(name: str, help: str, **members: object) -> typer.Typer:
+    group = typer.Typer(
+        name=name,
+        cls=type("Verbs", (VerbGroup,), members),
+        help=help,
+        add_completion=name == "pasta",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    group.callback()(lambda: None)
+    return group
+
+
+app = _group("pasta", HELP, sections=VERBS)
+GROUPS = {
+    name: _group(name, help, sections=sections, module=f"pasta_lm.cli.{name}")
+    for name, help, sections in (
+        ("train", "Train a model to write PASTA-LANG.", TRAIN),
+        ("evaluate", "Measure quality and speed.", EVALUATE),
+    )
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -117,8 +184,7 @@ def pasta(
         ),
     ] = False,
     debug: Annotated[
-        bool,
-        option("--debug", help="Show the traceback of an error; also allowed after a command."),
+        bool, option("--debug", "Show the traceback of an error; also allowed after a command.")
     ] = False,
 ) -> None:
     """Take the flags that stand before a verb; ``main`` has removed --debug."""
@@ -171,16 +237,15 @@ def _null_stream(flags: int) -> TextIO:
 
 def _known(error: Exception) -> PastaError:
     """Return an error with a message for the user."""
-    if isinstance(error, PastaError):
-        return error
-    if isinstance(error, typer.TyperException):
-        return _wrong_usage(error)
-    if isinstance(error, ModuleNotFoundError):
-        module = (error.name or "").partition(".")[0]
-        if extra := extra_of(module):
-            return MissingExtraError(f"this (module {module})", extra)
-    if isinstance(error, OSError) and error.strerror:
-        return _failed_file(error)
+    match error:
+        case PastaError():
+            return error
+        case typer.TyperException():
+            return _wrong_usage(error)
+        case ModuleNotFoundError(name=str(name)) if extra := extra_of(name.partition(".")[0]):
+            return MissingExtraError(f"this (module {name.partition('.')[0]})", extra)
+        case OSError(strerror=str(reason)):
+            return _failed_file(error, reason.lower())
     first_line = str(error).strip().partition("\n")[0]
     if "(os error " in first_line:  # libraries in Rust: safetensors, tokenizers
         return PastaError(f"a file cannot be read or written: {first_line}", hint=ROOM)
@@ -202,8 +267,7 @@ def _wrong_usage(error: typer.TyperException) -> UsageError:
     return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint)
 
 
-def _failed_file(error: OSError) -> PastaError:
-    reason = (error.strerror or "").lower()
+def _failed_file(error: OSError, reason: str) -> PastaError:
     if error.filename is None and error.errno in (errno.EBADF, errno.ENOSPC, errno.EIO):
         sys.stdout = _null_stream(os.O_WRONLY)  # else the exit flushes it once more
         return PastaError(f"the output cannot be written: {reason}")
@@ -218,3 +282,22 @@ def _print_error(error: PastaError) -> int:
     with suppress(OSError):
         typer.echo("pasta: " + "\n".join(lines), err=True)
     return error.exit_code
+
+
+@cache
+def packages_by_extra() -> dict[str, list[str]]:
+    """Return the packages of each extra by the package's metadata, the smallest extra first."""
+    packages = defaultdict[str, list[str]](list)
+    with suppress(metadata.PackageNotFoundError):  # run from a folder, not installed
+        for match in map(REQUIREMENT.match, metadata.requires("pasta-lm") or []):
+            if match and match[1] != "pasta-lm" and match[2] != "dev":
+                packages[match[2]].append(match[1])
+    return dict(sorted(packages.items(), key=lambda extra: len(extra[1])))
+
+
+def extra_of(module: str) -> str | None:
+    """Return the smallest extra that installs a module."""
+    for extra, packages in packages_by_extra().items():
+        if module in (MODULES.get(name, name.replace("-", "_")) for name in packages):
+            return extra
+    return None

@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.flags import Device, Dtype, Json, Model, option
-from pasta_lm.cli.tables import number, print_json, print_table
-from pasta_lm.cli.terminal import bars, silence_libraries
+from pasta_lm.cli.flags import Device, Dtype, Json, Model, Threads, option
+from pasta_lm.cli.terminal import bars, number, print_json, print_table, silence_libraries
 from pasta_lm.errors import UsageError
 
 if TYPE_CHECKING:
     from pasta_lm.measure.bench import BenchReport
 
-Threads = Annotated[int, option("--threads", metavar="N", min=1, help="CPU threads.")]
-Rows = Annotated[
-    str, option("--rows", metavar="T,T", help="Threads of a response, one token each a pass.")
-]
+Rows = Annotated[str, option("--rows T,T", "Threads of a response, one token each a pass.")]
 Requests = Annotated[
     str | None,
-    option("--requests", metavar="N,N", help="Also measure latency with so many requests at once."),
+    option("--requests N,N", "Also measure latency with so many requests at once."),
 ]
 ROWS = "1,2,4,8,16"
 
@@ -65,22 +61,16 @@ def print_bench(times: BenchReport) -> None:
     """Print the figures as tables."""
     print_table(["rows", "ms a pass"], [[rows, number(ms)] for rows, ms in times.step_ms.items()])
     typer.echo()
-    print_table(
-        ["sequential", ""],
-        [
-            ["tokens/s", number(times.sequential_tokens_per_s, 1)],
-            ["share of the bandwidth limit", number(times.bandwidth_share)],
-        ],
-    )
+    speed = ["tokens/s", number(times.sequential_tokens_per_s, 1)]
+    share = ["share of the bandwidth limit", number(times.bandwidth_share)]
+    print_table(["sequential", ""], [speed, share])
     if times.load:
         typer.echo()
-        print_table(
-            ["requests: median latency, s", "sequential", "pasta"],
-            [
-                [count, number(item.sequential_s), number(item.pasta_s)]
-                for count, item in times.load.items()
-            ],
-        )
+        rows = [
+            [count, number(item.sequential_s), number(item.pasta_s)]
+            for count, item in times.load.items()
+        ]
+        print_table(["requests: median latency, s", "sequential", "pasta"], rows)
     machine = times.machine
     typer.echo(
         f"\n{times.kind}: {times.model}, {times.dtype}; {machine['cpu']}, "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Annotated
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from typing import Annotated, cast
 
 import typer
 
-from pasta_lm.cli.conversation import Dialogue
 from pasta_lm.cli.flags import (
     DECODING,
     Device,
@@ -23,10 +23,11 @@ from pasta_lm.cli.flags import (
     require_draft,
     require_one_of,
 )
-from pasta_lm.cli.terminal import can_animate, console, harmless, say, status
-from pasta_lm.cli.thread_view import ShowEvents, live_threads, print_picture, summary
-from pasta_lm.engines.request import Answer, SamplingParams
-from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.cli.terminal import print_answer, say, status
+from pasta_lm.cli.thread_view import live_threads, print_picture, summary
+from pasta_lm.engines.reading_order import ReadingOrder
+from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
+from pasta_lm.errors import InputError, PastaError, RequestError, UsageError
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import DRAFTED, STRATEGIES
@@ -43,6 +44,96 @@ MAX_CONTEXT = 16_384  # tokens; longer contexts are not filled, which saves memo
 MAX_ANSWER_SHARE = 4  # at most a quarter of the context is kept free for the answer
 
 
+@dataclass(slots=True)
+class Turn:
+    """A question, and its answer as plain text; empty while there is none."""
+
+    question: str
+    answer: str = ""
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """The turns so far, and how the next question is answered."""
+
+    model: Pasta
+    params: SamplingParams
+    strategy: str = "pasta"
+    system: str | None = None
+    max_prompt: int | None = None  # tokens; longer conversations lose their oldest turns
+    turns: list[Turn] = field(default_factory=list)
+
+    def ask(self, question: str) -> Answer | None:
+        """Answer a question as the next turn and return the answer; None if Ctrl-C stopped it."""
+        self.turns = [turn for turn in self.turns if turn.answer]  # no question stays unanswered
+        self.turns.append(Turn(question))
+        return self._answer()
+
+    def regenerate(self) -> Answer | None:
+        """Answer the last question again, with the next seed."""
+        if not self.turns:
+            raise UsageError("there is no question yet")
+        self.turns[-1].answer = ""
+        self.params = replace(self.params, seed=(self.params.seed or 0) + 1)
+        return self._answer()
+
+    def change_strategy(self, name: str) -> None:
+        """Answer the next questions with another strategy; refuse what the model lacks."""
+        self.model.request("?", self.params, strategy=name)
+        self.strategy = name
+
+    def _answer(self) -> Answer | None:
+        turn, answer = self.turns[-1], None
+        request = self._request()
+        order = ReadingOrder(is_held=request.expansion is not None)
+        stream = cast("Generator[StreamEvent, None, None]", self.model.engine.stream(request))
+        try:
+            with live_threads() as show, closing(stream) as events:  # frees a stopped one's cache
+                for event in events:
+                    order.feed([event])
+                    show([event])
+                    if isinstance(event, Finished):
+                        answer = event.answer
+        except KeyboardInterrupt:
+            turn.answer = order.text_so_far()
+            return None
+        assert answer is not None
+        turn.answer = answer.text
+        return answer
+
+    def _request(self) -> Request:
+        """Return the request of all turns, without the oldest ones if they are too many."""
+        num_dropped = 0
+        while True:
+            request = self.model.request(self._messages(), self.params, strategy=self.strategy)
+            num_tokens = len(request.prompt)
+            if self.max_prompt is None or num_tokens <= self.max_prompt:
+                break
+            if len(self.turns) == 1:
+                raise RequestError(
+                    f"the question has {num_tokens} tokens, and the model's context has "
+                    f"room for {self.max_prompt} beside an answer",
+                    hint="ask a shorter question, or start with a smaller --max-tokens",
+                )
+            del self.turns[0]
+            num_dropped += 1
+        if num_dropped:
+            turns = "turn" if num_dropped == 1 else f"{num_dropped} turns"
+            say(
+                f"the conversation is longer than the model's context: its oldest {turns} "
+                f"dropped, {len(self.turns) - 1} kept"
+            )
+        return request
+
+    def _messages(self) -> list[dict[str, str]]:
+        """Return the turns for the chat template; answers are plain text, without tags."""
+        messages = [] if self.system is None else [("system", self.system)]
+        for turn in self.turns[:-1]:
+            messages += [("user", turn.question), ("assistant", turn.answer)]
+        messages.append(("user", self.turns[-1].question))
+        return [{"role": role, "content": content} for role, content in messages]
+
+
 def chat(
     model: Model = None,
     dtype: Dtype = None,
@@ -50,19 +141,12 @@ def chat(
     draft: Draft = None,
     strategy: Annotated[
         str,
-        option(
-            "--strategy",
-            metavar="NAME",
-            help="The first strategy; /strategy changes it.",
-            panel=DECODING,
-        ),
+        option("--strategy NAME", "The first strategy; /strategy changes it.", panel=DECODING),
     ] = "pasta",
     max_tokens: MaxTokens = 1024,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
-    system: Annotated[
-        str | None, option("--system", metavar="TEXT", help="The system message.")
-    ] = None,
+    system: Annotated[str | None, option("--system TEXT", "The system message.")] = None,
 ) -> None:
     """Talk with a model; /help lists the commands.
 
@@ -81,21 +165,10 @@ def chat(
             draft=draft,
             pool_tokens=MAX_CONTEXT + 2 * max_tokens,  # a sync may feed an answer again
         )
-    conversation = Dialogue(
-        loaded,
-        params,
-        strategy=strategy,
-        system=system,
-        max_prompt=_max_prompt(loaded.engine.max_prompt_tokens, max_tokens),
-    )
-    if exit_code := talk(conversation):
+    context = min(loaded.engine.max_prompt_tokens or MAX_CONTEXT, MAX_CONTEXT)
+    max_prompt = context - min(max_tokens, context // MAX_ANSWER_SHARE)
+    if exit_code := talk(Dialogue(loaded, params, strategy, system, max_prompt)):
         raise typer.Exit(exit_code)
-
-
-def _max_prompt(context: int | None, max_tokens: int) -> int:
-    """Return the longest prompt, in tokens, that leaves room for an answer."""
-    context = min(context or MAX_CONTEXT, MAX_CONTEXT)
-    return context - min(max_tokens, context // MAX_ANSWER_SHARE)
 
 
 def talk(conversation: Dialogue) -> int:
@@ -112,7 +185,7 @@ def talk(conversation: Dialogue) -> int:
         try:
             if isinstance(line, InputError):
                 raise line
-            if line.startswith("/") and line.split() == ["/quit"]:
+            if line.split() == ["/quit"] and line.startswith("/"):
                 break
             _respond(conversation, line)
         except PastaError as error:
@@ -123,31 +196,25 @@ def talk(conversation: Dialogue) -> int:
 
 def _respond(conversation: Dialogue, line: str) -> None:
     """Carry out a command, or answer a question."""
-    if not line.strip():
-        return
-    if not line.startswith("/"):
-        with _shown() as show:
-            answer = conversation.ask(line.strip(), show)
-        _print(conversation, answer)
-        return
-    command, *names = line.split()
-    match command, names:
-        case "/help", []:
+    match line.split() if line.startswith("/") else ["", *line.split()]:
+        case [""]:
+            pass
+        case ["", *_]:
+            _print(conversation, conversation.ask(line.strip()))
+        case ["/help"]:
             typer.echo(HELP, err=True)
-        case "/new", []:
+        case ["/new"]:
             conversation.turns.clear()
             say("a new conversation")
-        case "/strategy", []:
+        case ["/strategy"]:
             say(f"the strategy is {conversation.strategy}")
-        case "/strategy", [name]:
+        case ["/strategy", name]:
             conversation.change_strategy(name)
             say(f"the strategy is now {name}")
-        case "/regenerate", []:
+        case ["/regenerate"]:
             if conversation.params.temperature == 0:
                 say("at temperature 0 the same strategy writes the same answer (--temperature)")
-            with _shown() as show:
-                answer = conversation.regenerate(show)
-            _print(conversation, answer)
+            _print(conversation, conversation.regenerate())
         case _:
             hint = f"{', '.join(COMMANDS)}; begin a question with a space to ask it as it is"
             raise UsageError(f"no such command: {line.strip()}", hint=hint)
@@ -177,21 +244,10 @@ def _piped() -> Iterator[str | InputError]:
             yield InputError(f"line {number} is not UTF-8: byte {error.start + 1} cannot be read")
 
 
-@contextmanager
-def _shown() -> Iterator[ShowEvents]:
-    """Show the threads while they decode, where there is a terminal."""
-    if not can_animate():
-        yield lambda events: None
-        return
-    with live_threads(console(sys.stderr)) as show:
-        yield show
-
-
 def _print(conversation: Dialogue, answer: Answer | None) -> None:
-    text = conversation.turns[-1].answer
-    typer.echo(harmless(text) if sys.stdout.isatty() else text)
+    print_answer(conversation.turns[-1].answer)
     if answer is None:
         say("stopped; what was written is kept")
-        return
-    print_picture(answer.trace)
-    say(summary(answer.trace))
+    else:
+        print_picture(answer.trace)
+        say(summary(answer.trace))

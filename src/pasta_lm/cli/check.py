@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.exit_codes import INVALID
 from pasta_lm.cli.flags import option, require_one_of
-from pasta_lm.cli.tables import print_json
-from pasta_lm.cli.terminal import read_text
+from pasta_lm.cli.terminal import INVALID, print_json, read_text
 from pasta_lm.errors import UsageError
 from pasta_lm.language import check as find_errors
 from pasta_lm.language import fix as repair
@@ -24,12 +22,10 @@ def check(
     ],
     form: Annotated[
         str,
-        option("--form", metavar="FORM", help="Form of the text: written, main or annotator."),
+        option("--form FORM", "Form of the text: written, main or annotator."),
     ] = "written",
-    output: Annotated[
-        str, option("--format", metavar="FORMAT", help="Form of the report: text or json.")
-    ] = "text",
-    fix: Annotated[bool, option("--fix", help="Print the repaired text.")] = False,
+    output: Annotated[str, option("--format FORMAT", "Form of the report: text or json.")] = "text",
+    fix: Annotated[bool, option("--fix", "Print the repaired text.")] = False,
 ) -> None:
     """Check an annotated text, or repair it.
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli.exit_codes import FAILED
-from pasta_lm.cli.extras import installed_version, packages_by_extra
+from pasta_lm.cli.app import packages_by_extra
 from pasta_lm.cli.flags import MODELS, Device, Dtype, Json, option
-from pasta_lm.cli.tables import print_facts, print_json
-from pasta_lm.cli.terminal import status
+from pasta_lm.cli.terminal import FAILED, print_facts, print_json, status
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import ModelNotFoundError
+from pasta_lm.machine import installed_version
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
@@ -29,8 +28,7 @@ Rows = list[tuple[str, str]]
 
 def doctor(
     model: Annotated[
-        str | None,
-        option("--model", "-m", metavar="MODEL", help=f"Also load and test this model. {MODELS}"),
+        str | None, option("--model -m MODEL", f"Also load and test this model. {MODELS}")
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -44,10 +42,7 @@ def doctor(
     extras = packages_by_extra()
     names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
     packages = {name: installed_version(name) for name in names}
-    missing = {
-        name: [package for package in listed if not packages[package]]
-        for name, listed in extras.items()
-    }
+    is_installed = {name: all(map(packages.get, listed)) for name, listed in extras.items()}
     places, test, builtin, report = list[str](), None, None, None
     try:
         from pasta_lm.engines.local import loading, self_test
@@ -62,22 +57,21 @@ def doctor(
                 report = _facts(loading.load(model, dtype=dtype, device=device))
     system = {"pasta_lm": __version__, "python": python_version(), "platform": platform()}
     if json:
-        tested = test and asdict(test) | {"is_exact": test.is_exact}
-        print_json(
-            {
-                **system,
-                "packages": packages,
-                "extras": {name: not absent for name, absent in missing.items()},
-                "devices": places,
-                "self_test": tested,
-                "builtin_model": builtin,
-                "model": report,
-            }
-        )
+        tests = {
+            "devices": places,
+            "self_test": test and asdict(test) | {"is_exact": test.is_exact},
+            "builtin_model": builtin,
+            "model": report,
+        }
+        print_json({**system, "packages": packages, "extras": is_installed, **tests})
     else:
         versions = [(name.replace("_", "-"), value) for name, value in system.items()]
         versions += [(name, value or "not installed") for name, value in packages.items()]
-        sections = [versions, _extras(missing), _health(places, test, builtin)]
+        listed = [
+            (f"[{name}]", "installed" if is_there else f"pip install '.[{name}]' in a clone")
+            for name, is_there in is_installed.items()
+        ]
+        sections = [versions, listed, _health(places, test, builtin)]
         print_facts(*sections, *([] if report is None else [_model_rows(report)]))
     if test is not None and not test.is_exact:
         raise typer.Exit(FAILED)
@@ -98,13 +92,6 @@ def answer_of_builtin() -> dict[str, Any] | None:
         "parallelism": round(answer.trace.parallelism, 3),
         "wall_s": round(answer.trace.wall_s, 3),
     }
-
-
-def _extras(missing: dict[str, list[str]]) -> Rows:
-    return [
-        (f"[{extra}]", f"pip install '.[{extra}]' in a clone" if absent else "installed")
-        for extra, absent in missing.items()
-    ]
 
 
 def _health(places: list[str], test: SelfTest | None, builtin: dict[str, Any] | None) -> Rows:
@@ -143,11 +130,10 @@ def _model_rows(model: dict[str, Any]) -> Rows:
     place = f"{model['dtype']} on {model['device']}"
     last = model["max_position"]
     untaught = "no: it was not taught PASTA-LANG and answers sequentially"
-    positions = "predict, continue, rotate" if model["can_rotate"] else "predict, continue"
     return [
         ("model", f"{model['name']} ({model['architecture']}, {size}, {place})"),
         ("exact", "yes, tested at load"),
         ("tag pieces", "yes" if model["has_tag_pieces"] else untaught),
-        ("positions", positions),
+        ("positions", f"predict, continue{', rotate' if model['can_rotate'] else ''}"),
         ("context", "unlimited" if last is None else f"{last + 1} tokens"),
     ]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pasta_lm.cli.exit_codes import FAILED
 from pasta_lm.cli.flags import (
     ENVIRONMENT,
     AllowInexact,
@@ -20,16 +19,17 @@ from pasta_lm.cli.flags import (
     Dtype,
     Engine,
     Json,
+    Limit,
     Model,
     Offline,
     Out,
     Recipe,
+    Set,
     Strategies,
     option,
     server_flags,
 )
-from pasta_lm.cli.tables import print_json, print_table
-from pasta_lm.cli.terminal import bars, interruptible, say
+from pasta_lm.cli.terminal import FAILED, bars, interruptible, print_json, print_table, say
 from pasta_lm.recipe import read_recipe
 
 if TYPE_CHECKING:
@@ -38,23 +38,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Set = Annotated[
-    list[str] | None,
-    option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated."),
-]
 AllowMissing = Annotated[
     bool,
     option(
         "--allow-missing",
-        help="Give win rates although verdicts are missing, also with the missing ones lost.",
+        "Give win rates although verdicts are missing, also with the missing ones lost.",
     ),
 ]
-Baseline = Annotated[
-    str | None, option("--baseline", metavar="DIR|HF_ID", help="The sequential baseline.")
-]
-Limit = Annotated[
-    int | None, option("--limit", metavar="N", min=1, help="The first N prompts of each set.")
-]
+Baseline = Annotated[str | None, option("--baseline DIR|HF_ID", "The sequential baseline.")]
 
 
 def split_names(listed: str | None) -> list[str] | None:
@@ -65,11 +56,7 @@ def split_names(listed: str | None) -> list[str] | None:
 def read_settings(
     kind: type[T], recipe: Path | None, flags: Mapping[str, Any], changes: Sequence[str] | None
 ) -> T:
-    """Return a recipe's settings: ``--set`` over flags, environment, file and defaults.
-
-    Raises:
-        UsageError: a key is unknown or has a wrong value.
-    """
+    """Return a recipe's settings: ``--set`` over flags, environment, file and defaults."""
     machine = {key: os.environ.get(ENVIRONMENT[f"--{key}"]) or None for key in ("dtype", "device")}
     values = {key: value for key, value in {**machine, **flags}.items() if value is not None}
     lines = [f"{key}={json.dumps(value)}" for key, value in values.items()]
@@ -83,18 +70,21 @@ def print_tables(tables: Iterable[Table]) -> None:
             typer.echo()
         if table.title:
             typer.echo(table.title)
-        is_text = [
-            any(isinstance(row[column], str) for row in table.rows)
+        columns = [
+            column
             for column in range(len(table.header))
+            if any(isinstance(row[column], str) for row in table.rows)
         ]
-        columns = [column for column, left in enumerate(is_text) if left]
         print_table(table.header, table.texts(), text_columns=columns)
         if table.note:
             typer.echo(f"\n{table.note}")
 
 
-def print_report(report: Report, page: Path | None = None) -> None:
-    """Print the tables of a report and its facts; ``page`` is the file that has them too."""
+def print_report(report: Report, page: Path | None = None, *, as_json: bool) -> None:
+    """Print a report as JSON, or its tables and facts; ``page`` is the file that has them too."""
+    if as_json:
+        print_json(report.to_dict())
+        return
     print_tables(report.tables())
     typer.echo("".join(f"\n{fact}" for fact in report.facts))
     if page is not None:
@@ -104,18 +94,12 @@ def print_report(report: Report, page: Path | None = None) -> None:
 def alpaca(
     out: Out,
     recipe: Recipe = None,
-    limit: Annotated[
-        int | None, option("--limit", metavar="N", min=1, help="The first N instructions.")
-    ] = None,
+    limit: Limit = None,
     model: Model = None,
     strategies: Strategies = None,
     system: Annotated[
         list[str] | None,
-        option(
-            "--system",
-            metavar="NAME=STRATEGY:MODEL",
-            help="One more system, under its own name; may be repeated.",
-        ),
+        option("--system NAME=STRATEGY:MODEL", "One more system, under its own name; repeatable."),
     ] = None,
     cost_limit: CostLimit = None,
     allow_missing: AllowMissing = False,
@@ -151,10 +135,7 @@ def alpaca(
             run, is_stopped = measure.evaluate_alpaca(out, settings, cost_limit, show, say)
     report = alpaca_report(run, allow_missing=allow_missing)
     write_outputs(run, report)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print_report(report, out / PAGE)
+    print_report(report, out / PAGE, as_json=as_json)
     without_rate = refused(report)
     for name, reason in without_rate.items():
         say(f"{name}: {reason}; run again, or --allow-missing gives both rates")
@@ -163,15 +144,9 @@ def alpaca(
 
 
 def lc_winrate(
-    annotations: Annotated[
-        Path, option("--annotations", metavar="FILE.jsonl[.gz]", help="Stored judgements.")
-    ],
-    difficulty: Annotated[
-        Path, option("--difficulty", metavar="CSV", help="Difficulty by instruction.")
-    ],
-    gamed: Annotated[
-        Path, option("--gamed", metavar="CSV", help="Judgements of the gamed reference.")
-    ],
+    annotations: Annotated[Path, option("--annotations FILE.jsonl[.gz]", "Stored judgements.")],
+    difficulty: Annotated[Path, option("--difficulty CSV", "Difficulty by instruction.")],
+    gamed: Annotated[Path, option("--gamed CSV", "Judgements of the gamed reference.")],
     allow_missing: AllowMissing = False,
     as_json: Json = False,
 ) -> None:
@@ -205,8 +180,7 @@ def instructions(
     limit: Limit = None,
     offline: Offline = False,
     page: Annotated[
-        Path | None,
-        option("--page", metavar="OUT.html", help="Write the answers side by side, to be read."),
+        Path | None, option("--page OUT.html", "Write the answers side by side, to be read.")
     ] = None,
     engine: Engine = None,
     dialect: Dialect = None,
@@ -231,7 +205,7 @@ def instructions(
 
 
 def ifeval(
-    prompts: Annotated[Path, option("--prompts", metavar="FILE", help="IFEval's prompts.")],
+    prompts: Annotated[Path, option("--prompts FILE", "IFEval's prompts.")],
     out: Out,
     model: Model = None,
     baseline: Baseline = None,
@@ -249,9 +223,9 @@ def ifeval(
     from pasta_lm.measure.instructions import InstructionSettings
 
     served = server_flags(engine, dialect, allow_inexact=allow_inexact)
-    flags = {"model": model, "baseline": baseline, "limit": limit, **served}
-    own = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
-    settings = read_settings(InstructionSettings, None, flags, [*own, *(changes or [])])
+    alone = {"sets.ifeval": str(prompts), "num_timed": 0, "num_unmasked": 0}
+    flags = {"model": model, "baseline": baseline, "limit": limit, **served, **alone}
+    settings = read_settings(InstructionSettings, None, flags, changes)
     _instructions(out, settings, as_json=as_json)
 
 
@@ -265,26 +239,21 @@ def _instructions(
     with interruptible(), bars() as show:
         run = measure.evaluate_instructions(out, settings, show) if settings else None
     report = write_report(run or measure.open_run(out), page)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print_report(report, out / "report.md")
+    print_report(report, out / "report.md", as_json=as_json)
 
 
 def cost(
     references: Annotated[
         Path, typer.Argument(metavar="ANSWERS.jsonl", help="Annotated answers to read.")
     ],
-    ids: Annotated[
-        Path | None, option("--ids", metavar="FILE", help="Read only the rows that it lists.")
-    ] = None,
+    ids: Annotated[Path | None, option("--ids FILE", "Read only the rows that it lists.")] = None,
     model: Model = None,
     baseline: Baseline = None,
     untaught: Annotated[
-        str | None, option("--untaught", metavar="DIR|HF_ID", help="The model before any training.")
+        str | None, option("--untaught DIR|HF_ID", "The model before any training.")
     ] = None,
     records: Annotated[
-        Path | None, option("--records", metavar="FILE", help="Write a row for each answer here.")
+        Path | None, option("--records FILE", "Write a row for each answer here.")
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -300,10 +269,7 @@ def cost(
 
     readers = Readers.of(model, baseline, untaught)
     report = evaluate_cost(references, ids, readers, dtype, device, records)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print_report(report)
+    print_report(report, as_json=as_json)
 
 
 def speed(
@@ -316,8 +282,7 @@ def speed(
         ),
     ],
     baseline: Annotated[
-        str,
-        option("--baseline", metavar="NAME", help="The system with which the others are compared."),
+        str, option("--baseline NAME", "The system with which the others are compared.")
     ] = "sequential",
     as_json: Json = False,
 ) -> None:
@@ -329,8 +294,4 @@ def speed(
     """
     from pasta_lm.measure.speed import speed_report
 
-    report = speed_report(sources, baseline)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print_report(report)
+    print_report(speed_report(sources, baseline), as_json=as_json)

@@ -23,14 +23,12 @@ def export(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODELS)],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder, or the .gguf file.")],
     merged: Annotated[
-        bool, option("--merged", help="Write a model folder for transformers, vLLM and SGLang.")
+        bool, option("--merged", "Write a model folder for transformers, vLLM and SGLang.")
     ] = False,
-    gguf: Annotated[bool, option("--gguf", help="Write a GGUF file for llama.cpp.")] = False,
+    gguf: Annotated[bool, option("--gguf", "Write a GGUF file for llama.cpp.")] = False,
     dtype: Annotated[
         str,
-        option(
-            "--dtype", metavar="DTYPE", help="float32, bfloat16 or float16; GGUF files also q8_0."
-        ),
+        option("--dtype DTYPE", "float32, bfloat16 or float16; GGUF files also q8_0."),
     ] = DEFAULT_DTYPE,
 ) -> None:
     """Write a model, adapter merged, for stock servers.
@@ -70,14 +68,9 @@ def _exactness(model: Pretrained) -> str:
             "for positions continue with join recompute"
         )
     positions, join = model.config.positions, model.config.join
-    trained = f"trained with positions {positions}, join {join}"
+    exactness, needs = "exact", "; pasta run --engine needs --allow-inexact"
     if positions is not PositionStrategy.CONTINUE:
-        return (
-            f"{trained}: a stock server is not exact, and pasta run --engine needs --allow-inexact"
-        )
-    if join is Join.SHARED:
-        return (
-            f"{trained}: a stock server is exact up to an answer's first sync, and pasta run "
-            "--engine needs --allow-inexact"
-        )
-    return f"{trained}: a stock server is exact"
+        exactness = f"not exact{needs}"
+    elif join is Join.SHARED:
+        exactness = f"exact up to an answer's first sync{needs}"
+    return f"trained with positions {positions}, join {join}: a stock server is {exactness}"

@@ -12,10 +12,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.models.dtypes import dtype_name
 
 ENVIRONMENT = {
-    "--model": "PASTA_MODEL",
-    "--device": "PASTA_DEVICE",
-    "--dtype": "PASTA_DTYPE",
-    "--debug": "PASTA_DEBUG",
+    f"--{name}": f"PASTA_{name.upper()}" for name in ("model", "device", "dtype", "debug")
 }
 """The flags that environment variables set as well: what the machine decides, not the task."""
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
@@ -23,10 +20,9 @@ MODEL, DECODING, SERVERS = "Model", "Decoding", "Stock servers"
 
 
 def option(
-    name: str,
-    *more: str,
+    spelling: str,
     help: str,
-    metavar: str | None = None,
+    *,
     min: float | None = None,
     panel: str | None = None,
     callback: Callable[..., object] | None = None,
@@ -34,21 +30,20 @@ def option(
     """Return the annotation that makes a parameter of a verb a flag.
 
     Args:
-        name: The flag.
-        more: Other spellings.
+        spelling: Its names and, for the help, that of its value: ``--file -f FILE``.
         help: Its line in the help.
-        metavar: The name of its value in the help.
         min: The smallest number allowed.
         panel: The heading under which the help lists it.
         callback: Returns the value that the verb gets.
     """
+    parts = spelling.split()
+    names = [part for part in parts if part.startswith("-")]
     return typer.Option(
-        name,
-        *more,
-        envvar=ENVIRONMENT.get(name),
+        *names,
+        envvar=ENVIRONMENT.get(names[0]),
         show_envvar=False,
         help=help,
-        metavar=metavar,
+        metavar=next((part for part in parts if part not in names), None),
         min=min,
         rich_help_panel=panel,
         callback=callback,
@@ -58,29 +53,24 @@ def option(
 Recipe = Annotated[
     Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
 ]
-Out = Annotated[
-    Path, option("--out", metavar="DIR", help="The run's folder; a run in it is continued.")
+Set = Annotated[
+    list[str] | None,
+    option("--set KEY=VALUE", "Change a key of the recipe, such as train.steps=9; repeatable."),
 ]
-Offline = Annotated[bool, option("--offline", help="Compute the report of a stored run again.")]
-Strategies = Annotated[
-    str | None, option("--strategies", metavar="A,B", help="Strategies, separated by commas.")
-]
+Out = Annotated[Path, option("--out DIR", "The run's folder; a run in it is continued.")]
+Offline = Annotated[bool, option("--offline", "Compute the report of a stored run again.")]
+DryRun = Annotated[bool, option("--dry-run", "Print the plan and the amount of work, and stop.")]
+Limit = Annotated[int | None, option("--limit N", "Only the first N rows.", min=1)]
+Strategies = Annotated[str | None, option("--strategies A,B", "Strategies, separated by commas.")]
 Model = Annotated[
     str | None,
-    option(
-        "--model",
-        "-m",
-        metavar="MODEL",
-        help=f"{MODELS} Default: the built-in model.",
-        panel=MODEL,
-    ),
+    option("--model -m MODEL", f"{MODELS} Default: the built-in model.", panel=MODEL),
 ]
 Dtype = Annotated[
     str | None,
     option(
-        "--dtype",
-        metavar="DTYPE",
-        help="auto, float32, bfloat16, float16 (or bf16, half), or weights in int8 (CPU) or float8 "
+        "--dtype DTYPE",
+        "auto, float32, bfloat16, float16 (or bf16, half), or weights in int8 (CPU) or float8 "
         "(GPU). auto: float32 on a CPU, otherwise as saved.",
         panel=MODEL,
         callback=dtype_name,
@@ -88,116 +78,76 @@ Dtype = Annotated[
 ]
 Device = Annotated[
     str | None,
-    option(
-        "--device",
-        metavar="DEVICE",
-        help="cpu or cuda. Default: a GPU if there is one.",
-        panel=MODEL,
-    ),
+    option("--device DEVICE", "cpu or cuda. Default: a GPU if there is one.", panel=MODEL),
 ]
 Draft = Annotated[
-    str | None,
-    option(
-        "--draft",
-        metavar="MODEL",
-        help="The draft model of the strategy draft-model.",
-        panel=MODEL,
-    ),
+    str | None, option("--draft MODEL", "The draft model of the strategy draft-model.", panel=MODEL)
 ]
+Threads = Annotated[int, option("--threads N", "CPU threads.", min=1, panel=MODEL)]
 MaxTokens = Annotated[
     int,
     option(
-        "--max-tokens",
-        metavar="N",
-        help="Maximum number of tokens of all threads together, tags included.",
+        "--max-tokens N",
+        "Maximum number of tokens of all threads together, tags included.",
         panel=DECODING,
     ),
 ]
 MaxThreads = Annotated[
     int | None,
     option(
-        "--max-threads",
-        metavar="N",
-        help="Maximum number of threads in one step. Default: all.",
+        "--max-threads N",
+        "Maximum number of threads in one step. Default: all.",
         panel=DECODING,
     ),
 ]
-Temperature = Annotated[
-    float, option("--temperature", metavar="T", help="0 is greedy decoding.", panel=DECODING)
-]
-Seed = Annotated[int, option("--seed", metavar="N", help="Same seed, same answer.", panel=DECODING)]
-Positions = Annotated[
-    str | None,
-    option(
-        "--positions",
-        metavar="STRATEGY",
-        help="Positions after a promise: predict, continue or rotate. Default: as the model was "
-        "trained.",
-        panel=DECODING,
-    ),
-]
+Temperature = Annotated[float, option("--temperature T", "0 is greedy decoding.", panel=DECODING)]
+Seed = Annotated[int, option("--seed N", "Same seed, same answer.", panel=DECODING)]
 Engine = Annotated[
     str | None,
     option(
-        "--engine",
-        metavar="URL[,URL]",
-        help="Decode on servers that hold the model: vLLM, SGLang or llama.cpp's.",
+        "--engine URL[,URL]",
+        "Decode on servers that hold the model: vLLM, SGLang or llama.cpp's.",
         panel=SERVERS,
     ),
 ]
 Dialect = Annotated[
     str | None,
     option(
-        "--dialect",
-        metavar="NAME",
-        help="vllm, sglang or llama.cpp. Default: the servers are asked.",
+        "--dialect NAME",
+        "vllm, sglang or llama.cpp. Default: the servers are asked.",
         panel=SERVERS,
     ),
 ]
 AllowInexact = Annotated[
-    bool,
-    option("--allow-inexact", help="Also a model that was trained otherwise.", panel=SERVERS),
+    bool, option("--allow-inexact", "Also a model that was trained otherwise.", panel=SERVERS)
 ]
 CostLimit = Annotated[
     float | None,
     option(
-        "--cost-limit",
-        metavar="USD",
+        "--cost-limit USD",
+        "Hard limit on the total cost in US dollars; the recipe must name prices.",
         min=0,
-        help="Hard limit on the total cost in US dollars; the recipe must name prices.",
     ),
 ]
-Json = Annotated[bool, option("--json", help="Print one JSON object.")]
+Json = Annotated[bool, option("--json", "Print one JSON object.")]
 
 
 def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None:
-    """Refuse a value that is not one of the choices, before anything slow happens.
-
-    Raises:
-        UsageError: its hint lists the choices.
-    """
+    """Refuse a value that is not one of the choices, before anything slow happens."""
     names = list(choices)
     if value is not None and value not in names:
         raise UsageError(f"{flag} cannot be {value!r}", hint=f"one of {', '.join(names)}")
 
 
 def require_draft(draft: str | None, strategy: str) -> None:
-    """Refuse a draft model without its strategy, and the strategy without a draft model.
-
-    Raises:
-        UsageError: only one of the two was named.
-    """
+    """Refuse a draft model without its strategy, and the strategy without a draft model."""
     if (draft is not None) is not strategy.endswith("draft-model"):
         hint = "name both, or neither"
         raise UsageError("--draft and the strategy draft-model go together", hint=hint)
 
 
 def require_engine(engine: str | None, dialect: str | None, *, allow_inexact: bool) -> None:
-    """Refuse the companions of ``--engine`` without it.
-
-    Raises:
-        UsageError: one was used.
-    """
+    """Refuse the companions of ``--engine`` without it."""
     for flag, is_used in (("--dialect", dialect is not None), ("--allow-inexact", allow_inexact)):
         if engine is None and is_used:
             raise UsageError(f"{flag} is for --engine", hint="leave it out")
@@ -216,19 +166,10 @@ def server_flags(
 
 
 def require_served(model: str | None, **local: object) -> str:
-    """Return the model that servers hold; refuse flags that are the servers' own.
-
-    Args:
-        model: The value of ``--model``.
-        local: Values of flags of the local engine, by their names.
-
-    Raises:
-        UsageError: there is no model, or such a flag.
-    """
+    """Return the model that servers hold; refuse flags of the local engine that have a value."""
     if model is None:
         raise UsageError("--engine needs --model", hint="name the folder that the servers serve")
-    refused = [f"--{name}" for name, value in local.items() if value]
-    if refused:
+    if refused := [f"--{name}" for name, value in local.items() if value]:
         raise UsageError(
             f"{', '.join(refused)} cannot be used with --engine",
             hint="the servers decide this when they start",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from rich.text import Text
 
 from pasta_lm.cli.flags import option, require_one_of
-from pasta_lm.cli.terminal import can_animate, console, glyphs, say
+from pasta_lm.cli.terminal import can_animate, console, say
 from pasta_lm.cli.thread_view import live_threads, picture, summary
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
@@ -20,29 +19,17 @@ from pasta_lm.language import parse
 DURATION_S = 6.0
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A question and its answer in annotator form."""
-
-    prompt: str
-    answer: str
-
-
-def read_scenes() -> dict[str, Scene]:
-    """Read the scenes that come with the package."""
+def read_scenes() -> dict[str, dict[str, str]]:
+    """Read the scenes that come with the package: a ``prompt``, and its ``answer`` annotated."""
     file = Path(__file__).with_name("scenes.toml")
-    scenes = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {name: Scene(**scene) for name, scene in scenes.items()}
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def play(
     example: Annotated[
-        str, option("--example", metavar="NAME", help="The answer to show: dinner or sunday.")
+        str, option("--example NAME", "The answer to show: dinner or sunday.")
     ] = "dinner",
-    speed: Annotated[
-        float,
-        option("--speed", metavar="X", min=0.01, help="Speed; 2 is twice as fast."),
-    ] = 1.0,
+    speed: Annotated[float, option("--speed X", "Speed; 2 is twice as fast.", min=0.01)] = 1.0,
 ) -> None:
     """Watch several threads decode a written answer.
 
@@ -51,18 +38,18 @@ def play(
     """
     scenes = read_scenes()
     require_one_of("--example", example, scenes)
-    scene = scenes[example]
-    engine = ScriptedEngine(parse(scene.answer, "annotator"))
+    prompt = scenes[example]["prompt"]
+    engine = ScriptedEngine(parse(scenes[example]["answer"], "annotator"))
     out = console(sys.stdout)
-    answer = engine.answer(scene.prompt)
-    out.print(f"> {scene.prompt}\n", style="bold")
+    answer = engine.answer(prompt)
+    out.print(f"> {prompt}\n", style="bold")
     if can_animate():
         pause_s = DURATION_S / speed / (answer.trace.forward_passes + 1)
-        with live_threads(console(sys.stderr)) as show:
-            for events in engine.steps(engine.request(scene.prompt)):
+        with live_threads() as show:
+            for events in engine.steps(engine.request(prompt)):
                 show(events)
                 time.sleep(pause_s)
-    out.print(picture(answer.trace, out.width, glyphs(out)))
+    out.print(picture(answer.trace, out))
     out.print()
     for line in Text(answer.text).wrap(out, out.width):
         out.print(line.plain.rstrip())

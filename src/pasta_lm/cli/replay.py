@@ -8,19 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.exit_codes import INTERRUPTED, INVALID
 from pasta_lm.cli.flags import (
     MODEL,
     MODELS,
     Device,
     Dtype,
     Json,
+    Limit,
     MaxThreads,
     option,
     require_one_of,
 )
-from pasta_lm.cli.tables import number, print_json, print_table
-from pasta_lm.cli.terminal import bars, say, status
+from pasta_lm.cli.terminal import (
+    INTERRUPTED,
+    INVALID,
+    bars,
+    number,
+    print_json,
+    print_table,
+    say,
+    status,
+)
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.models.annotated import Record, read_annotated
@@ -50,24 +58,20 @@ def replay(
             metavar="FILE.jsonl[.gz]", help="Annotated answers, one JSON object per line."
         ),
     ],
-    model: Annotated[
-        str | None, option("--model", "-m", metavar="MODEL", help=MODELS, panel=MODEL)
-    ] = None,
+    model: Annotated[str | None, option("--model -m MODEL", MODELS, panel=MODEL)] = None,
     random: Annotated[
         Path | None,
         option(
-            "--random",
-            metavar="ARCH.json",
-            help="Random weights of this architecture instead of a model.",
+            "--random ARCH.json",
+            "Random weights of this architecture instead of a model.",
             panel=MODEL,
         ),
     ] = None,
     tokenizer: Annotated[
         Path | None,
         option(
-            "--tokenizer",
-            metavar="DIR",
-            help="Tokenizer for --random. Default: one trained on the answers of the file.",
+            "--tokenizer DIR",
+            "Tokenizer for --random. Default: one trained on the answers of the file.",
             panel=MODEL,
         ),
     ] = None,
@@ -75,27 +79,18 @@ def replay(
     device: Device = None,
     threads: Annotated[
         int | None,
-        option(
-            "--threads",
-            metavar="N",
-            min=1,
-            help="Number of CPU threads that torch uses.",
-            panel=MODEL,
-        ),
+        option("--threads N", "Number of CPU threads that torch uses.", min=1, panel=MODEL),
     ] = None,
     strategy: Annotated[
         str,
         option(
-            "--strategy",
-            metavar="NAME[:POSITIONS]",
-            help="pasta, apar or sot. pasta:rotate also sets the positions of the tokens after a "
+            "--strategy NAME[:POSITIONS]",
+            "pasta, apar or sot. pasta:rotate also sets the positions of the tokens after a "
             "promise: predict, continue, rotate or oracle.",
         ),
     ] = "pasta",
     max_threads: MaxThreads = None,
-    limit: Annotated[
-        int | None, option("--limit", metavar="N", min=1, help="Decode only the first N answers.")
-    ] = None,
+    limit: Limit = None,
     json: Json = False,
 ) -> None:
     """Decode given answers sequentially and in parallel.
@@ -108,14 +103,11 @@ def replay(
     require_one_of("--strategy", strategy, REPLAYED)
     require_one_of("positions", named or None, list(PositionStrategy))
     if (model is None) == (random is None):
-        raise UsageError(
-            "give either --model or --random",
-            hint="--model builtin replays with the built-in model",
-        )
+        hint = "--model builtin replays with the built-in model"
+        raise UsageError("give either --model or --random", hint=hint)
     if tokenizer is not None and random is None:
-        raise UsageError(
-            "--tokenizer belongs to --random", hint="leave it out: a model has its own tokenizer"
-        )
+        hint = "leave it out: a model has its own tokenizer"
+        raise UsageError("--tokenizer belongs to --random", hint=hint)
     answers, problems = read_annotated(file, limit)
     for problem in problems if answers else problems[:1]:
         typer.echo(f"{file}:{problem.line}: {problem.reason}", err=True)
@@ -127,7 +119,7 @@ def replay(
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     with status(f"loading {model or random}"):
-        loaded = _load(model, random, tokenizer, answers, dtype=dtype, device=device)
+        loaded = _load(model, random, tokenizer, answers, (dtype, device))
     with bars() as progress:
         report = decode(
             answers,
@@ -153,24 +145,23 @@ def _load(
     random: Path | None,
     tokenizer: Path | None,
     answers: list[Record],
-    *,
-    dtype: str | None,
-    device: str | None,
+    machine: tuple[str | None, str | None],
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
     from pasta_lm.engines.local import loading
-    from pasta_lm.models import settings
+    from pasta_lm.models.settings import DTYPES
 
+    dtype, device = machine
     if random is None:
         return loading.load(model or "", dtype=dtype, device=device)
-    require_one_of("--dtype", dtype, settings.DTYPES)
+    require_one_of("--dtype", dtype, DTYPES)
     config = loading.read_architecture(random)
     texts = (answer.document.plain_text for answer in answers)
     return loading.random_model(
         config,
         loading.load_tokenizer(tokenizer) if tokenizer else loading.train_tokenizer(texts),
         name=random.stem,
-        dtype=settings.DTYPES[dtype or "float32"],
+        dtype=DTYPES[dtype or "float32"],
         device=str(loading.usable_device(device)),
     )
 

@@ -20,7 +20,6 @@ from pasta_lm.cli.flags import (
     MaxThreads,
     MaxTokens,
     Model,
-    Positions,
     Seed,
     Temperature,
     option,
@@ -29,12 +28,10 @@ from pasta_lm.cli.flags import (
     require_one_of,
     require_served,
 )
-from pasta_lm.cli.tables import print_json
 from pasta_lm.cli.terminal import (
     STDIN,
-    can_animate,
-    console,
-    harmless,
+    print_answer,
+    print_json,
     read_text,
     say,
     status,
@@ -62,7 +59,7 @@ def run(
         typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
     ] = None,
     file: Annotated[
-        Path | None, option("--file", "-f", metavar="FILE", help="Read the prompt from this file.")
+        Path | None, option("--file -f FILE", "Read the prompt from this file.")
     ] = None,
     model: Model = None,
     dtype: Dtype = None,
@@ -71,10 +68,9 @@ def run(
     strategy: Annotated[
         str,
         option(
-            "--strategy",
-            metavar="NAME",
-            help="pasta, sequential, apar, sot, prompt-lookup, draft-model, or "
-            "pasta-prompt-lookup, pasta-draft-model.",
+            "--strategy NAME",
+            "pasta, sequential, apar, sot, prompt-lookup, draft-model, or pasta-prompt-lookup, "
+            "pasta-draft-model.",
             panel=DECODING,
         ),
     ] = "pasta",
@@ -84,26 +80,29 @@ def run(
     top_p: Annotated[
         float,
         option(
-            "--top-p",
-            metavar="P",
-            help="Sample from the most likely tokens whose probabilities add up to P.",
+            "--top-p P",
+            "Sample from the most likely tokens whose probabilities add up to P.",
             panel=DECODING,
         ),
     ] = 1.0,
     seed: Seed = 0,
-    n: Annotated[
-        int, option("--n", "-n", metavar="N", help="Number of answers.", panel=DECODING)
-    ] = 1,
-    positions: Positions = None,
+    n: Annotated[int, option("--n -n N", "Number of answers.", panel=DECODING)] = 1,
+    positions: Annotated[
+        str | None,
+        option(
+            "--positions STRATEGY",
+            "Positions after a promise: predict, continue or rotate. Default: as the model was "
+            "trained.",
+            panel=DECODING,
+        ),
+    ] = None,
     engine: Engine = None,
     dialect: Dialect = None,
     allow_inexact: AllowInexact = False,
     json: Json = False,
     trace: Annotated[
         Path | None,
-        option(
-            "--trace", metavar="FILE", help="Write the trace to this file; pasta view shows it."
-        ),
+        option("--trace FILE", "Write the trace to this file; pasta view shows it."),
     ] = None,
 ) -> None:
     """Answer a prompt with a model.
@@ -144,19 +143,14 @@ def run(
         say(INTRODUCTION)
     elif name != (model or BUILTIN):
         say(BASELINE.format(name=name))
-    answers = _answer(loaded, text, params, strategy, positions, is_shown=not json)
+    answers = _answer(loaded, text, params, strategy, positions)
     _print(answers, as_json=json)
     if trace is not None:
         write_text(trace, answers[0].trace.to_json())
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
-    """Return the prompt from the argument, the file or standard input.
-
-    Raises:
-        UsageError: there is no prompt, it is empty, or there are two.
-        InputError: it is not UTF-8.
-    """
+    """Return the prompt from the argument, the file or standard input."""
     if prompt is not None and file is not None:
         raise UsageError("a prompt and --file were given", hint="give one of the two")
     if prompt is None and file is None and sys.stdin.isatty():
@@ -170,19 +164,13 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def _answer(
-    model: Pasta,
-    prompt: str,
-    params: SamplingParams,
-    strategy: str,
-    positions: str | None,
-    *,
-    is_shown: bool,
+    model: Pasta, prompt: str, params: SamplingParams, strategy: str, positions: str | None
 ) -> list[Answer]:
     """Return the answers; in a terminal, a single answer is shown while it is decoded."""
-    if params.n > 1 or not is_shown or not can_animate():
+    if params.n > 1:
         return model.samples(prompt, params, strategy=strategy, positions=positions)
     answers: list[Answer] = []
-    with live_threads(console(sys.stderr)) as show:
+    with live_threads() as show:
         for event in model.stream(prompt, params, strategy=strategy, positions=positions):
             show([event])
             if isinstance(event, Finished):
@@ -195,8 +183,7 @@ def _print(answers: list[Answer], *, as_json: bool) -> None:
         objects = [answer.to_dict() | {"cut_at_tokens": _cut_at(answer)} for answer in answers]
         print_json(objects[0] if len(objects) == 1 else {"choices": objects})
     else:
-        text = "\n\n".join(answer.text for answer in answers)
-        typer.echo(harmless(text) if sys.stdout.isatty() else text)
+        print_answer("\n\n".join(answer.text for answer in answers))
     for answer in answers:
         if not as_json:
             print_picture(answer.trace)

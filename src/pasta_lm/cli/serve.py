@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.evaluate import Set
-from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import (
     AllowInexact,
     Device,
@@ -19,12 +17,13 @@ from pasta_lm.cli.flags import (
     Dtype,
     Engine,
     Model,
+    Set,
     option,
     require_engine,
     require_one_of,
     require_served,
 )
-from pasta_lm.cli.terminal import read_text, say, silence_libraries, status
+from pasta_lm.cli.terminal import INTERRUPTED, read_text, say, silence_libraries, status
 from pasta_lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,35 +39,19 @@ def serve(
         typer.Argument(metavar="[MODEL|LIMITS.toml]", help="As --model, or a file of limits."),
     ] = None,
     model: Model = None,
-    host: Annotated[
-        str, option("--host", metavar="HOST", help="The address to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, option("--port", metavar="N", min=0, help="The port; 0 takes a free one.")
-    ] = 8000,
+    host: Annotated[str, option("--host HOST", "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("--port N", "The port; 0 takes a free one.", min=0)] = 8000,
     api_key: Annotated[
         str | None,
-        option(
-            "--api-key",
-            metavar="KEY",
-            help="Clients must send this key. @FILE reads it from a file.",
-        ),
+        option("--api-key KEY", "Clients must send this key. @FILE reads it from a file."),
     ] = None,
     allow_unauthenticated: Annotated[
-        bool,
-        option("--allow-unauthenticated", help="Let other machines in without a key."),
+        bool, option("--allow-unauthenticated", "Let other machines in without a key.")
     ] = False,
     served_model_name: Annotated[
-        str | None,
-        option("--served-model-name", metavar="NAME", help="The model's name for clients."),
+        str | None, option("--served-model-name NAME", "The model's name for clients.")
     ] = None,
-    strategy: Annotated[
-        str | None,
-        option("--strategy", metavar="NAME", help="The strategy of requests that name none."),
-    ] = None,
-    log_prompts: Annotated[
-        bool, option("--log-prompts", help="Write prompts into the log.")
-    ] = False,
+    log_prompts: Annotated[bool, option("--log-prompts", "Write prompts into the log.")] = False,
     dtype: Dtype = None,
     device: Device = None,
     engine: Engine = None,
@@ -95,9 +78,8 @@ def serve(
     key = _read_key(api_key)
     check_exposure(host, key, allows_everyone=allow_unauthenticated)
     limits, model = _limits_or_model(source, model)
-    named = [] if strategy is None else [f"strategy={strategy}"]
-    recipe = read_recipe(limits, ServeRecipe, [*(changes or []), *named])
-    require_one_of("--strategy", recipe.strategy, STRATEGIES)
+    recipe = read_recipe(limits, ServeRecipe, changes or ())
+    require_one_of("strategy", recipe.strategy, STRATEGIES)
     if port > MAX_PORT:
         raise UsageError(f"--port is {port}", hint=f"a number from 0 to {MAX_PORT}")
     place = bind(host, port)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.flags import Out, option, require_one_of
+from pasta_lm.cli.flags import DryRun, Out, Set, option, require_one_of
 from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
 
 
@@ -17,25 +17,18 @@ def teach(
     ],
     out: Out,
     recipe: Annotated[
-        Path | None, option("--recipe", metavar="R.toml", help="Settings; see docs/teach.md.")
+        Path | None, option("--recipe R.toml", "Settings; see docs/teach.md.")
     ] = None,
     target: Annotated[
         str | None,
-        option("--for", metavar="servers", help="Train what stock servers decode exactly."),
+        option("--for servers", "Train what stock servers decode exactly."),
     ] = None,
     budget_hours: Annotated[
         float | None,
-        option(
-            "--budget-hours", metavar="H", min=0, help="Begin no further step after so much time."
-        ),
+        option("--budget-hours H", "Begin no further step after so much time.", min=0),
     ] = None,
-    dry_run: Annotated[
-        bool, option("--dry-run", help="Measure one training pass, print the plan, and stop.")
-    ] = False,
-    changes: Annotated[
-        list[str] | None,
-        option("--set", metavar="KEY=VALUE", help="Set a key, such as answers.num=500."),
-    ] = None,
+    dry_run: DryRun = False,
+    changes: Set = None,
 ) -> None:
     """Finetune a model on its own annotated answers.
 

@@ -5,29 +5,31 @@ Data goes to standard output, everything else to standard error.
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 import typer
 
-from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.errors import InputError, MissingFileError, PastaError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
 
+FAILED, INVALID = PastaError.exit_code, InputError.exit_code
+INTERRUPTED = 130  # Ctrl-C, as shells report it: 128 + SIGINT
 STDIN = "-"
+MISSING = "-"  # stands for a number that does not exist
+GAP = "  "  # between columns
 MIN_WIDTH = 20  # columns; COLUMNS=0 and other fancies are no terminal's
 SECONDS_BETWEEN_LINES = 60.0
-THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
 QUIET_SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_VERBOSITY": "error",
@@ -38,35 +40,11 @@ QUIET_SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """The characters that pictures are drawn with."""
-
-    decodes: str = "\u2501"
-    promises: str = "\u2533"
-    syncs: str = "\u253b"
-    waits: str = "\u2504"
-    open: str = "\u2500"
-    """The part of a promised length that is not decoded yet."""
-
-
-ASCII = Glyphs(decodes="=", promises="v", syncs="^", waits=".", open="-")
-
-
-class Progress(Protocol):
-    """Shows how far one task is, for example ``progress("prompts", 3, 10)``."""
-
-    def __call__(self, name: str, done: int, total: int | None, note: str = "") -> None:
-        """Show the state of the task of this name."""
-
-
 def silence_libraries() -> None:
     """Turn off progress bars and advice of the libraries under a model, unless the user set them.
 
     ``main`` calls it before anything heavy is imported.
     """
-    import logging
-
     for name, value in QUIET_SETTINGS.items():
         os.environ.setdefault(name, value)
     for name in ("torch", "transformers", "huggingface_hub"):
@@ -75,11 +53,7 @@ def silence_libraries() -> None:
 
 
 def read_text(file: str) -> str:
-    """Return the text of a file, ``-`` for standard input, with its line ends as they are.
-
-    Raises:
-        InputError: there is no such file, or it is not UTF-8.
-    """
+    """Read a file of UTF-8, ``-`` for standard input; an ``InputError`` if it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
         return data.decode("utf-8-sig")
@@ -92,16 +66,54 @@ def read_text(file: str) -> str:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text to a file.
-
-    Raises:
-        PastaError: it cannot be written there.
-    """
+    """Write a text to a file; a ``PastaError`` if it cannot be written there."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as exc:
         hint = "name a file in a folder that exists and that you may write to"
         raise PastaError(f"{file} cannot be written: {exc.strerror}", hint=hint) from exc
+
+
+def print_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: Collection[int] = (0,)
+) -> None:
+    """Print a table, each row one line; every column is as wide as its widest cell.
+
+    A row with fewer cells than the header ends with a note ("not run: …"), which may run on over
+    the columns that follow. ``text_columns`` are aligned to the left, numbers to the right.
+    """
+    whole = [header, *rows]
+    widths = [
+        max(len(row[column]) for row in whole if len(row) == len(header) or column < len(row) - 1)
+        for column in range(len(header))
+    ]
+    for row in whole:
+        cells = [
+            cell.ljust(width) if column in text_columns else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        if len(row) < len(widths):
+            cells[-1] = row[-1]
+        typer.echo(GAP.join(cells).rstrip())
+
+
+def print_facts(*sections: Sequence[tuple[str, str]]) -> None:
+    """Print names and values in two columns, with an empty line between sections."""
+    width = max(len(name) for section in sections for name, _ in section)
+    texts = [
+        "".join(f"{name:<{width}}{GAP}{value}\n" for name, value in section) for section in sections
+    ]
+    typer.echo("\n".join(texts), nl=False)
+
+
+def print_json(values: Mapping[str, object]) -> None:
+    """Print one JSON object on one line."""
+    typer.echo(json.dumps(values, ensure_ascii=False))
+
+
+def number(value: float | None, digits: int = 2, unit: str = "") -> str:
+    """Format a number for a table."""
+    return MISSING if value is None else f"{value:.{digits}f}{unit}"
 
 
 def console(stream: TextIO) -> Console:
@@ -117,14 +129,8 @@ def console(stream: TextIO) -> Console:
         markup=False,
         emoji=False,
     )
-    if drawn.width < MIN_WIDTH:
-        drawn.width = MIN_WIDTH
+    drawn.width = max(drawn.width, MIN_WIDTH)
     return drawn
-
-
-def glyphs(where: Console) -> Glyphs:
-    """Return characters that a console can show."""
-    return ASCII if where.options.ascii_only else Glyphs()
 
 
 def can_animate() -> bool:
@@ -143,6 +149,13 @@ def status(text: str) -> Iterator[None]:
         yield
 
 
+class Progress(Protocol):
+    """Shows how far one task is, for example ``progress("prompts", 3, 10)``."""
+
+    def __call__(self, name: str, done: int, total: int | None, note: str = "") -> None:
+        """Show the state of the task of this name."""
+
+
 def has_bars() -> bool:
     """Return whether progress bars are shown: standard error is a terminal, NO_COLOR is not set."""
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ
@@ -154,14 +167,12 @@ def bars() -> Iterator[Progress]:
     if not has_bars():
         yield lambda name, done, total, note="": None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as ProgressBars
+    from rich import progress as rich
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with ProgressBars(
-        *columns, TimeRemainingColumn(), console=console(sys.stderr), transient=True
-    ) as shown:
-        tasks: dict[str, TaskID] = {}
+    columns = (rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeRemainingColumn())
+    label = rich.TextColumn("{task.description}")
+    with rich.Progress(label, *columns, console=console(sys.stderr), transient=True) as shown:
+        tasks: dict[str, rich.TaskID] = {}
 
         def show(name: str, done: int, total: int | None, note: str = "") -> None:
             if name not in tasks:
@@ -195,19 +206,14 @@ def interruptible(note: str = "the same command continues the run") -> Iterator[
         raise typer.Exit(INTERRUPTED) from None
 
 
-def thread_style(thread: int) -> str:
-    """Return the style of a thread; main has none."""
-    return THREAD_STYLES[(thread - 1) % len(THREAD_STYLES)] if thread else ""
-
-
 def harmless(text: str) -> str:
-    """Return text without characters that would move a terminal's cursor or change its state."""
+    """Replace the characters that would move a terminal's cursor or change its state."""
     return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
 
 
-def thread_name(thread: int, topic: str | None) -> str:
-    """Return the label of a thread in pictures; its number is readable without colour."""
-    return "main" if topic is None else f"{thread} {' '.join(harmless(topic).split())}"
+def print_answer(text: str) -> None:
+    """Print the text of a model on standard output."""
+    typer.echo(harmless(text) if sys.stdout.isatty() else text)
 
 
 def say(text: str) -> None:

@@ -8,39 +8,23 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.flags import AllowInexact, Dialect, Engine, option, server_flags
+from pasta_lm.cli.flags import AllowInexact, Dialect, DryRun, Engine, Set, option, server_flags
 from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
-
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Train a model to write PASTA-LANG."
-)
 
 Recipe = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; docs/training.md has examples.")
 ]
-Changes = Annotated[
-    list[str] | None,
-    option(
-        "--set", metavar="KEY=VALUE", help="Set a key of the recipe, for example train.steps=100."
-    ),
-]
-
 RESUMABLE = "--resume goes on from what was saved"
-Resume = Annotated[bool, option("--resume", help="Continue an interrupted run where it stopped.")]
-Overwrite = Annotated[
-    bool, option("--overwrite", help="Delete the run in train.out, and begin anew.")
-]
+Resume = Annotated[bool, option("--resume", "Continue an interrupted run where it stopped.")]
+Overwrite = Annotated[bool, option("--overwrite", "Delete the run in train.out, and begin anew.")]
 
 
-@app.command()
 def sft(
     config: Recipe,
-    changes: Changes = None,
+    changes: Set = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", help="Describe the training data, and stop.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Finetune a model on annotated answers.
 
@@ -64,18 +48,15 @@ def sft(
             typer.echo(str(folder))
 
 
-@app.command()
 def preference(
     config: Recipe,
-    changes: Changes = None,
+    changes: Set = None,
     engine: Engine = None,
     dialect: Dialect = None,
     allow_inexact: AllowInexact = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", help="Describe the training data, and stop.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a finetuned model to prefer fast and good answers.
 

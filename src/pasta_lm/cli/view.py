@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.tables import print_facts
-from pasta_lm.cli.terminal import console, glyphs, read_text, write_text
+from pasta_lm.cli.terminal import console, print_facts, read_text, say, write_text
+from pasta_lm.cli.thread_view import picture, summary
 from pasta_lm.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from pasta_lm.interpreter.trace import Trace
+from pasta_lm.interpreter.trace import Trace
+from pasta_lm.view.page import page_of
+from pasta_lm.view.perfetto import to_perfetto
+from pasta_lm.view.run_data import run_data
 
 
 def view(
@@ -22,55 +23,43 @@ def view(
         str, typer.Argument(metavar="TRACE.json", help="A trace that `pasta run --trace` wrote.")
     ],
     perfetto: Annotated[
-        Path | None,
-        option("--perfetto", metavar="OUT.json", help="Write the trace for ui.perfetto.dev."),
+        Path | None, option("--perfetto OUT.json", "Write the trace for ui.perfetto.dev.")
     ] = None,
     html: Annotated[
         Path | None,
         option(
-            "--html",
-            metavar="OUT.html",
-            help="Write a page of HTML: timeline, answer and written form, offline.",
+            "--html OUT.html",
+            "Write a page of HTML: timeline, answer and written form, offline.",
         ),
     ] = None,
     beside: Annotated[
         list[str] | None,
         option(
-            "--beside",
-            metavar="TRACE.json",
-            help="With --html: another run of the same prompt, shown above on one clock. May be "
-            "repeated.",
+            "--beside TRACE.json",
+            "With --html: another run of the same prompt, shown above on one clock; repeatable.",
         ),
     ] = None,
 ) -> None:
     """Show a trace: when each thread decoded and when it waited."""
-    from pasta_lm.cli.thread_view import picture, summary
-    from pasta_lm.view.page import page_of
-    from pasta_lm.view.perfetto import to_perfetto
-    from pasta_lm.view.run_data import run_data
-
     if beside and html is None:
         raise UsageError("--beside belongs to --html", hint="add --html OUT.html")
     trace = _read(file)
     if perfetto is not None:
         write_text(perfetto, to_perfetto(trace))
-        typer.echo(f"pasta: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
+        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
     if html is not None:
         traces = [*map(_read, beside or ()), trace]
         write_text(html, page_of([run_data(run) for run in traces]))
-        typer.echo(f"pasta: wrote {html}; open it in a browser", err=True)
-    if perfetto is not None or html is not None:
-        return
-    out = console(sys.stdout)
-    print_facts(_facts(trace))
-    out.print()
-    out.print(picture(trace, out.width, glyphs(out)))
-    out.print(f"\n{summary(trace)}", soft_wrap=True)
+        say(f"wrote {html}; open it in a browser")
+    if perfetto is None and html is None:
+        out = console(sys.stdout)
+        print_facts(_facts(trace))
+        out.print()
+        out.print(picture(trace, out))
+        out.print(f"\n{summary(trace)}", soft_wrap=True)
 
 
 def _read(file: str) -> Trace:
-    from pasta_lm.interpreter.trace import Trace
-
     try:
         return Trace.from_json(read_text(file))
     except InputError as exc:
