@@ -68,7 +68,7 @@ def _exactness(model: Pretrained) -> str:
             "for positions continue with join recompute"
         )
     positions, join = model.config.positions, model.config.join
-    exactness, needs = "exact", "; pasta run --engine needs --allow-inexact"
+    exactness, needs = "exact", ", and pasta run --engine needs --allow-inexact"
     if positions is not PositionStrategy.CONTINUE:
         exactness = f"not exact{needs}"
     elif join is Join.SHARED:
