@@ -28,7 +28,6 @@ DOORS = {
     "engines/cpu/": "torch transformers",
     "engines/gpu/": "torch triton",
     "engines/servers/": "httpx2",
-    "engines/servers/served_model.py": "torch transformers",
     "learn/chat/": "httpx2",
     "learn/annotate/": "pyarrow datasets",
     "learn/train/": "torch transformers tokenizers accelerate peft",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import log
 from typing import Any
 
-from pasta_lm.learn.chat.chat import Candidate, TokenLogprob
+from pasta_lm.learn.chat.client import Candidate, TokenLogprob
 from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
 
 _ANSWERS = re.compile(r'<answer name="[AB]">\n(.*?)\n</answer>', re.DOTALL)

@@ -19,8 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import Any, Self
 
-from pasta_lm.learn.chat.budget import CHARACTERS_PER_TOKEN
-from pasta_lm.learn.chat.chat import TokenLogprob
+from pasta_lm.learn.chat.client import TokenLogprob
+from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN
 
 PATH = "/v1/chat/completions"
 FINGERPRINT = "scripted"

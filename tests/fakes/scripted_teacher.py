@@ -19,7 +19,7 @@ from pasta_lm.language.events import Text
 from pasta_lm.language.tags import unescape
 from pasta_lm.learn.annotate.filters import BlockBounds
 from pasta_lm.learn.annotate.teacher import TeacherConversation, unwrap
-from pasta_lm.learn.chat.chat import read_reply
+from pasta_lm.learn.chat.client import read_reply
 from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
 
 MIN_WORDS = 5

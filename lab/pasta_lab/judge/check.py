@@ -19,7 +19,7 @@ from pasta_lab.judge.pairs import DamageConfig, Pair, damaged_pairs
 from pasta_lm.cli.terminal import Progress, say
 from pasta_lm.errors import PastaError, cause
 from pasta_lm.journal import Row, write_rows
-from pasta_lm.learn.chat.budget import Spending
+from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.judge.judge import (
     TIE_TOLERANCE,
     Judge,

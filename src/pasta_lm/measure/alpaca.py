@@ -23,8 +23,8 @@ from typing import Any, Protocol
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
-from pasta_lm.learn.chat.budget import CostLimitError, Prices, Spending, require_prices
-from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.learn.chat.client import ChatClient, Endpoint, Prices
+from pasta_lm.learn.chat.pool import CostLimitError, Spending, require_prices
 from pasta_lm.learn.judge.judge import FOLDER as TEMPLATES
 from pasta_lm.learn.judge.judge import Comparison, both_orders, load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome

@@ -144,9 +144,9 @@ class Pasta:
             ModelError: a server has another tokenizer or other tags, or was not taught.
         """
         with _needs_torch():
-            from pasta_lm.engines.servers import completions, served_model
+            from pasta_lm.engines.servers import completions
         servers = completions.connect(addresses, dialect=dialect)
-        served = served_model.read_served(source)
+        served = completions.read_served(source)
         engine = completions.CompletionsEngine(servers, served, allow_inexact=allow_inexact)
         engine.check()
         return cls(engine)

@@ -9,8 +9,8 @@ from collections.abc import Sequence, Set
 import pytest
 
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
+from pasta_lm.engines.servers.client import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
-from pasta_lm.engines.servers.streaming import StockServer
 from pasta_lm.errors import BrokenAnswerError, RemoteError
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse

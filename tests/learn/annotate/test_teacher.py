@@ -6,7 +6,7 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import BlockBounds, Reason, examine, speedup
 from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt, unwrap
-from pasta_lm.learn.chat.chat import ChatReply
+from pasta_lm.learn.chat.client import ChatReply
 from tests.fakes.scripted_teacher import asked_answer, marked
 
 ANSWER = f"One <sync/> two{' three' * 9}.\n\nSix &lt;sync/&gt; seven{' eight' * 9}.\n"

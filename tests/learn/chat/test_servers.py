@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.engines.servers.request_pace import HttpReply, TemporaryFailure
-from pasta_lm.learn.chat.servers import REST_S, ChatServers
+from pasta_lm.learn.chat.client import REST_S, ChatServers
 
 
 class Server:

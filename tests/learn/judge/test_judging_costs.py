@@ -14,15 +14,8 @@ import pytest
 from pasta_lm.engines.servers.request_pace import HttpReply
 from pasta_lm.errors import EndpointError, RemoteError, UsageError
 from pasta_lm.journal import read_rows
-from pasta_lm.learn.chat.budget import (
-    CostLimitError,
-    Estimate,
-    Prices,
-    TokenCounts,
-    max_tokens,
-)
-from pasta_lm.learn.chat.chat import ChatRequest
-from pasta_lm.learn.chat.pool import MAX_FAILURES
+from pasta_lm.learn.chat.client import ChatRequest, Prices, TokenCounts
+from pasta_lm.learn.chat.pool import MAX_FAILURES, CostLimitError, Estimate, max_tokens
 from pasta_lm.learn.judge.judge import Comparison
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, stated
 

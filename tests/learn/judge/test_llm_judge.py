@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.errors import EndpointError, InputError, UsageError
-from pasta_lm.learn.chat.chat import read_reply
+from pasta_lm.learn.chat.client import read_reply
 from pasta_lm.learn.judge.judge import (
     Comparison,
     Method,

@@ -18,8 +18,8 @@ from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import EndpointError, PastaError, UsageError
 from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.language.document import parse
-from pasta_lm.learn.chat.budget import CostLimitError
-from pasta_lm.learn.chat.chat import Candidate, TokenLogprob
+from pasta_lm.learn.chat.client import Candidate, TokenLogprob
+from pasta_lm.learn.chat.pool import CostLimitError
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.data.rollouts import PromptWithReference
 from pasta_lm.learn.judge.llm_judge import MissingVerdictsError

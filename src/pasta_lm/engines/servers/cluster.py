@@ -1,7 +1,7 @@
 """Several servers of one model: least loaded first, lost ones out until they answer again.
 
-A server takes responses once it was introduced and passed a check. A lost one is introduced again
-and again, and passes the check again before it takes another response.
+A server takes responses once it was introduced and passed ``check_server``. A lost one is
+introduced and checked again and again before it takes another response.
 """
 
 from __future__ import annotations
@@ -11,20 +11,44 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from pasta_lm.errors import PastaError, RemoteError
+from pasta_lm.engines.servers.dialects import TokenRequest
+from pasta_lm.errors import (
+    EndpointError,
+    ModelError,
+    PastaError,
+    RemoteError,
+    RequestError,
+    VocabularyError,
+)
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
+    MAX_UNITS,
+    PROMISE_OPEN,
+    SYNC,
+    closing_piece,
+)
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.servers.streaming import Connection, StockServer
+    from pasta_lm.engines.servers.client import Connection, StockServer
+    from pasta_lm.engines.servers.completions import ServedModel
+    from pasta_lm.models.vocabulary import Vocabulary
 
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 10.0
+TEXT = "Rivers: 12,345 km - na\u00efve caf\u00e9, \u65e5\u672c.\n\n\tdef f(a_b): pass"
+TAGS = (PROMISE_OPEN, closing_piece(1), ASYNC_OPEN, ASYNC_CLOSE, SYNC, closing_piece(MAX_UNITS))
+QUESTION = "Describe spring, summer, autumn and winter."
+MAX_TOPIC_TOKENS = 24
+"""A taught model ends a topic, which has three words, within so many tokens."""
+ADVICE = "serve what pasta export MODEL OUT --merged wrote, and name that folder with --model"
 
 Check = Callable[["Connection"], Awaitable[None]]
 """Raises an error if a server cannot be used."""
 
 
-class ServerLoad(Protocol):
-    """The load of a server."""
+class Loaded(Protocol):
+    """A server with its load."""
 
     num_in_flight: int
 
@@ -33,7 +57,7 @@ class ServerLoad(Protocol):
         """Return whether the server is preferred to those that are not."""
 
 
-L = TypeVar("L", bound=ServerLoad)
+L = TypeVar("L", bound=Loaded)
 
 
 @contextmanager
@@ -64,13 +88,14 @@ class Cluster:
             EndpointError: one refuses every request, or its dialect is unknown.
             PastaError: one fails the check.
         """
-        if not any(connection.server.is_up for connection in self._connections):
-            await self._meet_all(None)
+        await self._require_any(None)
         for connection in self._connections:
             if not connection.server.is_up:
                 self._watch(connection)
 
-    async def _meet_all(self, max_requests: int | None) -> None:
+    async def _require_any(self, max_requests: int | None) -> None:
+        if any(connection.server.is_up for connection in self._connections):
+            return
         results = await asyncio.gather(
             *(self._introduce(connection, max_requests) for connection in self._connections),
             return_exceptions=True,
@@ -94,8 +119,7 @@ class Cluster:
             PastaError: as ``meet``.
         """
         async with self._gate:
-            if not any(connection.server.is_up for connection in self._connections):
-                await self._meet_all(1)
+            await self._require_any(1)
             with least_loaded([connection.server for connection in self._connections]) as server:
                 yield next(c for c in self._connections if c.server is server)
 
@@ -139,3 +163,97 @@ async def cluster_of(
             yield cluster
         finally:
             await cluster.close()
+
+
+async def check_server(
+    connection: Connection, expected: ServedModel, *, checks_tags: bool = True
+) -> None:
+    """Check that an introduced server holds the expected model, as far as can be seen.
+
+    Its ids of a text and of the tags must be the vocabulary's, it must keep to barred tokens, and
+    with ``checks_tags`` its rows of the tags must be trained. Other weights of the same family are
+    not told apart.
+
+    Raises:
+        VocabularyError: it encodes a text or the tags otherwise.
+        ModelError: it has never learned where a topic ends.
+        EndpointError: it samples tokens that were barred.
+        RemoteError: it does not answer.
+    """
+    vocabulary = expected.vocabulary
+    await _check_ids(connection, vocabulary)
+    prompt = vocabulary.encode_prompt([{"role": "user", "content": QUESTION}])
+    await _check_bars(connection, prompt)
+    if checks_tags and vocabulary.has_pieces and expected.trained_strategy == "pasta":
+        await _check_tag_rows(connection, vocabulary, prompt)
+
+
+async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
+    prefix = vocabulary.prompt_prefix
+    own = vocabulary.encode_prompt(TEXT)[len(prefix) :]
+    ids = await _ids(connection, TEXT)
+    if ids is None:
+        return
+    if tuple(ids[: len(prefix)]) == prefix:
+        ids = ids[len(prefix) :]
+    if list(ids) != own:
+        raise VocabularyError(
+            f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as "
+            f"{list(ids)[:5]}, the model's as {own[:5]}",
+            hint=ADVICE,
+        )
+    if not vocabulary.has_pieces:
+        return
+    pieces = [vocabulary.piece_id(piece) for piece in TAGS]
+    ids = await _ids(connection, "".join(TAGS)) or ()
+    if [token for token in ids if token in pieces] != pieces:
+        raise VocabularyError(
+            f"{connection.server.url} has other tags than the model: it encodes them as "
+            f"{list(ids)[:8]}, the model's ids are {pieces}",
+            hint=ADVICE,
+        )
+
+
+async def _ids(connection: Connection, text: str) -> Sequence[int] | None:
+    """Return the server's ids of a text; None if it has no page that encodes."""
+    dialect = connection.dialect
+    body = dialect.tokenize_body(connection.server.model, text)
+    try:
+        return dialect.tokens(await connection.ask(dialect.tokenize_path, body))
+    except (EndpointError, RequestError, KeyError, TypeError, ValueError):
+        return None  # a version, or something in front of it, that has no such page
+
+
+async def _check_bars(connection: Connection, prompt: Sequence[int]) -> None:
+    chosen = await _greedy(connection, TokenRequest(prompt=prompt, max_tokens=1))
+    barred = TokenRequest(prompt=prompt, max_tokens=1, barred=chosen)
+    if chosen and await _greedy(connection, barred) == chosen:
+        raise EndpointError(
+            f"{connection.server.url} chose token {chosen[0]}, which the request barred",
+            hint="it must keep to logit_bias: PASTA's tags are legal in some places only",
+        )
+
+
+async def _check_tag_rows(
+    connection: Connection, vocabulary: Vocabulary, prompt: Sequence[int]
+) -> None:
+    closing = [vocabulary.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)]
+    opened = [*prompt, vocabulary.piece_id(PROMISE_OPEN)]
+    topic = TokenRequest(prompt=opened, max_tokens=MAX_TOPIC_TOKENS, stop_ids=closing)
+    decoded = await _greedy(connection, topic)
+    if not set(closing).intersection(decoded):
+        raise ModelError(
+            f"{connection.server.url} holds a model that was not taught the tags: it began a "
+            f"promise with {vocabulary.text(decoded)[:40]!r} and did not end it",
+            hint=f"{ADVICE}; --allow-inexact uses it all the same",
+        )
+
+
+async def _greedy(connection: Connection, request: TokenRequest) -> list[int]:
+    """Return the ids of a completion, with the one at which the server stopped."""
+    token_ids: list[int] = []
+    async for piece in connection.stream(request):
+        token_ids += piece.token_ids
+        if piece.matched is not None and token_ids[-1:] != [piece.matched]:
+            token_ids.append(piece.matched)
+    return token_ids

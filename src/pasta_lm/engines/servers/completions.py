@@ -3,8 +3,6 @@
 The interpreter runs here; every thread is a streaming completion there. It is exact for plain
 causal texts: positions ``continue`` and, from a sync on, join ``recompute``. A response stays on
 one server, where its prefix is cached; responses are spread by load.
-
-Source: ``docs/architecture.md``, the rules of decoding.
 """
 
 from __future__ import annotations
@@ -12,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
 from pasta_lm.engines.response import Response
+from pasta_lm.engines.servers.cluster import Cluster, check_server, cluster_of
 from pasta_lm.engines.servers.dialects import KEY_ENV, server_urls
-from pasta_lm.engines.servers.in_flight import Begun, Put, RequestsInFlight
+from pasta_lm.engines.servers.in_flight import RequestsInFlight
 from pasta_lm.engines.servers.streamed_response import StreamedResponse
 from pasta_lm.errors import (
     BrokenAnswerError,
@@ -37,15 +37,19 @@ from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
+from pasta_lm.models.folder import PASTA
+from pasta_lm.models.load import load_without_weights
 from pasta_lm.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.servers.cluster import Cluster
-    from pasta_lm.engines.servers.streaming import Connection, StockServer
+    from pasta_lm.engines.servers.client import Connection, StockServer
 
 SERVERS = "servers"
 MAX_RESPONSES = 64
 """Responses of each server that are decoded at once unless said otherwise; others wait here."""
+Put = Callable[[StreamEvent], None]
+Begun = Callable[[Response], None]
+"""Called with each sample when it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +72,25 @@ class ServedModel:
         return self.join if positions is self.positions else Join.SHARED
 
 
-@dataclass(slots=True)
-class _Job:
-    """A request of ``generate``."""
+def read_served(source: str | Path) -> ServedModel:
+    """Return the facts of the model that servers hold, from its folder or hub id.
 
-    request: Request
-    num_left: int  # how often it may be decoded anew
-    answers: dict[int, Answer] = field(default_factory=dict)  # by sample
-    error: Exception | None = None  # the first one
-
-    def count_failure(self, error: Exception) -> None:
-        """Raise the first error, unless servers are the cause and an attempt is left."""
-        self.error = self.error or error
-        if not isinstance(error, RemoteError) or not self.num_left:
-            raise self.error
-        self.num_left -= 1
+    Raises:
+        ModelNotFoundError: there are no configuration and tokenizer, as in an adapter or GGUF file.
+        ModelError: its ``pasta_config.json`` is broken.
+        VocabularyError: that file and its tokenizer disagree.
+    """
+    pretrained = load_without_weights(source)
+    config = pretrained.config
+    return ServedModel(
+        vocabulary=pretrained.vocabulary,
+        eos_ids=pretrained.eos_ids,
+        name=pretrained.name,
+        max_position=pretrained.last_position,
+        positions=config.positions if config else PositionStrategy.PREDICT,
+        join=config.join if config else Join.SHARED,
+        trained_strategy=config.trained_strategy if config else PASTA,
+    )
 
 
 class CompletionsEngine:
@@ -102,7 +110,7 @@ class CompletionsEngine:
 
         Args:
             servers: At least one.
-            loaded: The model that they hold.
+            loaded: Their model.
             allow_inexact: Replace positions and joins that servers cannot compute, and use models
                 that were not taught.
             checks: Whether a server must show that it holds the model before it is used.
@@ -170,14 +178,14 @@ class CompletionsEngine:
             flight.close()
 
     def in_flight(self) -> RequestsInFlight:
-        """Connect to the servers and return what submits requests; see ``check_request``.
+        """Connect to the servers, to submit requests that passed ``check_request``.
 
         Raises:
             RemoteError: no server answers.
             EndpointError: a server refuses every request, or does not say of which kind it is.
             ModelError: a server holds another model.
         """
-        return RequestsInFlight(self.opened, self.decode)
+        return RequestsInFlight(self)
 
     def check(self) -> None:
         """Ask the servers who they are, and check them; errors as those of ``in_flight``."""
@@ -185,20 +193,25 @@ class CompletionsEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together; the error of one ends all unless it can be decoded anew."""
-        jobs = [_Job(self.check_request(request), self._num_again) for request in requests]
-        if not jobs:
+        checked = [self.check_request(request) for request in requests]
+        answers: list[dict[int, Answer]] = [{} for _ in requests]  # by sample
+        errors: list[list[Exception]] = [[] for _ in requests]
+        if not checked:
             return []
         with self.in_flight() as flight:
-            numbered = {flight.submit(job.request): job for job in jobs}
+            indices = {flight.submit(request): index for index, request in enumerate(checked)}
             while flight.has_work:
                 for number, event in flight.step():
-                    job = numbered[number]
+                    index = indices[number]
                     if isinstance(event, Finished):
-                        job.answers[event.sample] = event.answer
+                        answers[index][event.sample] = event.answer
                     elif isinstance(event, Failed):
-                        job.count_failure(event.error)
-                        numbered[flight.submit(job.request)] = job
-        return [[job.answers[sample] for sample in sorted(job.answers)] for job in jobs]
+                        errors[index].append(event.error)
+                        is_lost = isinstance(event.error, RemoteError)
+                        if not is_lost or len(errors[index]) > self._num_again:
+                            raise errors[index][0]
+                        indices[flight.submit(checked[index])] = index
+        return [[samples[sample] for sample in sorted(samples)] for samples in answers]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator aborts it.
@@ -218,12 +231,8 @@ class CompletionsEngine:
                         raise event.error
                     yield event
 
-    # In the event loop
-
     def opened(self) -> AbstractAsyncContextManager[Cluster]:
         """Return the connections for the running event loop; errors as those of ``in_flight``."""
-        from pasta_lm.engines.servers.check import check_server
-        from pasta_lm.engines.servers.cluster import cluster_of
 
         async def check(connection: Connection) -> None:
             if self._checks:
@@ -231,7 +240,9 @@ class CompletionsEngine:
 
         return cluster_of(self.servers, check, self.max_responses)
 
-    async def decode(self, cluster: Cluster, request: Request, put: Put, begun: Begun) -> None:
+    async def decode(
+        self, cluster: Cluster, request: Request, put: Put, begun: Begun = lambda response: None
+    ) -> None:
         """Decode all samples of a request in the running event loop; raise the first error."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -258,20 +269,18 @@ class CompletionsEngine:
     def _streamed(
         self, request: Request, sample: int, connection: Connection, put: Put
     ) -> StreamedResponse:
+        vocabulary, eos_ids = self.loaded.vocabulary, self.loaded.eos_ids
         model = self.loaded.name or connection.server.model
         response = Response(
             request,
             sample,
             Entries.of_prompt(request.prompt),  # a server shares the prompt of samples by itself
-            self.loaded.vocabulary,
+            vocabulary,
             limits=request.limits(self.max_position),
             trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
-            eos_ids=self.loaded.eos_ids,
+            eos_ids=eos_ids,
         )
-        vocabulary, eos_ids = self.loaded.vocabulary, self.loaded.eos_ids
         return StreamedResponse(response, connection, vocabulary, eos_ids, put)
-
-    # What can be asked
 
     def check_request(self, request: Request) -> Request:
         """Return a request as servers carry it out; refuse what they cannot.
@@ -311,20 +320,17 @@ class CompletionsEngine:
         ):
             if is_impossible:
                 raise RequestError(problem, hint=hint)
-        if request.params.seed is None:
-            fresh = replace(request.params, seed=secrets.randbits(31))
-            request = replace(request, params=fresh)
+        if params.seed is None:
+            request = replace(request, params=replace(params, seed=secrets.randbits(31)))
         return replace(self._with_plain_sequences(request), guesser=None)
 
     def _with_plain_sequences(self, request: Request) -> Request:
         plain = PositionStrategy.CONTINUE
         if not request.forks:  # a single thread: all strategies and joins are the same
             return replace(request, positions=plain, join=Join.SHARED)
-        has_syncs = request.form is Form.MAIN
-        join = Join.RECOMPUTE if has_syncs else Join.SHARED
-        is_exact = request.positions is plain and request.join is join
-        if not is_exact and not self._allow_inexact:
-            trained = self.loaded
+        join = Join.RECOMPUTE if request.form is Form.MAIN else Join.SHARED
+        trained = self.loaded
+        if not self._allow_inexact and (request.positions, request.join) != (plain, join):
             raise RequestError(
                 f"positions {request.positions.value!r} with join {request.join.value!r} are not "
                 "exact on a stock server, which computes plain causal texts",
@@ -346,7 +352,7 @@ def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
     """
     if not find_spec("httpx2"):
         raise MissingExtraError(f"asking {addresses}", "data")
-    from pasta_lm.engines.servers.streaming import StockServer
+    from pasta_lm.engines.servers.client import StockServer
 
     key = os.environ.get(KEY_ENV) or None
     return [StockServer(url, dialect=dialect, api_key=key) for url in server_urls(addresses)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pasta_lm.errors import RemoteError, UsageError
@@ -40,7 +41,7 @@ class TokenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CompletionPiece:
     """A part of a streamed completion."""
 
     token_ids: Sequence[int] = ()
@@ -49,7 +50,7 @@ class Piece:
     num_unsent: int = 0  # tokens before these that the server decoded and did not send
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """One kind of server."""
 
@@ -58,75 +59,79 @@ class Dialect:
     """Of completions, behind the server's address."""
     body: Callable[[str, TokenRequest], dict[str, Any]]
     """From the model's name and a request to the JSON body."""
-    piece: Callable[[Mapping[str, Any], int], Piece]
+    piece: Callable[[Mapping[str, Any], int], CompletionPiece]
     """From a streamed JSON object, and the number of ids received before it, to a piece."""
     known_by: tuple[str, str]
     """A page that this kind of server has, and a key of its JSON."""
     tokenize_path: str
     tokenize_body: Callable[[str, str], dict[str, Any]]
     """From the model's name and a text, whose tags are tags, to the JSON body."""
-    tokens: Callable[[Mapping[str, Any]], Sequence[int]]
+    tokens: Callable[[Mapping[str, Any]], Sequence[int]] = itemgetter("tokens")
     """From the reply to the ids of the text, with or without a begin-of-text."""
     whole: Callable[[Mapping[str, Any]], Sequence[int]] | None = None
-    """From the JSON object of a completion that is not streamed to its ids; for servers that leave
-    ids out of streams."""
+    """From the reply to the ids of a completion that is not streamed; for servers that leave ids
+    out of streams."""
 
 
-def _vllm_body(model: str, request: TokenRequest) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "model": model,
-        "prompt": list(request.prompt),
-        "max_tokens": request.max_tokens,
+def _sampling(request: TokenRequest) -> dict[str, Any]:
+    """Return the keys that vLLM and SGLang spell alike."""
+    return {
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "seed": request.seed,
         "stop_token_ids": list(request.stop_ids),
         "logit_bias": {str(token): bias for token, bias in request.biases.items()},
         "ignore_eos": request.ignore_eos,
         "skip_special_tokens": False,
+    }
+
+
+def _vllm_body(model: str, request: TokenRequest) -> dict[str, Any]:
+    body = {
+        "model": model,
+        "prompt": list(request.prompt),
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        **_sampling(request),
         "return_token_ids": True,
         "stream": True,
     }
     return body if request.top_k is None else {**body, "top_k": request.top_k}
 
 
-def _vllm_piece(data: Mapping[str, Any], _num_received: int) -> Piece:
+def _vllm_piece(data: Mapping[str, Any], _num_received: int) -> CompletionPiece:
     if not data["choices"]:  # a last chunk may hold the usage alone
-        return Piece()
+        return CompletionPiece()
     choice = data["choices"][0]
     if choice.get("token_ids") is None and choice.get("text"):
         raise RemoteError(
             "the server sends text without token ids",
             hint="it must know return_token_ids: vLLM 0.10.2 or later",
         )
-    matched = choice.get("stop_reason")
-    matched = matched if isinstance(matched, int) else None
-    return Piece(choice.get("token_ids") or (), choice.get("finish_reason"), matched)
+    token_ids, reason = choice.get("token_ids") or (), choice.get("finish_reason")
+    return CompletionPiece(token_ids, reason, _int(choice.get("stop_reason")))
 
 
 def _sglang_body(_model: str, request: TokenRequest) -> dict[str, Any]:
     sampling = {
         "max_new_tokens": request.max_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
         "top_k": -1 if request.top_k is None else request.top_k,
         "sampling_seed": request.seed,
-        "stop_token_ids": list(request.stop_ids),
-        "logit_bias": {str(token): bias for token, bias in request.biases.items()},
-        "ignore_eos": request.ignore_eos,
-        "skip_special_tokens": False,
+        **_sampling(request),
     }
     return {"input_ids": list(request.prompt), "sampling_params": sampling, "stream": True}
 
 
-def _sglang_piece(data: Mapping[str, Any], num_received: int) -> Piece:
+def _sglang_piece(data: Mapping[str, Any], num_received: int) -> CompletionPiece:
     about = data["meta_info"]
     # Some versions send all ids so far each time, others the new ones: the count tells.
     num_new = about["completion_tokens"] - num_received
     token_ids = data["output_ids"][-num_new:] if num_new > 0 else ()
     reason = about.get("finish_reason") or {}
-    matched = reason.get("matched")
-    return Piece(token_ids, reason.get("type"), matched if isinstance(matched, int) else None)
+    return CompletionPiece(token_ids, reason.get("type"), _int(reason.get("matched")))
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _llama_cpp_body(_model: str, request: TokenRequest) -> dict[str, Any]:
@@ -149,16 +154,12 @@ def _llama_cpp_body(_model: str, request: TokenRequest) -> dict[str, Any]:
     }
 
 
-def _llama_cpp_piece(data: Mapping[str, Any], num_received: int) -> Piece:
+def _llama_cpp_piece(data: Mapping[str, Any], num_received: int) -> CompletionPiece:
     is_last, token_ids = bool(data.get("stop")), data["tokens"]
     # A token that ends inside a character is not sent, nor is it sent with the one that ends it.
     num_unsent = data.get("tokens_predicted", 0) - num_received - len(token_ids)
     reason = ("length" if data.get("stop_type") == "limit" else "stop") if is_last else None
-    return Piece(token_ids, reason, num_unsent=max(0, num_unsent))
-
-
-def _vllm_text(model: str, text: str) -> dict[str, Any]:
-    return {"model": model, "prompt": text, "add_special_tokens": False}
+    return CompletionPiece(token_ids, reason, num_unsent=max(0, num_unsent))
 
 
 def _sglang_text(_model: str, text: str) -> dict[str, Any]:
@@ -167,50 +168,49 @@ def _sglang_text(_model: str, text: str) -> dict[str, Any]:
     return {"text": text, "sampling_params": {"max_new_tokens": 1}, **about}
 
 
-def _llama_cpp_text(_model: str, text: str) -> dict[str, Any]:
-    return {"content": text, "add_special": False, "parse_special": True}
-
-
 def _sglang_tokens(data: Mapping[str, Any]) -> Sequence[int]:
     return [token for _, token, *_ in data["meta_info"]["input_token_logprobs"]]
 
 
 VLLM, SGLANG, LLAMA_CPP = "vllm", "sglang", "llama.cpp"
 DIALECTS = {
-    dialect.name: dialect
-    for dialect in (
-        Dialect(
-            VLLM,
-            "/v1/completions",
-            _vllm_body,
-            _vllm_piece,
-            known_by=("/version", "version"),
-            tokenize_path="/tokenize",
-            tokenize_body=_vllm_text,
-            tokens=lambda data: data["tokens"],
-        ),
-        Dialect(
-            SGLANG,
-            "/generate",
-            _sglang_body,
-            _sglang_piece,
-            known_by=("/get_model_info", "model_path"),
-            tokenize_path="/generate",
-            tokenize_body=_sglang_text,
-            tokens=_sglang_tokens,
-        ),
-        Dialect(
-            LLAMA_CPP,
-            "/completion",
-            _llama_cpp_body,
-            _llama_cpp_piece,
-            known_by=("/props", "default_generation_settings"),
-            tokenize_path="/tokenize",
-            tokenize_body=_llama_cpp_text,
-            tokens=lambda data: data["tokens"],
-            whole=lambda data: data["tokens"],
-        ),
-    )
+    VLLM: Dialect(
+        name=VLLM,
+        path="/v1/completions",
+        body=_vllm_body,
+        piece=_vllm_piece,
+        known_by=("/version", "version"),
+        tokenize_path="/tokenize",
+        tokenize_body=lambda model, text: {
+            "model": model,
+            "prompt": text,
+            "add_special_tokens": False,
+        },
+    ),
+    SGLANG: Dialect(
+        name=SGLANG,
+        path="/generate",
+        body=_sglang_body,
+        piece=_sglang_piece,
+        known_by=("/get_model_info", "model_path"),
+        tokenize_path="/generate",
+        tokenize_body=_sglang_text,
+        tokens=_sglang_tokens,
+    ),
+    LLAMA_CPP: Dialect(
+        name=LLAMA_CPP,
+        path="/completion",
+        body=_llama_cpp_body,
+        piece=_llama_cpp_piece,
+        known_by=("/props", "default_generation_settings"),
+        tokenize_path="/tokenize",
+        tokenize_body=lambda _, text: {
+            "content": text,
+            "add_special": False,
+            "parse_special": True,
+        },
+        whole=itemgetter("tokens"),
+    ),
 }
 _OWNERS = {"vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}  # as ``/v1/models`` says it
 
@@ -236,10 +236,9 @@ def read_models(data: Mapping[str, Any]) -> ServedName:
     """Return the first model in a reply to ``/v1/models``; a RemoteError if there is none."""
     try:
         first = data["data"][0]
-        owner, context = str(first.get("owned_by") or ""), first.get("max_model_len")
+        owner, root = str(first.get("owned_by") or ""), first.get("root")
         dialect = DIALECTS.get(_OWNERS.get(owner, ""))
-        context = context if isinstance(context, int) else None
-        root = first.get("root")
+        context = _int(first.get("max_model_len"))
         return ServedName(str(first["id"]), dialect, context, owner, root and str(root))
     except (KeyError, IndexError, TypeError, AttributeError) as exc:
         raise RemoteError("the reply to /v1/models names no model") from exc

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from enum import Enum
 from math import inf, isnan
 from random import Random
+from time import monotonic
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-from pasta_lm.errors import EndpointError, RequestError, UsageError
+from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
 
 FIRST_LIMIT = 4.0
 SAFE_SHARE = 7 / 8
@@ -32,7 +33,6 @@ class RequestPace:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Begin with the bound ``first_limit``; it never grows beyond ``max_in_flight``."""
         self.max_in_flight = max_in_flight
         self.limit = min(float(max_in_flight), first_limit)
         self.num_in_flight = 0
@@ -87,16 +87,6 @@ class RequestPace:
             self._changed.notify(max(1, int(self.limit) - self.num_in_flight))
 
 
-class Fate(Enum):
-    """What an HTTP status means for a request."""
-
-    DONE = "answered"
-    RETRY = "temporary failure"
-    SLOW_DOWN = "too many requests at once"
-    STOP = "wrong for all requests"
-    REFUSE = "wrong for this request"
-
-
 ADVICE: Mapping[int, str] = {
     401: "the key is missing or wrong: set the environment variable that 'api_key_env' names",
     402: "the account has no credit",
@@ -121,21 +111,9 @@ class TemporaryFailure(Exception):
     def __init__(
         self, reason: str, retry_after_s: float | None = None, *, is_too_fast: bool = False
     ) -> None:
-        """``is_too_fast``: the server answered 429."""
         super().__init__(reason)
         self.retry_after_s = retry_after_s
         self.is_too_fast = is_too_fast
-
-
-def fate(status: int, error_code: str = "") -> Fate:
-    """Return the fate of a request by its HTTP status and the code in the error's body."""
-    if 200 <= status < 300:
-        return Fate.DONE
-    if status in ADVICE or error_code == OUT_OF_CREDIT:
-        return Fate.STOP
-    if status == 429:
-        return Fate.SLOW_DOWN
-    return Fate.RETRY if status in (408, 409) or status >= 500 else Fate.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +126,60 @@ class RetryPolicy:
     max_retry_after_s: float = 600.0
     """If a server asks for a longer delay, the request fails."""
 
-    def delay_s(
-        self, num_failed: int, random: Random, *, first_delay_s: float | None = None
-    ) -> float:
+    def delay_s(self, num_failed: int, random: Random) -> float:
         """Return a random delay between 0 and a bound that doubles with each failure.
 
-        Full jitter: requests that failed together are not retried together. ``first_delay_s``
-        replaces the policy's if it is smaller.
+        Full jitter: requests that failed together are not retried together.
         """
-        first_s = min(self.first_delay_s, first_delay_s or self.first_delay_s)
-        return random.uniform(0, min(self.max_delay_s, first_s * 2.0 ** (num_failed - 1)))
+        return random.uniform(
+            0, min(self.max_delay_s, self.first_delay_s * 2.0 ** (num_failed - 1))
+        )
+
+
+class Attempts:
+    """The failed attempts of one request, and the waits between them."""
+
+    def __init__(
+        self,
+        address: str,
+        pace: RequestPace,
+        policy: RetryPolicy,
+        *,
+        busy_s: float = 0.0,
+        random: Random | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Begin; with ``busy_s``, a 429 is a failure only after that time."""
+        self._address, self._pace, self._policy = address, pace, policy
+        self._give_up_s = busy_s and monotonic() + busy_s
+        self._random, self._sleep = random or Random(), sleep
+        self._num_sent = self._num_failed = self._num_refused = 0
+
+    async def wait(self, failure: TemporaryFailure, era: int = -1) -> None:
+        """Wait before the next attempt: as long as the server asks, then a random time.
+
+        Raises:
+            RemoteError: there is no attempt left, or the server asks for too long a delay.
+        """
+        self._num_sent += 1
+        number, wanted_s = self._num_sent, failure.retry_after_s or 0.0
+        if failure.is_too_fast:
+            self._pace.shrink(era)
+            number = self._num_refused = self._num_refused + 1
+        delay_s = self._policy.delay_s(number, self._random)
+        if failure.is_too_fast and self._give_up_s:
+            is_last = monotonic() + wanted_s + delay_s >= self._give_up_s
+        else:
+            self._num_failed += 1
+            is_last = self._num_failed >= self._policy.max_requests
+        if is_last:
+            times = f"{self._num_sent} request{'s' if self._num_sent > 1 else ''}"
+            raise RemoteError(f"{self._address}: no answer after {times}, the last: {failure}")
+        if wanted_s > self._policy.max_retry_after_s:
+            raise RemoteError(f"{self._address} asks to wait {wanted_s:.0f} s: {failure}")
+        if wanted_s:
+            await self._pace.pause(wanted_s)
+        await self._sleep(delay_s)
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
@@ -189,29 +211,26 @@ def raise_for_status(
         return
     code, message = _error_of(reply.body)
     reason = f"HTTP {reply.status}: {message}"
-    outcome = fate(reply.status, code)
-    if outcome is Fate.STOP:
+    if code == OUT_OF_CREDIT or reply.status in ADVICE:
         hint = advice[402 if code == OUT_OF_CREDIT else reply.status]
         raise EndpointError(f"{address} refuses {what or 'all requests'}: {reason}", hint=hint)
-    if outcome is Fate.REFUSE:
-        raise RequestError(f"{address} refuses the request: {reason}")
-    delay_s = retry_after(reply.headers)
-    raise TemporaryFailure(reason, delay_s, is_too_fast=outcome is Fate.SLOW_DOWN)
+    is_too_fast = reply.status == 429
+    if is_too_fast or reply.status in (408, 409) or reply.status >= 500:
+        raise TemporaryFailure(reason, retry_after(reply.headers), is_too_fast=is_too_fast)
+    raise RequestError(f"{address} refuses the request: {reason}")
 
 
 def _error_of(body: bytes) -> tuple[str, str]:
     """Return the code and the message in the body of an error, as far as it has them."""
-    code, message = "", body[:200].decode(errors="replace")
-    try:
-        data: Any = json.loads(body)
+    shown = body[:200].decode(errors="replace")
+    error: Any = shown
+    with suppress(ValueError, AttributeError):
+        data = json.loads(body)
         error = data.get("error", data)
-        if isinstance(error, dict):
-            code, message = str(error.get("code") or ""), str(error.get("message") or message)
-        else:
-            message = str(error)
-    except (ValueError, AttributeError):
-        pass
-    return code, " ".join(message.split())[:200]
+    code, message = "", error
+    if isinstance(error, dict):
+        code, message = str(error.get("code") or ""), error.get("message") or shown
+    return code, " ".join(str(message).split())[:200]
 
 
 def check_address(url: str) -> None:
@@ -228,10 +247,4 @@ def check_address(url: str) -> None:
 
 def without_password(url: str) -> str:
     """Return a URL without a user and a password, for files and messages."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url.rpartition("@")[2]
-    if "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return re.sub(r"//[^/?#]*@", "//", url, count=1)

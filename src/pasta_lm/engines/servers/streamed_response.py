@@ -2,37 +2,33 @@
 
 Each thread is on a clock of its own. A fork opens a completion while main's goes on; a sync ends
 main's, and the join opens the next one. Every thread is a plain causal text, so its completion
-is what the local engine decodes. Knows the shared ``Response`` and a connection, nothing of HTTP.
+is what the local engine decodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special
 from pasta_lm.engines.request import StreamEvent
 from pasta_lm.engines.response import Response
-from pasta_lm.engines.servers.dialects import Piece, TokenRequest
+from pasta_lm.engines.servers.dialects import CompletionPiece, TokenRequest
 from pasta_lm.errors import BrokenAnswerError, RemoteError
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.models.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from pasta_lm.engines.servers.client import Connection
+
 MAX_ASKED_AGAIN = 8
 """Times that one token is asked for again because it was illegal; then it counts as malformed."""
-
-
-class Completions(Protocol):
-    """A server of completions."""
-
-    def stream(self, request: TokenRequest) -> AsyncIterator[Piece]:
-        """Yield the pieces of a completion, the last one with a finish reason."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +48,7 @@ class StreamedResponse:
     def __init__(
         self,
         response: Response,
-        server: Completions,
+        server: Connection,
         vocabulary: Vocabulary,
         eos_ids: Collection[int],
         put: Callable[[StreamEvent], None],
@@ -66,7 +62,7 @@ class StreamedResponse:
         self._began_s = time.perf_counter()
         self._streams: dict[int, _Stream] = {}  # by thread
         self._tasks: set[asyncio.Task[None]] = set()
-        self._arrivals: asyncio.Queue[tuple[_Stream, Piece | Exception]] = asyncio.Queue()
+        self._arrivals: asyncio.Queue[tuple[_Stream, CompletionPiece | Exception]] = asyncio.Queue()
 
     async def run(self) -> None:
         """Decode to the end.
@@ -105,10 +101,7 @@ class StreamedResponse:
         broken.__cause__ = error
         return broken
 
-    # What arrives
-
-    def _take(self, stream: _Stream, piece: Piece) -> None:
-        """Let a thread take the tokens of a piece, as far as it decodes them."""
+    def _take(self, stream: _Stream, piece: CompletionPiece) -> None:
         response, live = self.response, stream.live
         t_s = time.perf_counter() - self._began_s
         response.begin_pass()
@@ -137,10 +130,9 @@ class StreamedResponse:
 
     @staticmethod
     def _reads(live: LiveThread) -> bool:
-        """Return whether a thread goes on reading its completion: no sync, no end."""
         return live.decodes and live.joined is None
 
-    def _ids_of(self, piece: Piece) -> list[int | Literal[Special.END_OF_TEXT]]:
+    def _ids_of(self, piece: CompletionPiece) -> list[int | Literal[Special.END_OF_TEXT]]:
         """Return the ids of a piece with the end that its finish reason stands for."""
         ids: list[int | Literal[Special.END_OF_TEXT]] = list(piece.token_ids)
         if piece.finish_reason == "stop":
@@ -162,8 +154,6 @@ class StreamedResponse:
             if number in threads:
                 self._feed(threads[number])
         self.response.feed(live)
-
-    # Illegal tokens
 
     def _must_ask_again(self, stream: _Stream, token: int) -> bool:
         response, live = self.response, stream.live
@@ -201,10 +191,7 @@ class StreamedResponse:
         barred = {*refused, *tags} - legal
         self._open(live, barred=barred, favoured=favoured, refused=refused, max_tokens=1)
 
-    # Streams
-
     def _open_streams(self) -> None:
-        """Open a completion for every thread that decodes and has none."""
         for live in list(self.response.live.values()):
             if live.decodes and live.thread.id not in self._streams:
                 self._feed(live)

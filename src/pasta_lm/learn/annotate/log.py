@@ -15,7 +15,8 @@ from pasta_lm.errors import InputError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.learn.annotate.sources import SourceRow
 from pasta_lm.learn.annotate.teacher import RowOutcome
-from pasta_lm.learn.chat.budget import Prices, Spending, TokenCounts, stored_tokens
+from pasta_lm.learn.chat.client import Prices, TokenCounts
+from pasta_lm.learn.chat.pool import Spending, stored_tokens
 
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"

@@ -20,18 +20,22 @@ from pasta_lm.learn.annotate.log import AnnotationLog, Tally
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, TeacherConfig
 from pasta_lm.learn.annotate.sources import SourceRow, read_source
 from pasta_lm.learn.annotate.teacher import RowOutcome, TeacherConversation
-from pasta_lm.learn.chat.budget import (
+from pasta_lm.learn.chat.client import (
+    ChatClient,
+    ChatReply,
+    ChatRequest,
+    Prices,
+    TokenCounts,
+    read_reply,
+)
+from pasta_lm.learn.chat.pool import (
     CHARACTERS_PER_TOKEN,
     Budget,
     Estimate,
-    Prices,
-    TokenCounts,
+    RequestPool,
     billed_tokens,
     estimate_tokens,
 )
-from pasta_lm.learn.chat.chat import ChatReply, ChatRequest, read_reply
-from pasta_lm.learn.chat.client import ChatClient
-from pasta_lm.learn.chat.pool import RequestPool
 from pasta_lm.run_folder import RunFolder
 
 JOURNAL = "journal"

@@ -18,8 +18,8 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape
 from pasta_lm.learn.annotate.filters import BlockBounds, Reason, Rejection, examine
-from pasta_lm.learn.chat.budget import CHARACTERS_PER_TOKEN
-from pasta_lm.learn.chat.chat import ChatReply, Message
+from pasta_lm.learn.chat.client import ChatReply, Message
+from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN
 
 PROMPT_VERSION = "annotate_v1"
 MAX_RETURNS = 2

@@ -1,16 +1,20 @@
-"""Ask a chat model over HTTP: with a pace, retries, and an error where no retry can help."""
+"""Chat models over HTTP: their servers and prices, requests, replies, and what is retried."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Set
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from random import Random
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
+from pasta_lm.engines.servers.cluster import least_loaded
 from pasta_lm.engines.servers.request_pace import (
+    Attempts,
     HttpReply,
     RequestPace,
     RetryPolicy,
@@ -19,26 +23,139 @@ from pasta_lm.engines.servers.request_pace import (
     without_password,
 )
 from pasta_lm.errors import MissingExtraError, RemoteError, UsageError
-from pasta_lm.learn.chat.budget import Prices
-from pasta_lm.learn.chat.chat import (
-    MAX_COMPLETION_TOKENS,
-    MAX_TOKENS,
-    ChatReply,
-    ChatRequest,
-    read_reply,
-)
-from pasta_lm.learn.chat.servers import ChatServers
 from pasta_lm.recipe import check_positive
 
+Message = Mapping[str, str]
+"""One turn: ``{"role", "content"}``."""
+MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
+"""Keys of the limit of a reply; reasoning models want the second."""
+PATH = "/chat/completions"
+REST_S = 5.0
+"""A server that failed rests so long, or it would draw all requests by failing at once."""
 
-class Transport(Protocol):
-    """Carries one request to a model and the whole reply back; nothing is retried."""
 
-    async def post(self, body: Mapping[str, Any]) -> HttpReply:
-        """Send a request; a ``TemporaryFailure`` if there is no complete reply."""
+class Candidate(NamedTuple):
+    """A token with its natural log-probability."""
 
-    async def close(self) -> None:
-        """Close all connections."""
+    token: str
+    logprob: float
+
+
+class TokenLogprob(NamedTuple):
+    """One token of a reply, and the most likely tokens at its position if they were asked for."""
+
+    token: str
+    logprob: float
+    top: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One request; the server chooses what is None."""
+
+    messages: Sequence[Message]
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_logprobs: int | None = None
+    """Number of candidates to report for each token; None: no log-probabilities."""
+
+    def body(self, model: str, limit_key: str = MAX_TOKENS) -> dict[str, Any]:
+        """Return the JSON body; ``limit_key`` is the key of ``max_tokens``."""
+        body: dict[str, Any] = {"model": model, "messages": list(map(dict, self.messages))}
+        if self.max_tokens is not None:
+            body[limit_key] = self.max_tokens
+        if self.temperature is not None:
+            body["temperature"] = self.temperature
+        if self.top_logprobs is not None:
+            body |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """One complete reply."""
+
+    text: str
+    """Empty if the model refused."""
+    finish_reason: str = "stop"
+    """``length`` if the server cut the text."""
+    refusal: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    model: str = ""
+    """As the server names it."""
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    """The body as it came; ``read_reply`` reads it again."""
+
+
+def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
+    """Read the body of a reply; a RemoteError if it is incomplete or no chat completion."""
+    try:
+        raw = body if isinstance(body, Mapping) else json.loads(body)
+        choice = raw["choices"][0]
+        message = choice["message"]
+        usage = raw.get("usage") or {}
+        text = message.get("content") or ""
+        if not isinstance(text, str):
+            raise TypeError("the content is not text")
+        return ChatReply(
+            text=text,
+            finish_reason=str(choice.get("finish_reason") or "stop"),
+            refusal=message.get("refusal") or None,
+            logprobs=_logprobs(choice.get("logprobs")),
+            prompt_tokens=int(usage.get("prompt_tokens") or 0),
+            completion_tokens=int(usage.get("completion_tokens") or 0),
+            model=str(raw.get("model") or ""),
+            raw=raw,
+        )
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
+        shown = body if isinstance(body, str | bytes) else json.dumps(body)
+        raise RemoteError(f"not a chat completion ({exc!r}): {shown[:80]!r}") from exc
+
+
+def _logprobs(logprobs: Mapping[str, Any] | None) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(*_candidate(row), tuple(map(_candidate, row.get("top_logprobs") or ())))
+        for row in (logprobs or {}).get("content") or ()
+    )
+
+
+def _candidate(row: Mapping[str, Any]) -> Candidate:
+    return Candidate(str(row["token"]), float(row["logprob"]))
+
+
+class TokenCounts(NamedTuple):
+    """Tokens of one or of many requests."""
+
+    prompt: int
+    completion: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of a model in US dollars per million tokens; None: unknown."""
+
+    input: float | None = None
+    output: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.input is None) != (self.output is None):
+            raise UsageError(
+                "the prices of input and output go together",
+                hint="give both, input_price and output_price",
+            )
+        if min(self.input or 0.0, self.output or 0.0) < 0:
+            raise UsageError("a price is below 0: input_price or output_price")
+
+    @property
+    def are_known(self) -> bool:
+        """Return whether costs can be computed."""
+        return self.input is not None
+
+    def cost_usd(self, tokens: TokenCounts) -> float:
+        """Return the cost of tokens; 0 if the prices are unknown."""
+        return (tokens.prompt * (self.input or 0) + tokens.completion * (self.output or 0)) / 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +178,8 @@ class Endpoint:
     """US dollars per million tokens of replies."""
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
-        table = self.table()
-        check_positive(table, self, "timeout_s", "max_in_flight")
-        if (self.input_price is None) != (self.output_price is None):
-            raise UsageError(f"{table}.input_price and {table}.output_price go together")
-        for key, price in (("input", self.input_price), ("output", self.output_price)):
-            if price is not None and price < 0:
-                raise UsageError(f"{table}.{key}_price is below 0")
+        check_positive(self.table(), self, "timeout_s", "max_in_flight")
+        _ = self.prices  # validates them
 
     @staticmethod
     def table() -> str:
@@ -86,11 +197,7 @@ class Endpoint:
         return ",".join(map(without_password, self.base_url.split(",")))
 
     def api_key(self) -> str | None:
-        """Return the key; None if the server needs none.
-
-        Raises:
-            UsageError: the variable is not set, or contains characters that no key has.
-        """
+        """Return the key, None if the server needs none; a UsageError if it is not usable."""
         if self.api_key_env is None:
             return None
         key = os.environ.get(self.api_key_env, "").strip()
@@ -106,8 +213,62 @@ class Endpoint:
         return key
 
 
-def connect(endpoint: Endpoint) -> Transport:
-    """Return the transport of an endpoint.
+class HttpServer(Protocol):
+    """Connections to one server, such as ``engines.servers.client.HttpClient``."""
+
+    async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
+        """Return the whole reply; a ``TemporaryFailure`` if there is none."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+@dataclass(slots=True)
+class ChatServer:
+    """One server, its load, and the time until which it rests."""
+
+    client: HttpServer
+    now_s: Callable[[], float]
+    num_in_flight: int = 0
+    rests_until_s: float = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        """Return whether the server does not rest."""
+        return self.rests_until_s <= self.now_s()
+
+
+class ChatServers:
+    """Several servers of one model: each request goes to the least loaded one."""
+
+    def __init__(
+        self, clients: Sequence[HttpServer], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take at least one client."""
+        self._servers = [ChatServer(client, now_s) for client in clients]
+        self._now_s = now_s
+
+    async def post(self, body: Mapping[str, Any]) -> HttpReply:
+        """Return the reply of one server; a ``TemporaryFailure`` if there is none."""
+        with least_loaded(self._servers) as server:
+            rests_until_s = self._now_s() + REST_S
+            try:
+                reply = await server.client.send("POST", PATH, body)
+            except TemporaryFailure:
+                server.rests_until_s = rests_until_s
+                raise
+            if reply.status >= 500:
+                server.rests_until_s = rests_until_s
+            return reply
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for server in self._servers:
+            await server.client.close()
+
+
+def connect(endpoint: Endpoint) -> ChatServers:
+    """Return the servers of an endpoint.
 
     Raises:
         MissingExtraError: httpx2 is not installed.
@@ -119,6 +280,16 @@ def connect(endpoint: Endpoint) -> Transport:
 
     key = endpoint.api_key()
     return ChatServers([HttpClient(url, key) for url in endpoint.base_url.split(",")])
+
+
+class Transport(Protocol):
+    """``ChatServers``, or their substitute in a test."""
+
+    async def post(self, body: Mapping[str, Any]) -> HttpReply:
+        """Send a request; a ``TemporaryFailure`` if there is no complete reply."""
+
+    async def close(self) -> None:
+        """Close all connections."""
 
 
 class ChatClient:
@@ -137,8 +308,6 @@ class ChatClient:
         """Prepare to ask; raises the errors of ``connect``."""
         self.endpoint = endpoint
         self.pace = pace or RequestPace(endpoint.max_in_flight)
-        self.num_requests = 0
-        """Sent so far, with the failed ones."""
         self._policy = policy or RetryPolicy()
         self._transport = transport or connect(endpoint)
         self._random = random or Random()
@@ -146,17 +315,11 @@ class ChatClient:
         self._sending: set[asyncio.Task[Any]] = set()
         self._is_draining = False
         self._limit_key = MAX_TOKENS
-        self._num_failed_in_a_row = 0
-        """Of all requests, since the last good answer."""
-        self._answer_s = self._policy.first_delay_s
-        """Running mean of the time that good answers take."""
 
     async def __aenter__(self) -> Self:
-        """Return the client itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
         await self._transport.close()
 
     @property
@@ -178,58 +341,48 @@ class ChatClient:
             RequestError: the server refuses this request; others may succeed.
             RemoteError: no answer after all retries.
         """
-        num_refused = 0
+        attempts = Attempts(
+            self.endpoint.address,
+            self.pace,
+            self._policy,
+            random=self._random,
+            sleep=self._sleep,
+        )
         task = asyncio.current_task()
         assert task is not None
-        for num_sent in range(1, self._policy.max_requests + 1):
+        while True:
             try:
                 async with self.pace.slot() as era:
                     outcome = await self._attempt(request, task)
             finally:  # not earlier: leaving the slot may wait, with a paid reply in hand
                 self._sending.discard(task)
             if isinstance(outcome, ChatReply):
-                self._num_failed_in_a_row = 0
                 self.pace.grow(era)
-                return replace(outcome, num_requests=num_sent)
-            self._num_failed_in_a_row += 1
-            if outcome.is_too_fast:
-                num_refused += 1
-                self.pace.shrink(era)
-            if num_sent < self._policy.max_requests:
-                await self._wait(outcome, num_refused if outcome.is_too_fast else num_sent)
-        raise RemoteError(
-            f"{self.endpoint.address}: no answer after {num_sent} requests, the last: {outcome}"
-        )
+                return outcome
+            self._require_open()
+            await attempts.wait(outcome, era)
 
     async def _attempt(
         self, request: ChatRequest, task: asyncio.Task[Any]
     ) -> ChatReply | TemporaryFailure:
-        try:
-            return await self._send(request, task)
-        except TemporaryFailure as failure:
-            return failure
-
-    async def _send(self, request: ChatRequest, task: asyncio.Task[Any]) -> ChatReply:
-        if self._is_draining:
-            raise asyncio.CancelledError
+        self._require_open()
         self._sending.add(task)
-        self.num_requests += 1
-        clock = asyncio.get_running_loop().time
-        began_s = clock()
         try:
             # Of the whole answer: HTTP clients bound the time between two pieces.
             async with asyncio.timeout(self.endpoint.timeout_s):
                 reply = await self._post(request)
-        except TimeoutError as exc:
-            raise TemporaryFailure(f"nothing within {self.endpoint.timeout_s:g} s") from exc
-        what = f"model {self.endpoint.model!r}"
-        raise_for_status(reply, self.endpoint.address, what)
-        try:
-            chat = read_reply(reply.body)
+            raise_for_status(reply, self.endpoint.address, f"model {self.endpoint.model!r}")
+            return read_reply(reply.body)
+        except TimeoutError:
+            return TemporaryFailure(f"nothing within {self.endpoint.timeout_s:g} s")
         except RemoteError as exc:
-            raise TemporaryFailure(exc.message) from exc
-        self._answer_s += (clock() - began_s - self._answer_s) / 4
-        return chat
+            return TemporaryFailure(exc.message)
+        except TemporaryFailure as failure:
+            return failure
+
+    def _require_open(self) -> None:
+        if self._is_draining:
+            raise asyncio.CancelledError
 
     async def _post(self, request: ChatRequest) -> HttpReply:
         """Send a request, again under another key where the model wants its limit there."""
@@ -240,23 +393,3 @@ class ChatClient:
             self._limit_key = MAX_COMPLETION_TOKENS
             reply = await self._transport.post(request.body(model, self._limit_key))
         return reply
-
-    async def _wait(self, failure: TemporaryFailure, num_failed: int) -> None:
-        """Wait as long as the server asks, then a random time.
-
-        While other requests succeed, an error other than a 429 is likely to be an accident: delays
-        then begin at the time of an answer and grow with the failures since the last good one.
-        """
-        if self._is_draining:
-            raise asyncio.CancelledError
-        wanted_s = failure.retry_after_s
-        if wanted_s is not None:
-            if wanted_s > self._policy.max_retry_after_s:
-                raise RemoteError(f"the server asks to wait {wanted_s:.0f} s: {failure}")
-            await self.pace.pause(wanted_s)
-        first_delay_s = None
-        if not failure.is_too_fast and self._num_failed_in_a_row < self._policy.max_requests:
-            first_delay_s = self._answer_s
-            num_failed = min(num_failed, self._num_failed_in_a_row)
-        delay_s = self._policy.delay_s(num_failed, self._random, first_delay_s=first_delay_s)
-        await self._sleep(delay_s)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.learn.chat.chat import ChatReply, ChatRequest
+from pasta_lm.learn.chat.client import ChatReply, ChatRequest
 
 
 class Winner(StrEnum):

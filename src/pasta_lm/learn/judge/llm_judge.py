@@ -16,21 +16,19 @@ from typing import Any, NamedTuple
 
 from pasta_lm.errors import PastaError
 from pasta_lm.journal import Journal, held
-from pasta_lm.learn.chat.budget import (
+from pasta_lm.learn.chat.client import ChatClient, ChatReply, Prices, TokenCounts, read_reply
+from pasta_lm.learn.chat.pool import (
+    INTERRUPT,
     Budget,
     CostLimitError,
     Estimate,
-    Prices,
+    RequestPool,
     Spending,
-    TokenCounts,
     billed_tokens,
     estimate_tokens,
     max_tokens,
     stored_tokens,
 )
-from pasta_lm.learn.chat.chat import ChatReply, read_reply
-from pasta_lm.learn.chat.client import ChatClient
-from pasta_lm.learn.chat.pool import INTERRUPT, RequestPool
 from pasta_lm.learn.judge.judge import (
     Comparison,
     JudgeTemplate,

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal
-from pasta_lm.learn.chat.budget import require_prices
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.learn.chat.pool import require_prices
 from pasta_lm.learn.judge.judge import Judge, load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Progress, missing_to_json
 

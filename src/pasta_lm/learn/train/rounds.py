@@ -15,7 +15,7 @@ from random import Random
 from typing import Protocol
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.learn.chat.budget import Spending
+from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.preferences import (
     PreferencePair,
     ScoreConfig,
