@@ -103,9 +103,14 @@ class RequestsInFlight:
             put(Failed(exc))
 
     async def _end(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        async with self._opened:
+            await _cancel_others()
+        await self._loop.shutdown_asyncgens()
+        await _cancel_others()  # the closing of generators that were left
+
+
+async def _cancel_others() -> None:
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._opened.aclose()
-        await self._loop.shutdown_asyncgens()
