@@ -46,7 +46,7 @@ from pasta_lm.engines.local.loading import (
     read_architecture,
     train_tokenizer,
 )
-from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.machine import describe_machine
 from pasta_lm.measure.bench import (
     NUM_DECODED,

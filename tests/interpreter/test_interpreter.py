@@ -2,20 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.interpreter import (
-    Begin,
-    Command,
-    End,
-    Finish,
-    FinishReason,
-    Fork,
-    Interpreter,
-    Limits,
-    Resume,
-    Thread,
-    ThreadState,
-)
-from pasta_lm.interpreter.commands import ASYNC_OPEN
+from pasta_lm.interpreter import FinishReason, Interpreter, Limits, Thread, ThreadState
+from pasta_lm.interpreter.commands import ASYNC_OPEN, Begin, Command, End, Finish, Fork, Resume
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 from tests.fakes.word_decoder import CLOSED, lexeme_of

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from pasta_lm.errors import InputError
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.learn.train.collate import collate

@@ -18,9 +18,8 @@ from transformers import (
 )
 
 from pasta_lm.errors import ModelError, VocabularyError
-from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import Limits
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.folder import FILE_NAME, read_pasta_config, save_model_folder
 from pasta_lm.models.pieces import add_pieces

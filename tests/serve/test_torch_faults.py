@@ -13,8 +13,7 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.planning import ActiveRequest
 from pasta_lm.engines.request import Request
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, LocalBackend

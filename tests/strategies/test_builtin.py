@@ -6,8 +6,7 @@ import pytest
 
 from pasta_lm import Pasta, SamplingParams
 from pasta_lm.errors import ModelNotFoundError
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.models import adapter_base

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pasta_lm.engines.scripted import ScriptedEngine
-from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.trace import Role, ThreadRecord, TokenRecord, Trace
 from pasta_lm.language import parse
 from pasta_lm.view.run_data import RunData, run_data

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.errors import PastaError, RequestError, UsageError
-from pasta_lm.interpreter.entries import Entries, Entry
+from pasta_lm.interpreter.placement import Entries, Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.document import Document

@@ -10,8 +10,7 @@ import typer
 from pasta_lm.cli.flags import MODELS, option
 from pasta_lm.cli.terminal import silence_libraries
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 
 if TYPE_CHECKING:
     from pasta_lm.models.load import Pretrained

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pasta_lm.engines.request import Answer, Failed, Request, StreamEvent
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 
 if TYPE_CHECKING:

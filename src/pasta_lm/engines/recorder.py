@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews
+
+Record = TypeVar("Record")
 
 
 class Recorder:
@@ -18,8 +20,8 @@ class Recorder:
     def __init__(self, trace: Trace, main: Thread) -> None:
         self.trace = trace
         self._pending: defaultdict[int, deque[TokenRecord]] = defaultdict(deque)
-        self._told: dict[str, int] = {}  # of each list of the trace: how many are known
-        self._unfed: list[tuple[int, TokenRecord]] = []  # of the tokens that are known
+        self._known: dict[str, int] = {}  # how many records of each list ``news`` has returned
+        self._unfed: list[tuple[int, TokenRecord]] = []  # those tokens of them that were not fed
         self.thread_started(main)
 
     def thread_started(self, thread: Thread) -> None:
@@ -85,13 +87,12 @@ class Recorder:
 
     def news(self) -> TraceNews | None:
         """Return the records that are new since the last call; None: there are none."""
-        trace = self.trace
-        first = self._told.get("tokens", 0)
-        threads, tokens = self._new("threads"), self._new("tokens")
+        trace, first = self.trace, self._known.get("tokens", 0)
+        threads, tokens = self._new("threads", trace.threads), self._new("tokens", trace.tokens)
+        syncs, step_s = self._new("syncs", trace.syncs), self._new("step_s", trace.step_s)
         fed = [pair for pair in self._unfed if pair[1].fed_step is not None]
         waiting = [*self._unfed, *enumerate(tokens, first)]
         self._unfed = [pair for pair in waiting if pair[1].fed_step is None]
-        syncs, step_s = self._new("syncs"), self._new("step_s")
         if not (threads or tokens or fed or step_s):
             return None
         return TraceNews(
@@ -104,7 +105,6 @@ class Recorder:
             syncs=tuple(replace(record, joined=[*record.joined]) for record in syncs),
         )
 
-    def _new(self, name: str) -> list[Any]:
-        records: list[Any] = getattr(self.trace, name)
-        first, self._told[name] = self._told.get(name, 0), len(records)
+    def _new(self, name: str, records: list[Record]) -> list[Record]:
+        first, self._known[name] = self._known.get(name, 0), len(records)
         return records[first:]

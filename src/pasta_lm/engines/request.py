@@ -12,9 +12,8 @@ from math import inf
 from typing import Any, Literal, NamedTuple, Protocol
 
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace, TraceNews
 from pasta_lm.language.document import Document
 from pasta_lm.language.parser import Form

@@ -39,11 +39,10 @@ from pasta_lm.interpreter.commands import (
     Legal,
     Resume,
 )
-from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.interpreter import Interpreter
-from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
-from pasta_lm.interpreter.placement import Placement, Placer
+from pasta_lm.interpreter.placement import Entries, Placement, Placer
+from pasta_lm.interpreter.positions import Join
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind, spelling

@@ -16,7 +16,7 @@ from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import InputError, RequestError
-from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.lexer import Lexeme

@@ -1,9 +1,7 @@
 """The state machine of one response: decoded tokens in, commands out.
 
-No engine, no clock, no I/O, no token ids: the same machine runs under a local engine that decodes
-many threads in one forward pass and under remote servers that stream one thread each. Tags come
-as lexemes. Nothing that a *model* emits is an error: a tag that is illegal here has no effect and
-is counted.
+No engine, no clock, no I/O, no token ids, so that it runs under every engine; tags come as lexemes.
+Nothing that a *model* emits is an error: an illegal tag has no effect and is counted.
 
 Source: PASTA, section 3.2; decisions where the paper is silent are in ``docs/architecture.md``.
 """
@@ -35,9 +33,8 @@ from pasta_lm.language.parser import Form, Parser, State
 class Interpreter:
     """Run one response.
 
-    Engines call ``legal`` and ``forced`` before they choose a token, ``advance`` with the chosen
-    token, and carry out the commands. Within one pass they call ``advance`` in reading order
-    (``Thread.reading_key``), so that limits favour earlier parts of the answer.
+    Engines call ``advance`` with every chosen token, within one pass in reading order
+    (``Thread.reading_key``), so that limits favour earlier parts, and carry out the commands.
     """
 
     def __init__(
@@ -100,16 +97,12 @@ class Interpreter:
         return self.limits.largest_units(farthest) >= 1
 
     def forced(self, thread: Thread) -> Lexeme | None:
-        """Return the token that a limit forces on this thread next, or None.
-
-        A block ends one token before its own limit, or so that a sync can still stand behind it.
-        """
+        """Return the token that a limit forces on this thread next, or None."""
         if thread.is_main:
             return None
-        bound = self.limits.max_tokens_per_thread
-        last = self.limits.max_position
+        bound, last = self.limits.max_tokens_per_thread, self.limits.max_position
         is_full = bound is not None and thread.num_tokens >= bound - 1
-        is_last = last is not None and thread.position >= last - 1
+        is_last = last is not None and thread.position >= last - 1  # so that a sync has a place
         return ASYNC_CLOSE if is_full or is_last else None
 
     # Decoded tokens
@@ -117,8 +110,7 @@ class Interpreter:
     def advance(self, thread: Thread, lexeme: Lexeme) -> list[Command]:
         """Take the token that a thread decoded, chosen or forced; return the commands that follow.
 
-        Outside topics the text of TEXT lexemes is not read: engines add it with ``Thread.write``,
-        in whole characters.
+        Text outside topics is not read: engines add it with ``Thread.write``, in whole characters.
         """
         assert thread.state is ThreadState.RUNNING
         is_forced = self.forced(thread) is not None
@@ -206,10 +198,8 @@ class Interpreter:
     ) -> list[Command]:
         """End main and let other threads write the answer; main's text is no part of it.
 
-        Args:
-            starts: Each thread's topic (None: it decodes the answer itself, no block of it) and
-                the number of tokens of its prefix; no more threads than there may be blocks.
-            is_cut: Whether a limit left some out, so that the answer is incomplete.
+        ``starts`` has their topics (None: no block of the answer) and numbers of prefix tokens;
+        ``is_cut``: a limit left some out, so that the answer is incomplete.
         """
         self.main.content.clear()
         for topic, num_prefix in starts:
@@ -278,10 +268,7 @@ class Interpreter:
         return End(thread, reason)
 
     def stop(self, thread: Thread) -> list[Command]:
-        """Cut the answer at the end of this thread's text: a ``stop`` string was found there.
-
-        Threads later in reading order are aborted, earlier ones finish.
-        """
+        """Cut the answer at the end of this thread's text; later threads are aborted."""
         if self._stopped_at is not None and self._stopped_at.reading_key <= thread.reading_key:
             return []
         self._stopped_at = thread

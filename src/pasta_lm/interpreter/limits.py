@@ -1,8 +1,4 @@
-"""The bounds of one response, and the reason that each gives when it ends a thread.
-
-Limits read the request and the response's own steps, never the load, so that the tokens of a
-response do not depend on its company.
-"""
+"""The bounds of one response; they read its request and its own steps, never the load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Assign a slot, position, row and depth to every fed token.
+"""Assign a slot, position, row and depth to every fed token; keep them as the request's entries.
 
-Joins the interpreter's threads to the request's entries: called once for each fed token, in order
-of slot. Knows token ids as numbers to keep, nothing of their text and nothing of tensors.
+The list index of an entry is its slot. The prompt has an owner of its own, so that several samples
+of one prompt share its entries. A KV cache holds the same, as tensors.
 
 Source: PASTA, section 3.3 (positions), section 5 (critical path); ``docs/architecture.md``.
 """
@@ -9,17 +9,77 @@ Source: PASTA, section 3.3 (positions), section 5 (critical path); ``docs/archit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pasta_lm.interpreter.entries import Entries, Entry
-from pasta_lm.interpreter.join import Join, check_join, num_kept
 from pasta_lm.interpreter.positions import (
+    Epoch,
+    Join,
     PositionStrategy,
+    check_join,
     position_after_promise,
     position_of_sync,
 )
 from pasta_lm.interpreter.thread import ForkPoint, Thread
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
+
+PROMPT_ROW = Row({PROMPT_OWNER: UNBOUNDED})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One fed token."""
+
+    token: int
+    owner: int
+    position: int
+    row: Row  # the row as it stood when the token was fed
+    epoch: Epoch
+
+
+@dataclass(slots=True)
+class Entries:
+    """The entries of one request in order of slot; only wrong guesses are ever removed."""
+
+    items: list[Entry] = field(default_factory=list)
+    num_owners: int = 1
+    num_epochs: int = 1
+
+    @classmethod
+    def of_prompt(cls, tokens: Sequence[int]) -> Entries:
+        """Return the entries of a prompt: positions from 0, one owner."""
+        epoch = Epoch()
+        return cls(
+            [Entry(token, PROMPT_OWNER, i, PROMPT_ROW, epoch) for i, token in enumerate(tokens)]
+        )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, slot: int) -> Entry:
+        return self.items[slot]
+
+    def new_owner(self) -> int:
+        """Return an unused owner number."""
+        self.num_owners += 1
+        return self.num_owners - 1
+
+    def new_epoch(self, moved: dict[int, int]) -> Epoch:
+        """Return the epoch of a sync that moves slots to positions."""
+        self.num_epochs += 1
+        return Epoch(self.num_epochs - 1, moved)
+
+    def append(self, entry: Entry) -> int:
+        """Add an entry and return its slot."""
+        self.items.append(entry)
+        return len(self.items) - 1
+
+    def truncate(self, num_entries: int) -> None:
+        """Forget the entries from this slot on."""
+        del self.items[num_entries:]
+
+    def keep(self, first: int, slots: Sequence[int]) -> None:
+        """Of the entries from a slot on, keep those in these slots; they move up in their order."""
+        self.items[first:] = [self.items[slot] for slot in slots]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +92,7 @@ class Placement:
 
 
 class Placer:
-    """Place the tokens of one response."""
+    """Place the tokens of one response behind the prompt, which is in the entries already."""
 
     def __init__(
         self, entries: Entries, strategy: PositionStrategy, main: Thread, join: Join = Join.SHARED
@@ -62,8 +122,7 @@ class Placer:
             thread: The thread that feeds it.
             token: The id of the token.
             promised: The thread that this token, the closing piece of a promise, forks.
-            is_same_pass: Whether the thread's last token is fed in the same pass; this one then did
-                not have to wait for it, so it is no deeper.
+            is_same_pass: The thread's last token is fed in the same pass: this one is no deeper.
         """
         if thread.row is None:
             self._begin(thread)
@@ -81,8 +140,8 @@ class Placer:
     def guess(self, thread: Thread, tokens: Sequence[int]) -> list[Placement]:
         """Place guesses behind the token that a thread has just fed; the thread does not move.
 
-        All tokens of the pass that are no guesses are placed before. The guesses that are right
-        are ``confirmed`` one by one; then ``Entries.keep`` removes the others.
+        All tokens of the pass that are no guesses are placed before; ``Entries.keep`` removes the
+        wrong ones.
         """
         assert thread.row is not None
         placements = []
@@ -92,10 +151,9 @@ class Placer:
         return placements
 
     def start(self, thread: Thread, num_seen: int | None) -> None:
-        """Let a thread that no promise forked begin, once its parent has fed its last token.
+        """Let a thread that no promise forked begin behind ``num_seen`` tokens of the prompt.
 
-        It sees ``num_seen`` tokens of the prompt and stands behind them; with None it stands behind
-        its parent and sees what its parent sees.
+        It sees no others; with None it stands behind its parent and sees all that its parent sees.
         """
         parent = thread.parent
         assert parent is not None
@@ -112,10 +170,7 @@ class Placer:
             thread.row = Row({PROMPT_OWNER: num_seen, thread.owner: UNBOUNDED})
 
     def feed_sync(self, thread: Thread, token: int, joined: Sequence[Thread]) -> Placement:
-        """Place a ``<sync/>``: from it on, its thread sees all that it joins.
-
-        With join ``recompute`` the entries that the sync feeds again come first.
-        """
+        """Place a ``<sync/>`` (behind what it feeds again): its thread sees all that it joins."""
         assert thread.row is not None
         thread.row = thread.row.sync(other.owner for other in joined)
         if self.join is Join.RECOMPUTE:
@@ -142,7 +197,7 @@ class Placer:
         fresh = [slot for slot in visible if slot not in known]
         written = [*self._written, *reading_order(self.entries, fresh, main)]
         assert len(written) == len(visible), "a thread has no place in the written form"
-        first = num_kept(self.entries, written)
+        first = _num_kept(self.entries, written)
         cutoffs = {self.entries[slot].owner: slot + 1 for slot in written[:first]}
         main.owner = self.entries.new_owner()
         main.row = Row({**cutoffs, main.owner: UNBOUNDED})
@@ -176,11 +231,17 @@ class Placer:
         return [slot for slot, entry in enumerate(items) if slot < row.cutoff(entry.owner)]
 
 
-def reading_order(entries: Entries, slots: Sequence[int], thread: Thread) -> list[int]:
-    """Return slots in the order of the written form: prompt, then main with its blocks inside.
+def _num_kept(entries: Entries, written: Sequence[int]) -> int:
+    # With positions ``continue`` an entry stands at the position that is its place in the written
+    # form exactly if it saw everything before it: it is what a plain causal pass would compute.
+    # This holds up to the end of the first block, and for all that an earlier sync fed again, so
+    # that no token is fed more than twice.
+    places = enumerate(written)
+    return next((i for i, slot in places if entries[slot].position != i), len(written))
 
-    ``slots`` are ascending, and all visible to ``thread``.
-    """
+
+def reading_order(entries: Entries, slots: Sequence[int], thread: Thread) -> list[int]:
+    """Return slots (ascending, all visible to a thread) in the order of the written form."""
     by_owner: dict[int, list[int]] = {}
     for slot in slots:
         by_owner.setdefault(entries[slot].owner, []).append(slot)

@@ -1,10 +1,8 @@
-"""The positions of tokens, the only definition: a gap for each strategy.
+"""The positions of tokens and the join of blocks at a sync, the only definitions.
 
 The block of a promise that ends at position p begins at p + 1. Strategies differ in where main
 continues after its promise, and in the position of a sync. All positions count from 0, in
-tokens. Knows nothing of slots, text or tensors.
-
-Source: PASTA, section 3.3 and its comparison of position strategies.
+tokens. Source: PASTA, section 3.3 and its comparison of position strategies.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pasta_lm.errors import UsageError
 from pasta_lm.language.tags import TOKENS_PER_UNIT
 
 
@@ -23,6 +22,27 @@ class PositionStrategy(StrEnum):
     CONTINUE = "continue"  # leave no gap; a sync stands behind the largest visible position
     ORACLE = "oracle"  # leave a gap of the true length: replay and training only
     ROTATE = "rotate"  # ``predict``, but a sync moves all visible keys to reading order
+
+
+class Join(StrEnum):
+    """How a sync makes the blocks visible to main."""
+
+    SHARED = "shared"  # their entries as they are (the paper's choice)
+    RECOMPUTE = "recompute"
+    """The written form so far is fed again, as one plain causal text with consecutive positions.
+
+    With positions ``continue`` every thread then is at every moment a plain causal text, which any
+    server of completions can compute. Ours; ThreadWeaver re-reads its threads in this way.
+    """
+
+
+def check_join(join: Join, strategy: PositionStrategy) -> None:
+    """Raise a ``UsageError`` unless a join goes with a position strategy."""
+    if join is Join.RECOMPUTE and strategy is not PositionStrategy.CONTINUE:
+        raise UsageError(
+            f"join {join.value!r} leaves no gaps between positions, {strategy.value!r} does",
+            hint=f"use positions {PositionStrategy.CONTINUE.value!r} with it",
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +61,7 @@ def key_position(slot: int, fed_position: int, epoch: Epoch) -> int:
 def position_after_promise(
     strategy: PositionStrategy, promise_end: int, units: int, block_length: int | None = None
 ) -> int:
-    """Return the position of the next main token after a promise whose last token is at a position.
-
-    ``units`` is the promised length in tens of tokens, ``block_length`` the true one with both
-    tags: only ``oracle`` needs it.
-
-    Raises:
-        ValueError: ``oracle`` without a length.
-    """
+    """Return the position of main behind a promise; ``oracle`` needs the length with both tags."""
     match strategy:
         case PositionStrategy.PREDICT | PositionStrategy.ROTATE:
             gap = TOKENS_PER_UNIT * units
@@ -66,10 +79,9 @@ def position_after_promise(
 def position_of_sync(
     strategy: PositionStrategy, running: int, visible_positions: Iterable[int]
 ) -> int:
-    """Return where a ``<sync/>`` stands.
+    """Return the position of a ``<sync/>``; ``running`` is that of main's next token without it.
 
-    ``running`` is the position of main's next token without the sync. ``continue`` reads the
-    positions of all entries that the sync sees, ``rotate`` their positions in reading order.
+    ``continue`` reads the positions of all entries that it sees, ``rotate`` those of reading order.
     """
     if strategy in (PositionStrategy.CONTINUE, PositionStrategy.ROTATE):
         return max(visible_positions, default=running - 1) + 1

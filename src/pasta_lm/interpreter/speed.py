@@ -16,21 +16,12 @@ from pasta_lm.language.tags import escape_topic
 
 
 def parallelism(num_content_tokens: int, critical_path: int, *, is_parallel: bool = True) -> float:
-    """Return content tokens / critical path; below 1 the tags cost more than threads gain.
-
-    Args:
-        num_content_tokens: Tokens of all threads, tags and topics excluded.
-        critical_path: Tokens that were decoded one after another, tags and topics included.
-        is_parallel: Whether there was more than one thread; 1.0 if not.
-    """
+    """Return content tokens / critical path; below 1 the tags cost more than threads gain."""
     return num_content_tokens / max(critical_path, 1) if is_parallel else 1.0
 
 
 def theoretical_speedup(baseline_path: int, critical_path: int) -> float:
-    """Return critical path of the baseline's answer / critical path of this answer.
-
-    The critical path of a sequential answer is the number of its fed tokens.
-    """
+    """Return critical path of the baseline's answer / critical path of this answer."""
     return max(baseline_path, 1) / max(critical_path, 1)
 
 
@@ -39,11 +30,7 @@ def speedup_over_text(
 ) -> float:
     """Return the theoretical speedup over the same text decoded by one thread.
 
-    Args:
-        num_text_tokens: Tokens of the text without tags.
-        critical_path: Of the answer.
-        is_parallel: Whether there was more than one thread; 1.0 if not.
-        is_cut: Whether the text's last token would not be fed, because a limit cut there.
+    ``is_cut``: a limit cut the text at its last token, which is then not fed.
     """
     if not is_parallel:
         return 1.0
@@ -51,15 +38,12 @@ def speedup_over_text(
 
 
 def realised_speedup(baseline_s: float, wall_s: float) -> float:
-    """Return wall-clock seconds of the baseline's answer / wall-clock seconds of this answer.
-
-    Both must come from the same engine on the same machine in one run.
-    """
+    """Return seconds of the baseline / seconds of this answer: same engine, machine and run."""
     return baseline_s / wall_s
 
 
 def efficiency(realised: float, theoretical: float) -> float:
-    """Return which share of the theoretical speedup was realised."""
+    """Return the share of the theoretical speedup that was realised."""
     return realised / theoretical
 
 
@@ -67,10 +51,6 @@ def document_critical_path(document: Document, count_tokens: Callable[[str], int
     """Return the critical path of an answer of depth 1, read from its structure.
 
     Equal to the trace's when the same tokens are decoded with unlimited threads.
-
-    Args:
-        document: The answer.
-        count_tokens: Returns how many tokens a text has.
     """
     main, pending, ends = 0, 0, 0
     for item in document.items:

@@ -1,7 +1,7 @@
 """A decoding thread: its state, its place among the threads, its content.
 
-A thread is bookkeeping alone. The interpreter changes its state, the placer its position, row and
-depth; the next token and the text stream are kept beside it (``engines.live_thread``).
+The interpreter changes its state, the placer its position, row and depth; what an engine keeps
+beside it is in ``engines.live_thread``.
 """
 
 from __future__ import annotations
@@ -104,10 +104,7 @@ class Thread:
             self.content.append(text)
 
     def items(self) -> tuple[Item, ...]:
-        """Return its content as items of a document, blocks with their own content inside.
-
-        A thread without a topic decodes the answer itself: it is no block of it.
-        """
+        """Return its content as items of a document; threads without a topic are no blocks."""
         items: list[Item] = []
         for part in self.content:
             match part:

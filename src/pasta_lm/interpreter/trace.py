@@ -1,9 +1,7 @@
 """One response as data: every token, when it was decoded and fed; and as JSON.
 
 Steps count forward passes after the prefill from 0; times are seconds from a monotonic clock that
-the engine reads and hands in. Knows nothing of engines.
-
-Source: PASTA, section 5.1 (critical path, theoretical speedup, parallelism).
+the engine reads and hands in. Source: PASTA, section 5.1 (critical path, speedup, parallelism).
 """
 
 from __future__ import annotations
@@ -19,12 +17,11 @@ from typing import ClassVar
 
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import speed
-from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.positions import Join
 from pasta_lm.language.tags import SYNC
 
 TRACE_VERSION = 1
 _LATER_KEYS = {"join": Join.SHARED.value, "num_recomputed": 0, "num_cached_tokens": 0}
-"""What older files do not have."""
 
 
 class Kind(StrEnum):
@@ -151,11 +148,7 @@ class Trace:
         return speed.parallelism(fed, self.critical_path, is_parallel=self.is_parallel)
 
     def speedup_over_text(self, num_text_tokens: int) -> float:
-        """Return the theoretical speedup over the same text decoded by one thread.
-
-        Args:
-            num_text_tokens: Tokens of the answer's text without tags.
-        """
+        """Return the theoretical speedup over the text without tags, decoded by one thread."""
         is_cut = self.finish_reason != "stop"  # then the last token is decoded, and never fed
         return speed.speedup_over_text(
             num_text_tokens, self.critical_path, is_parallel=self.is_parallel, is_cut=is_cut
@@ -180,10 +173,7 @@ class Trace:
         return [token for token in self.tokens if token.thread == thread]
 
     def in_reading_order(self) -> Iterator[TokenRecord]:
-        """Yield all tokens; those of a block stand behind the token that forks it.
-
-        Blocks that no promise forks (Skeleton-of-Thought) stand behind their parent's last token.
-        """
+        """Yield all tokens: a block behind the token that forks it, else behind its parent."""
         by_thread = self._by_thread()
         forked = {token.forks for token in self.tokens}
 
@@ -200,30 +190,25 @@ class Trace:
 
     def critical_tokens(self) -> list[TokenRecord]:
         """Return a longest chain of tokens that were decoded one after another, the last first."""
-        before: dict[int, TokenRecord] = {}
         by_thread = self._by_thread()
-        for tokens in by_thread.values():
-            before |= {id(token): previous for previous, token in pairwise(tokens)}
+        before = {id(b): a for tokens in by_thread.values() for a, b in pairwise(tokens)}
         promise_ends = {token.forks: token for token in self.tokens if token.forks is not None}
         joins = {(sync.thread, sync.step): sync.joined for sync in self.syncs}
-        fed = [token for token in self.tokens if token.depth is not None]
-        chain: list[TokenRecord] = []
-        token = max(fed, key=_depth, default=None)
-        while token is not None:
-            chain.append(token)
-            depth = _depth(token)
-            needed = [before[id(token)]] if id(token) in before else []
-            if not needed:  # the first of its thread
+
+        def needed(token: TokenRecord) -> list[TokenRecord]:
+            if id(token) not in before:  # the first of its thread
                 parent = self.threads[token.thread].parent
                 last = [] if parent is None else by_thread[parent][-1:]
-                needed = [promise_ends[token.thread]] if token.thread in promise_ends else last
-            elif token.tag == SYNC:
-                joined = joins.get((token.thread, token.fed_step), [])
-                ends = (token for number in joined for token in by_thread[number])
-                needed += [token for token in ends if _depth(token) < depth]
-            token = max(
-                (token for token in needed if token.depth is not None), key=_depth, default=None
-            )
+                return [promise_ends[token.thread]] if token.thread in promise_ends else last
+            joined = joins.get((token.thread, token.fed_step), []) if token.tag == SYNC else []
+            ends = (end for number in joined for end in by_thread[number])
+            return [before[id(token)], *(end for end in ends if _depth(end) < _depth(token))]
+
+        chain: list[TokenRecord] = []
+        tokens = self.tokens
+        while fed := [token for token in tokens if token.depth is not None]:
+            chain.append(max(fed, key=_depth))
+            tokens = needed(chain[-1])
         return chain
 
     def _by_thread(self) -> dict[int, list[TokenRecord]]:
@@ -257,11 +242,7 @@ class Trace:
 
     @classmethod
     def from_packed(cls, packed: str) -> Trace:
-        """Read a trace that ``packed`` wrote.
-
-        Raises:
-            InputError: not a packed trace, or of another version.
-        """
+        """Read a trace that ``packed`` wrote, or raise an ``InputError``."""
         try:
             text = zlib.decompress(base64.b85decode(packed)).decode("utf-8")
         except (ValueError, zlib.error) as exc:
@@ -270,18 +251,14 @@ class Trace:
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
-        """Read a trace that ``to_json`` wrote.
-
-        Raises:
-            InputError: not JSON, not a trace, or of another version.
-        """
+        """Read a trace that ``to_json`` wrote, or raise an ``InputError``."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as exc:
             where = f"line {exc.lineno}, column {exc.colno}"
             raise InputError(f"the trace is not JSON: {exc.msg} at {where}") from exc
-        if not isinstance(data, dict) or data.get("version") != TRACE_VERSION:
-            version = data.get("version") if isinstance(data, dict) else None
+        version = data.get("version") if isinstance(data, dict) else None
+        if version != TRACE_VERSION:
             raise InputError(
                 f"not a trace of version {TRACE_VERSION} (found version: {version})",
                 hint="traces are written by `pasta run --trace FILE`",

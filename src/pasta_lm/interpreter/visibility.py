@@ -1,10 +1,8 @@
 """The rule of visibility between threads, the only definition: decoding and training use it.
 
-Every fed token is an entry with an owner thread and a slot; slots grow with time. Each thread has
-a row of cutoffs by owner. A query sees an entry when the entry is not later than itself and lies
-below the cutoff that the row held when the query was fed. Knows nothing of text or tensors.
-
-Source: PASTA, section 3.2 (the interpreter); the rule to the letter is in ``docs/architecture.md``.
+Every fed token is an entry with an owner thread and a slot; slots grow with time. A query sees an
+entry that is not later than itself and lies below the cutoff that its thread's row held for the
+entry's owner when the query was fed. Source: PASTA, section 3.2; see ``docs/architecture.md``.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError, ModelError
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example

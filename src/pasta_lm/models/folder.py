@@ -17,9 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
-from pasta_lm.interpreter.join import Join, check_join
 from pasta_lm.interpreter.limits import Limits
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import check_piece_ids
 

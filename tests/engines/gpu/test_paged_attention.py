@@ -27,7 +27,7 @@ from pasta_lm.engines.gpu.attention import (
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows
 from pasta_lm.engines.gpu.buckets import bucket_of
 from pasta_lm.engines.local.attention import LayerCall
-from pasta_lm.interpreter.entries import Entry
+from pasta_lm.interpreter.placement import Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 from tests.triton_kernels import DEVICE, needs_kernels

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pasta_lm.interpreter.entries import Entry
+from pasta_lm.interpreter.placement import Entry
 
 NO_SLOT = -1
 LATEST = torch.iinfo(torch.int32).max  # the cutoff of an owner all of whose entries are visible

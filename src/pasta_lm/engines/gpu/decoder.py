@@ -40,7 +40,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Pool, Run
 from pasta_lm.engines.local.runner import LogitsFunction, plain_logits
 from pasta_lm.engines.local.sampling import Choice, TokenMasks
-from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.placement import Entries
 
 MAX_COPIED = 1024  # requests of which the device's knowledge is remembered
 MAX_BUCKET_ROWS = 256  # larger passes compute prompts: they run as they are, uncaptured

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from pasta_lm.errors import UnsupportedModelError
-from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.visibility import Row
 
 NAME = "pasta"  # the name under which transformers finds the function (``attn_implementation``)

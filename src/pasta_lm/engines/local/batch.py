@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pasta_lm.engines.local.attention import cutoff_table, visible
 from pasta_lm.engines.local.pool import Run
-from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request so far.

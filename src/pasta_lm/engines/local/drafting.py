@@ -15,7 +15,7 @@ from pasta_lm.engines.local.runner import Runner
 from pasta_lm.engines.local.sampling import TokenMasks
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
-from pasta_lm.interpreter.entries import PROMPT_ROW, Entries, Entry
+from pasta_lm.interpreter.placement import PROMPT_ROW, Entries, Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 

@@ -42,8 +42,7 @@ from pasta_lm.errors import (
     UsageError,
     VocabularyError,
 )
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.checkpoint import read_tokenizer

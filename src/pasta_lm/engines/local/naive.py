@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pasta_lm.engines.local.attention import LayerCall, additive, attend, entries_mask, in_window
 from pasta_lm.engines.local.runner import Rotation
-from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import Epoch, key_position
 
 # Legend: N entries (queries and keys alike), E epochs, G key/value heads, D head size.

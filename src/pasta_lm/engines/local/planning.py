@@ -25,9 +25,8 @@ from pasta_lm.engines.local.scheduler import Scheduler, Ticket
 from pasta_lm.engines.request import Guesser, Request, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import RequestError, UsageError
-from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.join import check_join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.placement import Entries
+from pasta_lm.interpreter.positions import PositionStrategy, check_join
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 

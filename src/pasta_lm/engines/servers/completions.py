@@ -32,9 +32,8 @@ from pasta_lm.errors import (
     UsageError,
     first_error,
 )
-from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.placement import Entries
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 from pasta_lm.models.folder import PASTA

@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from pasta_lm.engines.request import Start
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.placement import Placer
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.placement import Entries, Placer
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import NUM_BLOCK_TAGS, Block

@@ -12,9 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pasta_lm.errors import MissingExtraError, UsageError
-from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import Limits
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
 from pasta_lm.learn.train.learner import MODEL_FOLDER, Learner, check_finite, written_whole
 from pasta_lm.models.adapter import (

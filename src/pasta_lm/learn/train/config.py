@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter.join import Join, check_join
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
 from pasta_lm.learn.data.baselines import RULES
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta

@@ -25,9 +25,8 @@ from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.loading import read_architecture
 from pasta_lm.engines.local.self_test import check_exact
 from pasta_lm.errors import ModelError, ModelNotFoundError
-from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import Limits
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
