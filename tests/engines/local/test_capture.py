@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from pasta_lm.engines.cpu import capture, kernels, library
+from pasta_lm.engines.cpu import kernels, library
 from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
-from pasta_lm.engines.cpu.tracing import CapturedModel
+from pasta_lm.engines.cpu.tracing import CapturedModel, capture
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
 from pasta_lm.models.folder import contiguous
@@ -159,7 +159,7 @@ def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
     register()
     model = build("llama")
     model.set_attn_implementation(NAME)
-    monkeypatch.setattr("pasta_lm.engines.cpu.rotary.sign_sin", lambda sin: sin)
+    monkeypatch.setattr("pasta_lm.engines.cpu.patterns.sign_sin", lambda sin: sin)
     assert capture(model) is None
 
 

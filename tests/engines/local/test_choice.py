@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pasta_lm.engines.cpu import choice, library
-from pasta_lm.engines.cpu.huge_pages import PAGE, HugePages
+from pasta_lm.engines.cpu import kernels, library
 from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm
-from pasta_lm.engines.cpu.linear import MAX_ROWS
+from pasta_lm.engines.cpu.library import MAX_ROWS, PAGE, HugePages
 
 needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C compiler")
 
@@ -32,7 +31,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(choice, "MIN_WEIGHTS", 1)
+    monkeypatch.setattr(kernels, "MIN_WEIGHTS", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "pasta-lm"
 
@@ -42,12 +41,12 @@ def test_the_choice_is_one_of_the_candidates_and_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = layers()
-    choice.choose(first)
-    assert {layer.compiled_rows for layer in first} <= {0, *choice.CANDIDATES}
-    assert (folder / choice.FILE).exists()
-    monkeypatch.setattr(choice, "_measure", None)
+    kernels.choose(first)
+    assert {layer.compiled_rows for layer in first} <= {0, *kernels.CANDIDATES}
+    assert (folder / kernels.FILE).exists()
+    monkeypatch.setattr(kernels, "_measure", None)
     again = layers()
-    choice.choose(again)
+    kernels.choose(again)
     assert [layer.compiled_rows for layer in again] == [layer.compiled_rows for layer in first]
 
 
@@ -56,15 +55,15 @@ def measured(
 ) -> int:
     """Choose with these times of a round, by rows and whether products are compiled."""
     monkeypatch.setattr(
-        choice, "_seconds", lambda layers, rows, is_compiled: seconds(rows, is_compiled)
+        kernels, "_seconds", lambda layers, rows, is_compiled: seconds(rows, is_compiled)
     )
     made = layers()
-    choice.choose(made)
+    kernels.choose(made)
     return made[0].compiled_rows
 
 
 @needs_compiler
-@pytest.mark.parametrize("fastest", [*choice.CANDIDATES, 0])
+@pytest.mark.parametrize("fastest", [*kernels.CANDIDATES, 0])
 def test_the_largest_number_of_rows_that_is_faster_is_chosen(
     fastest: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,9 +107,9 @@ def test_compiled_functions_never_use_more_threads_than_torch_may(
 
 
 def test_a_small_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_measure", None)
+    monkeypatch.setattr(kernels, "_measure", None)
     made = layers()
-    choice.choose(made)
+    kernels.choose(made)
     assert all(layer.compiled_rows == MAX_ROWS for layer in made if layer.compiled is not None)
 
 
@@ -119,7 +118,7 @@ def test_layers_without_compiled_products_are_left_alone(
 ) -> None:
     monkeypatch.setattr(library, "functions", lambda: None)
     made = layers()
-    choice.choose(made)
+    kernels.choose(made)
     assert [layer.compiled_rows for layer in made] == [0] * 4
 
 
@@ -140,7 +139,7 @@ def test_large_pages_hold_copies_side_by_side(dtype: torch.dtype) -> None:
 def test_a_tensor_larger_than_a_block_has_a_block_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pasta_lm.engines.cpu.huge_pages.BLOCK", PAGE)
+    monkeypatch.setattr("pasta_lm.engines.cpu.library.BLOCK", PAGE)
     pages = HugePages()
     small, large = torch.ones(10), torch.arange(PAGE, dtype=torch.float32)
     assert torch.equal(pages.copy(small), small)

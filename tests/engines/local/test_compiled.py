@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pasta_lm.engines.cpu import capture, kernels, library, linear
+from pasta_lm.engines.cpu import kernels, library
 from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm
-from pasta_lm.engines.cpu.linear import CompiledLinear
+from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear
+from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
 from tests.architectures import ARCHITECTURES, build
 
 needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C compiler")
 DTYPES = [torch.float32, torch.bfloat16]
-MAX_ROWS = linear.MAX_ROWS
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32}  # multiples of 32
 
 

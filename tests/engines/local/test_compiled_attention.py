@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries, are_few
-from pasta_lm.engines.cpu.joined import attend_joined, parts_of
-from pasta_lm.engines.cpu.rotary import sign_sin
+from pasta_lm.engines.cpu.patterns import attend_joined, sign_sin, split_heads
 from pasta_lm.engines.local.attention import LayerCall, additive, attend
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Request, SamplingParams
@@ -150,7 +149,7 @@ def test_rotation_is_that_of_the_traced_pass(dtype: torch.dtype) -> None:
     pools = [torch.zeros(groups, 32, size, dtype=dtype) for _ in range(4)]
     run = CompiledAttention([Queries(num_tokens, 0, 0, None)])
     outs = [torch.empty(num_tokens, num_heads * size, dtype=dtype) for _ in range(2)]
-    q, k, v = parts_of(joined, turned_by, *shape)
+    q, k, v = split_heads(joined, turned_by, *shape)
     run(Heads.of(q, k, v), None, *pools[:2], None, outs[0])
     heads = Heads.joined(joined[0], *shape)
     run(heads, turned_by, *pools[2:], None, outs[1])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pasta_lm.engines.cpu import capture, library
+from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.eight_bits import (
     FLOAT8,
     INT8,
@@ -24,6 +24,7 @@ from pasta_lm.engines.cpu.eight_bits import (
     round_weights,
 )
 from pasta_lm.engines.cpu.kernels import Linear
+from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local import loading, scheduler
 from pasta_lm.engines.local.attention import NAME, register

@@ -14,6 +14,7 @@ from pasta_lm.engines.cpu.library import STEP, TYPES, address
 
 MAX_QUERIES = 32  # above it torch's own attention is faster, where queries see most entries
 MAX_SPARSE_QUERIES, SPARSE = 256, 0.25  # torch's computes what is not seen, too
+STRIDES = ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")
 
 # Legend: N tokens of the pass, Q those of one request, K its entries, V entries that a query sees,
 # G key/value heads, H query heads, D head size, S slots of the pool, C columns of a joined tensor.
@@ -34,42 +35,31 @@ class _Attention(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("requests", "request_of")),
         *((name, ctypes.c_int64) for name in ("first_row", "num_rows")),
-        *((name, ctypes.c_int64) for name in ("num_groups", "num_heads", "size")),
-        *((name, ctypes.c_int64) for name in ("num_pool_slots",)),
+        *((name, ctypes.c_int64) for name in ("num_groups", "num_heads", "size", "num_pool_slots")),
         *((name, ctypes.c_int32) for name in ("type", "num_threads")),
         *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
-        *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_row")),
-        *((name, ctypes.c_int64) for name in ("k_head", "v_row", "v_head")),
+        *((name, ctypes.c_int64) for name in STRIDES),
         *((name, ctypes.c_void_p) for name in ("cos", "sin", "keys", "values", "out")),
         ("scale", ctypes.c_float),
     ]
 
 
 class Heads(NamedTuple):
-    """Queries, keys and values of N tokens: addresses of the first, and strides in elements."""
+    """Queries, keys and values of N tokens."""
 
     num_heads: int  # H
     num_groups: int  # G
     size: int  # D
     dtype: torch.dtype
-    q: int
-    q_row: int
-    q_head: int
-    k: int
-    k_row: int
-    k_head: int
-    v: int
-    v_row: int
-    v_head: int
+    places: Sequence[tuple[int, int, int]]
+    """Of each: the address of its first element, and the strides of rows and heads in elements."""
 
     @classmethod
     def of(cls, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Heads:
         """Return the places of three tensors, whose last dimension must be contiguous."""
-        num_heads, _, size = q_HND.shape
-        places: list[int] = []
-        for each in (q_HND, k_GND, v_GND):
-            places += each.data_ptr(), each.stride(1), each.stride(0)
-        return cls(num_heads, len(k_GND), size, q_HND.dtype, *places)
+        tensors = (q_HND, k_GND, v_GND)
+        places = [(each.data_ptr(), each.stride(1), each.stride(0)) for each in tensors]
+        return cls(len(q_HND), len(k_GND), q_HND.shape[-1], q_HND.dtype, places)
 
     @classmethod
     def joined(cls, joined_NC: Tensor, *shape: int) -> Heads:
@@ -79,8 +69,8 @@ class Heads(NamedTuple):
         """
         *starts, num_heads, num_groups, size = shape
         first, width, row = joined_NC.data_ptr(), joined_NC.element_size(), joined_NC.stride(0)
-        places = [place for start in starts for place in (first + start * width, row, size)]
-        return cls(num_heads, num_groups, size, joined_NC.dtype, *places)
+        places = [(first + start * width, row, size) for start in starts]
+        return cls(num_heads, num_groups, size, joined_NC.dtype, places)
 
 
 class Queries(NamedTuple):
@@ -120,7 +110,6 @@ class CompiledAttention:
         self._reference = ctypes.byref(self._layout)
 
     def _see(self, request: _Request, visible_QK: Tensor) -> None:
-        """Let the queries of a request see these entries alone."""
         slots = visible_QK.nonzero()[:, 1].int()
         starts = torch.zeros(len(visible_QK) + 1, dtype=torch.int32)
         starts[1:] = visible_QK.sum(1).cumsum(0)
@@ -152,9 +141,11 @@ class CompiledAttention:
         layout.num_heads = heads.num_heads // heads.num_groups
         layout.num_pool_slots = keys.stride(-3) // heads.size
         layout.type = TYPES[heads.dtype]
-        layout.q, layout.q_row, layout.q_head = heads.q, heads.q_row, heads.q_head
-        layout.k, layout.k_row, layout.k_head = heads.k, heads.k_row, heads.k_head
-        layout.v, layout.v_row, layout.v_head = heads.v, heads.v_row, heads.v_head
+        (
+            (layout.q, layout.q_row, layout.q_head),
+            (layout.k, layout.k_row, layout.k_head),
+            (layout.v, layout.v_row, layout.v_head),
+        ) = heads.places
         layout.cos, layout.sin = map(address, turned_by or (None, None))
         layout.keys, layout.values = keys.data_ptr(), values.data_ptr()
         layout.scale = heads.size**-0.5 if scale is None else scale
@@ -165,20 +156,13 @@ class CompiledAttention:
 
 def are_few(num_queries: int, visible_QK: Tensor | None) -> bool:
     """Return whether compiled attention is the faster one for the queries of a request."""
-    if num_queries <= MAX_QUERIES:
-        return True
-    if num_queries > MAX_SPARSE_QUERIES or visible_QK is None:
-        return False
+    if num_queries <= MAX_QUERIES or num_queries > MAX_SPARSE_QUERIES or visible_QK is None:
+        return num_queries <= MAX_QUERIES
     return int(visible_QK.sum()) <= SPARSE * visible_QK.numel()
 
 
 def fits(q_HND: Tensor, v_GND: Tensor) -> bool:
     """Return whether there is compiled attention and it takes queries and values like these."""
-    size = q_HND.shape[-1]
     is_right = q_HND.dtype in (torch.float32, torch.bfloat16) and q_HND.device.type == "cpu"
-    return (
-        is_right
-        and size == v_GND.shape[-1]
-        and size % STEP == 0
-        and library.functions() is not None
-    )
+    is_aligned = q_HND.shape[-1] == v_GND.shape[-1] and q_HND.shape[-1] % STEP == 0
+    return is_right and is_aligned and library.functions() is not None

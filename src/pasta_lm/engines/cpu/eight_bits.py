@@ -1,9 +1,8 @@
 """Weights of linear layers in eight bits, with one scale for each output.
 
-A model with such weights is a model whose weights are ``code * scale``, so whatever holds for a
-model holds for it: passes of many rows, the tests of exactness and the engine's reference compute
-with these weights. Passes of a few rows read the codes instead: a byte of each weight. Activations,
-embeddings that are not the output matrix, and the cache keep their dtype.
+Such a model is one whose weights are ``code * scale``: passes of many rows, the tests of exactness
+and the engine's reference compute with these. Passes of a few rows read the codes instead: a byte
+of each weight. Activations, embeddings but the output matrix, and the cache keep their dtype.
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ _KEPT_BITS = ~0x7F  # of a scale: 17 significant bits, so that its product with 
 class EightBits:
     """A way to write weights in eight bits."""
 
-    name: str
-    """The dtype that asks for it."""
-    dtype: torch.dtype
-    """Of the weights that codes stand for, and of activations."""
+    name: str  # the dtype that asks for it
+    dtype: torch.dtype  # of the weights that codes stand for, and of activations
     quantise: Callable[[Tensor], tuple[Tensor, Tensor]]
-    """Return the codes [O, I] and the scales float32 [O] of a weight [O, I]; quantising
-    ``dequantise`` of the result gives the same weight."""
+    """From a weight [O, I] to codes [O, I] and scales float32 [O]; quantising ``dequantise`` of
+    the result gives the same weight."""
 
 
 def _to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,10 +67,8 @@ def dequantise(codes: Tensor, scales: Tensor) -> Tensor:
 def round_weights(model: nn.Module, kind: EightBits) -> None:
     """Round the weight of each linear layer to one that eight bits stand for, in place.
 
-    Args:
-        model: Of the dtype of ``kind``. An embedding that shares its matrix with a linear layer is
-            rounded too.
-        kind: How weights are written.
+    The model is of the dtype of ``kind``. An embedding with the matrix of a linear layer is
+    rounded too.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

@@ -1,34 +1,37 @@
-"""Kernels for passes of one row and of a few: products and norms, the fastest exact one for each.
+"""Products and norms of passes of a few rows: the fastest exact one for each.
 
 Decoding multiplies each weight with one row (a single thread) or a few (several): on a CPU the
 default product is good for neither. There are two layouts:
 
 - Few rows: the weight as it lies in memory, for a product compiled from C, where there is a
-  compiler. ``choice.py`` measures up to how many rows it is the fastest. It reads weights of eight
-  bits where a model has them.
+  compiler; ``choose`` measures up to how many rows and with how many threads it is the fastest. It
+  reads weights of eight bits where a model has them.
 - More rows: packed for oneDNN where a weight is large, else torch's own product. With AVX-512 the
   packed product of four rows is faster than that of fewer, so fewer rows are filled up to four.
 
 A CPU without bfloat16 instructions packs a float32 copy of bfloat16 weights: inputs, products and
 the rounding of the result stay those of bfloat16, only the slow emulation of its arithmetic goes.
-
-Memory: a large weight has both layouts; the model's own parameters become views of the first.
+A large weight has both layouts; the model's own parameters become views of the first.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import time
 from collections.abc import Sequence
 from functools import cache
+from math import ceil
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pasta_lm.engines.cpu import linear as compiled
+from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, MAX_FLOAT8_ROWS, EightBits, dequantise
-from pasta_lm.engines.cpu.huge_pages import HugePages
-from pasta_lm.engines.cpu.linear import MAX_ROWS, CompiledLinear
+from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear, HugePages
+from pasta_lm.models.cache_folder import remembered
 
 if TYPE_CHECKING:
     from pasta_lm.engines.gpu.float8 import Float8Linear
@@ -36,6 +39,12 @@ if TYPE_CHECKING:
 PACKED_ROWS = 4  # the rows that packed weights are laid out for; fewer are filled up
 MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models are not copied, to save memory
+FILE = "compiled-choice.json"  # in the cache folder
+CANDIDATES = (64, 32, 16, 12, 8, 6, 4, 2, 1)
+MIN_WEIGHTS = 20_000_000  # fewer stay in the processor's caches: measuring would mislead
+MAX_WEIGHTS = 60_000_000  # of more, every n-th layer is measured
+NUM_ROUNDS = 3
+CLEAR_GAIN = 0.97  # more threads must save so much: others can use them
 
 # Legend: R rows, I inputs, O outputs, F width of a feed-forward layer.
 
@@ -47,7 +56,7 @@ class Linear:
         weights: [O, I] each.
         biases: [O] each, or None.
         may_copy: Whether the weights may be copied into better layouts.
-        pages: Where weights are copied to that are read as they are.
+        pages: Memory for weights that are read as they are.
         eight_bits: How codes stand for the weights, exactly, if they do.
     """
 
@@ -61,18 +70,14 @@ class Linear:
         eight_bits: EightBits | None = None,
     ) -> None:
         self.compiled: CompiledLinear | None = None
-        self.compiled_rows = 0
-        """Up to how many rows the compiled product is used."""
+        self.compiled_rows = 0  # the compiled product is used up to so many
         self.before: RmsNorm | Gate | None = None
-        self.shape = sum(map(len, weights)), weights[0].shape[1]
-        """O and I."""
+        self.shape = sum(map(len, weights)), weights[0].shape[1]  # O and I
         self.dtype = weights[0].dtype
-        self.reads_codes = False
-        """Whether passes of few rows read weights of eight bits."""
+        self.reads_codes = False  # passes of few rows read weights of eight bits
         self._float8: Float8Linear | None = None
-        self.weight: Tensor = (
-            weights[0] if len(weights) == 1 else torch.cat(list(weights))
-        ).detach()
+        weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
+        self.weight: Tensor = weight.detach()
         self._bias = _joined(weights, biases)
         self.packed: Tensor | None = None
         self._emulates_bfloat16 = False
@@ -92,7 +97,7 @@ class Linear:
     ) -> None:
         if eight_bits is INT8 and self._read_codes(pages):
             return
-        if compiled.fits(self.weight) and self.weight.is_contiguous():
+        if library.fits(self.weight) and self.weight.is_contiguous():
             self.weight = pages.copy(self.weight) if may_copy else self.weight
             self.compiled = CompiledLinear(self.weight, self._bias, None, self.dtype)
             self.compiled_rows = MAX_ROWS
@@ -107,8 +112,7 @@ class Linear:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
 
     def _read_codes(self, pages: HugePages) -> bool:
-        """Let few rows read the codes of the weight, if there are codes that stand for it."""
-        if not compiled.fits(self.weight):
+        if not library.fits(self.weight):
             return False
         codes, scales = INT8.quantise(self.weight)
         if not torch.equal(dequantise(codes, scales), self.weight):
@@ -118,7 +122,6 @@ class Linear:
         return True
 
     def _read_float8(self) -> None:
-        """Let few rows on a GPU read the codes of the weight, if there are codes for it."""
         from pasta_lm.engines.gpu.float8 import Float8Linear
 
         codes, scales = FLOAT8.quantise(self.weight)
@@ -147,7 +150,7 @@ class Linear:
         return self.uncompiled(x, residual)
 
     def uncompiled(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Return the same by torch's own operations."""
+        """Do the same by torch's own operations."""
         if self.before is not None:
             x = self.before(x)
         if not self._emulates_bfloat16:
@@ -188,17 +191,11 @@ class RmsNorm:
     """Divide by the root of the mean square over the last dimension, then multiply by a weight.
 
     On a CPU there is a fused layer norm but no fused root mean square norm. The two are the same
-    for (x, -x): its mean is zero and its variance is the mean square of x.
+    for (x, -x): its mean is zero and its variance is the mean square of x. ``rounds_before``
+    rounds to the input's dtype before multiplying by the weight, too.
     """
 
     def __init__(self, eps: float, weight: Tensor | None, *, rounds_before: bool = False) -> None:
-        """Keep the settings.
-
-        Args:
-            eps: Added to the mean square.
-            weight: [D] of the input's dtype, or None.
-            rounds_before: Round to the input's dtype before multiplying by the weight, too.
-        """
         self.eps = eps
         self.weight = None if weight is None else weight.detach()
         self._rounds_before = rounds_before and weight is not None
@@ -211,8 +208,7 @@ class RmsNorm:
         """Return the normalised input, [..., D]."""
         size = x.shape[-1]
         if x.device.type != "cpu":
-            weight = None if self._rounds_before else self.weight
-            out = F.rms_norm(x, (size,), weight, self.eps)
+            out = F.rms_norm(x, (size,), None if self._rounds_before else self.weight, self.eps)
         else:
             mirrored = torch.cat((x, -x), dim=-1)
             out = torch.layer_norm(mirrored, (2 * size,), self._mirrored, None, self.eps)
@@ -227,8 +223,7 @@ class Gate:
     """The gate of a feed-forward layer: an activation of the first half, times the second."""
 
     def __init__(self, name: str) -> None:
-        """Keep the activation: 'silu', or 'gelu' by tanh."""
-        self.name = name
+        self.name = name  # 'silu', or 'gelu' by tanh
         self.__name__ = "gate"
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -262,3 +257,56 @@ def has_bfloat16() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def choose(layers: Sequence[Linear]) -> None:
+    """Let compiled products use the threads, and take the rows, with which they are fastest.
+
+    The threads are those of all compiled functions of the process: the model loaded last decides.
+    """
+    compiled = [layer for layer in layers if layer.compiled is not None]
+    num_weights = sum(layer.shape[0] * layer.shape[1] for layer in compiled)
+    if num_weights < MIN_WEIGHTS:
+        return
+    measured = compiled[:: ceil(num_weights / MAX_WEIGHTS)]
+    shapes = sorted({(*layer.shape, str(layer.dtype), layer.reads_codes) for layer in measured})
+    machine = platform.machine(), os.cpu_count(), torch.get_num_threads()
+    key = repr((shapes, machine, torch.__version__, library.version()))
+    choice = remembered(FILE, key, lambda: _measure(measured))
+    library.use_threads(choice["threads"])
+    for layer in compiled:
+        layer.compiled_rows = choice["rows"]
+
+
+def _measure(layers: Sequence[Linear]) -> dict[str, int]:
+    """Return the fewest threads that are fast enough, and with them the largest number of rows."""
+    seconds, most = {}, torch.get_num_threads()
+    for threads in (most >> shift for shift in range(most.bit_length())):
+        library.use_threads(threads)
+        seconds[threads] = _seconds(layers, 1, is_compiled=True)
+    enough = min(seconds.values()) / CLEAR_GAIN
+    threads = min(count for count, spent in seconds.items() if spent <= enough)
+    library.use_threads(threads)
+    faster = (
+        rows
+        for rows in CANDIDATES
+        if _seconds(layers, rows, is_compiled=True) < _seconds(layers, rows, is_compiled=False)
+    )
+    return {"threads": threads, "rows": next(faster, 0)}
+
+
+@torch.inference_mode()
+def _seconds(layers: Sequence[Linear], rows: int, *, is_compiled: bool) -> float:
+    """Return the shortest time of a round over all products, their weights read from memory."""
+    products = [layer.compiled if is_compiled else layer.uncompiled for layer in layers]
+    widths = [layer.shape[1] * (1 + isinstance(layer.before, Gate)) for layer in layers]
+    pairs = zip(layers, widths, strict=True)
+    inputs = [torch.ones(1, rows, width, dtype=layer.dtype) for layer, width in pairs]
+    rounds = []
+    for _ in range(NUM_ROUNDS + 1):  # the first allocates
+        began = time.perf_counter()
+        for product, x in zip(products, inputs, strict=True):
+            assert product is not None
+            product(x)
+        rounds.append(time.perf_counter() - began)
+    return min(rounds[1:])

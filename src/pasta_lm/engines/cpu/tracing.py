@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from pasta_lm.engines.cpu.attention import Heads
 from pasta_lm.engines.cpu.eight_bits import EightBits
-from pasta_lm.engines.cpu.joined import attend_joined, parts_of
+from pasta_lm.engines.cpu.patterns import attend_joined, split_heads
 from pasta_lm.engines.cpu.rewrite import rewrite
 from pasta_lm.engines.local.attention import LayerCall, Pass
 from pasta_lm.engines.local.runner import CachedPass, KeyRecorder, plain_logits
@@ -70,11 +70,9 @@ class CapturedModel:
     def __init__(self, graph: fx.GraphModule, calls: dict[int, LayerCall]) -> None:
         self._calls = calls
         self._pass: Pass | None = None
+        targets = {_attend_operation(): self._attend, attend_joined: self._attend_joined}
         for node in graph.graph.nodes:
-            if node.target is _attend_operation():
-                node.target = self._attend
-            elif node.target is attend_joined:
-                node.target = self._attend_joined
+            node.target = targets.get(node.target, node.target)
             node.meta.clear()  # found while tracing, of the weights as they were
         graph.recompile()
         self.graph = graph
@@ -91,7 +89,7 @@ class CapturedModel:
             heads = Heads.joined(joined_1NC[0], *shape)
             return run.attend_few(call, heads, turned_by)[None]
         assert run is not None
-        q_HND, k_GND, v_GND = parts_of(joined_1NC, turned_by, *shape)
+        q_HND, k_GND, v_GND = split_heads(joined_1NC, turned_by, *shape)
         out_HND = run.attend(call, q_HND, k_GND, v_GND)
         return out_HND.transpose(0, 1).flatten(1)[None]
 
@@ -110,8 +108,8 @@ class CapturedModel:
 def capture(model: PreTrainedModel, *, eight_bits: EightBits | None = None) -> CapturedModel | None:
     """Return a faster function with the logits of a model, or None if there is no exact one.
 
-    The model must be in evaluation mode, with ``pasta_attention``. With ``eight_bits`` its linear
-    layers have weights that eight bits stand for, and these are read where few rows pass.
+    The model must be in evaluation mode, with ``pasta_attention``. With ``eight_bits`` few rows
+    read the codes of its linear layers.
     """
     try:
         captured = _trace(model, eight_bits)
@@ -141,7 +139,7 @@ def _trace(model: PreTrainedModel, eight_bits: EightBits | None) -> CapturedMode
 
 
 def _difference(model: PreTrainedModel, captured: CapturedModel, num_tokens: int) -> float:
-    """Return how far the captured pass is from the model's, relative to the largest logit."""
+    """Return the difference of the captured pass, relative to the largest logit."""
     generator = torch.Generator().manual_seed(num_tokens)
     weight: Any = model.get_input_embeddings().weight
     tokens = torch.randint(weight.shape[0], (num_tokens,), generator=generator).to(model.device)

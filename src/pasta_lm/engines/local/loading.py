@@ -28,8 +28,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from pasta_lm.engines.cpu import capture
 from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, EightBits, round_weights
+from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
