@@ -28,8 +28,8 @@ from pasta_lm.measure.bench import (
     milliseconds,
     prompt_of,
 )
-from pasta_lm.models.export.gguf_file import export_gguf
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.export_gguf import export_gguf
+from pasta_lm.models.names import BUILTIN
 
 GENERATE, LLAMA_CPP = "generate", "llama.cpp"
 GGUF_KINDS = {"int8": "q8_0", "float8": "q8_0"}

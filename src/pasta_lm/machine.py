@@ -1,12 +1,16 @@
-"""The machine, the versions and the commit of a measurement, without importing torch."""
+"""The machine, the versions and the commit of a measurement, and the cache; without torch."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """By the flag of Linux, the best first: kernels differ by it."""
@@ -63,6 +67,30 @@ def provenance(hardware: str, dtype: str) -> dict[str, str]:
         "commit": commit() or f"release {release}",
         "version": release,
     }
+
+
+def cache_folder() -> Path:
+    """Return ``pasta-lm`` in the user's cache folder; ``XDG_CACHE_HOME`` names another one."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "pasta-lm"
+
+
+def remembered(name: str, key: str, measure: Callable[[], Any]) -> Any:
+    """Return a measurement, as JSON: made once for each key, then read from a file of the cache.
+
+    A broken file is written anew; a machine without a place for it measures each time.
+    """
+    file, known = cache_folder() / name, dict[str, Any]()
+    with suppress(OSError, ValueError):
+        known = json.loads(file.read_text(encoding="utf-8"))
+    if key not in known:
+        known[key] = measure()
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(known, indent=1), encoding="utf-8")
+            part.replace(file)
+    return known[key]
 
 
 def _cpu_facts(key: str) -> str:

@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.models.annotated import read_records
-from pasta_lm.models.settings import eos_ids, tag_pieces
+from pasta_lm.models.load import eos_ids
+from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
 from tests.trained_tokenizer import train_tokenizer

@@ -10,7 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.language.tags import PIECES
-from pasta_lm.models.settings import eos_ids, tag_pieces
+from pasta_lm.models.load import eos_ids
+from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
 from tests.small_tokenizers import add_markers, byte_level

@@ -21,12 +21,13 @@ from pasta_lm.models.adapter import (
     WEIGHTS,
     Adapter,
     BaseReference,
+    check_base,
     merge_adapter,
     read_adapter,
     read_base,
+    reference_to,
     save_adapter,
 )
-from pasta_lm.models.adapter_base import check_base, reference_to
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.models.pieces import add_pieces
 from tests.adapters import a_base, a_peft_adapter, config_of, logits_of, low_rank_of

@@ -55,7 +55,7 @@ def without_lengths(record: Record) -> list[object]:
 
 
 def test_records_are_read_as_they_were_written(path: Path) -> None:
-    assert write_records(path, iter(RECORDS)) == len(RECORDS)
+    write_records(path, iter(RECORDS))
     back = read_records(path)
     assert back[:4] == RECORDS[:4]
     # One length that nobody knows: the annotator form has none.
@@ -88,7 +88,7 @@ names, prompts = st.text("abc", min_size=1), st.text(min_size=1)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.builds(Record, names, prompts, nonempty, st.text())))
 def test_any_records_can_be_written_and_read_again(path: Path, records: list[Record]) -> None:
-    assert write_records(path, records) == len(records)
+    write_records(path, records)
     back = read_records(path)
     assert list(map(without_lengths, back)) == list(map(without_lengths, records))
     for record, other in zip(records, back, strict=True):

@@ -23,9 +23,8 @@ from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, Vocabula
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
-from pasta_lm.models import adapter_base, gguf_weights
-from pasta_lm.models.adapter import BaseReference, merge_adapter, read_adapter
-from pasta_lm.models.adapter_base import reference_to
+from pasta_lm.models import adapter, checkpoint
+from pasta_lm.models.adapter import BaseReference, merge_adapter, read_adapter, reference_to
 from pasta_lm.models.load import load_pretrained
 from pasta_lm.models.pieces import add_pieces
 from tests.adapters import a_base_folder, an_adapter
@@ -39,7 +38,7 @@ PACKAGE = "a-package-of-weights"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of the cache, empty, and forget what was noted."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(gguf_weights, "_noted", set())
+    monkeypatch.setattr(checkpoint, "_noted", set())
     return tmp_path / "cache" / "pasta-lm" / "gguf"
 
 
@@ -209,7 +208,7 @@ def test_the_second_reading_is_from_the_cache(
     write_gguf(tmp_path / "model.gguf")
     first = load_pretrained(tmp_path / "model.gguf").model
     assert len([*cache.iterdir()]) == 1
-    monkeypatch.delattr(gguf_weights, "_dequantised")
+    monkeypatch.delattr(checkpoint, "_dequantised")
     copy = tmp_path / "another name.gguf"
     copy.write_bytes((tmp_path / "model.gguf").read_bytes())
     again = load_pretrained(copy, dtype=torch.bfloat16).model
@@ -288,7 +287,7 @@ def test_an_installed_package_of_weights_is_a_model(package: Path) -> None:
 
 @pytest.mark.parametrize("name", ["pytest", "no-such-package", "org/name", "", "../x"])
 def test_other_names_are_no_packages_of_weights(name: str) -> None:
-    assert gguf_weights.gguf_of_package(name) is None
+    assert checkpoint.gguf_of_package(name) is None
 
 
 # --- adapters and their bases
@@ -364,7 +363,7 @@ def test_the_base_is_found_in_the_cache_of_the_hub(
             raise OSError("not there")
         return str(base)
 
-    monkeypatch.setattr(adapter_base, "cached_file", cached)
+    monkeypatch.setattr(adapter, "cached_file", cached)
     with pytest.raises(ModelNotFoundError, match="not at hand"):
         load(folder)
     assert calls == [("some/base", "base.gguf", "abc", local) for local in (True, False)]

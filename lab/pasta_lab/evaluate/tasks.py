@@ -35,7 +35,7 @@ from pasta_lm.measure.answering import (
 )
 from pasta_lm.measure.speed import num_failed, realised, speed
 from pasta_lm.measure.table import to_json
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of

@@ -28,7 +28,7 @@ from pasta_lm.cli.thread_view import live_threads, print_picture, summary
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import InputError, PastaError, RequestError, UsageError
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import DRAFTED, STRATEGIES
 

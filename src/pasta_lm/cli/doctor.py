@@ -15,7 +15,7 @@ from pasta_lm.cli.terminal import FAILED, print_facts, print_json, status
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.machine import installed_version
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
 if TYPE_CHECKING:

@@ -42,11 +42,11 @@ def export(
         )
     silence_libraries()
     if merged:
-        from pasta_lm.models.export.merged import export_merged
+        from pasta_lm.models.export import export_merged
 
         done, server = export_merged(model, out, dtype), "vllm serve"
     else:
-        from pasta_lm.models.export.gguf_file import export_gguf
+        from pasta_lm.models.export_gguf import export_gguf
 
         done, server = export_gguf(model, out, dtype), "llama-server -m"
     num_parameters, num_pieces = done.source.model.num_parameters(), len(done.source.piece_ids)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pasta_lm.errors import UsageError
-from pasta_lm.models.dtypes import dtype_name
+from pasta_lm.models.names import dtype_name
 
 ENVIRONMENT = {
     f"--{name}": f"PASTA_{name.upper()}" for name in ("model", "device", "dtype", "debug")

@@ -149,7 +149,7 @@ def _load(
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
     from pasta_lm.engines.local import loading
-    from pasta_lm.models.settings import DTYPES
+    from pasta_lm.models.load import DTYPES
 
     dtype, device = machine
     if random is None:

@@ -41,7 +41,7 @@ from pasta_lm.cli.thread_view import live_threads, print_picture, summary
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, baseline_of
 from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES
 

@@ -121,7 +121,7 @@ def _local(
     model: str | None, dtype: str | None, device: str | None, recipe: ServeRecipe, name: str | None
 ) -> LocalBackend:
     """Load a model into the local engine."""
-    from pasta_lm.models.shipped import BUILTIN
+    from pasta_lm.models.names import BUILTIN
     from pasta_lm.serve.backends import LocalBackend
     from pasta_lm.strategies.model import Pasta
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pasta_lm.engines.servers.request_pace import without_password
 from pasta_lm.errors import UsageError
 from pasta_lm.measure.answering import System, check_served
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies.model import Servers, baseline_of

@@ -17,7 +17,7 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import ModelNotFoundError, UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.machine import processor, provenance
-from pasta_lm.models.shipped import resolve
+from pasta_lm.models.names import resolve
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta, Servers
 

@@ -28,7 +28,7 @@ from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.machine import describe_machine
 from pasta_lm.models.encoded import EncodedDocument
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.replay import bounded

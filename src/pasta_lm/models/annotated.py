@@ -20,16 +20,12 @@ from pasta_lm.language.parser import Form
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One prompt and its annotated answer; what is trained on, replayed or stored passes here."""
+    """A prompt and its annotated answer."""
 
     id: str
-    """The same in every run."""
     prompt: str
-    document: Document
-    """Spaces stand after tags, whoever annotated it; missing lengths are counted later, with the
-    tokenizer of the model."""
+    document: Document  # spaces stand after tags, whoever annotated it
     source: str = ""
-    """The origin of the record."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "document", self.document.with_spaces_after_tags())
@@ -83,16 +79,14 @@ def read_annotated(
     return result
 
 
-def write_records(path: Path, records: Iterable[Record]) -> int:
-    """Write annotated data; return the number of records."""
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write annotated data; a record that could not be read again is an ``InputError``."""
     rows = [_row(record) for record in records]
     try:
         with path.open("w", encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     except OSError as exc:
         raise InputError(f"{path} cannot be written: {cause(exc)}") from exc
-    return len(rows)
 
 
 def read_ids(path: Path) -> list[str]:
@@ -124,10 +118,8 @@ def _record(row: Row, number: int) -> Record:
 def _prompt(row: Row) -> str:
     if row.get("messages") is not None:
         return _prompt_of_messages(row["messages"])
-    for key in ("prompt", "instruction"):
-        if isinstance(row.get(key), str):
-            return str(row[key])
-    return ""
+    texts = (row.get(key) for key in ("prompt", "instruction"))
+    return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _prompt_of_messages(messages: Any) -> str:

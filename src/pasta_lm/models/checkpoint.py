@@ -1,35 +1,57 @@
-"""Read a checkpoint that transformers saved: every weight and a fast tokenizer, or an error.
+"""Read a checkpoint: one that transformers saved, or a GGUF file, which transformers dequantises.
 
 Code in a model folder is never run, and nobody is asked about it. A weight that is missing or has
-another shape is an error: transformers would fill it with random numbers.
+another shape is an error: transformers would fill it with random numbers. The dequantised copy of
+a GGUF file stays in the user's cache.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
+import shutil
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import torch
+from gguf import GGUFReader
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
-from pasta_lm.errors import ModelError, ModelNotFoundError
+from pasta_lm.errors import ModelError, ModelNotFoundError, cause
+from pasta_lm.machine import cache_folder
 
-SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
+SUFFIX = ".gguf"
 Checkpoint = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 
+_SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
 _LFS = b"version https://git-lfs"
 _COMPILED = "_orig_mod."  # before the names of weights that were saved from a compiled module
 _TEXT_FILES = ("*.safetensors", "*.json")
+_WHOLE = ("F64", "F32", "F16", "BF16")  # types of GGUF that lose nothing in float32
+_TYPES_NAME = "gguf_types.txt"  # in a folder of the cache: how the file's weights were stored
+_noted: set[str] = set()
+
+# Typed for one result; with ``output_loading_info`` there are two.
+_load_model: Any = AutoModelForCausalLM.from_pretrained
+
+
+# --- what transformers saved
 
 
 def read_checkpoint(
@@ -42,7 +64,18 @@ def read_checkpoint(
     if is_local:
         _check_files(path)
     try:
-        return _read_model(source, dtype, revision), read_tokenizer(source, revision)
+        model, info = _load_model(
+            source,
+            dtype=dtype or "auto",
+            attn_implementation="eager",
+            use_safetensors=True,
+            revision=revision,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # they are named below
+            output_loading_info=True,
+        )
+        _check_whole(source, model, info)
+        return model, read_tokenizer(source, revision)
     except ModelError:
         raise
     except Exception as exc:  # safetensors, tokenizers, torch: each has errors of its own
@@ -50,7 +83,7 @@ def read_checkpoint(
             raise _cannot_load(source, exc) from exc
         raise ModelNotFoundError(
             f"model {source} could not be loaded: {_first_line(exc)}",
-            hint=f"name {SOURCES} with HF_HOME set to a filled cache",
+            hint=f"name {_SOURCES} with HF_HOME set to a filled cache",
         ) from exc
 
 
@@ -83,26 +116,21 @@ def read_without_weights(source: str | Path) -> Checkpoint:
     return model, tokenizer
 
 
-def _read_model(
-    source: str | Path, dtype: torch.dtype | None, revision: str | None
-) -> PreTrainedModel:
-    load_model: Any = AutoModelForCausalLM.from_pretrained  # typed for one result, and gives two
-    model, info = load_model(
-        source,
-        dtype=dtype or "auto",
-        attn_implementation="eager",
-        use_safetensors=True,
-        revision=revision,
-        trust_remote_code=False,
-        ignore_mismatched_sizes=True,  # they are named below
-        output_loading_info=True,
-    )
-    check_whole(source, model, info)
-    checked: PreTrainedModel = model
-    return checked
+def _check_files(folder: Path) -> None:
+    if not folder.exists():
+        raise ModelNotFoundError(f"no folder {folder}", hint=f"name {_SOURCES}")
+    if not (folder / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"no model at {folder}: there is no config.json", hint=f"name {_SOURCES}"
+        )
+    for file in (file for kind in _TEXT_FILES for file in folder.glob(kind)):
+        with file.open("rb") as data:
+            if data.read(len(_LFS)) == _LFS:
+                reason = f"{file} is a Git LFS pointer, not the file itself"
+                raise ModelError(reason, hint=f"git -C {folder} lfs pull")
 
 
-def check_whole(source: str | Path, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
+def _check_whole(source: str | Path, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
     """Check that a checkpoint held every weight of a model, in its shape."""
     name = type(model).__name__
     if missing := info["missing_keys"]:
@@ -126,40 +154,107 @@ def check_whole(source: str | Path, model: PreTrainedModel, info: Mapping[str, A
         )
 
 
-def _check_files(folder: Path) -> None:
-    if not folder.exists():
-        raise ModelNotFoundError(f"no folder {folder}", hint=f"name {SOURCES}")
-    if not (folder / "config.json").is_file():
-        raise ModelNotFoundError(
-            f"no model at {folder}: there is no config.json", hint=f"name {SOURCES}"
-        )
-    for file in (file for kind in _TEXT_FILES for file in folder.glob(kind)):
-        with file.open("rb") as data:
-            if data.read(len(_LFS)) == _LFS:
-                raise ModelError(
-                    f"{file} is a Git LFS pointer, not the file itself",
-                    hint=f"git -C {folder} lfs pull",
-                )
-
-
 def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
-    message = f"the model at {source} cannot be loaded: {_first_line(exc)}"
-    if method := _quantisation(Path(source)):
-        message = (
-            f"the weights at {source} are quantised by {method}, which cannot be read here: "
-            f"{_first_line(exc)}"
-        )
-        return ModelError(message, hint="name the model that they were made of, or a GGUF file")
-    return ModelError(message)
-
-
-def _quantisation(folder: Path) -> str | None:
+    line = _first_line(exc)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or no such setting
-        settings = json.loads((folder / "config.json").read_text("utf-8"))
-        return str(settings["quantization_config"]["quant_method"])
-    return None
+        config = json.loads((Path(source) / "config.json").read_text("utf-8"))
+        method = config["quantization_config"]["quant_method"]
+        return ModelError(
+            f"the weights at {source} are quantised by {method}, which cannot be read here: {line}",
+            hint="name the model that they were made of, or a GGUF file",
+        )
+    return ModelError(f"the model at {source} cannot be loaded: {line}")
 
 
 def _first_line(exc: Exception) -> str:
     lines = str(exc).strip().splitlines() or [type(exc).__name__]
     return lines[0]
+
+
+# --- GGUF files
+
+
+def gguf_of_package(name: str) -> Path | None:
+    """Return the GGUF file in an installed package, whose code is not imported, or None."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        return None
+    try:
+        package = distribution(name)
+    except PackageNotFoundError:
+        return None
+    files = (Path(str(package.locate_file(file))) for file in package.files or ())
+    return next((file for file in files if file.suffix == SUFFIX and file.is_file()), None)
+
+
+def read_gguf(file: Path, dtype: torch.dtype | None, *, notes_loss: bool) -> Checkpoint:
+    """Return the model and the tokenizer of a GGUF file; without a dtype weights are float32.
+
+    A loss of precision is noted on standard error, once, if ``notes_loss``.
+    """
+    if not file.is_file():
+        raise ModelNotFoundError(f"no such file: {file}", hint=f"name {_SOURCES}")
+    with file.open("rb") as data:
+        key = hashlib.file_digest(data, "sha256").hexdigest()
+    folder = cache_folder() / "gguf" / key[:32]
+    if not folder.is_dir():
+        _note(f"dequantising {file.name}, once; the result is kept in {folder}")
+        _convert(file, folder)
+    types = (folder / _TYPES_NAME).read_text("utf-8").split()
+    if types and notes_loss:
+        _note(
+            f"{file.name} has {' and '.join(types)} weights, dequantised to float32: they are "
+            "those of the file, not the original's"
+        )
+    return read_checkpoint(folder, dtype)
+
+
+def _note(text: str) -> None:
+    if text not in _noted:
+        print(f"pasta: {text}", file=sys.stderr)  # noqa: T201
+        _noted.add(text)
+
+
+def _convert(file: Path, folder: Path) -> None:
+    """Write the model folder of a GGUF file, complete or not at all."""
+    model, tokenizer, types = _dequantised(file)
+    lossy = [name for name, _ in types.most_common() if name not in _WHOLE]
+    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    try:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        (part / _TYPES_NAME).write_text("\n".join(lossy), encoding="utf-8")
+        part.replace(folder)
+    except (OSError, SafetensorError) as exc:
+        if not folder.is_dir():  # else another process was faster
+            raise ModelError(
+                f"the weights of {file.name} cannot be kept in {folder}: {cause(exc)}",
+                hint="they take 4 bytes a weight; XDG_CACHE_HOME names another place",
+            ) from exc
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Counter[str]]:
+    """Return the model and tokenizer of a GGUF file, and the number of weights of each type."""
+    types = Counter[str]()
+    settings: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
+    try:
+        for tensor in GGUFReader(file).tensors:
+            types[tensor.tensor_type.name] += int(tensor.n_elements)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, **settings)
+        settings |= {"dtype": torch.float32, "output_loading_info": True}
+        packed, info = _load_model(file.parent, **settings)
+    except Exception as exc:  # three libraries parse the file, and none checks its length
+        raise ModelError(
+            f"the GGUF file {file} cannot be read, as it is cut off, damaged or of an unknown "
+            f"architecture: {_first_line(exc)}",
+            hint="compare its size or hash with the original's, and download it again",
+        ) from exc
+    _check_whole(f"the GGUF file {file}", packed, info)
+    # A model from a GGUF file counts as quantised, and could neither be saved nor trained.
+    settings = packed.config.to_dict()
+    del settings["quantization_config"]
+    model: PreTrainedModel = type(packed)(type(packed.config)(**settings))
+    model.load_state_dict(packed.state_dict())
+    model.generation_config = packed.generation_config
+    return model, tokenizer, types

@@ -1,13 +1,10 @@
-"""An answer as token ids: every stretch of text between two tags is encoded alone.
-
-Knows the ids of the tag pieces and their order in an answer; text is encoded by a function that
-the caller hands in.
-"""
+"""An answer as token ids: every stretch of text between two tags is encoded alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from types import MappingProxyType
 
 from pasta_lm.errors import VocabularyError
@@ -32,9 +29,10 @@ _LEXEMES: dict[str, Lexeme] = {
     ASYNC_OPEN: Lexeme(LexemeKind.ASYNC_OPEN),
     ASYNC_CLOSE: Lexeme(LexemeKind.ASYNC_CLOSE),
     SYNC: Lexeme(LexemeKind.SYNC),
-} | {
-    closing_piece(units): Lexeme(LexemeKind.PROMISE_CLOSE, units=units)
-    for units in range(1, MAX_UNITS + 1)
+    **{
+        closing_piece(units): Lexeme(LexemeKind.PROMISE_CLOSE, units=units)
+        for units in range(1, MAX_UNITS + 1)
+    },
 }
 
 
@@ -100,10 +98,9 @@ class EncodedDocument:
             for number in range(1, num_inside + 1):
                 add((*path, number))
 
-        number = 0
+        places = count(1)
         while len(by_path) <= len(self.blocks):
-            number += 1
-            add((number,))
+            add((next(places),))
         return by_path
 
 
@@ -114,9 +111,7 @@ class DocumentEncoder:
         self, pieces: PieceTable, encode_text: Callable[[str], list[int]], form: Form = Form.MAIN
     ) -> None:
         """Begin with no blocks; the form is MAIN, or FORKED."""
-        self._form = form
-        self._pieces = pieces
-        self._encode_text = encode_text
+        self._form, self._pieces, self._encode_text = form, pieces, encode_text
         self._blocks: list[tuple[int, ...]] = []
 
     def encode(self, document: Document) -> EncodedDocument:

@@ -1,8 +1,4 @@
-"""A model folder: all that transformers saves, and ``pasta_config.json`` with the training.
-
-That file holds the version of the language, the token id of each tag piece, and the position
-strategy, the join and the limits of training.
-"""
+"""A model folder: all that transformers saves, and ``pasta_config.json`` with the training."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
@@ -34,10 +28,10 @@ class PastaConfig:
     """The training of a model in the language."""
 
     piece_ids: Mapping[str, int]  # each tag piece's token id
-    positions: PositionStrategy  # the strategy that it was trained with
-    limits: Limits  # the limits that its training data keep
-    trained_strategy: str = PASTA  # the strategy that it was taught
-    join: Join = Join.SHARED  # the join that it was trained with
+    positions: PositionStrategy
+    limits: Limits  # those that its training data keep
+    trained_strategy: str = PASTA
+    join: Join = Join.SHARED
 
 
 def save_model_folder(
@@ -60,21 +54,9 @@ def save_model_folder(
         join=join,
     )
     check_piece_ids(config.piece_ids)
-    model.save_pretrained(path, state_dict=contiguous(model))
+    model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     write_pasta_config(Path(path), config)
-
-
-def contiguous(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights as transformers can save them: an engine may have transposed some.
-
-    Names that share a weight go on sharing it.
-    """
-    weights: dict[tuple[int, torch.Size], Tensor] = {}
-    return {
-        name: weights.setdefault((weight.data_ptr(), weight.shape), weight.contiguous())
-        for name, weight in model.state_dict().items()
-    }
 
 
 def write_pasta_config(
@@ -110,29 +92,35 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
             f"this is version {LANGUAGE_VERSION}",
             hint="install the release of pasta-lm that the model was trained with",
         )
-    piece_ids = data["piece_ids"]
-    if not isinstance(piece_ids, dict) or {type(number) for number in piece_ids.values()} - {int}:
-        raise ModelError(f"{file}: piece_ids must give each tag piece a token id")
-    check_piece_ids(piece_ids)
-    if "base" not in data:  # an adapter has the tokenizer of its base, checked when both are read
-        check_same_ids(piece_ids, _ids_in_tokenizer_file(path / "tokenizer.json"))
-    positions = PositionStrategy(
-        _one_of(file, "no position strategy", data["positions"], list(PositionStrategy))
-    )
-    join = Join(_one_of(file, "no join", data.get("join", Join.SHARED), list(Join)))
+    positions = _one_of(file, "no position strategy", data["positions"], list(PositionStrategy))
+    join = _one_of(file, "no join", data.get("join", Join.SHARED), list(Join))
     try:
-        check_join(join, positions)
+        check_join(Join(join), PositionStrategy(positions))
         limits = _limits(file, data["limits"])
     except UsageError as exc:
         raise ModelError(f"{file}: {exc.message}") from exc
-    strategy = _one_of(file, "taught", data.get("taught", PASTA), TAUGHT)
     return PastaConfig(
-        piece_ids=piece_ids,
-        positions=positions,
+        piece_ids=_piece_ids(file, data),
+        positions=PositionStrategy(positions),
         limits=limits,
-        trained_strategy=strategy,
-        join=join,
+        trained_strategy=_one_of(file, "taught", data.get("taught", PASTA), TAUGHT),
+        join=Join(join),
     )
+
+
+def _piece_ids(file: Path, data: Mapping[str, Any]) -> dict[str, int]:
+    ids = data["piece_ids"]
+    if not isinstance(ids, dict) or {type(number) for number in ids.values()} - {int}:
+        raise ModelError(f"{file}: piece_ids must give each tag piece a token id")
+    check_piece_ids(ids)
+    if "base" not in data:  # an adapter has the tokenizer of its base, checked when both are read
+        tokenizer = file.with_name("tokenizer.json")  # not built: its added tokens are enough
+        tokens = read_object(tokenizer)
+        try:
+            check_same_ids(ids, {token["content"]: token["id"] for token in tokens["added_tokens"]})
+        except (KeyError, TypeError) as exc:
+            raise ModelError(f"{tokenizer} is no tokenizer: it lacks added_tokens") from exc
+    return ids
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -159,14 +147,6 @@ def _limits(file: Path, data: object) -> Limits:
     if wrong := [name for name, bound in data.items() if type(bound) not in {int, type(None)}]:
         raise ModelError(f"{file}: limit {wrong[0]} is no whole number: {data[wrong[0]]!r}")
     return Limits(**data)
-
-
-def _ids_in_tokenizer_file(file: Path) -> dict[str, int]:
-    """Return the added tokens of a saved tokenizer, without building it."""
-    try:
-        return {token["content"]: token["id"] for token in read_object(file)["added_tokens"]}
-    except (KeyError, TypeError) as exc:
-        raise ModelError(f"{file} is no tokenizer: it lacks added_tokens") from exc
 
 
 def check_same_ids(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None:

@@ -1,26 +1,45 @@
 """Load a model and its tokenizer: from a folder, the hub, a GGUF file, a package or an adapter.
 
-Every part of the project that needs weights comes through here. An adapter is merged into its base,
-which is found on this machine or on the hub.
+An adapter is merged into its base, which is found on this machine or on the hub.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
-from pasta_lm.models.adapter import is_adapter, merge_adapter, read_adapter, read_base
-from pasta_lm.models.adapter_base import check_base, find_base
-from pasta_lm.models.checkpoint import Checkpoint, read_checkpoint, read_without_weights
+from pasta_lm.models.adapter import (
+    check_base,
+    find_base,
+    is_adapter,
+    merge_adapter,
+    read_adapter,
+    read_base,
+)
+from pasta_lm.models.checkpoint import (
+    SUFFIX,
+    Checkpoint,
+    gguf_of_package,
+    read_checkpoint,
+    read_gguf,
+    read_without_weights,
+)
 from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
-from pasta_lm.models.gguf_weights import SUFFIX, gguf_of_package, read_gguf
-from pasta_lm.models.pieces import add_pieces
-from pasta_lm.models.settings import eos_ids, last_position, tag_pieces
-from pasta_lm.models.shipped import resolve
+from pasta_lm.models.names import resolve
+from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +66,12 @@ class Pretrained:
         """Return every id that ends a text."""
         return eos_ids(self.model, self.tokenizer)
 
-    @property
-    def last_position(self) -> int | None:
-        """Return the last position that the model may be given, or None."""
-        return last_position(self.model)
-
 
 def load_pretrained(
     source: str | Path,
     adapter: str | Path | None = None,
     *,
     dtype: torch.dtype | None = None,
-    device: torch.device | str = "cpu",
 ) -> Pretrained:
     """Load a model and its tokenizer.
 
@@ -68,15 +81,12 @@ def load_pretrained(
         adapter: An adapter folder to merge into the source; None: a source that is an adapter
             names its base itself.
         dtype: None: as saved; weights of a GGUF file are float32.
-        device: Where the weights go once they are read.
     """
     source = resolve(source)
     folder = Path(source if adapter is None else resolve(adapter))
     if adapter is not None or is_adapter(folder):
-        model, tokenizer = _read_adapted(folder, dtype, None if adapter is None else source)
-    else:
-        model, tokenizer = _read_whole(source, dtype)
-    return _named(folder, model.to(device), tokenizer)  # type: ignore[arg-type]
+        return _named(folder, *_read_adapted(folder, dtype, None if adapter is None else source))
+    return _named(folder, *_read_whole(source, dtype))
 
 
 def load_without_weights(source: str | Path) -> Pretrained:
@@ -94,11 +104,11 @@ def _read_whole(
     dtype: torch.dtype | None,
     revision: str | None = None,
     *,
-    notes: bool = True,
+    notes_loss: bool = True,
 ) -> Checkpoint:
     file = Path(source) if Path(source).suffix == SUFFIX else gguf_of_package(str(source))
     if file is not None:
-        return read_gguf(file, dtype, notes_loss=notes)
+        return read_gguf(file, dtype, notes_loss=notes_loss)
     return read_checkpoint(source, dtype, revision)
 
 
@@ -107,7 +117,7 @@ def _read_adapted(folder: Path, dtype: torch.dtype | None, base: str | Path | No
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
     source, revision = find_base(folder) if base is None else (base, None)
     # An adapter was trained on just these weights of a GGUF file: nothing was lost.
-    model, tokenizer = _read_whole(source, None, revision, notes=base is not None)
+    model, tokenizer = _read_whole(source, None, revision, notes_loss=base is not None)
     check_base(read_base(folder), model, tokenizer)
     if dtype is torch.float32:
         _cast(model, dtype)
@@ -125,3 +135,31 @@ def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
     model.config.dtype = dtype
+
+
+# --- settings that decoding needs
+
+
+def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    """Return every id that ends a text, from the generation settings, else from the tokenizer."""
+    sources = getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer
+    candidates = (getattr(source, "eos_token_id", None) for source in sources)
+    ids = next((ids for ids in candidates if ids is not None), ())
+    return frozenset(ids) if isinstance(ids, (list, tuple)) else frozenset([ids])
+
+
+def last_position(model: PreTrainedModel) -> int | None:
+    """Return the last position that a model may be given, or None where it has no bound."""
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    for parameters in rope_parameters(model.config):
+        # Beyond the original length other factors would apply, to every response in the pass.
+        if parameters.get("rope_type") == "longrope":
+            context = parameters.get("original_max_position_embeddings", context)
+    return None if context is None else int(context) - 1
+
+
+def rope_parameters(config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
+    """Yield a configuration's RoPE settings: one, or one for each type of layer."""
+    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    yield from nested or [parameters]

@@ -1,18 +1,25 @@
-"""Give the tag pieces tokens and rows of their own."""
+"""The tag pieces of a model: their tokens, and a row for each token in the matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from tokenizers import AddedToken
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from pasta_lm.errors import VocabularyError
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import check_piece_ids
 from pasta_lm.models.vocabulary import Vocabulary
+
+
+def tag_pieces(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Return the ids of all tag pieces if the tokenizer has every one of them, else nothing."""
+    vocab = tokenizer.get_vocab()
+    return {piece: vocab[piece] for piece in PIECES} if vocab.keys() >= {*PIECES} else {}
 
 
 def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Mapping[str, int]:
@@ -24,8 +31,7 @@ def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Ma
     """
     before, taken = Vocabulary(tokenizer), tokenizer.get_vocab()
     mark_special(tokenizer, PIECES)  # also those already there: a tag must be special
-    after = tokenizer.get_vocab()
-    piece_ids = {piece: after[piece] for piece in PIECES}
+    piece_ids = tag_pieces(tokenizer)
     check_piece_ids(piece_ids)
     owners = {token_id: token for token, token_id in taken.items()}
     for piece, token_id in piece_ids.items():
@@ -34,7 +40,7 @@ def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Ma
                 f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has",
                 hint="the tokenizer's ids have gaps; number them from 0 without any",
             )
-    num_rows = min(len(matrix) for matrix in _token_matrices(model))
+    num_rows = num_token_rows(model)
     if (last := max(piece_ids.values())) >= num_rows:
         model.resize_token_embeddings(last + 1, mean_resizing=False)
         for token_id in {*range(num_rows, last)} - {*piece_ids.values()}:
@@ -56,7 +62,21 @@ def mark_special(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[str]) -> N
         tokenizer.add_tokens(tokens, special_tokens=True)
 
 
-def _token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
+def num_token_rows(model: PreTrainedModel) -> int:
+    """Return how many token ids can be fed and predicted."""
+    return min(map(len, _with_token_rows(model)))
+
+
+def token_matrices(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Return the matrices with a row for each token [V, d], by name; tied ones once."""
+    modules: list[Any] = [model.get_input_embeddings()]
+    if not model.config.get_text_config().tie_word_embeddings:
+        modules.append(model.get_output_embeddings())
+    names = {id(module): name for name, module in model.named_modules()}
+    return {names[id(module)]: module.weight for module in modules}
+
+
+def _with_token_rows(model: PreTrainedModel) -> list[torch.Tensor]:
     """Return the tensors with a row a token: both embeddings [V, D] and the output's bias [V]."""
     modules = [model.get_input_embeddings(), model.get_output_embeddings()]
     tensors = [module.parameters(recurse=False) for module in modules if module is not None]
@@ -65,5 +85,5 @@ def _token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def _set_row_to_mean(model: PreTrainedModel, token_id: int, old_ids: Sequence[int]) -> None:
-    for matrix in _token_matrices(model):
+    for matrix in _with_token_rows(model):
         matrix[token_id] = matrix[list(old_ids)].float().mean(dim=0).to(matrix.dtype)

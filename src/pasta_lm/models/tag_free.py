@@ -1,104 +1,107 @@
-"""Rewrite a tokenizer so that chosen tokens do not exist in it.
+"""Copies of a tokenizer in which the tags do not exist.
 
 A token can be matched in two ways: as an added token, which is simply not added again, and as a
 word of the model's own vocabulary (by merges, by ``ignore_merges``, by a Unigram model). The
-second way is closed here. Works on what ``tokenizer.json`` holds and knows nothing of tags.
+second way is closed by rebuilding the model. Works on what ``tokenizer.json`` holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import Model
+
+from pasta_lm.errors import RequestError
+from pasta_lm.language.tags import PIECES
 
 Json = dict[str, Any]
 
+# Keys of a tokenizer's stages, and the key under which a composite stage lists its parts.
 _STAGES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
-"""Keys of a tokenizer's stages, and the key under which a composite stage lists its parts."""
+_NO_PREFIX: dict[str, Json] = {
+    "Metaspace": {"prepend_scheme": "never"},
+    "ByteLevel": {"add_prefix_space": False},
+}
+_NO_MODEL: Json = {"type": "BPE", "vocab": {}, "merges": []}
 
 
-class RebuiltModel(NamedTuple):
-    """A model without some of its tokens; the others are numbered without gaps."""
+class TagFreeEncoder:
+    """A copy of a tokenizer that gives the ids of the original."""
 
-    model: Json
-    original_ids: list[int]  # by the new id
+    def __init__(
+        self, stages: Json, model: Model, ids: Mapping[int, int], added: Mapping[int, AddedToken]
+    ) -> None:
+        """Keep the stages, a model whose ids stand for original ids, and some added tokens."""
+        self._copy = Tokenizer.from_str(json.dumps(stages))
+        self._copy.model = model
+        self._copy.add_tokens(list(added.values()))
+        # The copy numbers added tokens as it likes; the model's tokens have no gaps between them.
+        original = {token.content: token_id for token_id, token in added.items()}
+        copied = self._copy.get_added_tokens_decoder()
+        self._original_ids = {**ids, **{i: original[t.content] for i, t in copied.items()}}
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, no begin-of-text before it."""
+        try:
+            encoding = self._copy.encode(text, add_special_tokens=False)
+        except TypeError as exc:
+            raise RequestError("a text holds half a surrogate pair: it is no Unicode") from exc
+        return [self._original_ids[token_id] for token_id in encoding.ids]
+
+    def prefix(self) -> tuple[int, ...]:
+        """Return the ids before any text, which are the same in the copy."""
+        encoding = self._copy.encode("a", add_special_tokens=True)
+        num_before = (*encoding.special_tokens_mask, 0).index(0)
+        return tuple(encoding.ids[:num_before])
 
 
-def stages(tokenizer: Json) -> Json:
-    """Return a tokenizer without its tokens: the stages around its model."""
+class TagFreeCopies(NamedTuple):
+    """The copies of a tokenizer that encode, and the types of the decoders that it chains."""
+
+    prompts: TagFreeEncoder
+    """Without the tags."""
+    texts: TagFreeEncoder
+    """Without any special token; adds nothing to a text and strips nothing from its ends."""
+    decoders: frozenset[str]
+
+
+def tag_free_copies(
+    backend: Tokenizer, tag_ids: frozenset[int], special_ids: frozenset[int]
+) -> TagFreeCopies:
+    """Copy a tokenizer; the copies share its own model, or one rebuilt without the tags."""
+    data: Json = json.loads(backend.to_str())
+    added = backend.get_added_tokens_decoder()
+    special = {i: token for i, token in added.items() if i in special_ids - tag_ids}
+    ordinary = {i: token for i, token in added.items() if i not in tag_ids | special_ids}
     # A truncation or padding that someone left switched on is no part of encoding.
-    nothing: Json = {"added_tokens": [], "truncation": None, "padding": None}
-    return {**tokenizer, **nothing, "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    stages = {**data, "added_tokens": [], "truncation": None, "padding": None, "model": _NO_MODEL}
+    spellings = {*PIECES, *(added[token_id].content for token_id in special_ids)}
+    rebuild = _unigram_without if data["model"]["type"] == "Unigram" else _words_without
+    rebuilt = rebuild(data["model"], spellings, tag_ids)
+    if rebuilt is None:
+        model, kept = backend.model, list(range(backend.get_vocab_size(with_added_tokens=False)))
+    else:
+        alone, kept = json.dumps({**stages, "model": rebuilt[0]}, ensure_ascii=False), rebuilt[1]
+        model = Tokenizer.from_str(alone).model
+    # Without the tags' own ids a mistake above would be a KeyError, never a fork.
+    ids = {i: original for i, original in enumerate(kept) if original not in tag_ids}
+    return TagFreeCopies(
+        TagFreeEncoder(stages, model, ids, special | ordinary),
+        TagFreeEncoder(_as_middle_of_text(stages), model, ids, ordinary),
+        frozenset(stage["type"] for stage in _flat(data["decoder"], "decoders")),
+    )
 
 
-def as_middle_of_text(tokenizer: Json) -> Json:
-    """Return a tokenizer that adds nothing to a text and strips nothing from its ends."""
+def _as_middle_of_text(tokenizer: Json) -> Json:
     changed: Json = {"post_processor": None}
     for key, parts in _STAGES.items():
         kept = [_without_prefix(stage) for stage in _flat(tokenizer[key], parts)]
         kept = [stage for stage in kept if stage["type"] not in {"Prepend", "Strip"}]
         changed[key] = {"type": "Sequence", parts: kept} if kept else None
     return tokenizer | changed
-
-
-def decoder_types(tokenizer: Json) -> frozenset[str]:
-    """Return the types of the decoders that a tokenizer chains."""
-    return frozenset(stage["type"] for stage in _flat(tokenizer["decoder"], "decoders"))
-
-
-def without_tokens(
-    model: Json, spellings: Collection[str], ids: Collection[int]
-) -> RebuiltModel | None:
-    """Return a model that never makes these tokens, or None if it already makes none of them.
-
-    Tokens are named by content or by id; byte-level models spell content in their own alphabet.
-    """
-    rebuild = _unigram_without if model["type"] == "Unigram" else _words_without
-    return rebuild(model, set(spellings), set(ids))
-
-
-def _words_without(model: Json, spellings: set[str], ids: set[int]) -> RebuiltModel | None:
-    """Rebuild a model that has a table of words: BPE, WordPiece, WordLevel."""
-    vocab: dict[str, int] = model["vocab"]
-    gone = {word for word, token_id in vocab.items() if word in spellings or token_id in ids}
-    # The unknown token must stay: without it, a character that has no token is an error.
-    gone.discard(model.get("unk_token") or "")
-    gone &= _reachable(model)
-    has_gaps = len(vocab) <= max(vocab.values(), default=-1)
-    if not gone and not has_gaps:
-        return None
-    words = sorted(vocab.keys() - gone, key=vocab.__getitem__)
-    changed: Json = {"vocab": {word: place for place, word in enumerate(words)}}
-    if "merges" in model:
-        made = zip(model["merges"], _merged(model), strict=True)
-        changed["merges"] = [pair for pair, word in made if gone.isdisjoint((*pair, word))]
-    return RebuiltModel(model | changed, [vocab[word] for word in words])
-
-
-def _reachable(model: Json) -> set[str]:
-    """Return the words that a model can come to: a BPE often has no way to its special tokens."""
-    if model["type"] != "BPE" or model.get("ignore_merges"):
-        return set(model["vocab"])
-    return {word for word in model["vocab"] if len(word) == 1}.union(_merged(model))
-
-
-def _merged(model: Json) -> Iterator[str]:
-    prefix = len(model.get("continuing_subword_prefix") or "")
-    return (left + right[prefix:] for left, right in model["merges"])
-
-
-def _unigram_without(model: Json, spellings: set[str], ids: set[int]) -> RebuiltModel | None:
-    """Rebuild a Unigram model, whose ids are places in its list."""
-    pieces, unknown = model["vocab"], model["unk_id"]
-    kept = [
-        place
-        for place, (piece, _) in enumerate(pieces)
-        if place == unknown or (piece not in spellings and place not in ids)
-    ]
-    if len(kept) == len(pieces):
-        return None
-    unk_id = None if unknown is None else kept.index(unknown)
-    vocab = [pieces[place] for place in kept]
-    return RebuiltModel({**model, "vocab": vocab, "unk_id": unk_id}, kept)
 
 
 def _flat(stage: Json | None, parts: str) -> Iterator[Json]:
@@ -113,8 +116,57 @@ def _flat(stage: Json | None, parts: str) -> Iterator[Json]:
 
 
 def _without_prefix(stage: Json) -> Json:
-    if stage["type"] == "Metaspace":
-        return {**stage, "prepend_scheme": "never"}
-    if stage["type"] == "ByteLevel":
-        return {**stage, "add_prefix_space": False}
-    return stage
+    return stage | _NO_PREFIX.get(stage["type"], {})
+
+
+# --- models without some of their tokens, and the original id of each token that is left; None
+# where a model makes none of them. Tokens are named by content or by id, as byte-level models
+# spell content in their own alphabet.
+
+
+def _words_without(
+    model: Json, spellings: set[str], ids: frozenset[int]
+) -> tuple[Json, list[int]] | None:
+    """Rebuild a model that has a table of words: BPE, WordPiece, WordLevel."""
+    vocab: dict[str, int] = model["vocab"]
+    gone = {word for word, token_id in vocab.items() if word in spellings or token_id in ids}
+    # The unknown token must stay: without it, a character that has no token is an error.
+    gone.discard(model.get("unk_token") or "")
+    gone &= _reachable(model)
+    has_gaps = len(vocab) <= max(vocab.values(), default=-1)
+    if not gone and not has_gaps:
+        return None
+    words = sorted(vocab.keys() - gone, key=vocab.__getitem__)
+    changed: Json = {"vocab": {word: place for place, word in enumerate(words)}}
+    if "merges" in model:
+        made = zip(model["merges"], _merged(model), strict=True)
+        changed["merges"] = [pair for pair, word in made if gone.isdisjoint((*pair, word))]
+    return model | changed, [vocab[word] for word in words]
+
+
+def _reachable(model: Json) -> set[str]:
+    """Return the words that a model can come to: a BPE often has no way to its special tokens."""
+    if model["type"] != "BPE" or model.get("ignore_merges"):
+        return set(model["vocab"])
+    return {word for word in model["vocab"] if len(word) == 1}.union(_merged(model))
+
+
+def _merged(model: Json) -> Iterator[str]:
+    prefix = len(model.get("continuing_subword_prefix") or "")
+    return (left + right[prefix:] for left, right in model["merges"])
+
+
+def _unigram_without(
+    model: Json, spellings: set[str], ids: frozenset[int]
+) -> tuple[Json, list[int]] | None:
+    """Rebuild a Unigram model, whose ids are places in its list."""
+    pieces, unknown = model["vocab"], model["unk_id"]
+    kept = [
+        place
+        for place, (piece, _) in enumerate(pieces)
+        if place == unknown or (piece not in spellings and place not in ids)
+    ]
+    if len(kept) == len(pieces):
+        return None
+    unk_id = None if unknown is None else kept.index(unknown)
+    return {**model, "vocab": [pieces[place] for place in kept], "unk_id": unk_id}, kept

@@ -2,8 +2,7 @@
 
 Every token stands for a fixed run of bytes in the middle of a text; the text of tokens is
 those bytes read as UTF-8. A tokenizer's decoder changes the first token of a text (drops a
-space); that does not happen here. Knows the spelling of bytes in the two families of tokenizers and
-nothing of tags.
+space); that does not happen here.
 """
 
 from __future__ import annotations
@@ -17,22 +16,16 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF_CHARACTER = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + place): byte for place, byte in enumerate(_OTHERS)
+}
+"""The characters in which byte-level tokenizers spell bytes (GPT-2's table)."""
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """Return the characters in which byte-level tokenizers spell bytes (GPT-2's table)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + place): byte for place, byte in enumerate(others)
-    }
-
-
-BYTE_OF_CHARACTER = _byte_alphabet()
-
-
-class TokenBytes:
-    """The bytes of each token, worked out when they are first asked for."""
+class TokenBytes(dict[int, bytes]):
+    """The bytes of each token by its id, worked out when they are first needed."""
 
     def __init__(
         self,
@@ -47,29 +40,29 @@ class TokenBytes:
         ``silent`` tokens stand for no text: the tags and special tokens. ``anchor`` is a few
         ordinary tokens; text decoded after them is in the middle of a text.
         """
-        self.silent = silent
-        self._backend, self._decoders = backend, decoders
+        super().__init__()
+        self._silent, self._backend, self._decoders = silent, backend, decoders
         self._anchor = list(anchor)
         self._anchor_text = backend.decode(self._anchor)
         model, added = backend.model, backend.get_added_tokens_decoder()
         # Those that are no words of the model are matched in the text itself.
         self._added = {i: t.content for i, t in added.items() if model.id_to_token(i) is None}
-        self._known: dict[int, bytes] = {}
 
-    def __getitem__(self, token_id: int) -> bytes:
-        data = self._known.get(token_id)
-        if data is None:
-            data = self._known[token_id] = self._work_out(token_id)
-        return data
+    def __missing__(self, token_id: int) -> bytes:
+        self[token_id] = self._work_out(token_id)
+        return self[token_id]
 
     def _work_out(self, token_id: int) -> bytes:
         spelling = self._backend.id_to_token(token_id)
-        if spelling is None or token_id in self.silent:
+        if spelling is None or token_id in self._silent:
             return b""
         if token_id in self._added:
             return self._added[token_id].encode()
         if "ByteLevel" in self._decoders:
-            return _from_alphabet(spelling)
+            try:
+                return bytes([_BYTE_OF_CHARACTER[character] for character in spelling])
+            except KeyError:  # a token that is special elsewhere may have no alphabet
+                return spelling.encode()
         byte = _BYTE_TOKEN.fullmatch(spelling) if "ByteFallback" in self._decoders else None
         if byte is not None:
             return bytes.fromhex(byte[1])
@@ -77,19 +70,11 @@ class TokenBytes:
         return text[len(self._anchor_text) :].encode()
 
 
-def _from_alphabet(spelling: str) -> bytes:
-    """Read a byte-level spelling; a token that is special elsewhere may have no alphabet."""
-    try:
-        return bytes([BYTE_OF_CHARACTER[character] for character in spelling])
-    except KeyError:
-        return spelling.encode()
-
-
 class TextStream:
-    """The text of one stretch of a thread, as its tokens come in.
+    """The text of a stretch of a thread between two tags, as its tokens come in.
 
     Bytes that never become a character come out as U+FFFD, at the latest when the stretch is
-    closed. A tag ends a stretch: close there; the stream then begins another.
+    closed. The stream then begins another stretch.
     """
 
     def __init__(self, token_bytes: TokenBytes) -> None:

@@ -1,27 +1,25 @@
 """A tokenizer with the ids of the tag pieces; it never encodes text as a tag.
 
-Two copies of the tokenizer encode. The copy for prompts lacks the tags. The copy for text between
-tags lacks all special tokens and adds nothing to the ends of a text. Tag ids come from the table of
-pieces alone. Needs the ``tokenizers`` library, never torch.
+Copies of the tokenizer without the tags encode; tag ids come from the table of pieces alone.
+Needs the ``tokenizers`` library, never torch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Protocol
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
-from pasta_lm.models import tag_free
 from pasta_lm.models.encoded import DocumentEncoder, EncodedDocument, PieceTable
+from pasta_lm.models.tag_free import tag_free_copies
 from pasta_lm.models.text_stream import TextStream, TokenBytes
 
 _TURN = "(the turn of the model)"  # marks the place of the model's answer in a chat template
@@ -56,15 +54,10 @@ class Vocabulary:
         tag_ids = frozenset(self.piece_ids.values()).union(ids[p] for p in PIECES if p in ids)
         special_ids = frozenset(i for i, token in added.items() if token.special)
 
-        copies = _Copies(backend, tag_ids, special_ids)
-        self._prompts, self._texts = copies.prompts, copies.texts
+        self._prompts, self._texts, decoders = tag_free_copies(backend, tag_ids, special_ids)
         self.prompt_prefix = self._prompts.prefix()  # such as a begin-of-text
-        self._bytes = TokenBytes(
-            backend,
-            tag_free.decoder_types(copies.data),
-            silent=tag_ids | special_ids,
-            anchor=self._texts.encode("a"),
-        )
+        anchor, silent = self._texts.encode("a"), tag_ids | special_ids
+        self._bytes = TokenBytes(backend, decoders, silent=silent, anchor=anchor)
         self._check_words(backend)
 
     @property
@@ -95,8 +88,8 @@ class Vocabulary:
         """Encode a prompt: a text, or messages with a role and a content.
 
         A text gets the tokenizer's own prefix (begin-of-text), never a suffix. Messages are
-        written by the chat template; without one, their contents make up a plain text, a
-        paragraph each. Special tokens other than tags keep their meaning.
+        written by the chat template; without one, each content is a paragraph of a plain text.
+        Special tokens other than tags keep their meaning.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
@@ -113,9 +106,7 @@ class Vocabulary:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
-        if self._takes_parts:
-            return self._render([_with_parts(message) for message in messages])
-        return self._render(messages)
+        return self._render([*map(_with_parts, messages)] if self._takes_parts else messages)
 
     @cached_property
     def _takes_parts(self) -> bool:
@@ -146,10 +137,7 @@ class Vocabulary:
         return str(text)
 
     def encode_reply(self, text: str) -> list[int]:
-        """Encode a user's reply to a turn of the model, from that turn's end on.
-
-        The chat template writes it; without one, it is a paragraph of its own.
-        """
+        """Encode a reply to a turn of the model, from that turn's end on, as a prompt is."""
         if not self.has_chat_template:
             return self.encode_text(f"\n\n{text}\n\n")
         turns = ("user", "?"), ("assistant", _TURN), ("user", text)
@@ -160,11 +148,7 @@ class Vocabulary:
         return self._prompts.encode(after)
 
     def encode_document(self, document: Document, form: Form = Form.MAIN) -> EncodedDocument:
-        """Encode an answer in form MAIN or FORKED, each stretch between two tags alone.
-
-        A block without a promised length gets the length of its tokens; lengths above the largest
-        closing piece are clamped.
-        """
+        """Encode an answer in form MAIN or FORKED; lengths that no block promises are counted."""
         return DocumentEncoder(self._pieces, self.encode_text, form).encode(document)
 
     def count_tokens(self, written: str) -> int:
@@ -179,7 +163,7 @@ class Vocabulary:
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of ordinary tokens in the middle of a text."""
-        return b"".join(map(self._bytes.__getitem__, token_ids)).decode("utf-8", "replace")
+        return b"".join(self._bytes[i] for i in token_ids).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return a token's bytes in the middle of a text; tags and specials have none."""
@@ -193,26 +177,26 @@ class Vocabulary:
 
     @cached_property
     def topic_forbidden(self) -> frozenset[int]:
-        """Ids that cannot stand in a topic.
+        """Ids of tokens that cannot stand in a topic.
 
-        Special and added tokens, tokens of no text, of ``"``, ``<``, ``>``, ``&`` or a line
-        break, and tokens that are a part of a character: a topic could end inside it.
+        They are special or added, hold no text, ``"``, ``<``, ``>``, ``&`` or a line break, or are
+        a part of a character: a topic could end inside it.
         """
-        texts = enumerate(map(self._whole_text, range(self.num_tokens)))
-        plain = (i for i, text in texts if text and _BREAKS_A_TOPIC.isdisjoint(text))
+        plain = (i for i, text in self._whole_texts if _BREAKS_A_TOPIC.isdisjoint(text))
         return frozenset(range(self.num_tokens)) - (frozenset(plain) - self._added_ids)
 
     @cached_property
     def non_space(self) -> frozenset[int]:
         """Ids of tokens that hold a character other than white space."""
-        texts = enumerate(map(self._whole_text, range(self.num_tokens)))
-        return frozenset(i for i, text in texts if text and not text.isspace())
+        return frozenset(i for i, text in self._whole_texts if not text.isspace())
 
-    def _whole_text(self, token_id: int) -> str | None:
-        try:
-            return self._bytes[token_id].decode()
-        except UnicodeDecodeError:
-            return None
+    @property
+    def _whole_texts(self) -> Iterator[tuple[int, str]]:
+        """Each token of whole characters, with its text."""
+        for token_id in range(self.num_tokens):
+            with suppress(UnicodeDecodeError):
+                if text := self._bytes[token_id].decode():
+                    yield token_id, text
 
     def _check_words(self, backend: Tokenizer) -> None:
         """Refuse a tokenizer whose tokens do not read as its own decoder reads them together."""
@@ -242,63 +226,3 @@ class Vocabulary:
 def _with_parts(message: Mapping[str, str]) -> dict[str, object]:
     content = message.get("content")
     return {**message, "content": [{"type": "text", "text": content}]}
-
-
-class _Copies:
-    """Makes the two copies of a tokenizer, which share one model.
-
-    The model is the tokenizer's own, or a rebuilt one if its own could match a forbidden token.
-    """
-
-    def __init__(
-        self, backend: Tokenizer, tag_ids: frozenset[int], special_ids: frozenset[int]
-    ) -> None:
-        self.data: tag_free.Json = json.loads(backend.to_str())
-        added = backend.get_added_tokens_decoder()
-        special = {i: token for i, token in added.items() if i in special_ids - tag_ids}
-        ordinary = {i: token for i, token in added.items() if i not in tag_ids | special_ids}
-        self._tag_ids = tag_ids
-        gone = {*PIECES, *(added[token_id].content for token_id in special_ids)}
-        rebuilt = tag_free.without_tokens(self.data["model"], gone, tag_ids)
-        if rebuilt is None:
-            self._model = backend.model
-            self._ids = list(range(backend.get_vocab_size(with_added_tokens=False)))
-        else:
-            alone = {**tag_free.stages(self.data), "model": rebuilt.model}
-            self._model = Tokenizer.from_str(json.dumps(alone, ensure_ascii=False)).model
-            self._ids = rebuilt.original_ids
-        self.prompts = self._copy(self.data, special | ordinary)
-        self.texts = self._copy(tag_free.as_middle_of_text(self.data), ordinary)
-
-    def _copy(self, data: tag_free.Json, added: Mapping[int, AddedToken]) -> _Encoder:
-        copy = Tokenizer.from_str(json.dumps(tag_free.stages(data)))
-        copy.model = self._model
-        copy.add_tokens(list(added.values()))
-        # The copy numbers added tokens as it likes; the model's tokens have no gaps between them.
-        original = {token.content: token_id for token_id, token in added.items()}
-        copied = copy.get_added_tokens_decoder()
-        ids = dict(enumerate(self._ids)) | {i: original[t.content] for i, t in copied.items()}
-        # Without the tags' own ids a mistake above would be a KeyError, never a fork.
-        return _Encoder(copy, {i: kept for i, kept in ids.items() if kept not in self._tag_ids})
-
-
-class _Encoder:
-    """A tag-free copy of a tokenizer that gives the ids of the original."""
-
-    def __init__(self, copy: Tokenizer, original_ids: Mapping[int, int]) -> None:
-        self._copy = copy
-        self._original_ids = original_ids
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, no begin-of-text before it."""
-        try:
-            encoding = self._copy.encode(text, add_special_tokens=False)
-        except TypeError as exc:
-            raise RequestError("a text holds half a surrogate pair: it is no Unicode") from exc
-        return [self._original_ids[token_id] for token_id in encoding.ids]
-
-    def prefix(self) -> tuple[int, ...]:
-        """Return the ids before any text, which are the same in the copy."""
-        encoding = self._copy.encode("a", add_special_tokens=True)
-        num_before = (*encoding.special_tokens_mask, 0).index(0)
-        return tuple(encoding.ids[:num_before])

@@ -28,8 +28,7 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.errors import MissingExtraError
 from pasta_lm.language.document import Document
-from pasta_lm.models.dtypes import dtype_name
-from pasta_lm.models.shipped import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE
+from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.prompts import (
     Batch,

@@ -14,7 +14,6 @@ from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
 from pasta_lm.engines.cpu.tracing import CapturedModel, capture
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
-from pasta_lm.models.folder import contiguous
 from tests.architectures import ARCHITECTURES, build, loaded
 
 
@@ -136,7 +135,7 @@ def test_a_captured_model_can_be_saved_and_read_back(architecture: str, tmp_path
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.set_attn_implementation(NAME)
     assert capture(model) is not None
-    model.save_pretrained(tmp_path, state_dict=contiguous(model))
+    model.save_pretrained(tmp_path)
     found = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).state_dict()
     assert found.keys() == before.keys()
     for name, weight in found.items():

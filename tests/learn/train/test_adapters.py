@@ -26,8 +26,7 @@ from pasta_lm.learn.train.learner import Learner, load_learner, save
 from pasta_lm.learn.train.losses import next_token_loss
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.learn.train.sources import Pack
-from pasta_lm.models.adapter import is_adapter, merge_adapter, read_adapter, read_base
-from pasta_lm.models.adapter_base import check_base
+from pasta_lm.models.adapter import check_base, is_adapter, merge_adapter, read_adapter, read_base
 from pasta_lm.models.annotated import write_records
 from pasta_lm.models.folder import read_pasta_config
 from tests.learn.train.recipes import begin, losses, packs, records, sft

@@ -26,7 +26,6 @@ from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
 from pasta_lm.learn.train import pair_packs, preference
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
-from pasta_lm.models.folder import contiguous
 from pasta_lm.strategies.model import Pasta
 from tests.learn.tiny import tiny
 from tests.learn.train.preferences import (
@@ -261,7 +260,7 @@ def test_a_base_is_sampled_with_its_trained_strategy(models: Models, tmp_path: P
 def test_a_base_without_tag_pieces_is_refused(models: Models, tmp_path: Path) -> None:
     folder = tmp_path / "untaught"
     model = tiny("untaught").engine.loaded.model
-    model.save_pretrained(folder, state_dict=contiguous(model))
+    model.save_pretrained(folder)
     byte_level().save_pretrained(folder)
     with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
         train(recipe(str(folder), models.baseline, tmp_path / "out"))

@@ -21,12 +21,10 @@ from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelErro
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
-from pasta_lm.models.export.gguf_file import export_gguf, pre_tokenizer_name
-from pasta_lm.models.export.merged import export_merged
-from pasta_lm.models.export.writing import Export, written_whole
+from pasta_lm.models.export import Export, export_merged, written_whole
+from pasta_lm.models.export_gguf import export_gguf, pre_tokenizer_name
 from pasta_lm.models.folder import save_model_folder
-from pasta_lm.models.load import load_pretrained
-from pasta_lm.models.settings import DTYPES
+from pasta_lm.models.load import DTYPES, load_pretrained
 from tests.adapters import a_base_folder, an_adapter
 from tests.architectures import ARCHITECTURES, NUM_PADDED_ROWS, build
 from tests.small_tokenizers import FAMILIES, add_markers, byte_level

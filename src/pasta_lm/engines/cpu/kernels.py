@@ -31,7 +31,7 @@ from torch import Tensor
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, MAX_FLOAT8_ROWS, EightBits, dequantise
 from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear, HugePages
-from pasta_lm.models.cache_folder import remembered
+from pasta_lm.machine import remembered
 
 if TYPE_CHECKING:
     from pasta_lm.engines.gpu.float8 import Float8Linear

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pasta_lm.models.cache_folder import cache_folder
+from pasta_lm.machine import cache_folder
 
 logger = logging.getLogger(__name__)
 

@@ -47,9 +47,8 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.checkpoint import read_tokenizer
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import load_pretrained
-from pasta_lm.models.pieces import add_pieces
-from pasta_lm.models.settings import DTYPES, eos_ids, last_position, tag_pieces
+from pasta_lm.models.load import DTYPES, eos_ids, last_position, load_pretrained
+from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
 EIGHT_BITS = {kind.name: kind for kind in (INT8, FLOAT8)}

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from pasta_lm.engines.local.attention import NAME, LayerCall, additive, attend, in_window, register
 from pasta_lm.errors import PastaError, UnsupportedModelError
-from pasta_lm.models.settings import last_position, rope_parameters
+from pasta_lm.models.load import last_position, rope_parameters
 
 TOLERANCE = 1e-3  # largest difference of logits, float32, at which a model still counts as exact
 MAX_TESTED_PARAMETERS = 300_000_000  # larger models are tested at tiny width instead

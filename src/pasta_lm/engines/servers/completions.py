@@ -37,7 +37,7 @@ from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import load_without_weights
+from pasta_lm.models.load import last_position, load_without_weights
 from pasta_lm.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def read_served(source: str | Path) -> ServedModel:
         vocabulary=pretrained.vocabulary,
         eos_ids=pretrained.eos_ids,
         name=pretrained.name,
-        max_position=pretrained.last_position,
+        max_position=last_position(pretrained.model),
         positions=config.positions if config else PositionStrategy.PREDICT,
         join=config.join if config else Join.SHARED,
         trained_strategy=config.trained_strategy if config else PASTA,

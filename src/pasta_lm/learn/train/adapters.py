@@ -19,14 +19,17 @@ from pasta_lm.learn.train.learner import MODEL_FOLDER, Learner, check_finite, wr
 from pasta_lm.models.adapter import (
     Adapter,
     BaseReference,
+    check_base,
     is_adapter,
     merge_adapter,
+    place_of,
     read_adapter,
     read_base,
+    reference_to,
     save_adapter,
 )
-from pasta_lm.models.adapter_base import check_base, place_of, reference_to, token_matrices
 from pasta_lm.models.folder import PastaConfig
+from pasta_lm.models.pieces import token_matrices
 
 if TYPE_CHECKING:
     from peft import PeftModel

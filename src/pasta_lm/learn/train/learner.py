@@ -31,11 +31,9 @@ from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
 from pasta_lm.learn.train.sources import Encode
-from pasta_lm.models.adapter_base import token_matrices
 from pasta_lm.models.folder import read_pasta_config, save_model_folder
-from pasta_lm.models.load import load_pretrained
-from pasta_lm.models.pieces import add_pieces
-from pasta_lm.models.settings import last_position, tag_pieces
+from pasta_lm.models.load import last_position, load_pretrained
+from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot

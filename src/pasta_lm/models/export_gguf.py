@@ -21,15 +21,10 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.errors import UnsupportedModelError, UsageError
-from pasta_lm.models.export.writing import (
-    Export,
-    num_token_rows,
-    read_exportable,
-    refuse_existing,
-    written_whole,
-)
-from pasta_lm.models.gguf_weights import SUFFIX
+from pasta_lm.models.checkpoint import SUFFIX
+from pasta_lm.models.export import Export, read_exportable, refuse_existing, written_whole
 from pasta_lm.models.load import Pretrained
+from pasta_lm.models.pieces import num_token_rows
 
 GGUF_DTYPES = {
     "float32": (Type.F32, LlamaFileType.ALL_F32),
@@ -60,9 +55,9 @@ _LOOKS_WORDS_UP = {"llama-bpe"}  # whole words before any merge: ignore_merges
 def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Export:
     """Write a GGUF file, complete or not at all.
 
-    Matrices have the dtype; vectors stay float32, as llama.cpp wants them. A matrix whose rows do
-    not divide into blocks of q8_0 is float16. The tag pieces are tokens of type CONTROL. The record
-    of the training, ``pasta_config.json``, is the JSON text ``pasta.config``.
+    Matrices have the dtype (float16 where rows do not divide into blocks of q8_0); vectors are
+    float32, as llama.cpp wants them. The tag pieces are tokens of type CONTROL; ``pasta.config`` is
+    the record of the training, as JSON text.
     """
     if dtype not in GGUF_DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(GGUF_DTYPES)}")
@@ -70,10 +65,10 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
         raise UsageError(f"{out} does not end in {SUFFIX}", hint=f"name it {out.name}{SUFFIX}")
     refuse_existing(out)
     pretrained = read_exportable(source, torch.float32)
-    check_supported(pretrained.model)
+    _check_supported(pretrained.model)
     kind, file_type = GGUF_DTYPES[dtype]
     tensors = list(_tensors(pretrained.model, kind))
-    num_bytes = sum(_num_bytes(tensor.shape, stored) for _, tensor, stored in tensors)
+    num_bytes = sum(_num_bytes(values.shape, stored) for _, values, stored in tensors)
     with written_whole(out, num_bytes) as part:
         writer = gguf.GGUFWriter(part, str(pretrained.model.config.model_type))
         try:
@@ -88,7 +83,7 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
 # --- what is supported
 
 
-def check_supported(model: PreTrainedModel) -> None:
+def _check_supported(model: PreTrainedModel) -> None:
     """Check that llama.cpp would compute the same as transformers."""
     config: Any = model.config
     if config.model_type not in ARCHITECTURES:

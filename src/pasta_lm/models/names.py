@@ -1,4 +1,4 @@
-"""The models that come with the package, and one that comes with a clone: names and folders."""
+"""Names that a user gives: of the models that come with the package or a clone, and of dtypes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from pasta_lm.errors import ModelNotFoundError
 BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
 BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
 BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
+
+_DTYPES = {"auto": None, "bf16": "bfloat16", "float": "float32", "fp16": "float16"} | {
+    "fp32": "float32",
+    "half": "float16",
+}
 
 
 def builtin_folder(name: str | Path) -> Path:
@@ -30,3 +35,8 @@ def builtin_folder(name: str | Path) -> Path:
 def resolve(source: str | Path) -> str | Path:
     """Return the folder of a model that comes with the package by its name, else the source."""
     return builtin_folder(source) if source in BUILTINS else source
+
+
+def dtype_name(name: str | None) -> str | None:
+    """Return this package's name of a dtype; None: the default of the device."""
+    return name and _DTYPES.get(name, name)

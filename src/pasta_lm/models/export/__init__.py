@@ -1,1 +1,0 @@
-"""Write a model in the formats that stock inference servers load."""
