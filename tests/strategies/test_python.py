@@ -11,8 +11,7 @@ import pytest
 from pasta_lm import Answer, Finished, Pasta, SamplingParams, ThreadStarted
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.errors import RequestError, UsageError
-from pasta_lm.strategies.prompts import Options
-from pasta_lm.strategies.requests import STRATEGIES
+from pasta_lm.strategies.requests import STRATEGIES, Options
 from tests.architectures import loaded
 
 PROMPT = "three tips"

@@ -82,7 +82,7 @@ def test_reading_a_written_skeleton_gives_its_points() -> None:
     blocks = sot.blocks_of(POINTS)
     assert sot.skeleton_of(blocks) == "1. sleep\n2. light\n3. noise"
     found = sot.read_points(sot.skeleton_of(blocks))
-    assert [point.text for point in found] == [block.topic for block in blocks]
+    assert [text for _, text in found] == [block.topic for block in blocks]
     assert sot.skeleton_of(blocks[:1]) == ""
     with pytest.raises(ValueError, match="outside its blocks"):
         sot.blocks_of(Document((Text("So: "), *blocks)))

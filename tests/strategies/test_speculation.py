@@ -14,7 +14,7 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.speculation import DRAFT, LOOKUP, request
+from pasta_lm.strategies.requests import DRAFT, LOOKUP
 from tests.architectures import build, load, loaded
 from tests.fakes.guessers import FunctionGuesser
 
@@ -75,7 +75,7 @@ def test_prompt_lookup_finds_the_tokens_that_followed_the_last_match(
 def test_prompt_lookup_gives_the_sequential_answer(temperature: float, penalty: float) -> None:
     params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=2)
     alone = decoded(sequential.request(PROMPT, params))
-    found = decoded(request(PROMPT, params, PromptLookup(), LOOKUP))
+    found = decoded(sequential.request(PROMPT, params, PromptLookup(), LOOKUP))
     assert said(found) == said(alone)
     assert (found.text, found.finish_reason) == (alone.text, alone.finish_reason)
     assert (found.trace.strategy, found.trace.forward_passes) == (
@@ -101,7 +101,7 @@ def test_correct_guesses_save_passes_and_wrong_guesses_cost_none(name: str, patt
         told = zip(ids[place : place + 5], wrong[place : place + 5], strict=True)
         return [(token + is_wrong) % model.vocab_size for token, is_wrong in told]
 
-    ((found,),) = one.generate([request(prompt, GREEDY, FunctionGuesser(guess), LOOKUP)])
+    ((found,),) = one.generate([sequential.request(prompt, GREEDY, FunctionGuesser(guess), LOOKUP)])
     assert said(found) == said(alone)
     num_passes, num_alone = found.trace.forward_passes, alone.trace.forward_passes
     if pattern == "all":
@@ -125,7 +125,7 @@ def test_limits_and_stop_strings_cut_as_without_guesses() -> None:
         expected = decoded(sequential.request(PROMPT, params))
         guess = knowing(alone, lambda _: True, size=16)
         pool_tokens = len(PROMPT) + params.max_tokens
-        found = decoded(request(PROMPT, params, guess, LOOKUP), pool_tokens=pool_tokens)
+        found = decoded(sequential.request(PROMPT, params, guess, LOOKUP), pool_tokens=pool_tokens)
         assert (found.text, found.finish_reason) == (expected.text, expected.finish_reason)
         assert said(found) == said(expected)
 
@@ -134,7 +134,7 @@ def test_guesses_outside_the_vocabulary_are_not_fed() -> None:
     alone = decoded(sequential.request(PROMPT, GREEDY))
     for wrong in (-1, MODEL.vocabulary.num_tokens, 10**9):
         guesser = FunctionGuesser(lambda _, wrong=wrong: [wrong, 5])  # type: ignore[misc]
-        found = decoded(request(PROMPT, GREEDY, guesser, LOOKUP))
+        found = decoded(sequential.request(PROMPT, GREEDY, guesser, LOOKUP))
         assert said(found) == said(alone)
 
 
@@ -142,7 +142,7 @@ def test_guesses_outside_the_vocabulary_are_not_fed() -> None:
 def test_samples_of_one_prompt_may_be_guessed_together(temperature: float) -> None:
     params = replace(GREEDY, temperature=temperature, n=3)
     alone = engine().generate([sequential.request(PROMPT, params)])[0]
-    found = engine().generate([request(PROMPT, params, PromptLookup(), LOOKUP)])[0]
+    found = engine().generate([sequential.request(PROMPT, params, PromptLookup(), LOOKUP)])[0]
     assert [said(one) for one in found] == [said(one) for one in alone]
 
 
@@ -155,7 +155,7 @@ def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool) -> None
     guess = DraftModel(draft, max_guesses=3)
     for prompt in (PROMPT, PROMPT[:6], PROMPT):
         alone = decoded(sequential.request(prompt, GREEDY))
-        found = decoded(request(prompt, GREEDY, guess, DRAFT))
+        found = decoded(sequential.request(prompt, GREEDY, guess, DRAFT))
         assert said(found) == said(alone)
         if same:  # it is never wrong
             assert found.trace.forward_passes <= -(-alone.trace.forward_passes // 4) + 1
@@ -171,4 +171,4 @@ def test_a_draft_model_is_fed_only_new_tokens_and_guesses_greedily() -> None:
 
 def test_a_draft_model_of_another_tokenizer_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot guess"):
-        engine().submit(request(PROMPT, GREEDY, DraftModel(loaded("gemma")), DRAFT))
+        engine().submit(sequential.request(PROMPT, GREEDY, DraftModel(loaded("gemma")), DRAFT))

@@ -39,8 +39,13 @@ from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
-from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, STRATEGIES
-from pasta_lm.strategies.speculation import DRAFT, PASTA_DRAFT
+from pasta_lm.strategies.requests import (
+    DRAFT,
+    DRAFTED,
+    EXACT_SEQUENTIAL,
+    PASTA_DRAFT,
+    STRATEGIES,
+)
 
 Figures = dict[str, Any]
 
@@ -83,7 +88,7 @@ class TaskSettings:
         """Validate values before a model is loaded."""
         for name in self.strategies:
             check_choice("strategies", name, STRATEGIES)
-        if (self.draft is not None) is not bool({DRAFT, PASTA_DRAFT} & {*self.strategies}):
+        if (self.draft is not None) is not bool({*DRAFTED} & {*self.strategies}):
             raise UsageError(f"draft and the strategy {DRAFT} go together")
         for key, value in (("split", self.split), ("wordings", self.wordings or self.split)):
             check_choice(key, value, [one.value for one in Split])

@@ -1,1 +1,8 @@
 """Ways to answer a prompt, one file each; all use one engine and one kind of trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+Prompt = str | Sequence[Mapping[str, str]]
+"""A text is the user's message; messages have ``role`` and ``content``."""

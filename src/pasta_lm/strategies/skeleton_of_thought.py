@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.tags import bounded_topic
 from pasta_lm.models.encoded import EncodedDocument
-from pasta_lm.strategies.prompts import Prompt
+from pasta_lm.strategies import Prompt
 
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 NAME = "sot"
 MIN_POINTS = 2  # a single point would decode in one thread, after a skeleton that saves nothing
 MAX_SKELETON_TOKENS = 256  # skeletons are cut here; ten points of five words have about 100 tokens
-
-
 _POINT = re.compile(r"^[ \t]*(\d+)[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
 
@@ -39,7 +37,6 @@ _POINT = re.compile(r"^[ \t]*(\d+)[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 class Wording:
     """The text around a prompt, a skeleton and its points."""
 
-    version: str  # its name in records of runs; every change of a text gets a new one
     question: str  # the user's message, with the prompt as {question}
     lead: str  # the beginning of the skeleton: given, not decoded
     point: str  # the prompt of one point, with its {number} and {point}
@@ -48,16 +45,10 @@ class Wording:
 
 
 # For a model that was trained on skeletons and their points.
-FINETUNED = Wording(
-    version="finetuned-1",
-    question="{question}",
-    lead="Skeleton:\n",
-    point="\nPoint {number}: {point}\n",
-)
+FINETUNED = Wording("{question}", lead="Skeleton:\n", point="\nPoint {number}: {point}\n")
 
 # For an instruction-tuned model: the paper's two-shot prompt.
 PROMPTED = Wording(
-    version="prompted-1",
     question="""\
 You are an organizer who gives only the skeleton of an answer, not its full content. Give the \
 skeleton as a list of points, numbered 1., 2., 3. and so on. No point is a full sentence: each is \
@@ -92,13 +83,6 @@ short sentences, and do not go on to the next point.""",
 )
 
 
-class Point(NamedTuple):
-    """One point of a skeleton."""
-
-    number: int
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class Stages:
     """Both stages of one prompt as token ids."""
@@ -112,8 +96,15 @@ class Stages:
     def of(cls, prompt: Prompt, vocabulary: Vocabulary, wording: Wording) -> Stages:
         """Return the stages of a prompt."""
         alone = vocabulary.encode_prompt(prompt)
-        question = vocabulary.encode_prompt(_question(prompt, wording))
-        whole = (*question, *vocabulary.encode_text(wording.lead))
+        asking = wording.question.format
+        question: Prompt
+        if isinstance(prompt, str):
+            question = asking(question=prompt)
+        else:  # of several messages, the last is the question
+            last = prompt[-1]
+            question = [*prompt[:-1], {**last, "content": asking(question=last["content"])}]
+        question_ids = vocabulary.encode_prompt(question)
+        whole = (*question_ids, *vocabulary.encode_text(wording.lead))
         # The fallback reuses the cache of the tokens with which both prompts begin, except for its
         # own last token, which is fed again: its logits choose the first token of the answer.
         pairs = zip(alone[:-1], whole, strict=False)
@@ -127,31 +118,23 @@ class Stages:
         points = read_points(self._wording.lead + skeleton)  # the lead may hold the first number
         if len(points) < MIN_POINTS:
             return [self.fallback]
-        return [self.start(point, is_first=index == 0) for index, point in enumerate(points)]
+        return [self._start(*point, is_first=index == 0) for index, point in enumerate(points)]
 
-    def start(self, point: Point, *, is_first: bool) -> Start:
-        """Return the start of one point."""
+    def _start(self, number: int, point: str, *, is_first: bool) -> Start:
         vocabulary, wording = self._vocabulary, self._wording
-        prompt = wording.point.format(number=point.number, point=point.text)
-        opening = wording.opening.format(number=point.number, point=point.text)
+        prompt = wording.point.format(number=number, point=point)
+        opening = wording.opening.format(number=number, point=point)
         encode = vocabulary.encode_reply if wording.is_turn else vocabulary.encode_text
         prefix = (*encode(prompt), *vocabulary.encode_text(opening))
         # Given points stand on lines of their own; a trained model decodes its line breaks itself.
         text = opening if is_first or not opening else f"\n{opening}"
-        return Start(prefix=prefix, topic=bounded_topic(point.text), text=text)
+        return Start(prefix=prefix, topic=bounded_topic(point), text=text)
 
 
 def request(
-    prompt: Prompt,
-    vocabulary: Vocabulary,
-    params: SamplingParams,
-    *,
-    wording: Wording = FINETUNED,
+    prompt: Prompt, vocabulary: Vocabulary, params: SamplingParams, *, wording: Wording = FINETUNED
 ) -> Request:
-    """Return the request for a prompt.
-
-    ``params.max_tokens`` also counts the skeleton and the prompts of its points.
-    """
+    """Return the request for a prompt; max_tokens includes skeleton and prompts of points."""
     stages = Stages.of(prompt, vocabulary, wording)
     return Request(
         prompt=stages.prompt,
@@ -166,11 +149,7 @@ def request(
 def replay(
     prompt: Prompt, document: Document, vocabulary: Vocabulary, params: SamplingParams
 ) -> Request:
-    """Return the request that decodes a given answer; each of its blocks is a point.
-
-    Raises:
-        ValueError: the answer has text or syncs outside its blocks.
-    """
+    """Return the request that decodes a given answer; errors as those of ``blocks_of``."""
     blocks = blocks_of(document)
     forced = EncodedDocument(
         main=tuple(vocabulary.encode_text(skeleton_of(blocks))),
@@ -179,21 +158,17 @@ def replay(
     return replace(request(prompt, vocabulary, params), forced=forced)
 
 
-def read_points(skeleton: str) -> list[Point]:
+def read_points(skeleton: str) -> list[tuple[int, str]]:
     """Return the numbered lines of a skeleton; of lines with the same number the first."""
-    points: dict[int, Point] = {}
+    points: dict[int, str] = {}
     for number, text in _POINT.findall(skeleton):
         # A model may repeat its list until it is cut; each point is to be expanded once.
-        points.setdefault(int(number), Point(int(number), text))
-    return list(points.values())
+        points.setdefault(int(number), text)
+    return list(points.items())
 
 
 def blocks_of(document: Document) -> tuple[Block, ...]:
-    """Return the blocks of an answer that consists of points alone.
-
-    Raises:
-        ValueError: the answer has text or syncs outside its blocks.
-    """
+    """Return the blocks of an answer by points; a ``ValueError`` if anything stands outside."""
     blocks = tuple(item for item in document.items if isinstance(item, Block))
     if len(blocks) < len(document.items):
         raise ValueError("an answer by points has text or syncs outside its blocks")
@@ -205,11 +180,3 @@ def skeleton_of(blocks: Sequence[Block]) -> str:
     if len(blocks) < MIN_POINTS:
         return ""  # ends the skeleton at once, and the sequential answer begins
     return "\n".join(f"{number}. {block.topic}" for number, block in enumerate(blocks, start=1))
-
-
-def _question(prompt: Prompt, wording: Wording) -> Prompt:
-    """Return the prompt that asks for a skeleton; of several messages, the last is the question."""
-    if isinstance(prompt, str):
-        return wording.question.format(question=prompt)
-    last = prompt[-1]
-    return [*prompt[:-1], {**last, "content": wording.question.format(question=last["content"])}]
