@@ -13,7 +13,8 @@ from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEven
 from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.language.document import Document
-from pasta_lm.serve.backends import Events, Messages, Prompt, Threads, TokenIds
+from pasta_lm.serve.backends import Events, Threads
+from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.replay import bounded
 from pasta_lm.strategies.requests import STRATEGIES
@@ -44,7 +45,7 @@ class ScriptedBackend:
         """Return the number of words, the tokens of a script."""
         return len(words(text))
 
-    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
+    def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request; the prompt's words are counted and change nothing."""
         if prompt.strategy not in STRATEGIES:
             names = ", ".join(STRATEGIES)
@@ -60,7 +61,7 @@ class ScriptedBackend:
         return replace(request, prompt=ids or request.prompt, forks=forks, strategy=prompt.strategy)
 
     def prepare_replay(
-        self, prompt: Prompt, document: Document, max_threads: int | None
+        self, prompt: ClientPrompt, document: Document, max_threads: int | None
     ) -> Request:
         """Return the request that decodes a given answer instead of the script."""
         has_tags = document.blocks or document.num_syncs
@@ -169,5 +170,5 @@ class PoisonedEngine(ScriptedEngine):
             yield events
 
 
-def _text(content: str | Messages) -> str:
+def _text(content: str | Turns) -> str:
     return content if isinstance(content, str) else "\n\n".join(turn["content"] for turn in content)

@@ -8,7 +8,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.interpreter import Kind, Role, Trace
 from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, SYNC, closing_piece
-from pasta_lm.view.perfetto import to_perfetto
+from pasta_lm.view.layout import to_perfetto
 
 
 @pytest.fixture

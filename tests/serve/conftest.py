@@ -18,8 +18,7 @@ from fastapi import FastAPI
 
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
-from pasta_lm.serve.app import create_app
-from pasta_lm.serve.server import Server, make_server
+from pasta_lm.serve.app import Server, create_app
 from pasta_lm.serve.settings import Queue, ServeRecipe
 from tests.fakes.scripted_backend import HeldBackend, PoisonedEngine, ScriptedBackend
 
@@ -122,7 +121,7 @@ def text_of(pieces: list[dict[str, Any]], sample: int = 0) -> str:
 @contextmanager
 def serving(app: FastAPI) -> Iterator[tuple[Server, str]]:
     """Run uvicorn on a free port of loopback, and yield it with its address."""
-    server = make_server(app)
+    server = Server(app)
     place = socket.create_server(("127.0.0.1", 0))
     port = place.getsockname()[1]
     started = threading.Event()

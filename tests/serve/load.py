@@ -22,10 +22,10 @@ from pasta_lm.engines.response import Response
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
-from pasta_lm.serve.backends import Events, Prompt
-from pasta_lm.serve.engine_loop import Job
+from pasta_lm.serve.backends import Events
+from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.replies import Reply
-from pasta_lm.serve.streams import EventStream, ResponseStream
+from pasta_lm.serve.streams import EventStream, Job, ResponseStream
 from tests.fakes.scripted_backend import ScriptedBackend
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
@@ -52,7 +52,7 @@ class ByPrompt(ScriptedBackend):
         self.may_step = threading.Event()
         self._engines: dict[tuple[int, ...], ScriptedEngine] = {}
 
-    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
+    def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         request = super().prepare(prompt, params)
         content = prompt.content
         text = content if isinstance(content, str) else str(content[-1]["content"])  # type: ignore[index]

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from pasta_lm.errors import UsageError
 from pasta_lm.recipe import read_recipe
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.body import parse_json
-from pasta_lm.serve.protocol import ChatRequest, CompletionRequest
+from pasta_lm.serve.guard import parse_json
+from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
 from pasta_lm.serve.replay import ReplayRequest
 from pasta_lm.serve.settings import Bounds, ServeRecipe, check_exposure, is_loopback
 from tests.serve.conftest import CHAT, ask, client_of, run, scripted
@@ -329,7 +329,11 @@ def test_no_value_of_any_field_is_an_error_of_the_server() -> None:
     ],
 )
 def test_a_long_list_ends_at_its_first_wrong_element(path: str, body: Any) -> None:
-    model = {PATH: ChatRequest, "/v1/completions": CompletionRequest, "/v1/replay": ReplayRequest}
+    model = {
+        PATH: ChatCompletionRequest,
+        "/v1/completions": CompletionRequest,
+        "/v1/replay": ReplayRequest,
+    }
     with pytest.raises(ValidationError) as raised:
         model[path].model_validate(body)
     assert raised.value.error_count() < 10

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
-from pasta_lm.serve.engine_loop import Load
-from pasta_lm.serve.metrics import Metrics
+from pasta_lm.serve.metrics import Load, Metrics
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "docs" / "grafana.json").read_text(encoding="utf-8")
@@ -20,11 +20,7 @@ PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"]}
 
 
 def families() -> list[Metric]:
-    metrics = Metrics("model")
-    metrics.watch(Load)
-    metrics.failed("length")
-    metrics._success.labels("model", "stop")
-    return [one for one in metrics.registry.collect() if one.name.startswith("pasta:")]
+    return list(text_string_to_metric_families(Metrics("model", Load).text().decode()))
 
 
 def series() -> set[str]:

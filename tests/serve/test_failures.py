@@ -13,11 +13,11 @@ import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
-from pasta_lm.serve.api_error import ApiError
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Events, Prompt
+from pasta_lm.serve.backends import Events
 from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
 from pasta_lm.serve.guard import JsonLines
+from pasta_lm.serve.protocol import ApiError, ClientPrompt
 from pasta_lm.serve.settings import Queue
 from pasta_lm.serve.streams import EventStream
 from tests.fakes.scripted_backend import HangingBackend, ScriptedBackend
@@ -293,7 +293,9 @@ def test_the_steps_that_wait_for_a_slow_reader_are_bounded() -> None:
         app = create_app(scripted(), recipe(unread_steps=3))
         async with client_of(app):
             service = app.state.service
-            stream = service.engine.submit([service.backend.prepare(Prompt("a"), SamplingParams())])
+            stream = service.engine.submit(
+                [service.backend.prepare(ClientPrompt("a"), SamplingParams())]
+            )
             await settle(lambda: stream.num_unread and is_idle(app))  # all has been written
             assert stream.num_unread <= 4
             with pytest.raises(ApiError, match="too slow"):

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.engine_loop import Load
+from pasta_lm.serve.metrics import Load
 from pasta_lm.serve.settings import Queue, ServeRecipe
 from tests.serve.conftest import CHAT, LIMIT_S, TEXT, run, scripted, serving, text_of
 from tests.serve.conftest import streamed as pieces_of

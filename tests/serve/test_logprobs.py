@@ -12,7 +12,7 @@ import torch
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import TorchBackend
+from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import LIMIT_S, post, serving, streamed
@@ -58,7 +58,7 @@ def test_the_tokens_are_those_of_the_text_in_reading_order(
 ) -> None:
     asked = chat("hello", n=1, logprobs=True, top_logprobs=2, pasta={"strategy": strategy})
     asked |= changes
-    choice = post(PATH, asked, app=create_app(TorchBackend(model(), "tiny"))).json()["choices"][0]
+    choice = post(PATH, asked, app=create_app(LocalBackend(model(), "tiny"))).json()["choices"][0]
     content = choice["logprobs"]["content"]
     assert content
     text = b"".join(bytes(one["bytes"]) for one in content).decode("utf-8", "replace")
@@ -68,7 +68,7 @@ def test_the_tokens_are_those_of_the_text_in_reading_order(
         best, second = one["top_logprobs"]
         assert one["logprob"] <= best["logprob"] >= second["logprob"]
     pieces = streamed(
-        post(PATH, {**asked, "stream": True}, app=create_app(TorchBackend(model(), "tiny")))
+        post(PATH, {**asked, "stream": True}, app=create_app(LocalBackend(model(), "tiny")))
     )
     assert [p for p in pieces if p["choices"][0]["logprobs"]][0]["choices"][0]["logprobs"] == (
         choice["logprobs"]
@@ -77,7 +77,7 @@ def test_the_tokens_are_those_of_the_text_in_reading_order(
 
 def test_a_completion_has_offsets() -> None:
     asked = {"prompt": "Once", "max_tokens": 30, "seed": 3, "temperature": 1.0, "logprobs": 2}
-    choice = post("/v1/completions", asked, app=create_app(TorchBackend(model(), "tiny"))).json()[
+    choice = post("/v1/completions", asked, app=create_app(LocalBackend(model(), "tiny"))).json()[
         "choices"
     ][0]
     found = choice["logprobs"]
@@ -87,7 +87,7 @@ def test_a_completion_has_offsets() -> None:
 
 
 def test_openai_s_package_reads_them() -> None:
-    with serving(create_app(TorchBackend(model(), "tiny"))) as (_, url):
+    with serving(create_app(LocalBackend(model(), "tiny"))) as (_, url):
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
         messages: Any = [{"role": "user", "content": "hello"}]
         answer = client.chat.completions.create(

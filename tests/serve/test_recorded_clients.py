@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pasta_lm.serve.api_error import ApiError
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.protocol import NEUTRAL, NOT_SHOWN, ChatRequest
+from pasta_lm.serve.protocol import NEUTRAL, NOT_SHOWN, ApiError, ChatCompletionRequest
 from pasta_lm.serve.settings import Bounds
 from tests.serve.conftest import CHAT, TEXT, ask, post, scripted, streamed, text_of
 
@@ -86,20 +85,20 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=4,
 )
-KNOWN = {*ChatRequest.model_fields, *NEUTRAL, *NOT_SHOWN}
+KNOWN = {*ChatCompletionRequest.model_fields, *NEUTRAL, *NOT_SHOWN}
 
 
 @given(name=st.text(max_size=20).filter(lambda name: name not in KNOWN), value=JSON_VALUES)
 def test_a_field_that_nobody_knows_changes_nothing(name: str, value: Any) -> None:
-    found = ChatRequest.model_validate({**CHAT, "seed": 3, name: value})
-    assert found.params(Bounds()) == ChatRequest.model_validate({**CHAT, "seed": 3}).params(
-        Bounds()
-    )
+    found = ChatCompletionRequest.model_validate({**CHAT, "seed": 3, name: value})
+    assert found.params(Bounds()) == ChatCompletionRequest.model_validate(
+        {**CHAT, "seed": 3}
+    ).params(Bounds())
 
 
 @given(name=st.sampled_from(sorted(NEUTRAL)), value=JSON_VALUES | st.floats(0.5, 0.9))
 def test_a_field_that_would_change_the_answer_is_refused_by_its_name(name: str, value: Any) -> None:
-    asked = ChatRequest.model_validate({**CHAT, name: value})
+    asked = ChatCompletionRequest.model_validate({**CHAT, name: value})
     if value is None or value in NEUTRAL[name]:
         asked.params(Bounds())
     else:
@@ -110,11 +109,11 @@ def test_a_field_that_would_change_the_answer_is_refused_by_its_name(name: str, 
         assert name in refused.value.message
 
 
-@pytest.mark.parametrize("name", sorted({*ChatRequest.model_fields} - {"messages"}))
+@pytest.mark.parametrize("name", sorted({*ChatCompletionRequest.model_fields} - {"messages"}))
 def test_null_asks_for_nothing(name: str) -> None:
-    plain = ChatRequest.model_validate({**CHAT, "seed": 3})
+    plain = ChatCompletionRequest.model_validate({**CHAT, "seed": 3})
     try:
-        found = ChatRequest.model_validate({**CHAT, "seed": 3, name: None})
+        found = ChatCompletionRequest.model_validate({**CHAT, "seed": 3, name: None})
     except ValidationError as error:
         raise AssertionError(f"{name} may not be null") from error
     if name != "seed":

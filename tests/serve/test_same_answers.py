@@ -15,7 +15,8 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.language.document import Document, parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import LocalBackend, Prompt
+from pasta_lm.serve.backends import LocalBackend
+from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import build, load
 from tests.serve.conftest import client_of, run, streamed
@@ -103,7 +104,7 @@ class Given(LocalBackend):
         super().__init__(own, "tiny")
         self.forced = own.engine.loaded.vocabulary.encode_document(document)
 
-    def prepare(self, prompt: Prompt, params: SamplingParams) -> Any:
+    def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Any:
         return replace(super().prepare(prompt, params), forced=self.forced)
 
 
@@ -150,7 +151,7 @@ def test_earlier_turns_go_through_the_chat_template_as_text() -> None:
     ]
     own = model("qwen2")
     vocabulary = own.engine.loaded.vocabulary
-    ids = LocalBackend(own, "tiny").prepare(Prompt(turns), SamplingParams()).prompt
+    ids = LocalBackend(own, "tiny").prepare(ClientPrompt(turns), SamplingParams()).prompt
     assert list(ids) == vocabulary.encode_prompt(turns)
     assert not set(ids) & set(vocabulary.piece_ids.values())
     shown = vocabulary.text(ids)

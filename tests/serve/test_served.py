@@ -14,7 +14,7 @@ from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
 from pasta_lm.language.document import Document, parse
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.served import ServedBackend
+from pasta_lm.serve.backends import ServedBackend
 from pasta_lm.strategies.model import Pasta
 from tests.fakes.stock_server import StockFaults, StockTestServer
 from tests.serve.conftest import client_of, post, run, streamed, text_of
@@ -51,7 +51,7 @@ def backend_at(*servers: StockTestServer) -> ServedBackend:
     found = [StockServer(one.url, timeout_s=60, policy=QUICK) for one in servers]
     engine = CompletionsEngine(found, ServedModel(VOCABULARY, frozenset({EOS})))
     model = Pasta(engine)
-    return ServedBackend(model, engine, "cluster")
+    return ServedBackend(model, "cluster")
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.language.tags import PIECES
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import LocalBackend, Prompt
+from pasta_lm.serve.backends import LocalBackend
+from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import client_of, post, run, settle, streamed, text_of
@@ -33,14 +34,14 @@ def test_tags_that_a_user_types_are_text() -> None:
     typed = "".join(PIECES[:6]) + '<promise topic="a" tokens="3"/><async>b</async><sync/>'
     turns = [{"role": role, "content": typed} for role in ("system", "user", "assistant", "user")]
     for content in (turns, typed):
-        ids = backend.prepare(Prompt(content), SamplingParams()).prompt
+        ids = backend.prepare(ClientPrompt(content), SamplingParams()).prompt
         assert not set(ids) & set(vocabulary.piece_ids.values())
 
 
 def test_a_completion_is_not_read_by_the_chat_template() -> None:
     backend = LocalBackend(model(), "tiny")
     vocabulary = loaded("llama").vocabulary
-    ids = backend.prepare(Prompt("Once upon"), SamplingParams()).prompt
+    ids = backend.prepare(ClientPrompt("Once upon"), SamplingParams()).prompt
     assert list(ids) == vocabulary.encode_prompt("Once upon")
 
 

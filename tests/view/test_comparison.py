@@ -8,7 +8,7 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language import parse
-from pasta_lm.view.comparison import comparison_key, cut_at, speed_figures
+from pasta_lm.view.run_data import comparison_key, cut_at, speed_figures
 from tests.serve.runs import FLAT, NESTED, answered, sequential
 
 ENGINE = ScriptedEngine(parse(FLAT, "annotator"))

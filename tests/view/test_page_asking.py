@@ -18,7 +18,8 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Events, Prompt
+from pasta_lm.serve.backends import Events
+from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
 from tests.fakes.scripted_backend import ScriptedBackend
@@ -67,7 +68,7 @@ class Watched:
             self.bodies.append(sent.post_data_json)
 
     def ask(self, question: str = QUESTION) -> None:
-        self.page.get_by_label("Prompt").fill(question)
+        self.page.get_by_label("ClientPrompt").fill(question)
         self.page.get_by_role("button", name="Ask").click()
 
     def wait(self) -> None:
@@ -159,7 +160,7 @@ def test_strategies_of_which_the_model_is_not_capable_are_not_offered(browser: A
 
 def test_enter_asks_and_with_shift_it_begins_a_line(browser: Any) -> None:
     with served(browser, create_app(scripted())) as watched:
-        prompt = watched.page.get_by_label("Prompt")
+        prompt = watched.page.get_by_label("ClientPrompt")
         prompt.fill("One")
         prompt.press("Shift+Enter")
         prompt.press_sequentially("two")
@@ -176,7 +177,7 @@ def test_keys_of_the_replay_are_characters_where_one_writes(browser: Any) -> Non
         watched.wait()
         before = watched.page.locator(".reading").inner_text()
         watched.page.get_by_text("Settings").click()
-        for field, text in {"Temperature": "0.7", "Prompt": "One, two."}.items():
+        for field, text in {"Temperature": "0.7", "ClientPrompt": "One, two."}.items():
             box = watched.page.get_by_label(field)
             box.fill("")
             box.press_sequentially(text)
@@ -277,7 +278,7 @@ def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(bro
         assert "secret" not in kept
         page.reload()
         page.get_by_label("API key").wait_for()
-        expect(page.get_by_label("Prompt")).to_have_value("Do you remember this?")
+        expect(page.get_by_label("ClientPrompt")).to_have_value("Do you remember this?")
         expect(page.get_by_label("Temperature")).to_have_value("0.7")
         expect(page.get_by_label("same text, one thread")).not_to_be_checked()
         expect(page.get_by_label("API key")).to_have_value("")
@@ -289,7 +290,7 @@ def test_the_chat_is_one_click_away_on_the_server_and_not_named_in_a_file(
     with served(browser, create_app(scripted())) as watched:
         watched.page.get_by_role("link", name="Chat").click()
         watched.page.get_by_role("link", name="Compare strategies").click()
-        watched.page.get_by_label("Prompt").wait_for()
+        watched.page.get_by_label("ClientPrompt").wait_for()
     assert (
         opened(page_of([run_data(answered(FLAT).trace, "pasta")])).get_by_role("link").count() == 0
     )
@@ -432,7 +433,7 @@ def test_where_a_limit_cut_a_run_no_speedup_is_shown(browser: Any) -> None:
 
 def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:
     """Return the trace of the script's answer by a strategy."""
-    request = backend.prepare(Prompt(QUESTION, strategy), SamplingParams(max_tokens=1024))
+    request = backend.prepare(ClientPrompt(QUESTION, strategy), SamplingParams(max_tokens=1024))
     (answers,) = ScriptedEngine(DOCUMENT).generate([request])
     return answers[0].trace
 

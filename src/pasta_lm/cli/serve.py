@@ -27,7 +27,7 @@ from pasta_lm.cli.terminal import INTERRUPTED, read_text, say, silence_libraries
 from pasta_lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from pasta_lm.serve.backends import Backend, LocalBackend
+    from pasta_lm.serve.backends import Backend
     from pasta_lm.serve.settings import ServeRecipe
 
 MAX_PORT = 65535
@@ -68,72 +68,73 @@ def serve(
     """
     from pasta_lm import __version__
     from pasta_lm.recipe import read_recipe
-    from pasta_lm.serve.app import create_app
-    from pasta_lm.serve.served import served_backend
-    from pasta_lm.serve.server import address_of, bind, log_as_json, make_server
+    from pasta_lm.serve.app import Server, address_of, bind, create_app, log_as_json
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
     from pasta_lm.strategies.requests import STRATEGIES
 
     require_engine(engine, dialect, allow_inexact=allow_inexact)
-    key = _read_key(api_key)
-    check_exposure(host, key, allows_everyone=allow_unauthenticated)
-    limits, model = _limits_or_model(source, model)
-    recipe = read_recipe(limits, ServeRecipe, changes or ())
-    require_one_of("strategy", recipe.strategy, STRATEGIES)
     if port > MAX_PORT:
         raise UsageError(f"--port is {port}", hint=f"a number from 0 to {MAX_PORT}")
-    place = bind(host, port)
-    silence_libraries()
-    backend: Backend
-    if engine is None:
-        with status("loading the model"):
+    key = read_text(api_key[1:]).strip() if api_key and api_key.startswith("@") else api_key
+    check_exposure(host, key, allows_everyone=allow_unauthenticated)
+    limits = Path(source) if source is not None and source.endswith(".toml") else None
+    if source is not None and limits is None:
+        if model is not None:
+            raise UsageError(f"two models: {source} and --model {model}", hint="give one of them")
+        model = source
+    recipe = read_recipe(limits, ServeRecipe, changes or ())
+    require_one_of("strategy", recipe.strategy, STRATEGIES)
+    with bind(host, port) as place:
+        silence_libraries()
+        if engine is None:
             backend = _local(model, dtype, device, recipe, served_model_name)
-    else:
-        held = require_served(model, dtype=dtype, device=device)
-        name = served_model_name or held
-        backend = served_backend(engine, held, name, dialect=dialect, allow_inexact=allow_inexact)
-    app = create_app(
-        backend,
-        recipe,
-        api_key=key,
-        only_loopback=key is None and is_loopback(host),
-        logs_prompts=log_prompts,
-        version=__version__,
-    )
-    log_as_json()
-    server = make_server(app, lambda: _greet(backend, address_of(place)))
-    server.run([place])
+        else:
+            held = require_served(model, dtype=dtype, device=device)
+            backend = _served(engine, held, served_model_name, dialect, allow_inexact)
+        app = create_app(
+            backend,
+            recipe,
+            api_key=key,
+            only_loopback=key is None and is_loopback(host),
+            logs_prompts=log_prompts,
+            version=__version__,
+        )
+        log_as_json()
+        server = Server(app, lambda: _greet(backend, address_of(place)))
+        server.run([place])
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
     if app.state.service.engine.has_hung:
         os._exit(0)  # a step hangs, and the end of the process would wait for it
 
 
-def _limits_or_model(source: str | None, model: str | None) -> tuple[Path | None, str | None]:
-    if source is not None and source.endswith(".toml"):
-        return Path(source), model
-    if source is not None and model is not None:
-        raise UsageError(f"two models: {source} and --model {model}", hint="give one of them")
-    return None, source or model
-
-
 def _local(
     model: str | None, dtype: str | None, device: str | None, recipe: ServeRecipe, name: str | None
-) -> LocalBackend:
-    """Load a model into the local engine."""
+) -> Backend:
     from pasta_lm.models.names import BUILTIN
     from pasta_lm.serve.backends import LocalBackend
     from pasta_lm.strategies.model import Pasta
 
-    loaded = Pasta.from_pretrained(
-        model or BUILTIN,
-        dtype=dtype,
-        device=device,
-        pool_tokens=recipe.pool_tokens,
-        cache_memory=recipe.cache_memory,
-        shares_prefixes=recipe.shares_prefixes,
-    )
+    with status("loading the model"):
+        loaded = Pasta.from_pretrained(
+            model or BUILTIN,
+            dtype=dtype,
+            device=device,
+            pool_tokens=recipe.pool_tokens,
+            cache_memory=recipe.cache_memory,
+            shares_prefixes=recipe.shares_prefixes,
+        )
     return LocalBackend(loaded, name or str(model or BUILTIN))
+
+
+def _served(
+    addresses: str, model: str, name: str | None, dialect: str | None, allow_inexact: bool
+) -> Backend:
+    from pasta_lm.serve.backends import ServedBackend
+    from pasta_lm.strategies.model import Pasta
+
+    loaded = Pasta.from_servers(addresses, model, dialect=dialect, allow_inexact=allow_inexact)
+    return ServedBackend(loaded, name or model)
 
 
 def _greet(backend: Backend, address: str) -> None:
@@ -147,8 +148,3 @@ def _greet(backend: Backend, address: str) -> None:
     for name, path in (("page", "/"), ("chat", "/chat.html"), ("API", "/v1")):
         say(f"{name:5}{address}{path}")
     say("Ctrl-C ends it")
-
-
-def _read_key(key: str | None) -> str | None:
-    """Return the key, read from a file if it is named so."""
-    return read_text(key[1:]).strip() if key is not None and key.startswith("@") else key

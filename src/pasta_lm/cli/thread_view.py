@@ -23,7 +23,7 @@ from pasta_lm.cli.terminal import GAP, can_animate, console, harmless
 from pasta_lm.engines.request import StreamEvent, Synced, TextDelta, ThreadEnded, ThreadStarted
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, Trace
-from pasta_lm.view.layout import Layout, layout
+from pasta_lm.view.layout import RunLayout, layout
 
 MIN_VIEW_WIDTH = 24
 REFRESH_S = 1 / 20
@@ -204,7 +204,7 @@ def picture(trace: Trace, where: Console) -> Text:
     return text
 
 
-def _cells(places: Layout, thread: int, columns: int, drawn_with: Glyphs) -> Iterator[str]:
+def _cells(places: RunLayout, thread: int, columns: int, drawn_with: Glyphs) -> Iterator[str]:
     """Yield one character for each column; a column stands for one step or several."""
     num_steps, spans = places.num_passes, places.lanes[thread].spans
     fed = {step for span in spans for step in range(span.first, span.stop)}

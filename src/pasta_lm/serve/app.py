@@ -1,14 +1,18 @@
-"""The routes of the server, and how errors leave it."""
+"""The routes of the server, and how errors leave it; uvicorn around them, with one clean end."""
 
 from __future__ import annotations
 
+import logging
 import re
+import socket
+import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import uvicorn
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -20,17 +24,22 @@ from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from pasta_lm.errors import UsageError, cause
 from pasta_lm.serve import replay
-from pasta_lm.serve.api_error import ApiError, bad_request, internal
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.body import StrictRoute
-from pasta_lm.serve.guard import Guard, error_response
-from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
+from pasta_lm.serve.guard import Guard, JsonLines, StrictRoute, error_response
+from pasta_lm.serve.protocol import (
+    ApiError,
+    ChatCompletionRequest,
+    CompletionRequest,
+    bad_request,
+    check_model,
+    internal,
+)
 from pasta_lm.serve.service import Service
 from pasta_lm.serve.settings import ServeRecipe
-from pasta_lm.view.page import page_of
+from pasta_lm.view.page import STATIC, page_of
 
-STATIC = Path(__file__).parents[1] / "view" / "static"
 _IS_KIND = re.compile(r"body|str|int|list\[.*\]|function-.*")
 """Parts of the place of an error that the client did not write: the kind that failed."""
 
@@ -45,13 +54,8 @@ class PageFiles(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return a file; 405 for a route that has other methods."""
         method, place = scope["method"], scope["path"][:200]
-        methods = {
-            name
-            for route in self._routes
-            if route.path_regex.match(scope["path"])
-            for name in route.methods or ()
-        }
-        if methods:
+        matches = [route for route in self._routes if route.path_regex.match(scope["path"])]
+        if methods := {name for route in matches for name in route.methods or ()}:
             allow = ", ".join(sorted(methods))
             message = f"{place} takes {allow}, not {method}"
             raise HTTPException(405, message, headers={"Allow": allow})
@@ -91,12 +95,11 @@ def create_app(
         title="pasta-lm", version=version, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.service, app.state.recipe = service, recipe
-    routers = _routes(service, version), replay.routes(service)
-    for router in routers:
-        app.include_router(router)
+    router = _routes(service, version)
+    replay.add_routes(router, service)
+    app.include_router(router)
     _handle_errors(app)
-    routes = [route for router in routers for route in router.routes]
-    app.mount("/", PageFiles(routes, directory=STATIC, html=True), name="page")
+    app.mount("/", PageFiles(router.routes, directory=STATIC, html=True), name="page")
     app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
     if recipe.cors_origins:  # outside of the guard: a browser asks first, without a key
         app.add_middleware(
@@ -111,18 +114,16 @@ def create_app(
 
 def _routes(service: Service, number: str) -> APIRouter:
     router = APIRouter(route_class=StrictRoute)
-    began = int(time.time())
+    name = service.backend.name
+    about = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "pasta-lm"}
 
     @router.post("/v1/chat/completions")
-    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+    async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         return await service.respond(body, request)
 
     @router.post("/v1/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
         return await service.respond(body, request)
-
-    name = service.backend.name
-    about = {"id": name, "object": "model", "created": began, "owned_by": "pasta-lm"}
 
     @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models")
@@ -147,7 +148,7 @@ def _routes(service: Service, number: str) -> APIRouter:
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(service.engine.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @router.get("/version")
     async def version() -> dict[str, str]:
@@ -177,3 +178,81 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> JSONResponse:
         return error_response(internal("internal_error"))
+
+
+class Server(uvicorn.Server):
+    """Ends in two steps: the first signal drains, the second ends at once."""
+
+    def __init__(self, app: FastAPI, greet: Callable[[], None] = lambda: None) -> None:
+        """Prepare to run an application on bound sockets; ``greet`` is called once it listens."""
+        service: Service = app.state.service
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            # The engine ends requests at its own deadline; this is for those that do not end.
+            timeout_graceful_shutdown=int(service.recipe.queue.drain_s) + 5,
+            timeout_keep_alive=30,
+            lifespan="on",
+            ws="none",  # there are no WebSockets; a request for one is answered as any other
+        )
+        super().__init__(config)
+        self._drain, self._greet = service.engine.drain, greet
+        service.cut_off = self.cut_off
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and tell so."""
+        await super().startup(sockets)
+        if self.started:
+            self._greet()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal; uvicorn's own would raise it again at the end, and not exit with 0."""
+        if self.should_exit:
+            self.force_exit = True
+            return
+        self._drain()
+        self.should_exit = True
+
+    def cut_off(self, scope: Scope) -> None:
+        """Close a request's connection; bytes that wait to be sent would otherwise keep it open."""
+        for connection in list(self.server_state.connections):
+            peer = connection.transport.get_extra_info("peername")
+            if peer and tuple(peer[:2]) == tuple(scope.get("client") or ()):
+                connection.transport.abort()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound and does not listen yet: a model takes a while to load.
+
+    Raises:
+        UsageError: the address is taken, or is none of this machine.
+    """
+    place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind((host.strip("[]"), port))
+    except OSError as error:
+        place.close()
+        hint = "--port N takes another port; --port 0 a free one"
+        raise UsageError(f"port {port} of {host}: {cause(error)}", hint=hint) from error
+    return place
+
+
+def address_of(place: socket.socket) -> str:
+    """Return the URL of a bound socket."""
+    host, port = place.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def log_as_json() -> None:
+    """Write the log of the server to standard error, a JSON object a line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("pasta_lm.serve", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(logging.INFO)
+        logger.propagate = False

@@ -1,4 +1,4 @@
-"""The engines behind the server, by one interface; the local one.
+"""The engines behind the server: the local one, and stock servers.
 
 All calls come from the server's event loop; only ``prepare`` and ``prepare_replay`` come from
 other threads, also during a step.
@@ -9,121 +9,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import RequestError
+from pasta_lm.errors import EndpointError, InputError, RemoteError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
-from pasta_lm.strategies import pasta
+from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns, bad_request, unavailable
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
     from pasta_lm.engines.response import Response
+    from pasta_lm.engines.servers.cluster import Cluster
+    from pasta_lm.engines.servers.completions import CompletionsEngine
     from pasta_lm.strategies.model import Pasta
 
-Messages = Sequence[Mapping[str, str]]
 Events = Sequence[tuple[int, StreamEvent | Failed]]
 """The events of a step, each with the number of its request."""
 
 
-class TokenIds(tuple[int, ...]):
-    """A prompt that a client has encoded."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Messages for the chat template, or a text or ids to continue as they stand."""
-
-    content: str | TokenIds | Messages
-    strategy: str = pasta.NAME
-    positions: str | None = None
-
-    @property
-    def continues(self) -> bool:
-        """Return whether it is continued as it stands, without the chat template."""
-        return isinstance(self.content, str | TokenIds)
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
+class Threads(NamedTuple):
     """The threads of one request that decode, and those that wait at a sync or are deferred."""
 
-    num_running: int = 0
-    num_waiting: int = 0
-
-
-class Backend(Protocol):
-    """An engine as the server sees it."""
-
-    name: str
-    has_logprobs: bool
-    """Whether answers have log-probabilities when their request asks for them."""
-    can_replay: bool
-    """Whether it decodes given answers."""
-
-    @property
-    def strategies(self) -> Sequence[str]:
-        """Return the strategies by which the model answers."""
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """Return further facts of the model for ``/v1/models``."""
-
-    def spell(self, token_id: int) -> bytes:
-        """Return a token's bytes; for tags and special tokens, those of their spelling."""
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of an answer's plain text."""
-
-    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
-        """Return the request for a prompt, its tokens lowered to what the cache can hold.
-
-        Raises:
-            PastaError: this can never be served.
-        """
-
-    def prepare_replay(
-        self, prompt: Prompt, document: Document, max_threads: int | None
-    ) -> Request:
-        """Return the request that decodes a given answer; the prompt's strategy is ignored.
-
-        Raises:
-            PastaError: this can never be served.
-        """
-
-    def opened(self) -> AbstractAsyncContextManager[None]:
-        """Return a context for all that follows; the engine works while it lasts."""
-
-    @property
-    def has_work(self) -> bool:
-        """Return whether a request is unfinished."""
-
-    def has_room(self, request: Request) -> bool:
-        """Return whether a request would run at once."""
-
-    def submit(self, request: Request) -> int:
-        """Begin a request and return its number."""
-
-    async def step(self) -> Events:
-        """Take one step; an error that concerns some requests only is an event ``Failed``."""
-
-    def wake(self) -> None:
-        """End a step that waits for tokens, because requests came or went."""
-
-    def abort(self, number: int) -> None:
-        """Free everything that belongs to a request; unknown numbers are ignored."""
-
-    def threads(self) -> Mapping[int, Threads]:
-        """Return the threads of each unfinished request."""
-
-    @property
-    def cache_usage(self) -> float:
-        """Return the used share of the cache, from 0 to 1."""
+    num_running: int
+    num_waiting: int
 
 
 class ModelBackend:
@@ -157,15 +69,10 @@ class ModelBackend:
         """Return the number of tokens of a plain text."""
         return len(self._loaded.vocabulary.encode_text(text))
 
-    def request(self, prompt: Prompt, params: SamplingParams) -> Request:
-        """Return the model's request for a prompt.
-
-        Raises:
-            RequestError: the prompt is empty, or its ids are those of tags.
-            UsageError: an unknown strategy.
-        """
+    def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
+        """Return the request for a prompt; a PastaError if this can never be served."""
         request = self._model.request(
-            self._content(prompt),
+            _encodable(prompt),
             params,
             strategy=prompt.strategy,
             positions=prompt.positions,
@@ -173,11 +80,7 @@ class ModelBackend:
         )
         return self._with_ids(prompt, request)
 
-    def _content(self, prompt: Prompt) -> str | Messages:
-        """Return the text to encode; the ids of a client take the place of a word's."""
-        return "ids" if isinstance(prompt.content, TokenIds) else prompt.content
-
-    def _with_ids(self, prompt: Prompt, request: Request) -> Request:
+    def _with_ids(self, prompt: ClientPrompt, request: Request) -> Request:
         if not isinstance(prompt.content, TokenIds):
             return request
         for piece, token in self._loaded.vocabulary.piece_ids.items():
@@ -187,6 +90,11 @@ class ModelBackend:
                     hint="encode the prompt without the tags, or send it as a text",
                 )
         return replace(request, prompt=prompt.content)
+
+
+def _encodable(prompt: ClientPrompt) -> str | Turns:
+    """Return the text to encode; the ids of a client take the place of a word's."""
+    return "ids" if isinstance(prompt.content, TokenIds) else prompt.content
 
 
 class LocalBackend(ModelBackend):
@@ -199,9 +107,9 @@ class LocalBackend(ModelBackend):
         self._engine = cast("TorchEngine", model.engine)
         self._executor: ThreadPoolExecutor | None = None
 
-    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
-        """Return the request for a prompt, its tokens lowered to what the cache can hold."""
-        request = self._checked(self.request(prompt, params))
+    def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
+        """Lower the tokens of the request to what the cache can hold."""
+        request = self._checked(super().prepare(prompt, params))
         num_prompt, max_tokens = len(request.prompt), request.params.max_tokens
         entries_a_token = (request.max_entries - num_prompt) // max_tokens  # of all samples
         num_slots = self._engine.pool.num_slots
@@ -215,11 +123,11 @@ class LocalBackend(ModelBackend):
         return replace(request, params=replace(request.params, max_tokens=min(max_tokens, room)))
 
     def prepare_replay(
-        self, prompt: Prompt, document: Document, max_threads: int | None
+        self, prompt: ClientPrompt, document: Document, max_threads: int | None
     ) -> Request:
         """Return the request that decodes a given answer, all of whose tokens fit the cache."""
         request = self._model.replay_request(
-            self._content(prompt),
+            _encodable(prompt),
             document,
             positions=prompt.positions,
             max_threads=max_threads,
@@ -284,7 +192,7 @@ class LocalBackend(ModelBackend):
     def threads(self) -> Mapping[int, Threads]:
         """Return the threads of each unfinished request."""
         active = self._engine.active.items()
-        return {number: count_threads(request.responses) for number, request in active}
+        return {number: _count(request.responses) for number, request in active}
 
     @property
     def cache_usage(self) -> float:
@@ -293,9 +201,128 @@ class LocalBackend(ModelBackend):
         return 1.0 - pool.num_free_pages / max(1, pool.pages_for(pool.num_slots))
 
 
-def count_threads(responses: Iterable[Response]) -> Threads:
-    """Return the numbers of threads of a request's samples."""
+class ServedBackend(ModelBackend):
+    """A model that stock servers hold; each request is a task of the server's event loop."""
+
+    has_logprobs = can_replay = False
+
+    def __init__(self, model: Pasta, name: str) -> None:
+        """Refuse a model trained for what servers cannot compute, before any request."""
+        super().__init__(model, name)
+        self._engine = cast("CompletionsEngine", model.engine)
+        if model.has_tag_pieces:
+            self._engine.check_request(model.request("any"))
+        self._cluster: Cluster | None = None
+        self._numbers = count()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._responses: dict[int, dict[int, Response]] = {}  # of requests, by sample
+        self._num_running = 0  # samples
+        self._items: asyncio.Queue[tuple[int, StreamEvent | Failed] | None] = asyncio.Queue()
+
+    def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
+        """Return the request for a prompt, if servers can decode it exactly."""
+        return self._engine.check_request(super().prepare(prompt, params))
+
+    def prepare_replay(
+        self, prompt: ClientPrompt, document: Document, max_threads: int | None
+    ) -> Request:
+        """Refuse: a server of completions chooses every token itself."""
+        raise RequestError(
+            "stock servers decode no given answer",
+            hint="serve the model with the local engine to replay answers",
+        )
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect to the servers; cancel what is unfinished at the end."""
+        async with self._engine.opened() as self._cluster:
+            yield
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a request is unfinished, or an event is not read."""
+        return bool(self._tasks) or not self._items.empty()
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether a request would run at once."""
+        num_running = self._num_running
+        return not num_running or num_running + request.params.n <= self._engine.max_responses
+
+    def submit(self, request: Request) -> int:
+        """Begin a request and return its number."""
+        number = next(self._numbers)
+        self._num_running += request.params.n
+        self._tasks[number] = asyncio.get_running_loop().create_task(self._decode(number, request))
+        self._tasks[number].add_done_callback(lambda _: self._forget(number, request))
+        return number
+
+    async def _decode(self, number: int, request: Request) -> None:
+        assert self._cluster is not None, "the backend is not open"
+        responses = self._responses.setdefault(number, {})
+
+        def begin(response: Response) -> None:
+            responses[response.sample] = response
+
+        def put(event: StreamEvent) -> None:
+            self._items.put_nowait((number, event))
+
+        try:
+            await self._engine.decode(self._cluster, request, put, begin)
+        except Exception as error:
+            self._items.put_nowait((number, Failed(_public_error(error))))
+
+    def _forget(self, number: int, request: Request) -> None:
+        self._num_running -= request.params.n
+        del self._tasks[number]
+        self._responses.pop(number, None)
+        self.wake()
+
+    async def step(self) -> Events:
+        """Wait for events, and return all that have come."""
+        items = [await self._items.get()]
+        while not self._items.empty():
+            items.append(self._items.get_nowait())
+        return [item for item in items if item is not None]
+
+    def wake(self) -> None:
+        """End a step that waits."""
+        self._items.put_nowait(None)
+
+    def abort(self, number: int) -> None:
+        """Cancel all completions of a request."""
+        if number in self._tasks:
+            self._tasks[number].cancel()
+
+    def threads(self) -> Mapping[int, Threads]:
+        """Return the threads of each unfinished request."""
+        return {number: _count(samples.values()) for number, samples in self._responses.items()}
+
+    @property
+    def cache_usage(self) -> float:
+        """Return the used share of the responses that may run; caches are the servers' own."""
+        return min(1.0, self._num_running / self._engine.max_responses)
+
+
+Backend = LocalBackend | ServedBackend
+
+
+def _count(responses: Iterable[Response]) -> Threads:
     states = [thread.state for response in responses for thread in response.interpreter.threads]
-    num_alive = sum(state is not ThreadState.ENDED for state in states)
-    num_running = sum(state is ThreadState.RUNNING for state in states)
-    return Threads(num_running, num_alive - num_running)
+    num_running = states.count(ThreadState.RUNNING)
+    return Threads(num_running, len(states) - states.count(ThreadState.ENDED) - num_running)
+
+
+def _public_error(error: Exception) -> Exception:
+    """Return an error for clients, which names no server behind this one; the log has its cause."""
+    public = error
+    if isinstance(error, RemoteError):
+        public = unavailable("a server behind this one failed", "backend_lost")
+    elif isinstance(error, InputError) and not isinstance(error, EndpointError):
+        public = bad_request("a server behind this one refuses it", code="refused")
+    if public is not error:
+        public.__cause__ = error
+    return public

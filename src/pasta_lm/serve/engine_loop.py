@@ -12,15 +12,15 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import replace
 
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import PastaError
-from pasta_lm.serve.api_error import ApiError, from_error, internal, unavailable
-from pasta_lm.serve.backends import Backend, Events, Prompt
+from pasta_lm.serve.backends import Backend, Events
+from pasta_lm.serve.metrics import Load, Metrics
+from pasta_lm.serve.protocol import ApiError, ClientPrompt, from_error, internal, unavailable
 from pasta_lm.serve.settings import Queue
-from pasta_lm.serve.streams import Batch, ResponseStream
+from pasta_lm.serve.streams import Batch, Job, ResponseStream
 from pasta_lm.strategies import sequential
 
 log = logging.getLogger(__name__)
@@ -31,51 +31,11 @@ STOP_S = 5.0  # for the step that runs when the server ends
 SHUTDOWN = "the server is shutting down"
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """One request of a stream, from the queue to its end."""
-
-    request: Request
-    stream: ResponseStream
-    first_sample: int  # in its stream
-    num_unfinished: int  # samples
-    arrived_s: float = field(default_factory=time.monotonic)
-    started_s: float | None = None
-    last_text_s: float | None = None
-    number: int | None = None  # the engine's, while it runs there
-    deadline: asyncio.TimerHandle | None = None
-    is_closed: bool = False
-
-
-class Observer(Protocol):
-    """Counts steps and errors."""
-
-    def stepped(self, job: Job, batch: Batch, now_s: float) -> None:
-        """Take the events of a request in one step."""
-
-    def failed(self, code: str) -> None:
-        """Take the code of an error that ended a request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The engine's load after its last step."""
-
-    num_running: int = 0
-    num_waiting: int = 0
-    cache_usage: float = 0.0
-    num_threads_running: int = 0
-    num_threads_waiting: int = 0
-    num_orphan_threads: int = 0  # of requests that nobody reads; must be 0
-
-
 class EngineLoop:
     """Runs a backend in the event loop of the server."""
 
-    def __init__(self, backend: Backend, queue: Queue, observer: Observer) -> None:
-        self.backend = backend
-        self.queue = queue
-        self._observer = observer
+    def __init__(self, backend: Backend, queue: Queue) -> None:
+        self.backend, self.queue = backend, queue
         self._waiting: deque[Job] = deque()
         self._running: dict[int, Job] = {}
         self._aborted: list[int] = []  # to be aborted between two steps
@@ -86,6 +46,7 @@ class EngineLoop:
         self._is_draining = self._stops = False
         self.has_hung = False  # at its end, a step did not come back
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.metrics = Metrics(backend.name, lambda: self.load)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -133,7 +94,7 @@ class EngineLoop:
         if self.status != "ok":
             raise unavailable(f"the server takes no requests: it is {self.status}", self.status)
         if len(self._waiting) + len(requests) - 1 > self.queue.waiting:
-            self._observer.failed("queue_full")
+            self.metrics.failed("queue_full")
             raise unavailable(f"{len(self._waiting)} requests are waiting", "queue_full")
         stream = ResponseStream(self.queue.unread_steps)
         first_sample = 0
@@ -163,7 +124,6 @@ class EngineLoop:
 
     def _close(self, job: Job) -> None:
         """Forget a job and have its request aborted."""
-        job.is_closed = True
         if job.deadline is not None:
             job.deadline.cancel()
         if job.number is None:
@@ -174,7 +134,7 @@ class EngineLoop:
             self._wake()
 
     def _fail(self, job: Job, error: ApiError) -> None:
-        self._observer.failed(error.code or "error")
+        self.metrics.failed(error.code or "error")
         self._close(job)
         job.stream.put(error)
 
@@ -189,7 +149,10 @@ class EngineLoop:
             while not self._stops:
                 self._wakes.clear()
                 self._abort_closed()
-                self._admit()
+                while self._waiting and len(self._running) < self.queue.running:
+                    if not self.backend.has_room(self._waiting[0].request):
+                        break  # the oldest goes first
+                    self._begin(self._waiting[0])
                 self._measure()
                 if self.backend.has_work:
                     await self._step()
@@ -207,27 +170,21 @@ class EngineLoop:
             except Exception:  # the others must still be aborted
                 log.exception("a request cannot be aborted")
 
-    def _admit(self) -> None:
-        """Begin the requests for which there is room, the oldest first."""
-        while self._waiting and len(self._running) < self.queue.running:
-            job = self._waiting[0]
-            if not self.backend.has_room(job.request):
-                return
-            try:
-                job.number = self.backend.submit(job.request)
-            except PastaError as error:
-                self._fail(job, from_error(error))
-                continue
-            except Exception:
-                log.exception("a request cannot begin")
-                self._fail(job, internal())
-                continue
-            self._waiting.popleft()
+    def _begin(self, job: Job) -> None:
+        try:
+            job.number = self.backend.submit(job.request)
+        except PastaError as error:
+            self._fail(job, from_error(error))
+        except Exception:
+            log.exception("a request cannot begin")
+            self._fail(job, internal())
+        else:
+            self._waiting.remove(job)
             self._running[job.number] = job
             job.started_s = time.monotonic()
             message = f"the response took longer than {self.queue.wall_s:g} s"
             self._set_deadline(job, self.queue.wall_s, message, "wall_time")
-            job.stream.put(None)
+            job.stream.put([])
 
     async def _step(self) -> None:
         try:
@@ -256,14 +213,11 @@ class EngineLoop:
         return step.result()
 
     async def _try_alone(self) -> None:
-        """Decode a token of our own: requests that fail whatever runs must not end the engine.
-
-        Raises:
-            Exception: the engine fails.
-        """
+        """Decode a token of our own: requests that fail whatever runs must not end the engine."""
         self._abort_closed()
-        prompt = Prompt("a", strategy=sequential.NAME)
-        number = self.backend.submit(self.backend.prepare(prompt, SamplingParams(max_tokens=1)))
+        params = SamplingParams(max_tokens=1)
+        prompt = ClientPrompt("a", strategy=sequential.NAME)
+        number = self.backend.submit(self.backend.prepare(prompt, params))
         for _ in range(MAX_TRIAL_STEPS):
             for at, event in await self.backend.step():
                 if at == number and isinstance(event, Failed):
@@ -276,17 +230,21 @@ class EngineLoop:
     def _pass_on(self, events: Events) -> None:
         batches: defaultdict[int, Batch] = defaultdict(list)
         for number, event in events:
-            if isinstance(event, Failed):
-                self._fail_in_step(number, event.error)
-            else:
+            if not isinstance(event, Failed):
                 batches[number].append(event)
+                continue
+            error = event.error
+            log.error("a response failed in a step", exc_info=error)
+            if number in self._running:
+                public = error if isinstance(error, ApiError) else internal()
+                self._fail(self._running[number], public)
         now = time.monotonic()
         for number, batch in batches.items():
             job = self._running.get(number)
             if job is None:
                 self._aborted.append(number)
                 continue
-            self._observer.stepped(job, batch, now)
+            self.metrics.stepped(job, batch, now)
             job.num_unfinished -= sum(isinstance(event, Finished) for event in batch)
             job.stream.put(
                 [replace(event, sample=event.sample + job.first_sample) for event in batch]
@@ -294,17 +252,13 @@ class EngineLoop:
             if job.num_unfinished <= 0:
                 self._close(job)
 
-    def _fail_in_step(self, number: int, error: Exception) -> None:
-        log.error("a response failed in a step", exc_info=error)
-        if number in self._running:
-            self._fail(self._running[number], error if isinstance(error, ApiError) else internal())
-
     def _measure(self) -> None:
         counts = self.backend.threads()
-        orphans = [threads for number, threads in counts.items() if number not in self._running]
         self._load = Load(
             cache_usage=self.backend.cache_usage,
-            num_threads_running=sum(threads.num_running for threads in counts.values()),
-            num_threads_waiting=sum(threads.num_waiting for threads in counts.values()),
-            num_orphan_threads=sum(left.num_running + left.num_waiting for left in orphans),
+            num_threads_running=sum(running for running, _ in counts.values()),
+            num_threads_waiting=sum(waiting for _, waiting in counts.values()),
+            num_orphan_threads=sum(
+                sum(threads) for number, threads in counts.items() if number not in self._running
+            ),
         )

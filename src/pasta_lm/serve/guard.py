@@ -1,4 +1,4 @@
-"""Middleware of every request: host, key, headers of the reply, one line in the log."""
+"""Checks of untrusted requests: host, key, strict JSON; headers of replies, log of requests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import logging
 import re
 import time
 import uuid
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, Never
 
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pasta_lm.serve.api_error import ApiError, bad_request
+from pasta_lm.serve.protocol import ApiError, bad_request
 from pasta_lm.serve.settings import is_loopback
+from pasta_lm.serve.streams import CLIENT_GONE
 
 log = logging.getLogger("pasta_lm.serve.requests")
 
@@ -27,13 +32,12 @@ PRIVATE = ("/v1", "/metrics", "/version", "/openapi.json")
 """Paths that need the key. The others are ``/health`` and the page's own files."""
 
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; require-trusted-types-for 'script'"
-)
 _HEADERS = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -118,6 +122,71 @@ def _digest(key: bytes) -> bytes:
 def error_response(error: ApiError) -> JSONResponse:
     """Return an error as a reply."""
     return JSONResponse(error.body, error.status, headers=error.headers)
+
+
+def parse_json(raw: bytes) -> Any:
+    """Return the value of a body; an ``ApiError`` for NaN, infinity and half a surrogate pair."""
+    try:
+        text = raw.decode("utf-8")
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if "\\ud" in text.lower():  # the only way in; the whole value is looked through
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeError as exc:
+        raise bad_request("the body is not valid Unicode", code="invalid_unicode") from exc
+    except json.JSONDecodeError as exc:
+        where = f"line {exc.lineno}, column {exc.colno}"
+        raise bad_request(f"the body is not JSON: {exc.msg} at {where}", code="no_json") from exc
+    except (ValueError, RecursionError) as exc:
+        message = "the body is not JSON: a number or the nesting is too large"
+        raise bad_request(message, code="no_json") from exc
+    return value
+
+
+def _refuse_constant(name: str) -> Never:
+    raise bad_request(f"the body is not JSON: it holds {name}", code="no_json")
+
+
+class StrictRequest(Request):
+    """A request whose body is read up to a bound, as strict JSON."""
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body; an ``ApiError`` 413 if it is too large."""
+        bound, size = self.app.state.recipe.limits.body_bytes, 0
+        async for part in super().stream():
+            size += len(part)
+            if size > bound:
+                message = f"the body is larger than {bound} bytes"
+                raise ApiError(413, message, code="body_too_large")
+            yield part
+
+    async def json(self) -> Any:
+        """Return the body as JSON."""
+        if not hasattr(self, "_json"):
+            self._json = parse_json(await self.body())
+        return self._json
+
+
+class StrictRoute(APIRoute):
+    """A route whose body is read by ``StrictRequest``, before anything else looks at it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler behind the check of the body."""
+        handle = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            checked = StrictRequest(request.scope, request.receive)
+            if request.method == "POST":
+                kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+                if kind != "application/json":
+                    message = "the body must be JSON: send Content-Type: application/json"
+                    raise bad_request(message, code="content_type")
+                try:
+                    await checked.json()
+                except ClientDisconnect:
+                    return Response(status_code=CLIENT_GONE)
+            return await handle(checked)
+
+        return strict
 
 
 class JsonLines(logging.Formatter):

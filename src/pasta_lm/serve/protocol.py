@@ -1,4 +1,4 @@
-"""The requests of OpenAI's API, and their checks.
+"""The requests and errors of OpenAI's API.
 
 Fields that change nothing here are ignored, as other servers do; fields that would change the
 answer and are not supported are refused by name. Tools that the model is free not to call are not
@@ -8,65 +8,123 @@ shown to it, and the reply says so: some clients offer theirs in every request.
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.serve.api_error import ApiError, bad_request
-from pasta_lm.serve.backends import Prompt, TokenIds
+from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.serve.settings import Bounds
+from pasta_lm.strategies import pasta
 
+RETRY_AFTER_S = 5
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    "add_generation_prompt": (True,),
-    "allowed_token_ids": ([],),
-    "audio": (),
-    "bad_words": ([],),
-    "best_of": (1,),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "documents": ([],),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "function_call": ("none", "auto"),
-    "grammar": ("",),
-    "guided_choice": ([],),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "logits_processors": ([],),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "mirostat": (0,),
-    "modalities": (["text"],),
-    "presence_penalty": (0,),
-    "prompt_logprobs": (),
-    "repeat_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "skip_special_tokens": (True,),
-    "stop_token_ids": ([],),
-    "structured_outputs": (),
-    "suffix": ("",),
-    "tfs_z": (1,),
-    "tool_choice": ("none", "auto"),
-    "top_a": (0,),
-    "typical_p": (1,),
-    "use_beam_search": (False,),
-    "web_search_options": (),
-}
+_NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("audio chat_template guided_grammar guided_json guided_regex prompt_logprobs", ()),
+    ("structured_outputs web_search_options", ()),
+    ("allowed_token_ids bad_words documents guided_choice logits_processors", ([],)),
+    ("stop_token_ids", ([],)),
+    ("chat_template_kwargs logit_bias", ({},)),
+    ("echo continue_final_message include_stop_str_in_output use_beam_search", (False,)),
+    ("add_generation_prompt skip_special_tokens", (True,)),
+    ("grammar suffix", ("",)),
+    ("frequency_penalty min_p min_tokens mirostat presence_penalty top_a", (0,)),
+    ("best_of length_penalty repeat_penalty tfs_z typical_p", (1,)),
+    ("function_call tool_choice", ("none", "auto")),
+    ("modalities", (["text"],)),
+    ("response_format", ({"type": "text"},)),
+)
+NEUTRAL = {name: values for names, values in _NEUTRAL for name in names.split()}
 """Fields that are not supported, with the values that ask for nothing; null always does."""
 
 NOT_SHOWN = ("functions", "tools")
 """Fields that are dropped, and named in the reply: the model is free not to use them."""
 
 MAX_TOP_LOGPROBS = 20  # as OpenAI's
+
+
+class ApiError(Exception):
+    """An HTTP status with a message for the client; no traceback and no path is ever in it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        diagnostics: Sequence[Mapping[str, str | int]] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind = status, message, kind
+        self.param, self.code = param, code
+        self.diagnostics = diagnostics  # of a text that breaks the grammar, as `pasta check` has
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """Return the JSON object of the error."""
+        fields: dict[str, Any] = {"type": self.kind, "param": self.param, "code": self.code}
+        if self.diagnostics is not None:
+            fields["diagnostics"] = self.diagnostics
+        return {"error": {"message": self.message, **fields}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers that go with the status."""
+        if self.status in (429, 503):
+            return {"Retry-After": str(RETRY_AFTER_S)}
+        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the error for a request that is wrong."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, code: str) -> ApiError:
+    """Return the error for a request that may work later."""
+    return ApiError(503, message, kind="unavailable", code=code)
+
+
+def internal(code: str = "engine_error") -> ApiError:
+    """Return the error for a failure of ours; the log has the cause."""
+    message = "the engine failed while it decoded this response; the server's log has the cause"
+    return ApiError(500, message, kind="server_error", code=code)
+
+
+def from_error(error: Exception) -> ApiError:
+    """Return the error for clients of an error of the package."""
+    if isinstance(error, InputError | UsageError):
+        return bad_request(str(error).replace("\n    hint: ", "; "))
+    return internal("engine_error" if isinstance(error, PastaError) else "internal_error")
+
+
+Turns = Sequence[Mapping[str, str]]
+
+
+class TokenIds(tuple[int, ...]):
+    """A prompt that a client has encoded."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPrompt:
+    """Messages for the chat template, or a text or ids to continue as they stand."""
+
+    content: str | TokenIds | Turns
+    strategy: str = pasta.NAME
+    positions: str | None = None
+
+    @property
+    def continues(self) -> bool:
+        """Return whether it is continued as it stands, without the chat template."""
+        return isinstance(self.content, str | TokenIds)
 
 
 class TextPart(BaseModel):
@@ -92,6 +150,7 @@ class Message(BaseModel):
         return "".join(part.text for part in self.content)
 
 
+Positive = Annotated[int, Field(ge=1)]
 # A list ends at its first wrong element: a long list of wrong ones would cost minutes.
 Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
@@ -111,7 +170,7 @@ class PastaOptions(BaseModel):
     model_config = STRICT
     strategy: str | None = None
     positions: str | None = None
-    max_threads: Annotated[int, Field(ge=1)] | None = None
+    max_threads: Positive | None = None
     max_tokens_per_thread: Annotated[int, Field(ge=3)] | None = None
     stream: Literal["text", "events"] = "text"
     tags: Literal["strip", "keep"] = "strip"
@@ -123,13 +182,13 @@ class AnswerRequest(BaseModel):
 
     model_config = LENIENT
     model: str | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Positive | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Annotated[int, Field(ge=1)] | None = None
+    n: Positive | None = None
     stop: str | Strings | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -154,16 +213,7 @@ class AnswerRequest(BaseModel):
     @property
     def not_shown(self) -> list[str]:
         """Return the fields of the request that the model is not shown."""
-        extra = self.model_extra or {}
-        return [name for name in NOT_SHOWN if extra.get(name)]
-
-    def largest_tokens(self) -> int | None:
-        """Return how many tokens the client wants at most."""
-        return self.max_tokens
-
-    def num_logprobs(self) -> int | None:
-        """Return how many candidates to report beside each token; None: no log-probabilities."""
-        return None
+        return [name for name in NOT_SHOWN if (self.model_extra or {}).get(name)]
 
     def params(self, bounds: Bounds) -> SamplingParams:
         """Return the sampling parameters, tokens and threads lowered to the bounds.
@@ -171,12 +221,11 @@ class AnswerRequest(BaseModel):
         Raises:
             ApiError: a value is refused, or something is asked that is not supported.
         """
-        self._check(bounds)
-        tokens = self.largest_tokens() or bounds.default_tokens
         options = self.options
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        self._check(bounds, stops)
         return SamplingParams(
-            max_tokens=min(tokens, bounds.tokens),
+            max_tokens=min(self._tokens() or bounds.default_tokens, bounds.tokens),
             temperature=0.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=self.top_k if self.top_k and self.top_k > 0 else None,
@@ -187,20 +236,25 @@ class AnswerRequest(BaseModel):
             max_threads=min(options.max_threads or bounds.threads, bounds.threads),
             max_blocks=bounds.blocks,
             ignore_eos=bool(self.ignore_eos),
-            logprobs=self.num_logprobs(),
+            logprobs=self._num_logprobs(),
             max_tokens_per_thread=min(
                 options.max_tokens_per_thread or bounds.tokens_per_thread, bounds.tokens_per_thread
             ),
         )
 
-    def _check(self, bounds: Bounds) -> None:
-        extra = self.model_extra or {}
-        for name in extra:
-            if name in NEUTRAL and extra[name] is not None and extra[name] not in NEUTRAL[name]:
+    def _tokens(self) -> int | None:
+        return self.max_tokens
+
+    def _num_logprobs(self) -> int | None:
+        """Return the number of candidates beside each token; None: no log-probabilities."""
+        raise NotImplementedError
+
+    def _check(self, bounds: Bounds, stops: Sequence[str]) -> None:
+        for name, value in (self.model_extra or {}).items():
+            if value is not None and value not in NEUTRAL.get(name, (value,)):
                 raise bad_request(f"{name} is not supported", name, "unsupported")
         if (self.n or 1) > bounds.n:
             raise bad_request(f"n is {self.n}, but at most {bounds.n} samples are given", "n")
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(stops) > bounds.stops or max(map(len, stops), default=0) > bounds.stop_characters:
             message = f"at most {bounds.stops} stop strings of {bounds.stop_characters} characters"
             raise bad_request(message, "stop")
@@ -208,39 +262,32 @@ class AnswerRequest(BaseModel):
             raise bad_request("a stop string is empty", "stop")
 
 
-class ChatRequest(AnswerRequest):
+class ChatCompletionRequest(AnswerRequest):
     """A conversation to be continued by the model."""
 
     messages: Messages
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
-    def num_logprobs(self) -> int | None:
-        """Return how many candidates to report beside each token.
-
-        Raises:
-            ApiError: candidates without ``logprobs``.
-        """
+    def _num_logprobs(self) -> int | None:
         if self.top_logprobs and not self.logprobs:
             raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
 
-    def largest_tokens(self) -> int | None:
-        """Return how many tokens the client wants at most; the newer name counts first."""
+    def _tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
-    def prompts(self, bounds: Bounds, strategy: str) -> list[Prompt]:
+    def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
         """Return the messages for the chat template: one prompt."""
-        if len(self.messages) > bounds.messages:
-            num = len(self.messages)
+        if (num := len(self.messages)) > bounds.messages:
             raise bad_request(f"{num} messages, but at most {bounds.messages}", "messages")
         roles = {"developer": "system"}
         turns = [
             {"role": roles.get(message.role, message.role), "content": message.text}
             for message in self.messages
         ]
-        return [Prompt(turns, self.options.strategy or strategy, self.options.positions)]
+        return [ClientPrompt(turns, self.options.strategy or strategy, self.options.positions)]
 
 
 class CompletionRequest(AnswerRequest):
@@ -249,33 +296,29 @@ class CompletionRequest(AnswerRequest):
     prompt: str | Strings | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
-    def num_logprobs(self) -> int | None:
-        """Return how many candidates to report beside each token."""
+    def _num_logprobs(self) -> int | None:
         return self.logprobs
 
-    def prompts(self, bounds: Bounds, strategy: str) -> list[Prompt]:
+    def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
         """Return the prompts, never read by the chat template.
 
         Raises:
             ApiError: there are none, or too many.
         """
-        rows = _rows(self.prompt)
+        prompt = self.prompt
+        rows: list[str | list[int]] = [prompt] if isinstance(prompt, str) else []
+        if not rows:
+            ids = [item for item in prompt if isinstance(item, int)]
+            rows = [ids] if ids else [item for item in prompt if not isinstance(item, int)]
         if not 0 < len(rows) <= bounds.prompts:
             message = f"{len(rows)} prompts, but there must be from 1 to {bounds.prompts}"
             raise bad_request(message, "prompt")
         contents = [row if isinstance(row, str) else TokenIds(row) for row in rows]
         strategy = self.options.strategy or strategy
-        return [Prompt(content, strategy, self.options.positions) for content in contents]
+        return [ClientPrompt(content, strategy, self.options.positions) for content in contents]
 
 
-AnyRequest = ChatRequest | CompletionRequest
-
-
-def _rows(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    if isinstance(prompt, str):
-        return [prompt]
-    ids = [item for item in prompt if isinstance(item, int)]
-    return [ids] if ids else [item for item in prompt if not isinstance(item, int)]
+AnyRequest = ChatCompletionRequest | CompletionRequest
 
 
 def check_model(name: str | None, served: str) -> None:

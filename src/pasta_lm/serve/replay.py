@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -16,28 +16,29 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from pasta_lm.engines.request import Answer, Request
+from pasta_lm.engines.request import Answer
 from pasta_lm.errors import PastaError
 from pasta_lm.interpreter import speed
 from pasta_lm.language.check import Diagnostic, check
 from pasta_lm.language.document import NUM_BLOCK_TAGS, Document, parse
 from pasta_lm.language.events import Text
-from pasta_lm.serve.api_error import ApiError, bad_request, from_error
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.body import StrictRoute
 from pasta_lm.serve.protocol import (
     STRICT,
     AnyRequest,
-    ChatRequest,
+    ApiError,
+    ChatCompletionRequest,
     CompletionRequest,
     Ids,
     Messages,
     PastaOptions,
+    Positive,
+    bad_request,
     check_model,
+    from_error,
 )
 from pasta_lm.serve.replies import Json, Reply
 from pasta_lm.serve.service import Service
-from pasta_lm.serve.settings import Bounds
 from pasta_lm.view.run_data import run_data
 
 MAX_CHARACTERS_A_TOKEN = 16  # of a written answer with its tags; longer ones are not even read
@@ -68,7 +69,7 @@ class ReplayOptions(BaseModel):
 
     model_config = STRICT
     positions: Literal["predict", "continue", "oracle", "rotate"] | None = None
-    max_threads: Annotated[int, Field(ge=1)] | None = None
+    max_threads: Positive | None = None
     trace: bool = False
 
 
@@ -96,25 +97,22 @@ class ReplayRequest(CheckRequest):
             stream="events", positions=self.pasta.positions, trace=self.pasta.trace
         )
         if self.messages is not None:
-            return ChatRequest(messages=self.messages, stream=self.stream, pasta=options)
+            return ChatCompletionRequest(messages=self.messages, stream=self.stream, pasta=options)
         assert self.prompt is not None
         return CompletionRequest(prompt=self.prompt, stream=self.stream, pasta=options)
 
 
-def routes(service: Service) -> APIRouter:
-    """Return the routes for written answers."""
-    router = APIRouter(route_class=StrictRoute)
+def add_routes(router: APIRouter, service: Service) -> None:
+    """Add the routes for written answers."""
 
     @router.post("/v1/check")
     async def check_answer(body: CheckRequest) -> dict[str, Any]:
-        check_model(body.model, service.backend.name)
-        _refuse_size(body, service.recipe.limits)
-        return await asyncio.to_thread(checked, body, service.backend)
+        _refuse(body, service)
+        return await asyncio.to_thread(_checked, body, service.backend)
 
     @router.post("/v1/replay")
     async def replay_answer(body: ReplayRequest, request: HttpRequest) -> Response:
-        check_model(body.model, service.backend.name)
-        _refuse_size(body, service.recipe.limits)
+        _refuse(body, service)
         completion = body.completion()
         service.log_prompts(completion.prompts(service.recipe.limits, ""), request)
         try:
@@ -123,71 +121,77 @@ def routes(service: Service) -> APIRouter:
             raise from_error(error) from error
         return await service.decode(reply, request, _replayed)
 
-    return router
+
+def _refuse(body: CheckRequest, service: Service) -> None:
+    check_model(body.model, service.backend.name)
+    limit = MAX_CHARACTERS_A_TOKEN * service.recipe.limits.tokens
+    if len(body.response) > limit:
+        message = f"the answer has {len(body.response)} characters, but at most {limit} are read"
+        raise bad_request(message, "response")
 
 
-def checked(body: CheckRequest, backend: Backend) -> Json:
+def _checked(body: CheckRequest, backend: Backend) -> Json:
     """Return the faults of a text and, if it is valid, its plain text and its cost."""
     diagnostics = body.diagnostics()
-    is_valid = all(diagnostic.severity != "error" for diagnostic in diagnostics)
-    document = body.document() if is_valid else None
-    return {
-        "valid": is_valid,
-        "diagnostics": _rows(diagnostics),
-        "text": None if document is None else document.plain_text,
-        "cost": None if document is None else _cost(document, backend),
-    }
+    checked: Json = {"valid": True, "diagnostics": _rows(diagnostics), "text": None, "cost": None}
+    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+        return {**checked, "valid": False}
+    document = body.document()
+    return {**checked, "text": document.plain_text, "cost": _cost(document, backend.count_tokens)}
 
 
-def _cost(document: Document, backend: Backend) -> Json:
+def _cost(document: Document, count: Callable[[str], int]) -> Json:
     """Return the figures of an answer all of whose threads decode at once, from its structure."""
-    count = backend.count_tokens
-    num_sequential = count(document.plain_text)
     path = speed.document_critical_path(document, count)
     texts = [item.text for item in document.items if isinstance(item, Text)]
     num_content = sum(map(count, [*texts, *(block.plain_text for block in document.blocks)]))
+    parallelism = speed.parallelism(num_content, path, is_parallel=bool(document.blocks))
     return {
         "critical_path_tokens": path,
-        "sequential_tokens": num_sequential,
+        "sequential_tokens": count(document.plain_text),
         "num_content_tokens": num_content,
-        "parallelism": round(
-            speed.parallelism(num_content, path, is_parallel=bool(document.blocks)), 4
-        ),
+        "parallelism": round(parallelism, 4),
         "theoretical_speedup": round(speed.document_speedup(document, count), 4),
     }
 
 
 def _prepare(service: Service, body: ReplayRequest, completion: AnyRequest) -> Reply:
-    """Return the reply to a replay.
-
-    Raises:
-        ApiError: its text is invalid, or exceeds a limit.
-        PastaError: it cannot be decoded.
-    """
+    """Return the reply to a replay: it decodes all of the answer, or nothing."""
     backend, bounds = service.backend, service.recipe.limits
     diagnostics = body.diagnostics()
-    _refuse_faults(diagnostics)
+    rows = _rows(diagnostics)
+    for error in diagnostics:
+        if error.severity == "error":
+            message = f"line {error.line}, column {error.column}: {error.message}; {error.hint}"
+            raise ApiError(400, message, param="response", code=error.code, diagnostics=rows)
     document = body.document()
-    if len(document.blocks) > bounds.blocks:
-        num = len(document.blocks)
+    if (num := len(document.blocks)) > bounds.blocks:
         raise bad_request(f"{num} blocks, but a response has at most {bounds.blocks}", "response")
     (prompt,) = completion.prompts(bounds, "")
     threads = min(body.pasta.max_threads or bounds.threads, bounds.threads)
     request = backend.prepare_replay(prompt, document, threads)
-    _refuse_length(request, bounds)
+    forced = request.forced
+    assert forced is not None
+    longest = max((len(ids) + NUM_BLOCK_TAGS for ids in forced.blocks), default=0)
+    for part, num, limit in (
+        ("the answer", forced.num_tokens, bounds.tokens),
+        ("a block", longest, bounds.tokens_per_thread),
+    ):
+        if num > limit:
+            message = f"{part} has {num} tokens, but at most {limit} are decoded"
+            raise bad_request(message, "response")
 
     def extra(answer: Answer) -> Json:
-        trace = answer.trace
         return {
-            "strategy": trace.strategy,
-            "positions": trace.positions,
+            "strategy": answer.trace.strategy,
+            "positions": answer.trace.positions,
             "max_threads": request.params.max_threads,
             "finish_reason": answer.finish_reason,
             "text": answer.text,
             "program": answer.program,
-            "diagnostics": _rows(diagnostics),
+            "diagnostics": rows,
             "sequential_tokens": backend.count_tokens(answer.text),
-            "run": run_data(trace, "replayed", answer.document.annotator_form()),
+            "run": run_data(answer.trace, "replayed", answer.document.annotator_form()),
         }
 
     requests = [replace(request, traces=completion.traces)]
@@ -216,33 +220,3 @@ def _rows(diagnostics: Sequence[Diagnostic]) -> list[dict[str, str | int]]:
     if errors and errors[0] not in shown:
         shown[-1] = errors[0]
     return [diagnostic.to_row() for diagnostic in shown]
-
-
-def _refuse_size(body: CheckRequest, bounds: Bounds) -> None:
-    num, most = len(body.response), MAX_CHARACTERS_A_TOKEN * bounds.tokens
-    if num > most:
-        message = f"the answer has {num} characters, but at most {most} are read"
-        raise bad_request(message, "response")
-
-
-def _refuse_faults(diagnostics: Sequence[Diagnostic]) -> None:
-    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
-    if errors:
-        first = errors[0]
-        message = f"line {first.line}, column {first.column}: {first.message}; {first.hint}"
-        rows = _rows(diagnostics)
-        raise ApiError(400, message, param="response", code=first.code, diagnostics=rows)
-
-
-def _refuse_length(request: Request, bounds: Bounds) -> None:
-    """Refuse an answer that a limit would cut: a replay decodes all of it, or nothing."""
-    forced = request.forced
-    assert forced is not None
-    longest = max((len(ids) + NUM_BLOCK_TAGS for ids in forced.blocks), default=0)
-    for what, num, most in (
-        ("the answer", forced.num_tokens, bounds.tokens),
-        ("a block", longest, bounds.tokens_per_thread),
-    ):
-        if num > most:
-            message = f"{what} has {num} tokens, but at most {most} are decoded"
-            raise bad_request(message, "response")

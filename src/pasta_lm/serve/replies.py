@@ -1,12 +1,18 @@
-"""The replies of OpenAI's API: whole answers, and the pieces of a stream."""
+"""The replies of OpenAI's API: whole answers, the pieces of a stream, log-probabilities.
+
+Log-probabilities are those of the model alone, before the mask of legal tags, penalties and
+temperature, for the tokens of the plain text in reading order; tags have none.
+"""
 
 from __future__ import annotations
 
 import json
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, count
 from typing import Any
 
 from pasta_lm.engines.reading_order import ReadingOrder
@@ -20,19 +26,28 @@ from pasta_lm.engines.request import (
     TextDelta,
     ThreadEnded,
     ThreadStarted,
+    TokenLogprobs,
     Traced,
 )
+from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.logprobs import chat_logprobs, text_logprobs
-from pasta_lm.serve.protocol import AnyRequest, ChatRequest
-from pasta_lm.view.comparison import speed_figures
-from pasta_lm.view.run_data import LiveRun, run_data
+from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest
+from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 # JSON allows them as they are, but some clients split lines there.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 DONE = b"data: [DONE]\n\n"
 
 Json = dict[str, Any]
+_KINDS: dict[type[StreamEvent], str] = {
+    Deferred: "deferred",
+    ThreadStarted: "started",
+    TextDelta: "text",
+    ThreadEnded: "ended",
+    Synced: "synced",
+    Traced: "traced",
+    Finished: "finished",
+}
 
 
 def sse(data: Json) -> bytes:
@@ -56,8 +71,7 @@ class Reply:
     orders: dict[int, ReadingOrder] = field(default_factory=dict)
     live_runs: dict[int, LiveRun] = field(default_factory=dict)  # of samples that are traced
     error: str | None = None  # the code of the error that ended it
-    extra: Callable[[Answer], Json] = lambda _: {}
-    """Further figures of an answer."""
+    extra: Callable[[Answer], Json] = lambda _: {}  # further figures of an answer
 
     def __post_init__(self) -> None:
         kind = "chatcmpl" if self.is_chat else "cmpl"
@@ -68,6 +82,11 @@ class Reply:
             self.orders[sample] = ReadingOrder(keeps_tags=keeps_tags, is_held=is_held)
 
     @property
+    def finished(self) -> list[Answer]:
+        """Return the finished answers by the number of their sample."""
+        return [self.answers[sample] for sample in sorted(self.answers)]
+
+    @property
     def request(self) -> Request:
         """Return the first request; the others differ from it in their prompts and room."""
         return self.requests[0]
@@ -75,7 +94,7 @@ class Reply:
     @property
     def is_chat(self) -> bool:
         """Return whether the client sent messages."""
-        return isinstance(self.body, ChatRequest)
+        return isinstance(self.body, ChatCompletionRequest)
 
     @property
     def is_complete(self) -> bool:
@@ -84,9 +103,8 @@ class Reply:
 
     def take(self, events: Iterable[StreamEvent]) -> None:
         """Keep the finished answers among the events."""
-        for event in events:
-            if isinstance(event, Finished):
-                self.answers[event.sample] = event.answer
+        finished = (event for event in events if isinstance(event, Finished))
+        self.answers |= {event.sample: event.answer for event in finished}
 
     def limits(self) -> Json:
         """Return the limits of this response, after everything was lowered to the bounds."""
@@ -126,29 +144,25 @@ class Reply:
 
     def whole(self) -> Json:
         """Return the object of a finished answer."""
-        choices = [self._choice(sample) for sample in sorted(self.answers)]
-        figures = [self.figures(self.answers[sample]) for sample in sorted(self.answers)]
-        kind = "chat.completion" if self.is_chat else "text_completion"
         return {
-            **self._head(kind),
-            "choices": choices,
+            **self._head("chat.completion" if self.is_chat else "text_completion"),
+            "choices": [self._choice(sample) for sample in sorted(self.answers)],
             "usage": self.usage(),
-            "pasta": {**self.limits(), "choices": figures},
+            "pasta": {**self.limits(), "choices": [*map(self.figures, self.finished)]},
         }
 
     def _choice(self, sample: int) -> Json:
         answer = self.answers[sample]
         text = answer.program if self.body.options.tags == "keep" else answer.text
         end = {"logprobs": self._logprobs(sample), "finish_reason": _finish_reason(answer)}
-        if self.is_chat:
-            message = {"role": "assistant", "content": text, "refusal": None}
-            return {"index": sample, "message": message, **end}
-        return {"index": sample, "text": text, **end}
+        message = {"role": "assistant", "content": text, "refusal": None}
+        content = {"message": message} if self.is_chat else {"text": text}
+        return {"index": sample, **content, **end}
 
     def _logprobs(self, sample: int) -> Json | None:
         if self.request.params.logprobs is None:
             return None
-        shape = chat_logprobs if self.is_chat else text_logprobs
+        shape = _chat_logprobs if self.is_chat else _text_logprobs
         return shape(self.answers[sample], self.backend.spell)
 
     # A stream
@@ -182,10 +196,9 @@ class Reply:
         """Return the end of a stream: its usage, if the client wants it, and the figures."""
         if not self.body.includes_usage:
             return b""
-        end = {**self._head(self._kind), "choices": [], "usage": self.usage()}
+        end = {**self._piece_head(), "choices": [], "usage": self.usage()}
         if self.body.options.stream == "text":  # each event ``finished`` has them
-            answers = [self.answers[sample] for sample in sorted(self.answers)]
-            end["pasta"] = {"choices": [self.figures(answer) for answer in answers]}
+            end["pasta"] = {"choices": [*map(self.figures, self.finished)]}
         return sse(end)
 
     def _events(self, sample: int, events: Sequence[StreamEvent], text: str) -> Iterator[Json]:
@@ -221,12 +234,11 @@ class Reply:
             choice["delta"] = delta
         else:
             choice["text"] = delta.get("content", "")
-        piece = {**self._head(self._kind), "choices": [choice]}
+        piece = {**self._piece_head(), "choices": [choice]}
         return piece | {"usage": None} if self.body.includes_usage else piece
 
-    @property
-    def _kind(self) -> str:
-        return "chat.completion.chunk" if self.is_chat else "text_completion"
+    def _piece_head(self) -> Json:
+        return self._head("chat.completion.chunk" if self.is_chat else "text_completion")
 
     def _head(self, kind: str) -> Json:
         head = {"id": self.id, "object": kind, "created": self.created, "model": self.backend.name}
@@ -239,21 +251,63 @@ def _finish_reason(answer: Answer) -> str:
 
 def _event_facts(event: StreamEvent) -> Json:
     """Return an event for the page; every kind has the keys thread, parent, delta and kind."""
-    facts: Json = {"thread": 0, "parent": None, "delta": ""}
+    facts: Json = {"thread": 0, "parent": None, "delta": "", "kind": _KINDS[type(event)]}
     match event:
-        case Deferred(thread=thread, parent=parent):
-            facts |= {"kind": "deferred", "thread": thread, "parent": parent}
-        case ThreadStarted(thread=thread, parent=parent):
-            facts |= {"kind": "started", "thread": thread, "parent": parent, "topic": event.topic}
+        case Deferred():
+            facts |= {"thread": event.thread, "parent": event.parent}
+        case ThreadStarted():
+            facts |= {"thread": event.thread, "parent": event.parent, "topic": event.topic}
             facts["promised_tokens"] = event.promised_tokens
-        case TextDelta(thread=thread, text=text):
-            facts |= {"kind": "text", "thread": thread, "delta": text}
-        case ThreadEnded(thread=thread, reason=reason):
-            facts |= {"kind": "ended", "thread": thread, "finish_reason": reason.value}
-        case Synced(thread=thread, joined=joined):
-            facts |= {"kind": "synced", "thread": thread, "joined": list(joined)}
-        case Traced():
-            facts |= {"kind": "traced"}
-        case Finished():
-            facts |= {"kind": "finished"}
+        case TextDelta():
+            facts |= {"thread": event.thread, "delta": event.text}
+        case ThreadEnded():
+            facts |= {"thread": event.thread, "finish_reason": event.reason.value}
+        case Synced():
+            facts |= {"thread": event.thread, "joined": list(event.joined)}
     return facts
+
+
+def _tokens(answer: Answer) -> Iterator[tuple[int, TokenLogprobs]]:
+    """Yield the tokens of the plain text, those behind a stop string left out."""
+    left = len(answer.text)
+    # Without points a skeleton is the answer itself, of tokens that were no content before.
+    role = Role.CONTENT if answer.trace.num_content_tokens else Role.TOPIC
+    indices: dict[int, count[int]] = defaultdict(count)  # each thread is in order by itself
+    for record in answer.trace.in_reading_order():
+        scores = answer.logprobs.get((record.thread, next(indices[record.thread])))
+        if record.role is not role or record.token is None or scores is None:
+            continue
+        if left <= 0:
+            return
+        left -= len(record.text)
+        yield record.token, scores
+
+
+def _chat_logprobs(answer: Answer, spell: Callable[[int], bytes]) -> Json:
+    def shown(token: int, logprob: float) -> Json:
+        data = spell(token)
+        text = data.decode("utf-8", "replace")
+        return {"token": text, "logprob": logprob, "bytes": list(data)}
+
+    content = [
+        {**shown(token, scores.logprob), "top_logprobs": [shown(*pair) for pair in scores.top]}
+        for token, scores in _tokens(answer)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _text_logprobs(answer: Answer, spell: Callable[[int], bytes]) -> Json:
+    """Return the log-probabilities of a completion; offsets count characters."""
+
+    def text(token: int) -> str:
+        return spell(token).decode("utf-8", "replace")
+
+    tokens = list(_tokens(answer))
+    texts = [text(token) for token, _ in tokens]
+    tops = [{text(token): value for token, value in scores.top} for _, scores in tokens]
+    return {
+        "tokens": texts,
+        "token_logprobs": [scores.logprob for _, scores in tokens],
+        "top_logprobs": tops if any(tops) else None,
+        "text_offset": [0, *accumulate(map(len, texts))][: len(texts)],
+    }

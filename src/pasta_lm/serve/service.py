@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -14,12 +13,18 @@ from starlette.types import Scope
 
 from pasta_lm.engines.request import Request
 from pasta_lm.errors import PastaError
-from pasta_lm.serve.api_error import ApiError, bad_request, from_error, internal
-from pasta_lm.serve.backends import Backend, Prompt
+from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.guard import FACTS
-from pasta_lm.serve.metrics import Metrics
-from pasta_lm.serve.protocol import AnyRequest, check_model
+from pasta_lm.serve.protocol import (
+    AnyRequest,
+    ApiError,
+    ClientPrompt,
+    bad_request,
+    check_model,
+    from_error,
+    internal,
+)
 from pasta_lm.serve.replies import DONE, Json, Reply, sse
 from pasta_lm.serve.settings import ServeRecipe
 from pasta_lm.serve.streams import (
@@ -31,45 +36,31 @@ from pasta_lm.serve.streams import (
 )
 
 log = logging.getLogger(__name__)
-NO_LOGPROBS = "this engine gives no log-probabilities"
 
 
 class Service:
     """One engine, and all of its clients."""
 
     def __init__(self, backend: Backend, recipe: ServeRecipe, *, logs_prompts: bool) -> None:
-        self.backend = backend
-        self.recipe = recipe
-        self.metrics = Metrics(backend.name)
-        self.engine = EngineLoop(backend, recipe.queue, self.metrics)
-        self.metrics.watch(lambda: self.engine.load)
+        self.backend, self.recipe = backend, recipe
+        self.engine = EngineLoop(backend, recipe.queue)
         self.cut_off: Callable[[Scope], None] = lambda _: None
         """Closes the connection of a request with all that waits to be sent; the server sets it."""
         self._logs_prompts = logs_prompts
 
     def about(self) -> Json:
         """Return the facts of the model for ``/v1/models``, and the limits of a request."""
-        limits = self.recipe.limits
+        names = ("tokens", "default_tokens", "tokens_per_thread", "threads", "n")
         return {
             "strategies": list(self.backend.strategies),
             "strategy": self.recipe.strategy,
             "replays": self.backend.can_replay,
-            "limits": {
-                "tokens": limits.tokens,
-                "default_tokens": limits.default_tokens,
-                "tokens_per_thread": limits.tokens_per_thread,
-                "threads": limits.threads,
-                "n": limits.n,
-            },
+            "limits": {name: getattr(self.recipe.limits, name) for name in names},
             **self.backend.facts,
         }
 
     async def respond(self, body: AnyRequest, http: HttpRequest) -> Response:
-        """Answer a request.
-
-        Raises:
-            ApiError: it cannot be answered.
-        """
+        """Answer a request; an ``ApiError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
         reply = Reply(body, await self._prepare(body, http), self.backend)
         return await self.decode(reply, http, Reply.whole)
@@ -79,7 +70,8 @@ class Service:
         try:
             params = body.params(limits)
             if params.logprobs is not None and not self.backend.has_logprobs:
-                raise bad_request(NO_LOGPROBS, "logprobs", "unsupported")
+                message = "this engine gives no log-probabilities"
+                raise bad_request(message, "logprobs", "unsupported")
             prompts = body.prompts(limits, self.recipe.strategy)
             # A long prompt takes a while to encode; others must not wait for it.
             prepare = self.backend.prepare
@@ -89,7 +81,7 @@ class Service:
         self.log_prompts(prompts, http)
         return [replace(request, traces=body.traces) for request in requests]
 
-    def log_prompts(self, prompts: Sequence[Prompt], http: HttpRequest) -> None:
+    def log_prompts(self, prompts: Sequence[ClientPrompt], http: HttpRequest) -> None:
         """Leave the prompts for the log, if it is to have them."""
         if self._logs_prompts:
             contents = [prompt.content for prompt in prompts]
@@ -127,18 +119,15 @@ class Service:
     def _end(self, reply: Reply, stream: ResponseStream) -> None:
         self.engine.abort(stream)
         if reply.error == "slow_reader":  # the engine knows of no other error here
-            self.metrics.failed(reply.error)
+            self.engine.metrics.failed(reply.error)
 
-    def _event_stream(
-        self, reply: Reply, stream: ResponseStream, facts: dict[str, Any]
-    ) -> EventStream:
+    def _event_stream(self, reply: Reply, stream: ResponseStream, facts: Json) -> EventStream:
         def close() -> None:
             self._end(reply, stream)
-            facts.update(_log_figures(reply))
-            facts["is_complete"] = reply.is_complete
+            facts.update(_log_figures(reply), is_complete=reply.is_complete)
 
         def drop(scope: Scope) -> None:
-            self.metrics.failed("slow_reader")
+            self.engine.metrics.failed("slow_reader")
             self.cut_off(scope)
 
         return EventStream(_events(reply, stream), self.recipe.queue, close=close, drop=drop)
@@ -173,13 +162,12 @@ async def _events(reply: Reply, stream: ResponseStream) -> AsyncIterator[bytes]:
     yield DONE
 
 
-def _log_figures(reply: Reply) -> dict[str, Any]:
+def _log_figures(reply: Reply) -> Json:
     """Return the figures of a response for the log; never its text."""
-    answers = [reply.answers[sample] for sample in sorted(reply.answers)]
     return {
         "strategy": reply.request.strategy,
         **reply.usage(),
-        "finish_reasons": [answer.finish_reason for answer in answers],
-        "num_threads": [len(answer.trace.threads) for answer in answers],
-        "parallelism": [round(answer.trace.parallelism, 3) for answer in answers],
+        "finish_reasons": [answer.finish_reason for answer in reply.finished],
+        "num_threads": [len(answer.trace.threads) for answer in reply.finished],
+        "parallelism": [round(answer.trace.parallelism, 3) for answer in reply.finished],
     }

@@ -1,24 +1,24 @@
-"""Events on their way to one client: a bounded queue, and the server-sent events from it."""
+"""The way of events to a client: jobs of the queue, their bounded stream, server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
-from pasta_lm.engines.request import StreamEvent
-from pasta_lm.serve.api_error import ApiError, unavailable
+from pasta_lm.engines.request import Request, StreamEvent
+from pasta_lm.serve.protocol import ApiError, unavailable
 from pasta_lm.serve.settings import Queue
 
 T = TypeVar("T")
 Batch = list[StreamEvent]
 """The events of one request in one step."""
-Item = Batch | ApiError | None
-"""None: a request of the stream runs from now on."""
 CLIENT_GONE = 499  # nobody reads this status; it is for the log
 
 # SIGTERM must not cut running streams: the engine loop ends them at its own deadline.
@@ -34,14 +34,14 @@ class ResponseStream:
 
     def __init__(self, max_unread: int) -> None:
         self._max_unread = max_unread
-        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._items: asyncio.Queue[Batch | ApiError] = asyncio.Queue()
 
     @property
     def num_unread(self) -> int:
         """Return the number of steps that wait for the reader."""
         return self._items.qsize()
 
-    def put(self, item: Item) -> None:
+    def put(self, item: Batch | ApiError) -> None:
         """Add a batch, or the error that ends the stream."""
         if self.num_unread > self._max_unread:
             self._items = asyncio.Queue()
@@ -57,15 +57,26 @@ class ResponseStream:
         item = await self._items.get()
         if isinstance(item, ApiError):
             raise item
-        return item or []
+        return item
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request of a stream, from the queue to its end."""
+
+    request: Request
+    stream: ResponseStream
+    first_sample: int  # in its stream
+    num_unfinished: int  # samples
+    arrived_s: float = field(default_factory=time.monotonic)
+    started_s: float | None = None
+    last_text_s: float | None = None
+    number: int | None = None  # the engine's, while it runs there
+    deadline: asyncio.TimerHandle | None = None
 
 
 async def until_gone(receive: Receive, work: Coroutine[object, object, T]) -> T:
-    """Await a coroutine; cancel it if the client disconnects first.
-
-    Raises:
-        ClientGoneError: the client disconnected.
-    """
+    """Await a coroutine; cancel it and raise ``ClientGoneError`` if the client disconnects."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -109,8 +120,7 @@ class EventStream(EventSourceResponse):
             send_timeout=queue.send_s,
             ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
         )
-        self._close = close
-        self._drop = drop
+        self._close, self._drop = close, drop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything."""

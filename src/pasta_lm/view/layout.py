@@ -1,13 +1,15 @@
 """The places of a run, whole or as it grows: every drawing of a trace is made from them.
 
-A place is a thread and a pass. Drawings scale passes to pixels, columns or microseconds.
+A place is a thread and a pass. Drawings scale passes to pixels, columns or microseconds: as does
+the JSON for ui.perfetto.dev (the "Trace Event Format" of chrome://tracing).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord, Trace
 
@@ -38,15 +40,15 @@ class Lane:
 
     def extend(self, step: int) -> None:
         """Add a pass that fed the thread."""
-        last = self.spans[-1] if self.spans else None
-        if last is None or step > last.stop:
+        if not self.spans or step > self.spans[-1].stop:
             self.spans.append(Span(self.thread.id, step, step + 1))
         else:
+            last = self.spans[-1]
             self.spans[-1] = last._replace(stop=max(last.stop, step + 1))
 
 
 @dataclass(slots=True)
-class Layout:
+class RunLayout:
     """The rows of all threads, and the lines between them."""
 
     lanes: list[Lane] = field(default_factory=list)
@@ -88,9 +90,9 @@ class Layout:
         self.num_passes = max(self.num_passes, step + 1)
 
 
-def layout(trace: Trace) -> Layout:
+def layout(trace: Trace) -> RunLayout:
     """Return the places of a whole trace."""
-    places = Layout(num_passes=max(1, trace.forward_passes))
+    places = RunLayout(num_passes=max(1, trace.forward_passes))
     fed = sorted((token for token in trace.tokens if token.fed_step is not None), key=_fed_step)
     places.grow(trace.threads, trace.tokens, fed, trace.syncs)
     places.critical = critical_spans(trace.critical_tokens())
@@ -115,3 +117,53 @@ def critical_spans(chain: Sequence[TokenRecord]) -> list[Span]:
 def _fed_step(token: TokenRecord) -> int:
     assert token.fed_step is not None
     return token.fed_step
+
+
+def to_perfetto(trace: Trace) -> str:
+    """Return the trace as JSON for Perfetto: one track a thread, arrows for forks and syncs."""
+    places = layout(trace)
+    events = [_name("process_name", 0, trace.model or "pasta-lm")]
+    for thread in trace.threads:
+        title = "main" if thread.parent is None else f"{thread.id} {thread.topic}"
+        tokens = [token for token in trace.tokens_of(thread.id) if token.fed_step is not None]
+        events += [_name("thread_name", thread.id, title), *(_slice(trace, it) for it in tokens)]
+    for edge in places.forks:
+        events += _arrow(trace, "fork", edge.target, edge)
+    for number, edge in enumerate(places.joins):
+        inside = edge._replace(start=edge.start - 1)  # an arrow starts inside a slice
+        events += _arrow(trace, "sync", f"sync{number}-{edge.source}", inside)
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False)
+
+
+def _name(kind: str, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}
+
+
+def _arrow(trace: Trace, kind: str, number: int | str, edge: Edge) -> list[dict[str, Any]]:
+    flow = {"name": kind, "cat": kind, "id": number, "pid": 1}
+    start, end = _step_start_us(trace, edge.start), _step_start_us(trace, edge.end)
+    return [
+        {**flow, "ph": "s", "tid": edge.source, "ts": start},
+        {**flow, "ph": "f", "bp": "e", "tid": edge.target, "ts": end},
+    ]
+
+
+def _slice(trace: Trace, token: TokenRecord) -> dict[str, Any]:
+    start = _step_start_us(trace, _fed_step(token))
+    return {
+        "ph": "X",
+        "name": token.text or token.role.value,
+        "cat": token.role.value,
+        "pid": 1,
+        "tid": token.thread,
+        "ts": start,
+        "dur": max(0.0, _step_start_us(trace, _fed_step(token) + 1) - start),
+        "args": {"depth": token.depth, "position": token.position, "slot": token.slot},
+    }
+
+
+def _step_start_us(trace: Trace, step: int) -> float:
+    """Return the time at which a step began: the end of the one before it, or of the prefill."""
+    if step <= 0 or not trace.step_s:
+        return trace.prefill_s * 1e6
+    return trace.step_s[min(step, len(trace.step_s)) - 1] * 1e6

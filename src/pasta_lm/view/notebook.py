@@ -10,7 +10,7 @@ from html import escape
 from itertools import pairwise
 
 from pasta_lm.interpreter.trace import Role, Trace
-from pasta_lm.view.layout import Layout, layout
+from pasta_lm.view.layout import RunLayout, layout
 
 # Okabe and Ito, "Color Universal Design": told apart with any colour vision. Main has none.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -21,8 +21,8 @@ MAX_LABEL = 24  # characters
 def picture_html(trace: Trace, parts: Iterable[tuple[int, str]] | None = None) -> str:
     """Return the picture of a trace with the text below it.
 
-    A row shows the steps in which a thread fed tokens as bars, and its waiting as a dashed line.
-    Thin lines are forks and syncs; the dark line under the bars is the critical path.
+    Bars are steps in which a thread fed tokens, dashed lines its waiting, thin lines forks and
+    syncs, the dark line under the bars the critical path.
 
     Args:
         trace: The trace.
@@ -58,12 +58,12 @@ def _svg(trace: Trace) -> str:
     )
 
 
-def _x(places: Layout, step: int) -> float:
+def _x(places: RunLayout, step: int) -> float:
     share = step / places.num_passes
     return round(LABEL_WIDTH + (WIDTH - LABEL_WIDTH) * share, 1)
 
 
-def _rows(places: Layout) -> Iterator[str]:
+def _rows(places: RunLayout) -> Iterator[str]:
     for row, lane in enumerate(places.lanes):
         thread = lane.thread
         label = "main" if thread.parent is None else f"{thread.id} {thread.topic or ''}".strip()
@@ -86,8 +86,7 @@ def _rows(places: Layout) -> Iterator[str]:
         yield "</g>"
 
 
-def _lines(places: Layout) -> Iterator[str]:
-    """Yield a line for every fork and, dashed, for every thread that a sync joined."""
+def _lines(places: RunLayout) -> Iterator[str]:
     for edges, dashes in ((places.forks, ""), (places.joins, "2 3")):
         for edge in edges:
             start = _x(places, edge.start), ROW * edge.source + 9
@@ -95,21 +94,17 @@ def _lines(places: Layout) -> Iterator[str]:
             yield _line(start, end, _colour(edge.source if dashes else edge.target), dashes)
 
 
-def _critical(places: Layout) -> Iterator[str]:
+def _critical(places: RunLayout) -> Iterator[str]:
     for span in places.critical:
         y = ROW * span.thread + 16
         start, end = (_x(places, span.first), y), (_x(places, span.stop), y)
         yield _line(start, end, "currentColor", width=2)
 
 
-def _line(
-    start: tuple[float, float],
-    end: tuple[float, float],
-    colour: str,
-    dashes: str = "",
-    *,
-    width: float = 1,
-) -> str:
+Point = tuple[float, float]
+
+
+def _line(start: Point, end: Point, colour: str, dashes: str = "", width: float = 1) -> str:
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return (
         f'<line x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}" stroke="{colour}" '
@@ -122,7 +117,6 @@ def _colour(thread: int) -> str:
 
 
 def _part(thread: int, text: str) -> str:
-    """Return a stretch of the answer; a block has the colour of its thread."""
     if not thread:
         return f'<span style="unicode-bidi:isolate">{escape(text)}</span>'
     colour = _colour(thread)
@@ -131,7 +125,6 @@ def _part(thread: int, text: str) -> str:
 
 
 def _threads(trace: Trace) -> str:
-    """Return the text of each thread, a line each."""
     texts: dict[int, list[str]] = {thread.id: [] for thread in trace.threads}
     for token in trace.tokens:
         if token.role is Role.CONTENT:

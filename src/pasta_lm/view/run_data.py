@@ -1,16 +1,26 @@
 """A trace as the data of the page: whole, or pass by pass while it is decoded.
 
-The page computes no visibility, no critical path and no comparison. Knows nothing of HTML.
+The page computes no visibility, no critical path and no comparison. The one rule of comparisons:
+the clocks of two runs are divided only if both decoded the same text to its end with the same
+model. Otherwise each has its own tokens a second, and a run that a limit cut says where.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any, TypedDict
 
-from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews
-from pasta_lm.view.comparison import comparison_key, cut_at
-from pasta_lm.view.layout import Edge, Layout, Span, layout
+from pasta_lm.interpreter.trace import (
+    Kind,
+    Role,
+    SyncRecord,
+    ThreadRecord,
+    TokenRecord,
+    Trace,
+    TraceNews,
+)
+from pasta_lm.view.layout import Edge, RunLayout, Span, layout
 from pasta_lm.view.sight import Seen, Sight
 
 
@@ -108,7 +118,7 @@ class LiveRun:
     """A run that is still decoded, for the page."""
 
     def __init__(self, num_prompt: int) -> None:
-        self._places, self._sight = Layout(), Sight(num_prompt)
+        self._places, self._sight = RunLayout(), Sight(num_prompt)
         self._tokens: list[TokenRecord] = []
         self._num_seen: list[int] = []  # by thread: rows of ``seen`` that the page has
 
@@ -127,12 +137,10 @@ class LiveRun:
         fed.sort(key=_slot)
         self._tokens += news.tokens
         self._num_seen += [0] * len(news.threads)
-        places, num_forks, num_joins = (
-            self._places,
-            *map(len, (self._places.forks, self._places.joins)),
-        )
-        for part in (places, self._sight):
-            part.grow(news.threads, news.tokens, fed, news.syncs)
+        places = self._places
+        num_forks, num_joins = len(places.forks), len(places.joins)
+        places.grow(news.threads, news.tokens, fed, news.syncs)
+        self._sight.grow(news.threads, news.tokens, fed, news.syncs)
         return {
             "kind": news.kind.value,
             "prefill_s": news.prefill_s,
@@ -152,6 +160,34 @@ class LiveRun:
             for row in thread.seen[self._num_seen[number] :]:
                 yield {"thread": number, **row}
             self._num_seen[number] = len(thread.seen)
+
+
+def cut_at(trace: Trace) -> int | None:
+    """Return the number of content tokens at which a limit cut the answer; None: it is whole."""
+    return None if trace.finish_reason == "stop" else trace.num_content_tokens
+
+
+def comparison_key(trace: Trace) -> str | None:
+    """Return a key that is equal for runs whose clocks may be divided; None: no other's may."""
+    if cut_at(trace) is not None:
+        return None
+    text = "".join(token.text for token in trace.in_reading_order() if token.role is not Role.TOPIC)
+    clock = "simulated" if trace.kind is Kind.SIMULATED else "wall"
+    facts = "\0".join([trace.model or "", trace.engine or "", clock, text])
+    return sha256(facts.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def speed_figures(trace: Trace, num_text_tokens: int) -> dict[str, str | int | float | None]:
+    """Return the figures of one run, whose text has a number of tokens without tags."""
+    rate = trace.tokens_per_s
+    return {
+        "critical_path_tokens": trace.critical_path,
+        "parallelism": round(trace.parallelism, 4),
+        "theoretical_speedup": round(trace.speedup_over_text(num_text_tokens), 4),
+        "tokens_per_s": None if rate is None else round(rate, 2),
+        "wall_s": round(trace.wall_s, 6),
+        "cut_at": cut_at(trace),
+    }
 
 
 def _slot(token: TokenRecord) -> int:

@@ -11,7 +11,7 @@ import pytest
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy, Trace
 from pasta_lm.language.document import parse
-from pasta_lm.view.perfetto import to_perfetto
+from pasta_lm.view.layout import to_perfetto
 from tests.architectures import loaded
 from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recorded, Recording
