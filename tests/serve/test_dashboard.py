@@ -20,7 +20,8 @@ PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"]}
 
 
 def families() -> list[Metric]:
-    return list(text_string_to_metric_families(Metrics("model", Load).text().decode()))
+    metrics = text_string_to_metric_families(Metrics("model", Load).text().decode())
+    return [metric for metric in metrics if not metric.name.endswith("_created")]
 
 
 def series() -> set[str]:

@@ -46,7 +46,7 @@ def test_who_does_not_read_is_dropped_and_its_connection_is_closed(
         ask(url, n=8, pasta={"stream": "events"}) as line,
     ):
         dropped = 'limit_hits_total{limit="slow_reader",model_name="script"} 1.0'
-        until(lambda: dropped in service.metrics.text().decode())
+        until(lambda: dropped in service.engine.metrics.text().decode())
         until(lambda: not (server.server_state.connections or server.server_state.tasks))
         until(lambda: not service.engine.backend.has_work)
         until(lambda: service.engine.load.num_running == 0)
