@@ -13,8 +13,8 @@ from pasta_lm.cli.terminal import console, print_facts, read_text, say, write_te
 from pasta_lm.cli.thread_view import picture, summary
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.trace import Trace
-from pasta_lm.view.page import page_of
 from pasta_lm.view.layout import to_perfetto
+from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
 
 

@@ -92,13 +92,17 @@ def create_app(
             yield
 
     app = FastAPI(
-        title="pasta-lm", version=version, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="pasta-lm",
+        version=version,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers=dict.fromkeys(_ERRORS, _reply_to_error),
     )
     app.state.service, app.state.recipe = service, recipe
     router = _routes(service, version)
     replay.add_routes(router, service)
     app.include_router(router)
-    _handle_errors(app)
     app.mount("/", PageFiles(router.routes, directory=STATIC, html=True), name="page")
     app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
     if recipe.cors_origins:  # outside of the guard: a browser asks first, without a key
@@ -157,27 +161,24 @@ def _routes(service: Service, number: str) -> APIRouter:
     return router
 
 
-def _handle_errors(app: FastAPI) -> None:
-    @app.exception_handler(ApiError)
-    async def api_error(_: Request, error: ApiError) -> JSONResponse:
-        return error_response(error)
+_ERRORS = (ApiError, RequestValidationError, HTTPException, Exception)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        mistake = max(error.errors(), key=lambda entry: len(entry["loc"]))  # the most exact
-        place = ".".join(part for part in map(str, mistake["loc"]) if not _IS_KIND.fullmatch(part))
-        message = f"{place or 'the body'}: {mistake['msg'].removeprefix('Value error, ')}"
-        return error_response(bad_request(message, place or None))
 
-    @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        body = ApiError(error.status_code, str(error.detail), code=code).body
-        return JSONResponse(body, error.status_code, headers=error.headers)
-
-    @app.exception_handler(Exception)
-    async def failed(_: Request, error: Exception) -> JSONResponse:
-        return error_response(internal("internal_error"))
+async def _reply_to_error(_: Request, error: Exception) -> Response:
+    match error:
+        case ApiError():
+            return error_response(error)
+        case RequestValidationError():
+            mistake = max(error.errors(), key=lambda entry: len(entry["loc"]))  # the most exact
+            parts = [part for part in map(str, mistake["loc"]) if not _IS_KIND.fullmatch(part)]
+            place = ".".join(parts)
+            message = f"{place or 'the body'}: {mistake['msg'].removeprefix('Value error, ')}"
+            return error_response(bad_request(message, place or None))
+        case HTTPException():
+            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+            body = ApiError(error.status_code, str(error.detail), code=code).body
+            return JSONResponse(body, error.status_code, headers=error.headers)
+    return error_response(internal("internal_error"))
 
 
 class Server(uvicorn.Server):

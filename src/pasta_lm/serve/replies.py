@@ -39,15 +39,6 @@ _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": 
 DONE = b"data: [DONE]\n\n"
 
 Json = dict[str, Any]
-_KINDS: dict[type[StreamEvent], str] = {
-    Deferred: "deferred",
-    ThreadStarted: "started",
-    TextDelta: "text",
-    ThreadEnded: "ended",
-    Synced: "synced",
-    Traced: "traced",
-    Finished: "finished",
-}
 
 
 def sse(data: Json) -> bytes:
@@ -69,7 +60,7 @@ class Reply:
     num_events: int = 0
     answers: dict[int, Answer] = field(default_factory=dict)
     orders: dict[int, ReadingOrder] = field(default_factory=dict)
-    live_runs: dict[int, LiveRun] = field(default_factory=dict)  # of samples that are traced
+    live_runs: dict[int, LiveRun] = field(default_factory=dict)
     error: str | None = None  # the code of the error that ended it
     extra: Callable[[Answer], Json] = lambda _: {}  # further figures of an answer
 
@@ -78,8 +69,10 @@ class Reply:
         self.id = self.id or f"{kind}-{secrets.token_hex(16)}"
         is_held = self.request.expansion is not None
         keeps_tags = self.body.options.tags == "keep"
-        for sample in range(sum(request.params.n for request in self.requests)):
+        prompts = [len(it.prompt) for it in self.requests for _ in range(it.params.n)]
+        for sample, num_prompt in enumerate(prompts):
             self.orders[sample] = ReadingOrder(keeps_tags=keeps_tags, is_held=is_held)
+            self.live_runs[sample] = LiveRun(num_prompt)
 
     @property
     def finished(self) -> list[Answer]:
@@ -145,7 +138,7 @@ class Reply:
     def whole(self) -> Json:
         """Return the object of a finished answer."""
         return {
-            **self._head("chat.completion" if self.is_chat else "text_completion"),
+            **self._head("chat.completion"),
             "choices": [self._choice(sample) for sample in sorted(self.answers)],
             "usage": self.usage(),
             "pasta": {**self.limits(), "choices": [*map(self.figures, self.finished)]},
@@ -169,9 +162,8 @@ class Reply:
 
     def first(self) -> bytes:
         """Return the beginning of a stream: the role, and the limits."""
-        pieces = [
-            self._piece(sample, {"role": "assistant", "content": ""}) for sample in self.orders
-        ]
+        delta = {"role": "assistant", "content": ""}
+        pieces = [self._piece(sample, delta) for sample in self.orders]
         pieces[0]["pasta"] = self.limits()
         return b"".join(map(sse, pieces))
 
@@ -188,15 +180,17 @@ class Reply:
                 pieces += self._events(sample, own, text)
             elif text:
                 pieces.append(self._piece(sample, {"content": text}))
-            if sample in self.answers and any(isinstance(event, Finished) for event in own):
-                pieces.append(self._end(sample))
+            if any(isinstance(event, Finished) for event in own):
+                end = self._piece(sample, {}, _finish_reason(self.answers[sample]))
+                end["choices"][0]["logprobs"] = self._logprobs(sample)
+                pieces.append(end)
         return b"".join(map(sse, pieces))
 
     def last(self) -> bytes:
         """Return the end of a stream: its usage, if the client wants it, and the figures."""
         if not self.body.includes_usage:
             return b""
-        end = {**self._piece_head(), "choices": [], "usage": self.usage()}
+        end = {**self._head("chat.completion.chunk"), "choices": [], "usage": self.usage()}
         if self.body.options.stream == "text":  # each event ``finished`` has them
             end["pasta"] = {"choices": [*map(self.figures, self.finished)]}
         return sse(end)
@@ -214,19 +208,8 @@ class Reply:
             if isinstance(event, Finished):
                 facts |= self.figures(event.answer)
             elif isinstance(event, Traced):
-                facts["news"] = self._live_run(sample).take(event.news)
+                facts["news"] = self.live_runs[sample].take(event.news)
             yield {**self._piece(sample, {"content": content}), "pasta": facts}
-
-    def _live_run(self, sample: int) -> LiveRun:
-        if sample not in self.live_runs:
-            request = self.requests[sample // self.request.params.n]
-            self.live_runs[sample] = LiveRun(len(request.prompt))
-        return self.live_runs[sample]
-
-    def _end(self, sample: int) -> Json:
-        piece = self._piece(sample, {}, _finish_reason(self.answers[sample]))
-        piece["choices"][0]["logprobs"] = self._logprobs(sample)
-        return piece
 
     def _piece(self, sample: int, delta: Mapping[str, str], reason: str | None = None) -> Json:
         choice: Json = {"index": sample, "logprobs": None, "finish_reason": reason}
@@ -234,15 +217,17 @@ class Reply:
             choice["delta"] = delta
         else:
             choice["text"] = delta.get("content", "")
-        piece = {**self._piece_head(), "choices": [choice]}
+        piece = {**self._head("chat.completion.chunk"), "choices": [choice]}
         return piece | {"usage": None} if self.body.includes_usage else piece
 
-    def _piece_head(self) -> Json:
-        return self._head("chat.completion.chunk" if self.is_chat else "text_completion")
-
-    def _head(self, kind: str) -> Json:
-        head = {"id": self.id, "object": kind, "created": self.created, "model": self.backend.name}
-        return {**head, "system_fingerprint": None}
+    def _head(self, chat_kind: str) -> Json:
+        return {
+            "id": self.id,
+            "object": chat_kind if self.is_chat else "text_completion",
+            "created": self.created,
+            "model": self.backend.name,
+            "system_fingerprint": None,
+        }
 
 
 def _finish_reason(answer: Answer) -> str:
@@ -251,20 +236,20 @@ def _finish_reason(answer: Answer) -> str:
 
 def _event_facts(event: StreamEvent) -> Json:
     """Return an event for the page; every kind has the keys thread, parent, delta and kind."""
-    facts: Json = {"thread": 0, "parent": None, "delta": "", "kind": _KINDS[type(event)]}
+    facts: Json = {"thread": 0, "parent": None, "delta": ""}
     match event:
-        case Deferred():
-            facts |= {"thread": event.thread, "parent": event.parent}
-        case ThreadStarted():
-            facts |= {"thread": event.thread, "parent": event.parent, "topic": event.topic}
-            facts["promised_tokens"] = event.promised_tokens
-        case TextDelta():
-            facts |= {"thread": event.thread, "delta": event.text}
-        case ThreadEnded():
-            facts |= {"thread": event.thread, "finish_reason": event.reason.value}
-        case Synced():
-            facts |= {"thread": event.thread, "joined": list(event.joined)}
-    return facts
+        case Deferred(thread=thread, parent=parent):
+            return {**facts, "kind": "deferred", "thread": thread, "parent": parent}
+        case ThreadStarted(thread=thread, parent=parent):
+            facts |= {"kind": "started", "thread": thread, "parent": parent}
+            return {**facts, "topic": event.topic, "promised_tokens": event.promised_tokens}
+        case TextDelta(thread=thread, text=text):
+            return {**facts, "kind": "text", "thread": thread, "delta": text}
+        case ThreadEnded(thread=thread, reason=reason):
+            return {**facts, "kind": "ended", "thread": thread, "finish_reason": reason.value}
+        case Synced(thread=thread, joined=joined):
+            return {**facts, "kind": "synced", "thread": thread, "joined": list(joined)}
+    return {**facts, "kind": "traced" if isinstance(event, Traced) else "finished"}
 
 
 def _tokens(answer: Answer) -> Iterator[tuple[int, TokenLogprobs]]:

@@ -53,7 +53,6 @@ class ServeRecipe:
     strategy: str = "pasta"  # when a request does not say
 
     def __post_init__(self) -> None:
-        """Refuse numbers that serve nobody, as a ``UsageError``."""
         if self.pool_tokens is not None and self.cache_memory is not None:
             raise UsageError("pool_tokens and cache_memory both size the cache", hint="give one")
         for table in ("limits", "queue"):
@@ -67,7 +66,7 @@ class ServeRecipe:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host name or address."""
+    """Return whether only this machine can reach a host."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -75,11 +74,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, api_key: str | None, *, allows_everyone: bool) -> None:
-    """Refuse to let other machines in without a key.
-
-    Raises:
-        UsageError: the host is not loopback, there is no key, and nobody said that this is meant.
-    """
+    """Refuse to let other machines in without a key, unless this is meant."""
     if api_key is not None and not api_key.strip():
         raise UsageError("the API key is empty", hint="leave it out, or give at least a character")
     if not is_loopback(host) and api_key is None and not allows_everyone:
