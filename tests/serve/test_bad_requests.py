@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.guard import parse_json
 from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
 from pasta_lm.serve.replay import ReplayRequest
-from pasta_lm.serve.settings import Bounds, ServeRecipe, check_exposure, is_loopback
+from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
 from tests.serve.conftest import CHAT, ask, client_of, run, scripted
 
 PATH = "/v1/chat/completions"
@@ -118,25 +117,6 @@ def test_a_whole_surrogate_pair_is_a_character() -> None:
     assert parse_json(b'"\\ud83c\\udf5d"') == "\U0001f35d"
 
 
-def test_a_form_is_refused() -> None:
-    error = assert_refused(ask("POST", PATH, data={"messages": "x"}))
-    assert error["code"] == "content_type"
-
-
-def test_a_large_body_is_413_however_it_comes() -> None:
-    app = create_app(scripted(), ServeRecipe(limits=Bounds(body_bytes=1000)))
-    large = {"messages": [{"role": "user", "content": "a" * 2000}]}
-
-    async def parts() -> Any:
-        for _ in range(100):
-            yield b"a" * 100
-
-    assert_refused(ask("POST", PATH, app=app, json=large), 413)
-    app = create_app(scripted(), ServeRecipe(limits=Bounds(body_bytes=1000)))
-    headers = {"Content-Type": "application/json"}
-    assert_refused(ask("POST", PATH, app=app, content=parts(), headers=headers), 413)
-
-
 @pytest.mark.parametrize(
     "prompt",
     [None, 3, [], "", " ", {"text": "a"}, [[]], ["a", ""], ["a", 1], [1, "a"], ["a", [1]]]
@@ -144,10 +124,6 @@ def test_a_large_body_is_413_however_it_comes() -> None:
 )
 def test_a_completion_needs_texts_or_token_ids(prompt: Any) -> None:
     assert_refused(ask("POST", "/v1/completions", json={"prompt": prompt}))
-
-
-def test_a_completion_without_a_prompt_is_refused() -> None:
-    assert_refused(ask("POST", "/v1/completions", json={}))
 
 
 @pytest.mark.parametrize("name", ["echo", "best_of", "suffix", "logprobs", "frequency_penalty"])
@@ -165,11 +141,6 @@ def test_a_completion_has_from_0_to_20_logprobs(value: Any) -> None:
 def test_fields_that_ask_for_nothing_are_fine() -> None:
     neutral = {"presence_penalty": 0.0, "logit_bias": {}, "tools": [], "echo": False, "user": "a"}
     assert ask("POST", PATH, json={**CHAT, **neutral, "logprobs": False}).status_code == 200
-
-
-def test_another_model_is_404() -> None:
-    error = assert_refused(ask("POST", PATH, json={**CHAT, "model": "gpt-4"}), 404)
-    assert error["code"] == "model_not_found"
 
 
 @pytest.mark.parametrize(
@@ -272,11 +243,6 @@ def test_limits_are_read_from_a_recipe() -> None:
     for change in ("limits.n=0", "queue.wall_s=0", "limits.m=3", "limits.tokens_per_thread=2"):
         with pytest.raises(UsageError):
             read_recipe(None, ServeRecipe, [change])
-
-
-def test_an_error_is_json_for_every_client() -> None:
-    error = assert_refused(ask("POST", PATH, json={**CHAT, "n": 17}))
-    assert json.loads(json.dumps(error))["param"] == "n"
 
 
 VALUES: tuple[Any, ...] = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.app import create_app
 from tests.fakes.scripted_backend import ScriptedBackend
-from tests.serve.conftest import CHAT, DOCUMENT, TEXT, post, scripted, streamed, text_of
+from tests.serve.conftest import CHAT, DOCUMENT, TEXT, post, streamed, text_of
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
 
@@ -37,13 +36,6 @@ def test_the_figures_are_those_of_the_trace_and_a_simulated_clock_gives_no_rate(
     assert figures["parallelism"] == pytest.approx(figures["trace"]["parallelism"], abs=1e-4)
     assert figures["trace"]["kind"] == "simulated"
     assert figures["tokens_per_s"] is None
-
-
-def test_a_completion_continues_a_text() -> None:
-    body = post(TEXT_PATH, {"prompt": "Once upon", "n": 2}).json()
-    assert [choice["text"] for choice in body["choices"]] == [TEXT, TEXT]
-    assert body["object"] == "text_completion"
-    assert body["usage"]["prompt_tokens"] == 2
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -168,14 +160,3 @@ def test_several_turns_and_parts_are_one_prompt() -> None:
     ]
     body = post(CHAT_PATH, {"messages": messages, "user": "x", "metadata": {}}).json()
     assert body["choices"][0]["message"]["content"] == TEXT
-
-
-def test_models_version_and_metrics_are_there() -> None:
-    from tests.serve.conftest import ask
-
-    app = create_app(scripted())
-    assert ask("GET", "/v1/models").json()["data"][0]["id"] == "script"
-    assert ask("GET", "/version").json()["version"]
-    post(CHAT_PATH, CHAT, app=app)
-    del app
-    assert json.loads(ask("GET", "/health").text) == {"status": "ok"}

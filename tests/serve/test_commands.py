@@ -56,13 +56,6 @@ def test_llm_prints_the_answer(llm: Command, flags: list[str]) -> None:
     assert llm("-m", "pasta", *flags, "How do I live well?").rstrip("\n") == TEXT
 
 
-def test_llm_passes_its_options_on(llm: Command) -> None:
-    options = ["-o", "max_tokens", "9", "-o", "seed", "3", "-o", "stop", "all.", "-o", "top_p", "1"]
-    short = llm("-m", "pasta", "--system", "Be brief.", *options, "How?").rstrip("\n")
-    assert TEXT.startswith(short)
-    assert short != TEXT
-
-
 def test_llm_continues_a_conversation(llm: Command) -> None:
     llm("-m", "pasta", "How do I live well?")
     llm("-c", "And what else?")
@@ -71,11 +64,6 @@ def test_llm_continues_a_conversation(llm: Command) -> None:
     assert turns[0]["conversation_id"] == turns[1]["conversation_id"]
     first, second = (turn["input_tokens"] for turn in turns)
     assert second > first + len(TEXT.split()) // 2, "the first answer went along"
-
-
-def test_llm_chats(llm: Command) -> None:
-    said = llm("chat", "-m", "pasta", typed="How do I live well?\nAnd then?\nquit\n")
-    assert said.count("That is all.") == 2
 
 
 def test_llm_completes_a_text(llm: Command) -> None:
@@ -104,12 +92,6 @@ def curl(url: str) -> Command:
 
 
 JSON = ("-H", "Content-Type: application/json")
-
-
-def test_curl_asks_and_reads_the_answer(curl: Command) -> None:
-    said = json.loads(curl("/v1/chat/completions", *JSON, "-d", json.dumps(CHAT)))
-    assert said["choices"][0]["message"]["content"] == TEXT
-    assert json.loads(curl("/v1/models"))["data"][0]["id"] == "script"
 
 
 def test_curl_reads_a_stream_line_by_line(curl: Command) -> None:

@@ -184,23 +184,6 @@ def test_a_step_that_hangs_ends_all_requests_and_afterwards_they_are_taken_again
     run(hang())
 
 
-def test_while_the_first_step_hangs_the_metrics_count_running_and_waiting_requests() -> None:
-    async def hang() -> None:
-        backend = HangingBackend(DOCUMENT, capacity=1)
-        app = create_app(backend)
-        engine = app.state.service.engine
-        async with client_of(app) as client:
-            asked = posts(client, CHAT, CHAT, CHAT)
-            await settle(lambda: (engine.load.num_running, engine.load.num_waiting) == (1, 2))
-            text = (await client.get("/metrics")).text
-            backend.may_go_on.set()
-            assert 'pasta:num_requests_running{model_name="script"} 1.0' in text
-            assert 'pasta:num_requests_waiting{model_name="script"} 2.0' in text
-            assert [reply.status_code for reply in await asyncio.gather(*asked)] == [200] * 3
-
-    run(hang())
-
-
 class RefusingBackend(ScriptedBackend):
     """A request with the seed 13 cannot begin."""
 

@@ -18,9 +18,7 @@ from tests.serve.conftest import (
     is_idle,
     poisoned,
     post,
-    recipe,
     run,
-    scripted,
     settle,
     streamed,
 )
@@ -53,12 +51,6 @@ def test_every_prompt_has_n_choices_whole_and_streamed(prompt: Any, n: int) -> N
     assert pieces[-1]["usage"] == body["usage"]
 
 
-def test_prompts_beyond_the_room_wait_for_their_turn() -> None:
-    app = create_app(scripted(capacity=2))
-    body = post(PATH, {"prompt": ["a"] * 9}, app=app).json()
-    assert [one["text"] for one in body["choices"]] == [TEXT] * 9
-
-
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool) -> None:
     async def leave() -> None:
@@ -73,17 +65,6 @@ def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool) -> No
             await settle(lambda: is_idle(app))
 
     run(leave())
-
-
-def test_when_the_queue_is_full_none_of_them_runs() -> None:
-    async def fill() -> None:
-        app = create_app(held(capacity=0), recipe(waiting=1))
-        async with client_of(app) as client:
-            reply = await client.post(PATH, json={"prompt": ["a", "b", "c", "d"]})
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_full")
-            await settle(lambda: is_idle(app))
-
-    run(fill())
 
 
 def test_a_prompt_that_fails_ends_the_request_and_no_other() -> None:

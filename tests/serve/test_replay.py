@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,12 +32,9 @@ from tests.serve.conftest import (
     SCRIPT,
     TEXT,
     client_of,
-    held,
-    is_idle,
     post,
     run,
     scripted,
-    settle,
     streamed,
     text_of,
 )
@@ -301,16 +297,3 @@ def test_what_the_model_or_its_cache_cannot_hold_is_refused() -> None:
 
 
 # --- like every request
-
-
-def test_a_client_that_goes_away_ends_its_replay() -> None:
-    async def leave() -> None:
-        app = create_app(held())
-        async with client_of(app) as client:
-            gone = asyncio.ensure_future(client.post(REPLAY, json={**GIVEN, "stream": True}))
-            await settle(lambda: app.state.service.engine.load.num_running == 1)
-            gone.cancel()
-            await asyncio.gather(gone, return_exceptions=True)
-            await settle(lambda: is_idle(app))
-
-    run(leave())

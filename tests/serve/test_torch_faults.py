@@ -17,7 +17,6 @@ from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, LocalBackend
-from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
 from pasta_lm.serve.settings import Bounds, ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
@@ -229,26 +228,5 @@ def test_a_failure_in_a_step_ends_its_response_and_changes_no_other(join: Join, 
             assert (await client.get("/health")).status_code == 200
             await settle(lambda: is_idle(app))
             assert_no_page_is_left(backend.own)
-
-    run(fail())
-
-
-def test_an_engine_that_fails_whatever_runs_is_given_up() -> None:
-    async def fail() -> None:
-        own = model()
-        app = create_app(LocalBackend(own, "tiny"))
-
-        def broken(_: object) -> None:
-            raise BrokenModelError
-
-        own.engine.runner.run = broken  # type: ignore[assignment, method-assign]
-        async with client_of(app) as client:
-            for _ in range(MAX_FAILED_STEPS):
-                reply = await client.post(CHAT_PATH, json={**chat("hello"), **SAMPLED})
-                assert reply.status_code == 500
-            await settle(lambda: app.state.service.engine.status == "dead")
-            assert (await client.get("/health")).json() == {"status": "dead"}
-            late = await client.post(CHAT_PATH, json=chat("hello"))
-            assert (late.status_code, late.json()["error"]["code"]) == (503, "dead")
 
     run(fail())

@@ -27,6 +27,31 @@ def expect(locator: Any) -> Any:
     return assertions(locator)
 
 
+def faults_of(page: Any, *ignored: str) -> list[str]:
+    """Return the list into which errors and console lines of a page go."""
+    faults: list[str] = []
+
+    def hear(text: str) -> None:
+        if not any(part in text for part in ignored):
+            faults.append(text)
+
+    page.set_default_timeout(1000 * LIMIT_S)
+    page.on("pageerror", lambda error: hear(str(error)))
+    page.on("console", lambda line: hear(line.text))
+    return faults
+
+
+def serious_faults(page: Any) -> list[tuple[str, str]]:
+    """Return the serious violations of accessibility that axe sees, with their elements."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    violations = axe.run(page).response["violations"]
+    return [
+        (rule["id"], rule["nodes"][0]["html"])
+        for rule in violations
+        if rule["impact"] in {"serious", "critical"}
+    ]
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -43,23 +68,19 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
     """Return what opens a page from a file; the test fails if the page reports an error."""
-    faults: list[str] = []
-    contexts = []
+    pages = []
 
     def open_file(html: str, **settings: Any) -> Any:
         file = tmp_path / "page.html"
         file.write_text(html, encoding="utf-8")
-        context = browser.new_context(**settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(1000 * LIMIT_S)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda said: faults.append(said.text))
+        page = browser.new_context(**settings).new_page()
+        faults = faults_of(page)
+        pages.append((page, faults))
         page.on("request", lambda sent: faults.append(sent.url) if "file:" not in sent.url else 0)
         page.goto(file.as_uri())
         return page
 
     yield open_file
-    for context in contexts:
-        context.close()
-    assert not faults
+    for page, faults in pages:
+        page.context.close()
+        assert not faults

@@ -13,9 +13,9 @@ import pytest
 from pasta_lm.serve.app import create_app
 from pasta_lm.view.page import STATIC, joined_modules, page_of
 from pasta_lm.view.run_data import run_data
-from tests.serve.conftest import CHAT, LIMIT_S, SCRIPT, TEXT, post, scripted, serving, streamed
+from tests.serve.conftest import CHAT, LIMIT_S, SCRIPT, post, scripted, serving, streamed
 from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
-from tests.view.conftest import Open, expect
+from tests.view.conftest import Open, expect, serious_faults
 
 MODULES = sorted(STATIC.glob("*.js"))
 
@@ -170,14 +170,11 @@ def test_the_keyboard_reaches_every_token_and_thread(opened: Open) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("picks", [False, True], ids=["at rest", "inspected"])
 def test_axe_finds_nothing_serious(opened: Open, scheme: str, picks: bool) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = opened(exported(FLAT), color_scheme=scheme, bypass_csp=True)
     page.locator("summary").click()
     if picks:
         page.locator("#answer .token", has_text="epsilon").click()
-    found = axe.run(page).response["violations"]
-    serious = [one for one in found if one["impact"] in {"serious", "critical"}]
-    assert not serious, [(one["id"], one["nodes"][0]["html"]) for one in serious]
+    assert not serious_faults(page)
 
 
 def test_a_hostile_answer_is_text_and_breaks_no_policy(opened: Open) -> None:
@@ -219,29 +216,6 @@ def test_two_runs_stand_on_one_clock_and_the_finish_line_is_told(opened: Open) -
 
 
 # --- served
-
-
-def test_the_served_page_asks_and_shows_both_strategies_on_one_clock(browser: Any) -> None:
-    faults: list[str] = []
-    with serving(create_app(scripted())) as (_, address):
-        page = browser.new_page()
-        page.set_default_timeout(1000 * LIMIT_S)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda said: faults.append(said.text))
-        page.goto(address)
-        page.get_by_label("Prompt").fill("How do I live well?")
-        page.get_by_role("button", name="Ask").click()
-        page.get_by_role("button", name="same text, one thread").wait_for()
-        page.get_by_role("button", name="Ask").wait_for()
-        assert shown(page, "#answer") == TEXT
-        expect(page.locator(".picture")).to_have_count(2)
-        expect(page.locator("#answer friends, #answer b")).to_have_count(0)
-        page.locator("#answer .token", has_text="often").click()
-        expect(page.locator("#inspector")).to_contain_text(
-            "Its thread could see", use_inner_text=True
-        )
-        page.close()
-    assert not faults
 
 
 def test_the_served_page_says_what_the_server_refuses(browser: Any) -> None:

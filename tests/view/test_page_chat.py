@@ -20,9 +20,9 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
 from pasta_lm.view.page import STATIC
 from tests.fakes.scripted_backend import ScriptedBackend
-from tests.serve.conftest import LIMIT_S, TEXT, scripted, serving
+from tests.serve.conftest import TEXT, scripted, serving
 from tests.serve.runs import HOSTILE, wide
-from tests.view.conftest import expect
+from tests.view.conftest import expect, faults_of, serious_faults
 
 MODULES = sorted((STATIC / "chat").glob("*.js"))
 VENDOR = STATIC / "vendor"
@@ -111,7 +111,7 @@ def pausing() -> ScriptedBackend:
 @pytest.fixture
 def chatting(browser: Any) -> Iterator[Open]:
     """Return what opens the chat of a backend; the test fails if the page reports an error."""
-    faults: list[str] = []
+    pages: list[list[str]] = []
     with ExitStack() as open_things:
 
         def open_chat(backend: ScriptedBackend, *, key: str | None = None, **settings: Any) -> Any:
@@ -120,15 +120,13 @@ def chatting(browser: Any) -> Iterator[Open]:
             context = browser.new_context(base_url=address, **settings)
             open_things.callback(context.close)
             page = context.new_page()
-            page.set_default_timeout(1000 * LIMIT_S)
-            page.on("pageerror", lambda error: faults.append(str(error)))
-            page.on("console", lambda said: faults.append(said.text))
+            # The browser writes down each refusal and each broken connection that the page tells.
+            pages.append(faults_of(page, "Failed to load resource"))
             page.goto("chat.html")
             return page
 
         yield open_chat
-    # The browser writes down each refusal and each broken connection that the page tells.
-    assert not [one for one in faults if "Failed to load resource" not in one]
+    assert not any(pages)
 
 
 def ask(page: Any, question: str) -> None:
@@ -167,24 +165,6 @@ def test_two_turns_are_answered_and_the_second_is_asked_with_the_first(chatting:
     for name in ("theoretical speedup", "parallelism", "critical path", "no wall clock"):
         assert name in line
     assert "cut short" not in line
-
-
-def test_the_figures_are_the_server_s(chatting: Open) -> None:
-    page = chatting(scripted())
-    ask(page, "How do I live well?")
-    finished(page)
-    figures = page.evaluate(
-        """async () => {
-            const body = { messages: [{ role: "user", content: "How do I live well?" }] };
-            const headers = { "Content-Type": "application/json" };
-            const request = { method: "POST", headers, body: JSON.stringify(body) };
-            return (await (await fetch("v1/chat/completions", request)).json()).pasta.choices[0];
-        }"""
-    )
-    shown = page.locator(".figures strong").all_inner_texts()
-    names = ("theoretical_speedup", "parallelism")
-    assert shown[0].rstrip("×") == f"{figures[names[0]]:.2f}"
-    assert shown[1:] == [f"{figures[names[1]]:.2f}", str(figures["critical_path_tokens"])]
 
 
 def test_a_limit_that_ends_the_answer_is_told(chatting: Open) -> None:
@@ -475,9 +455,7 @@ def test_screen_readers_hear_a_finished_answer_once_and_no_token(chatting: Open)
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(chatting: Open, scheme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = chatting(answering(MARKDOWN), color_scheme=scheme, bypass_csp=True)
-    serious = []
     for step in ("empty", "answered", "edited", "watched"):
         if step == "answered":
             page.locator(".options summary").click()
@@ -489,10 +467,4 @@ def test_axe_finds_nothing_serious(chatting: Open, scheme: str) -> None:
             page.get_by_role("button", name="Edit").click()
         elif step == "watched":
             page.get_by_role("button", name="Watch").click()
-        found = axe.run(page).response["violations"]
-        serious += [
-            (step, one["id"], one["nodes"][0]["html"])
-            for one in found
-            if one["impact"] in {"serious", "critical"}
-        ]
-    assert not serious
+        assert not serious_faults(page), step

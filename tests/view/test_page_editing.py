@@ -19,7 +19,7 @@ from pasta_lm.view.run_data import run_data
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import LIMIT_S, SCRIPT, TEXT, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered
-from tests.view.conftest import Open, expect
+from tests.view.conftest import Open, expect, faults_of, serious_faults
 
 FASTER = SCRIPT.replace("Three ways", '<async topic="intro">Three ways').replace(
     " \U0001f35d:", " \U0001f35d:</async>"
@@ -32,10 +32,7 @@ class Editing:
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
         self.bodies: list[dict[str, Any]] = []
-        self.faults: list[str] = []
-        page.set_default_timeout(1000 * LIMIT_S)
-        page.on("pageerror", lambda error: self.faults.append(str(error)))
-        page.on("console", self._hear)
+        self.faults = faults_of(page, "status of 400")  # the browser's own line about a refusal
         page.goto(address)
         page.get_by_label("Prompt", exact=True).fill("How do I live well?")
         page.get_by_role("button", name="Ask", exact=True).click()
@@ -46,10 +43,6 @@ class Editing:
         page.on("request", self._note)
         self.area = page.get_by_label("Answer with its tags")
         self.wait_for_figures("1.08 → 1.08")
-
-    def _hear(self, said: Any) -> None:
-        if "status of 400" not in said.text:  # the browser's own line about a refused replay
-            self.faults.append(said.text)
 
     def _note(self, sent: Any) -> None:
         if "/v1/replay" in sent.url:
@@ -140,14 +133,6 @@ def test_selected_words_become_a_block_and_a_block_becomes_words(browser: Any) -
         assert parse(editor.text, "annotator").plain_text == TEXT
         editor.area.press("Control+z")
         assert '<async topic="eat">' in editor.text
-
-
-def test_a_sync_is_inserted_in_front_of_spaces(browser: Any) -> None:
-    with editing(browser) as editor:
-        editor.select("all.")
-        editor.press("Insert sync")
-        assert editor.text == SCRIPT.replace(" all.", "<sync/> all.")
-        assert editor.behind_the_caret == " all."
 
 
 REFUSED = {
@@ -251,9 +236,7 @@ def test_a_hostile_answer_is_edited_as_text(browser: Any) -> None:
     with serving(app) as (_, address):
         context = browser.new_context()
         page = context.new_page()
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda said: faults.append(said.text))
+        faults = faults_of(page)
         page.goto(address)
         page.get_by_label("Prompt", exact=True).fill("?")
         page.get_by_role("button", name="Ask", exact=True).click()
@@ -273,18 +256,10 @@ def test_a_hostile_answer_is_edited_as_text(browser: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious_in_the_editor(browser: Any, scheme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with editing(browser, color_scheme=scheme, bypass_csp=True) as editor:
         editor.area.fill(f"{SCRIPT}</async>")
         editor.page.locator(".faults .error").first.wait_for()
-        found = axe.run(editor.page).response["violations"]
-        serious = [one for one in found if one["impact"] in {"serious", "critical"}]
-        assert not serious, [(one["id"], one["nodes"][0]["html"]) for one in serious]
-
-
-def test_the_editor_fits_a_phone(browser: Any) -> None:
-    with editing(browser, viewport={"width": 360, "height": 700}) as editor:
-        assert editor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert not serious_faults(editor.page)
 
 
 def test_the_exported_file_has_no_editor(opened: Open) -> None:
