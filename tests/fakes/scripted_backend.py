@@ -39,7 +39,7 @@ class ScriptedBackend:
 
     def spell(self, token_id: int) -> bytes:
         """Return the bytes of a word or a tag."""
-        return self._engine.spell(token_id).encode()
+        return self._engine.ids.feed(token_id).encode()
 
     def count_tokens(self, text: str) -> int:
         """Return the number of words, the tokens of a script."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pasta_lm.engines.request import Answer, SamplingParams
-from pasta_lm.engines.scripted import ScriptedEngine, Speeds
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 
 FLAT = (
@@ -23,7 +23,7 @@ HOSTILE = (
 )
 
 
-def answered(text: str, speeds: Speeds | None = None) -> Answer:
+def answered(text: str, speeds: dict[int, float] | None = None) -> Answer:
     """Return the answer that a text in annotator form makes."""
     return ScriptedEngine(parse(text, "annotator", max_depth=2), speeds=speeds).answer(
         "a prompt here", PARAMS

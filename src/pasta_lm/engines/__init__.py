@@ -1,1 +1,69 @@
-"""Engines: requests and answers, vocabularies, the scripted engine and the local one."""
+"""Where tokens come from: the interface of every engine, the local one and stock servers."""
+
+# ruff: noqa: D102 - the comments say what is not obvious
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from pasta_lm.engines.request import Answer, Failed, Request, StreamEvent
+    from pasta_lm.interpreter.positions import Join, PositionStrategy
+    from pasta_lm.interpreter.trace import Kind
+    from pasta_lm.models.vocabulary import Vocabulary
+
+
+class ModelFacts(Protocol):
+    """What is known of a model wherever its weights are."""
+
+    @property
+    def name(self) -> str | None: ...  # None: as the servers call it
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+    @property
+    def eos_ids(self) -> Collection[int]: ...  # all ids that end main
+    @property
+    def max_position(self) -> int | None: ...  # the last position that it may be given; None: any
+    @property
+    def positions(self) -> PositionStrategy: ...  # of its training
+    @property
+    def trained_strategy(self) -> str: ...  # if it has tag pieces
+    @property
+    def kind(self) -> Kind: ...  # of the answers that it generates
+    @property
+    def device(self) -> object: ...
+    @property
+    def dtype_name(self) -> str: ...
+    def join_with(self, positions: PositionStrategy) -> Join: ...  # of its training, if it fits
+
+
+class Engine(Protocol):
+    """Decodes requests with one model; ``submit`` and ``step``, or ``generate`` and ``stream``."""
+
+    @property
+    def loaded(self) -> ModelFacts: ...
+    @property
+    def max_prompt_tokens(self) -> int | None: ...  # None: any
+    @property
+    def is_remote(self) -> bool: ...  # servers decode: no forced tokens, weights or cache here
+    @property
+    def served_names(self) -> Mapping[str, Sequence[str]]: ...  # of its model, by server address
+    @property
+    def has_work(self) -> bool: ...  # a request is unfinished
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its number; a ``RequestError`` if it cannot be decoded."""
+
+    def step(self) -> list[tuple[int, StreamEvent | Failed]]:
+        """Go on, and return the events since the last call, each with its request's number."""
+
+    def cancel(self, number: int) -> list[StreamEvent]:
+        """Give a request up and return its last events; unknown and finished ones are ignored."""
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        """Decode requests together and return each one's samples, in order."""
+
+    def stream(self, request: Request) -> Iterator[StreamEvent]:
+        """Decode one request and yield its events; closing the iterator gives it up."""

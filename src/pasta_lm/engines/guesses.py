@@ -1,27 +1,26 @@
-"""Guessed tokens of the threads of a response: proposed, fed in one pass, checked, kept or removed.
+"""Guessed tokens of a response's threads: proposed, fed in one pass, checked, kept or removed.
 
 A guess is right if the thread then decodes that token, so guesses change the number of passes and
-no token. They stand behind all other entries of their pass; wrong ones are removed, and the others
-move up. A ``Guesser`` makes them: ``PromptLookup`` here, a draft model in ``local/drafting.py``.
+no token. A ``Guesser`` makes them: ``PromptLookup`` here, a draft model in ``local/drafting.py``.
 
 Source: Leviathan et al. 2023 (speculative decoding), arXiv 2211.17192; Saxena 2023 (prompt lookup).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 
-from pasta_lm.engines.contexts import Contexts
 from pasta_lm.engines.live_thread import LiveThread
-from pasta_lm.engines.pace import Pace
 from pasta_lm.engines.request import Guesser
+from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.placement import Placement, Placer
-from pasta_lm.interpreter.thread import Thread
+from pasta_lm.interpreter.thread import Thread, ThreadState
 
 NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
+TOKENS_OF_PROMISE = 3  # the shortest: opening, topic, closing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,114 @@ class PromptLookup:
         return ()
 
 
+class Contexts:
+    """The token ids that each thread sees, in the order in which it came to see them.
+
+    Guesses and the repetition penalty read them; without either nothing is noted.
+    """
+
+    def __init__(self, prompt: Sequence[int], *, is_read: bool) -> None:
+        self._is_read = is_read
+        self._ids: dict[int, list[int]] = {0: [*prompt] if is_read else []}
+        self._num_inherited: dict[int, int] = {0: len(self._ids[0])}
+
+    def of(self, thread: Thread) -> Sequence[int]:
+        """Return the ids that a thread sees."""
+        return self._ids[thread.id]
+
+    def fork(self, child: Thread, inherited: Sequence[int] | None = None) -> None:
+        """Let a thread see what its parent sees now, or these ids instead."""
+        assert child.parent is not None
+        if self._is_read:
+            self._ids[child.id] = [*(self.of(child.parent) if inherited is None else inherited)]
+            self._num_inherited[child.id] = len(self._ids[child.id])
+
+    def decoded(self, thread: Thread, tokens: Iterable[int]) -> None:
+        """Note tokens that a thread decoded, or that its prefix feeds."""
+        if self._is_read:
+            self._ids[thread.id].extend(tokens)
+
+    def joined(self, thread: Thread, others: Iterable[Thread]) -> None:
+        """Let a thread see the tokens that others decoded."""
+        for other in others if self._is_read else ():
+            self._ids[thread.id] += self._ids[other.id][self._num_inherited[other.id] :]
+
+
+class Pace:
+    """Lets threads run ahead of each other without changing what any of them writes.
+
+    Each has a *clock*: the pass that would have fed its last token if all had been fed in every
+    pass. Only the limit on all tokens depends on that order, so a thread runs ahead as far as that
+    limit is surely not reached there, and no farther; near the limit all go in step.
+    """
+
+    def __init__(self, interpreter: Interpreter, *, is_uncut: bool = False) -> None:
+        """Begin before the first token; ``is_uncut``: its tokens are known to stay in the limit."""
+        self._interpreter = interpreter
+        self._is_uncut = is_uncut
+        self._clocks: dict[int, int] = {0: 0}
+
+    @property
+    def can_vary(self) -> bool:
+        """Return whether threads may leave the common step: no other limit may depend on it."""
+        limits = self._interpreter.limits
+        is_bounded = limits.max_threads is not None and limits.max_threads <= limits.max_blocks
+        return limits.max_depth <= 1 and not is_bounded
+
+    def clock(self, thread: Thread) -> int:
+        """Return the pass that feeds a thread's last token if all are fed in every pass."""
+        if thread.id not in self._clocks:  # ``<async>`` is fed with its promise's end
+            assert thread.parent is not None
+            self._clocks[thread.id] = self.clock(thread.parent)
+        return self._clocks[thread.id]
+
+    def fed(self, thread: Thread) -> None:
+        """Note that a thread fed a token."""
+        self._clocks[thread.id] = self.clock(thread) + 1
+
+    def synced(self, thread: Thread, joined: Iterable[Thread]) -> None:
+        """Note that a thread fed a sync, after all that it joins."""
+        self._clocks[thread.id] = max([self.clock(thread) + 1, *map(self.clock, joined)])
+
+    def room(self, thread: Thread, num_wanted: int = 0) -> int:
+        """Return how many of some tokens beyond its next a thread may feed; -1: not even that."""
+        if self._is_uncut:
+            return num_wanted
+        max_tokens = self._interpreter.limits.max_tokens
+        first = self.clock(thread) + 1
+        counts = range(num_wanted, -1, -1)
+        return next((n for n in counts if self._max_tokens_after(first + n) < max_tokens), -1)
+
+    def going(self, threads: Sequence[Thread], width: int | None) -> list[Thread]:
+        """Return the threads that go next, ``width`` at most; near the limit those of one step."""
+        if any(self.room(thread) < 0 for thread in threads):
+            first = min(map(self.clock, threads))
+            return [thread for thread in threads if self.clock(thread) == first]
+        # Main goes first, because it forks what can be decoded side by side; a thread begins
+        # behind its promise's end. Then blocks in reading order.
+        return sorted(threads, key=lambda thread: (not thread.is_main, thread.reading_key))[:width]
+
+    def _max_tokens_after(self, clock: int) -> int:
+        bound = self._interpreter.num_tokens
+        for thread in self._interpreter.threads:
+            if thread.state is not ThreadState.ENDED:
+                left = max(0, clock - self.clock(thread))
+                bound += left + (self._max_forked_tokens(thread, left) if thread.is_main else 0)
+        return bound
+
+    def _max_forked_tokens(self, main: Thread, left: int) -> int:
+        limits, num_blocks = self._interpreter.limits, len(self._interpreter.threads) - 1
+        first = 0 if main.in_topic else TOKENS_OF_PROMISE - 1
+        sizes = range(left - first, 0, -TOKENS_OF_PROMISE)
+        return sum(sizes[: max(0, limits.max_blocks - num_blocks)])
+
+
 @dataclass(slots=True)
-class Proposal:
+class _Proposal:
     """The guesses of one thread in one pass."""
 
     live: LiveThread
-    placements: list[Placement]
+    placements: list[Placement] = field(default_factory=list)
     num_right: int = 0
 
 
@@ -65,15 +166,10 @@ class Guesses:
         contexts: Contexts,
         is_text: Callable[[int], bool],
     ) -> None:
+        """Begin; without a guesser nothing is guessed. ``is_text``: no tag and no end of text."""
         self._guesser, self._placer, self._pace = guesser, placer, pace
         self._contexts, self._is_text = contexts, is_text
-        self._guessing: dict[int, LiveThread] = {}
-        self._proposals: dict[int, Proposal] = {}
-
-    @property
-    def are_made(self) -> bool:
-        """Return whether tokens are guessed at all."""
-        return self._guesser is not None
+        self._proposals: dict[int, _Proposal] = {}
 
     def propose(self, feeding: Sequence[LiveThread], limits: Limits, room: int) -> None:
         """Guess the next tokens of threads, ``room`` at most; none in a pass with a sync.
@@ -91,26 +187,17 @@ class Guesses:
             live.guesses = tuple(guesses)[:room]
             num_kept = len(live.guesses)
             if limits.max_position is not None:
-                num_kept = min(num_kept, limits.max_position - self._first_position(thread))
+                num_kept = min(num_kept, limits.max_position - _first_position(thread))
             live.guesses = live.guesses[: max(0, self._pace.room(thread, max(0, num_kept)))]
             room -= len(live.guesses)
             if live.guesses:
-                self._guessing[thread.id] = live
-
-    @staticmethod
-    def _first_position(thread: Thread) -> int:
-        if thread.row is not None:
-            return thread.position
-        if thread.fork_point is not None:
-            return thread.fork_point.position + 1
-        assert thread.parent is not None
-        return thread.parent.position + 1  # its promise's end is fed in the coming pass
+                self._proposals[thread.id] = _Proposal(live)
 
     def feed(self) -> None:
         """Place the guesses of the threads that were just fed, behind all that is no guess."""
-        for number, live in self._guessing.items():
-            placements = self._placer.guess(live.thread, live.guesses)
-            self._proposals[number] = Proposal(live, placements)
+        for proposal in self._proposals.values():
+            live = proposal.live
+            proposal.placements = self._placer.guess(live.thread, live.guesses)
 
     def slots(self, live: LiveThread) -> list[int]:
         """Return the slots of a thread's guesses."""
@@ -118,9 +205,9 @@ class Guesses:
         return [] if proposal is None else [place.slot for place in proposal.placements]
 
     def confirm(self, live: LiveThread, number: int) -> bool:
-        """Return whether the token just decoded is a guess of a thread, which was fed already.
+        """Return whether the token just decoded is a thread's guess with this number, from 1.
 
-        It is compared with one guess, counted from 1; all guesses before that one must be right.
+        All guesses before it must be right; then it was fed already.
         """
         proposal = self._proposals[live.thread.id]
         if proposal.num_right != number - 1 or live.next_token != live.guesses[number - 1]:
@@ -133,12 +220,20 @@ class Guesses:
 
     def settle(self) -> list[tuple[Thread, Placement]]:
         """Return the threads and placements of the right guesses of the pass; forget all."""
-        right = [
+        proposals, self._proposals = self._proposals.values(), {}
+        for proposal in proposals:
+            proposal.live.guesses = ()
+        return [
             (proposal.live.thread, placement)
-            for proposal in self._proposals.values()
+            for proposal in proposals
             for placement in proposal.placements[: proposal.num_right]
         ]
-        for live in self._guessing.values():
-            live.guesses = ()
-        self._guessing, self._proposals = {}, {}
-        return right
+
+
+def _first_position(thread: Thread) -> int:
+    if thread.row is not None:
+        return thread.position
+    if thread.fork_point is not None:
+        return thread.fork_point.position + 1
+    assert thread.parent is not None
+    return thread.parent.position + 1  # its promise's end is fed in the coming pass

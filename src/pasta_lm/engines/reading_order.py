@@ -32,51 +32,51 @@ from pasta_lm.language.tags import (
 _UNDECIDED = re.compile(r"[<&][/a-z;]*\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class _Tag:
+class _Tag(str):
     """A tag, or the end of a block, as it is written."""
 
-    written: str
+    __slots__ = ()
 
 
 @dataclass(slots=True)
 class _Part:
-    """What one thread has so far: texts, tags, and the numbers of the threads in it."""
+    """The texts and tags that one thread has so far, and the numbers of the threads in it."""
 
-    items: list[str | _Tag | int] = field(default_factory=list)
+    items: list[str | int] = field(default_factory=list)
     num_read: int = 0
     has_ended: bool = False
-    opening: str | None = None  # its promise and ``<async>``; None: it has not started
+    opening: _Tag | None = None  # its promise and ``<async>``; None: it has not started
 
 
 class ReadingOrder:
     """One sample's text, as far as it is certain after each step."""
 
     def __init__(self, *, keeps_tags: bool = False, is_held: bool = False) -> None:
-        self._keeps_tags = keeps_tags
-        self._is_held = is_held
-        self._parts: dict[int, _Part] = {0: _Part(opening="")}
+        """Begin before the first step.
+
+        ``keeps_tags``: the written form instead of the plain text; ``is_held``: everything comes at
+        the end (strategies whose first text is a plan).
+        """
+        self._keeps_tags, self._is_held = keeps_tags, is_held
+        self._parts: dict[int, _Part] = {0: _Part(opening=_Tag())}
         self._open = [0]  # the thread that is read, behind those that it stands in
         self._undecided = ""
         self._sent: list[str] = []
 
     def feed(self, events: Sequence[StreamEvent]) -> str:
-        """Take all events of the sample in one step and return the text that is now certain.
-
-        Raises:
-            RuntimeError: what was returned before is no beginning of the finished answer.
-        """
-        text = ""
+        """Take all events of the sample in one step and return the text that is now certain."""
         for event in events:
-            match event:
-                case Finished(answer=answer):
-                    return self._rest(answer.program if self._keeps_tags else answer.text)
-                case _:
-                    self._take(event)
-        if not self._is_held:
-            text = self._read()
-            self._sent.append(text)
-        return text
+            if isinstance(event, Finished):
+                whole = event.answer.program if self._keeps_tags else event.answer.text
+                sent = "".join(self._sent)
+                if not whole.startswith(sent):
+                    raise RuntimeError("the streamed text is no beginning of the answer")
+                return whole[len(sent) :]
+            self._take(event)
+        if self._is_held:
+            return ""
+        self._sent.append(self._read())
+        return self._sent[-1]
 
     def text_so_far(self, thread: int = 0) -> str:
         """Return all plain text in reading order, also text that is not certain yet."""
@@ -84,13 +84,7 @@ class ReadingOrder:
         if self._is_held and thread == 0:  # a plan is no part of the answer
             items = [item for item in items if isinstance(item, int)]
         texts = (self.text_so_far(item) if isinstance(item, int) else item for item in items)
-        return "".join(text for text in texts if isinstance(text, str))
-
-    def _rest(self, whole: str) -> str:
-        sent = "".join(self._sent)
-        if not whole.startswith(sent):
-            raise RuntimeError("the streamed text is no beginning of the answer")
-        return whole[len(sent) :]
+        return "".join(text for text in texts if not isinstance(text, _Tag))
 
     def _take(self, event: StreamEvent) -> None:
         match event:
@@ -101,7 +95,7 @@ class ReadingOrder:
                 if event.promised_tokens is None:  # no written form: it comes at the end
                     self._is_held |= self._keeps_tags
                 units = (event.promised_tokens or 0) // TOKENS_PER_UNIT or 1
-                self._parts[thread].opening = promise_tag(topic or "", units) + ASYNC_OPEN
+                self._parts[thread].opening = _Tag(promise_tag(topic or "", units) + ASYNC_OPEN)
             case TextDelta(thread=thread, text=text):
                 self._parts[thread].items.append(text)
             case Synced(thread=thread):
@@ -116,31 +110,33 @@ class ReadingOrder:
 
     def _read(self) -> str:
         texts = []
-        while True:
-            part = self._parts[self._open[-1]]
-            if part.num_read < len(part.items):
-                item = part.items[part.num_read]
-                opening = self._parts[item].opening if isinstance(item, int) else ""
-                if opening is None:
-                    break
-                part.num_read += 1
-                if isinstance(item, int):
-                    self._open.append(item)
-                    item = _Tag(opening)
-            elif part.has_ended and len(self._open) > 1:
-                self._open.pop()
-                item = _Tag(ASYNC_CLOSE)
-            else:
-                break
+        while (item := self._next_item()) is not None:
             texts.append(self._written(item))
         return "".join(texts)
 
-    def _written(self, item: str | _Tag) -> str:
+    def _next_item(self) -> str | None:
+        part = self._parts[self._open[-1]]
+        if part.num_read == len(part.items):
+            if not part.has_ended or len(self._open) == 1:
+                return None
+            self._open.pop()
+            return _Tag(ASYNC_CLOSE)
+        item = part.items[part.num_read]
+        if isinstance(item, str):
+            part.num_read += 1
+            return item
+        opening = self._parts[item].opening
+        if opening is not None:
+            part.num_read += 1
+            self._open.append(item)
+        return opening
+
+    def _written(self, item: str) -> str:
         if not self._keeps_tags:
-            return item if isinstance(item, str) else ""
+            return "" if isinstance(item, _Tag) else item
         if isinstance(item, _Tag):
             text, self._undecided = self._undecided, ""
-            return escape(text) + item.written
+            return escape(text) + item
         text = self._undecided + item
         match = _UNDECIDED.search(text)
         cut = len(text) if match is None else match.start()

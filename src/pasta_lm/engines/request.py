@@ -1,7 +1,6 @@
 """Requests to an engine, the events of a response, and the finished answer.
 
-Engines share these values and the interpreter, no base class: a local engine decodes many threads
-in one forward pass, a remote one streams each thread on a clock of its own.
+Engines share these values and the interpreter, no base class.
 """
 
 from __future__ import annotations

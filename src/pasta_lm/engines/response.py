@@ -1,8 +1,7 @@
 """One response while it runs, the same for every engine: its live threads between two passes.
 
-Joins interpreter, placer and recorder to token ids: the tokens that each thread feeds next, those
-that may be sampled, the effect of a decoded one. The engine decides when a thread feeds and where
-tokens come from; neither tensors nor clocks are known here.
+Joins interpreter, placer and recorder to token ids. The engine decides when a thread feeds and
+where tokens come from; neither tensors nor clocks are known here.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from pasta_lm.engines.contexts import Contexts
-from pasta_lm.engines.guesses import Guesses
+from pasta_lm.engines.guesses import Contexts, Guesses, Pace
 from pasta_lm.engines.live_thread import END_OF_TEXT, Expander, LiveThread, Special, Tokens
-from pasta_lm.engines.pace import Pace
-from pasta_lm.engines.recorder import Recorder
+from pasta_lm.engines.record import Recorder
 from pasta_lm.engines.request import (
     Answer,
     Deferred,
@@ -78,7 +75,6 @@ class Response:
         self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
         self._tokens = tokens
         self._eos_ids = frozenset(eos_ids)
-        self._step = -1  # the prefill
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
         is_alone = not request.forks and request.expansion is None
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
@@ -144,7 +140,7 @@ class Response:
 
     def begin_pass(self) -> None:
         """Count a pass: what is fed and decoded from now on belongs to it."""
-        self._step += 1
+        self.recorder.step += 1
 
     def feed(self, live: LiveThread) -> None:
         """Place a thread's next tokens; the pass that is being made computes them."""
@@ -158,16 +154,16 @@ class Response:
         else:
             last = self.placer.feed_sync(thread, token, live.joined)
             self._pace.synced(thread, live.joined)
-            self.recorder.synced(thread, live.joined, step=self._step, position=last.position)
+            self.recorder.synced(thread, live.joined, last.position)
             self.trace.num_recomputed = self.placer.num_recomputed
         for placement in (*placements, last):
-            self.recorder.fed(thread, placement, step=self._step)
+            self.recorder.fed(thread, placement)
         live.next_token = live.promised = live.joined = None
         live.prefix = ()
 
     def keep_guess(self, thread: Thread, placement: Placement) -> None:
         """Record a right guess as fed, in the slot that it has now."""
-        self.recorder.fed(thread, placement, step=self._step)
+        self.recorder.fed(thread, placement)
 
     def passed(self, t_s: float) -> None:
         """Record the end of the pass; forget threads that have fed their last token."""
@@ -241,9 +237,7 @@ class Response:
             role = Role.TOPIC if thread.in_topic or is_skeleton else Role.CONTENT
         if live.stops.has_matched:
             lexeme = None  # a stop string ended before this tag: it is never fed and has no effect
-        self.recorder.decoded(
-            thread, token, text, role, step=self._step, t_s=t_s, is_forced=is_forced, tag=tag
-        )
+        self.recorder.decoded(thread, token, text, role, t_s=t_s, is_forced=is_forced, tag=tag)
         live.next_token = token
         self._contexts.decoded(thread, (token,))
         commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
@@ -308,9 +302,7 @@ class Response:
         self._contexts.decoded(child, prefix)
         for index, token in enumerate(prefix, start=1):
             text = last_text if index == len(prefix) else ""
-            self.recorder.decoded(
-                child, token, text, Role.TAG, step=self._step, t_s=t_s, is_forced=True, tag=tag
-            )
+            self.recorder.decoded(child, token, text, Role.TAG, t_s=t_s, is_forced=True, tag=tag)
         self._emit(live, last_text)
 
     def _resume(self, live: LiveThread, joined: tuple[Thread, ...]) -> None:

@@ -8,7 +8,7 @@ at a speed of its own. The clock is simulated, so token counts are real and seco
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -23,9 +23,6 @@ from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import DocumentEncoder, PieceTable
-
-Speeds = Mapping[int, float] | Callable[[int], float]
-"""Tokens that a thread, by its id, decodes in a step; 1 for threads that a mapping leaves out."""
 
 STEP_S = 0.02  # seconds of a step on the simulated clock
 ONE_TOKEN = 1 - 1e-9  # credits add up in floating point: ten times a tenth is not quite one
@@ -79,20 +76,19 @@ class _Playback:
     """One sample: a response, and how many tokens each of its threads may feed now."""
 
     response: Response
-    speed: Callable[[int], float]
+    speeds: Mapping[int, float]
     credits: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.response.take(self.response.live[0], END_OF_TEXT, t_s=0.0)
 
     def step(self, now_s: float) -> None:
-        """Let every thread decode as many tokens as its speed allows."""
         if self.response.is_finished:
             return
         self.response.begin_pass()
         self.response.passed(now_s)
         for number, live in self.response.live.items():
-            speed = self.speed(number)
+            speed = self.speeds.get(number, 1.0)
             # Unused credit does not add up; the ``</async>`` of an ended thread is free.
             credit = min(self._credit(number) + speed, max(1.0, speed))
             self.credits[number] = credit if live.thread.is_alive else 1.0
@@ -102,50 +98,46 @@ class _Playback:
                     self.response.take(live, END_OF_TEXT, t_s=now_s)
 
     def _credit(self, number: int) -> float:
-        return self.credits.setdefault(number, max(0.0, 1 - self.speed(number)))
+        # The ``<async>`` or first word of a new thread is free.
+        return self.credits.setdefault(number, max(0.0, 1 - self.speeds.get(number, 1.0)))
 
     def _feed_ready(self) -> Iterator[LiveThread]:
         for live in self.response.threads_to_feed():
             # In order: a thread is ready once its parent has fed the promise before it.
-            if self._is_ready(live):
+            thread, lives = live.thread, self.response.live.values()
+            unfed = [other.thread for other in lives if other.next_token is not None]
+            has_place = thread.row is not None or thread.fork_point is not None
+            joins_unfed = any(joined in unfed for joined in live.joined or ())
+            if self._credit(thread.id) >= ONE_TOKEN and has_place and not joins_unfed:
                 self.response.feed(live)
-                self.credits[live.thread.id] -= 1
+                self.credits[thread.id] -= 1
                 yield live
-
-    def _is_ready(self, live: LiveThread) -> bool:
-        thread = live.thread
-        has_place = thread.row is not None or thread.fork_point is not None
-        lives = self.response.live.values()
-        unfed = [other.thread for other in lives if other.next_token is not None]
-        joins_unfed = any(joined in unfed for joined in live.joined or ())
-        return self._credit(thread.id) >= ONE_TOKEN and has_place and not joins_unfed
 
 
 class ScriptedEngine:
-    """Decode one written answer, or the one that a request brings."""
+    """Decode one written answer, or the one that a request brings.
 
-    def __init__(self, script: Document, *, speeds: Speeds | None = None) -> None:
+    Blocks without a length get that of their words. ``speeds``: tokens that a thread, by its id,
+    decodes in a step; 1 for those left out.
+    """
+
+    def __init__(self, script: Document, *, speeds: Mapping[int, float] | None = None) -> None:
         self.script = _with_lengths(script)
-        self._speed = _speed_of(speeds or {})
-        self._ids = WordIds()
+        self.ids = WordIds()
+        self._speeds = speeds or {}
+        for thread, speed in self._speeds.items():
+            if not speed > 0:
+                raise ValueError(f"thread {thread} has speed {speed}, but must decode something")
 
     def request(self, prompt: str, params: SamplingParams | None = None) -> Request:
         """Return a request; the prompt's words are counted and change nothing."""
-        ids = self._ids.encode(prompt or " ")
+        ids = self.ids.encode(prompt or " ")
         return Request(prompt=ids, params=params or SamplingParams(), strategy="pasta")
 
-    def spell(self, token_id: int) -> str:
-        """Return the word or the tag piece of an id."""
-        return self._ids.feed(token_id)
-
     def replay(self, request: Request, document: Document) -> Request:
-        """Return the same request for another answer than the script.
-
-        Raises:
-            InputError: a block has no topic.
-        """
+        """Return the same request for another answer than the script."""
         document = _with_lengths(document) if request.forks else document.without_tags()
-        encoder = DocumentEncoder(self._ids.pieces, self._ids.encode)
+        encoder = DocumentEncoder(self.ids.pieces, self.ids.encode)
         return replace(request, forced=encoder.encode(document))
 
     def answer(self, prompt: str = "", params: SamplingParams | None = None) -> Answer:
@@ -164,16 +156,12 @@ class ScriptedEngine:
             yield from events
 
     def steps(self, request: Request) -> Iterator[list[StreamEvent]]:
-        """Decode one request and yield the events of each step, the prefill's first.
-
-        Raises:
-            RequestError: the request has no prompt.
-        """
+        """Decode one request and yield the events of each step, the prefill's first."""
         if not request.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
         entries = Entries.of_prompt(request.prompt)
         samples = [
-            _Playback(self._response(request, sample, entries), self._speed)
+            _Playback(self._response(request, sample, entries), self._speeds)
             for sample in range(request.params.n)
         ]
         for step in count(1):
@@ -189,7 +177,7 @@ class ScriptedEngine:
         request = replace(request, form=Form.MAIN, expansion=None, guesser=None)
         trace = request.new_trace(Kind.SIMULATED, engine="scripted", model="script")
         limits = replace(request.params.limits(), max_depth=max(1, _depth(self.script.items)))
-        return Response(request, sample, entries, self._ids, limits=limits, trace=trace)
+        return Response(request, sample, entries, self.ids, limits=limits, trace=trace)
 
 
 def _with_lengths(script: Document) -> Document:
@@ -202,13 +190,3 @@ def _with_lengths(script: Document) -> Document:
 
 def _depth(items: Sequence[Item]) -> int:
     return max((1 + _depth(item.items) for item in items if isinstance(item, Block)), default=0)
-
-
-def _speed_of(speeds: Speeds) -> Callable[[int], float]:
-    def speed(thread: int) -> float:
-        value = speeds(thread) if callable(speeds) else speeds.get(thread, 1.0)
-        if not value > 0:
-            raise ValueError(f"thread {thread} has speed {value}, but must decode something")
-        return value
-
-    return speed

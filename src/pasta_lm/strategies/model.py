@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar, Unpack, overload
 
-from pasta_lm.engines.engine import Engine
+from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import (
     Answer,

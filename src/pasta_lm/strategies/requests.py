@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Final, Literal, TypedDict
 
-from pasta_lm.engines.engine import ModelFacts
+from pasta_lm.engines import ModelFacts
 from pasta_lm.engines.guesses import PromptLookup
 from pasta_lm.engines.request import Guesser, Request, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
