@@ -34,7 +34,7 @@ DOORS = {
     "measure/": "scipy numpy",
     "measure/bench.py": "torch transformers",
     "measure/ifeval.py": "lm_eval nltk langdetect",
-    "measure/judgements.py": "huggingface_hub",
+    "measure/prompt_sets.py": "huggingface_hub",
     "serve/": "fastapi uvicorn starlette sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

@@ -193,6 +193,11 @@ def write_whole(path: Path, data: bytes) -> None:
     _sync_folder(path.parent)
 
 
+def write_json(path: Path, data: object) -> None:
+    """Write JSON that people read; atomically, as ``write_whole``."""
+    write_whole(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+
+
 def line_of(row: Row, *, escapes: bool = True) -> bytes:
     """Return a row as a line of a file.
 

@@ -43,7 +43,7 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
         raise UsageError(f"the recipe {path} cannot be read: {reason}", hint=hint) from exc
     for change in changes:
         _apply(data, change)
-    return _validate(kind, data)
+    return validated(kind, data)
 
 
 def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
@@ -148,7 +148,8 @@ def _apply(data: dict[str, Any], change: str) -> None:
         del data[key]
 
 
-def _validate(kind: type[T], data: Mapping[str, Any]) -> T:
+def validated(kind: type[T], data: Mapping[str, Any]) -> T:
+    """Return a table as its dataclass; raises a UsageError that names the wrong key."""
     try:
         from pydantic import TypeAdapter, ValidationError
     except ImportError as exc:

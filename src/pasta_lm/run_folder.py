@@ -19,11 +19,13 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from pasta_lm.errors import InputError, PastaError, UsageError, cause
-from pasta_lm.journal import Journal, Row, held, read_rows, write_rows, write_whole
-from pasta_lm.recipe import check_same_settings
+from pasta_lm.journal import Journal, Row, held, read_rows, write_json, write_rows
+from pasta_lm.recipe import check_same_settings, validated
 
+T = TypeVar("T")
 SETTINGS, DONE, LOCK = "settings.json", "done.json", "lock"
 
 
@@ -47,6 +49,17 @@ class RunFolder:
             InputError: the folder holds no run, or the file is damaged.
         """
         return _read_object(self._settings_file, f"{self.path} is not the folder of a run")
+
+    def settings_of(self, kind: type[T]) -> T:
+        """Read the stored settings into their dataclass.
+
+        Raises:
+            InputError: the folder holds no run, or one with settings of another kind.
+        """
+        try:
+            return validated(kind, self.settings())
+        except UsageError as exc:
+            raise InputError(f"{self.path} is not the folder of such a run: {exc.message}") from exc
 
     def begin(
         self,
@@ -78,7 +91,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if is_new:
                 prepare()
-            write_whole(self._settings_file, _text(settings))
+            write_json(self._settings_file, settings)
         return is_new
 
     def require_new(self, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -146,7 +159,7 @@ class RunFolder:
     def finish(self, result: Mapping[str, object]) -> None:
         """Store the result: the run is over."""
         with self._writing():
-            write_whole(self.path / DONE, _text(result))
+            write_json(self.path / DONE, result)
 
     def result(self) -> Row:
         """Read the stored result; raises an InputError if the run is not over."""
@@ -185,7 +198,3 @@ def _read_object(path: Path, problem: str) -> Row:
     if not isinstance(data, dict):
         raise InputError(f"{path} is no JSON object")
     return data
-
-
-def _text(data: Mapping[str, object]) -> bytes:
-    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()

@@ -131,7 +131,7 @@ def test_without_a_judge_only_speed_is_reported(
         (("--set", "judge.template=absent", "--set", "instructions=-"), 3, "no such file"),
         (("--cost-limit", "1"), 2, "a cost limit needs prices"),
         (("--set", "judge.input_price=1"), 2, "the prices of input and output go together"),
-        (("--offline",), 3, "is not the folder of an alpaca run"),
+        (("--offline",), 3, "is not the folder of a run"),
     ],
 )
 def test_wrong_settings_are_refused_before_decoding(

@@ -30,7 +30,7 @@ PROMPT = {
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw few bootstrap samples: intervals have tests of their own."""
-    monkeypatch.setattr("pasta_lm.measure.intervals.NUM_DRAWS", 20)
+    monkeypatch.setattr("pasta_lm.measure.table.NUM_DRAWS", 20)
 
 
 @pytest.fixture
@@ -106,15 +106,12 @@ def test_the_cost_of_a_model_without_tags_is_an_error(
 def test_a_run_answers_reads_and_reports_and_is_computed_again_without_models(
     pasta: Pasta, recipe: Path, tmp_path: Path
 ) -> None:
-    out, page = tmp_path / "run", tmp_path / "page.html"
-    first = pasta("evaluate", "instructions", recipe, "--out", out, "--page", page, "--json")
+    out = tmp_path / "run"
+    first = pasta("evaluate", "instructions", recipe, "--out", out, "--json")
     assert first.code == 0, first.err
     assert set(first.json["sets"]) == {"alpaca", "starter", "instructions"}
     assert first.json["references"]["num_answers"] == 2
     assert first.json["readers"] == ["untaught"]
-    assert "Give me &lt;3&gt; tips &amp; say hi." in page.read_text()
-    assert "tips" not in (out / "answers.html").read_text()
-    assert "Why?" in (out / "answers.html").read_text()
     for file in out.glob("*.jsonl"):
         file.unlink()
     again = pasta("evaluate", "instructions", "--offline", "--out", out, "--json")

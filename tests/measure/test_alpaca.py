@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,27 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge.judge import load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge
-from pasta_lm.measure.alpaca import AlpacaRun, begin_run, open_run
-from pasta_lm.measure.alpaca_recipe import AlpacaSettings
+from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, JudgeRecipe, begin_run, open_run
 from pasta_lm.measure.alpaca_report import (
     alpaca_report,
     file_name,
     judgements_of,
     write_outputs,
 )
-from pasta_lm.measure.answering import TOO_LONG, System
-from pasta_lm.measure.judgements import read_instructions, read_judgements, read_reference
+from pasta_lm.measure.answering import TOO_LONG
+from pasta_lm.measure.prompt_sets import read_instructions, read_reference
+from pasta_lm.measure.win_rates import read_judgements
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, stated
 
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw few bootstrap samples: intervals have tests of their own."""
-    monkeypatch.setattr("pasta_lm.measure.win_rates.NUM_DRAWS", 5)
-    monkeypatch.setattr("pasta_lm.measure.intervals.NUM_DRAWS", 50)
+    monkeypatch.setattr("pasta_lm.measure.length_control.NUM_DRAWS", 5)
+    monkeypatch.setattr("pasta_lm.measure.table.NUM_DRAWS", 50)
 
 
-SYSTEMS = (System("sequential", "sequential", "base"), System("pasta", "pasta", "taught"))
+JUDGE = JudgeRecipe(model="a-judge", base_url="http://judge.invalid/v1")
 NUM = 12
 
 
@@ -43,9 +44,9 @@ def settings(folder: Path, **changes: Any) -> AlpacaSettings:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     usual: dict[str, Any] = {
         "instructions": str(file),
-        "systems": SYSTEMS,
-        "judge_model": "a-judge",
-        "judge_url": "http://judge.invalid/v1",
+        "model": "taught",
+        "baseline": "base",
+        "judge": JUDGE,
     }
     return AlpacaSettings(**(usual | changes))
 
@@ -54,8 +55,8 @@ def answered(folder: Path, **changes: Any) -> AlpacaRun:
     """Return a run whose answers are there: ours wins by "good" on even ids, is equal on 11."""
     run = begin_run(folder / "run", settings(folder, **changes))
     rows = []
-    for system in run.settings.systems:
-        for one in run.instructions:
+    for system in run.settings.all_systems:
+        for one in run.prompts:
             number = int(one.id)
             is_ours = system.name == "pasta" and number != 11
             text = f"{'good' if is_ours == (number % 2 == 0) else 'bad'} {number}" + "!" * is_ours
@@ -302,17 +303,16 @@ def test_a_report_without_answers_is_refused(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run", settings(tmp_path))
     with pytest.raises(InputError, match="no answers of sequential yet"):
         alpaca_report(run)
-    with pytest.raises(InputError, match="is not the folder of an alpaca run"):
+    with pytest.raises(InputError, match="is not the folder of a run"):
         open_run(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"systems": (SYSTEMS[0], SYSTEMS[0])}, "named twice"),
-        ({"baseline": "sot"}, "no system answers as the baseline"),
+        ({"systems": ("pasta=pasta:taught",)}, "named twice"),
         ({"difficulty": "a.csv"}, "difficulty and gamed go together"),
-        ({"judge_url": None}, "judge.model and judge.base_url go together"),
+        ({"judge": JudgeRecipe(model="a-judge")}, "judge.model and judge.base_url go together"),
     ],
 )
 def test_inconsistent_settings_are_refused(
@@ -328,9 +328,9 @@ def test_instructions_are_read_from_json_lines_and_json_arrays(tmp_path: Path) -
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name in ("a.json", "a.jsonl"):
         found = read_instructions(str(tmp_path / name))
-        assert [(one.id, one.row, one.dataset) for one in found] == [
-            ("0", 0, "koala"),
-            ("x", 1, ""),
+        assert [(one.id, one.group) for one in found] == [
+            ("0", "koala"),
+            ("x", ""),
         ]
         assert len(read_instructions(str(tmp_path / name), 1)) == 1
 
@@ -343,7 +343,7 @@ def test_instructions_are_read_from_annotated_data(tmp_path: Path) -> None:
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = read_instructions(str(tmp_path / "a.jsonl"))
-    assert [(one.id, one.dataset, one.text) for one in found] == [
+    assert [(one.id, one.group, one.text) for one in found] == [
         ("a", "ours", "One?"),
         ("b", "count", "One?"),
     ]
@@ -407,5 +407,5 @@ def test_a_reference_has_one_generator(tmp_path: Path) -> None:
 
 
 def test_the_template_is_copied_into_the_folder(tmp_path: Path) -> None:
-    run = answered(tmp_path, template="one-token-v1")
+    run = answered(tmp_path, judge=replace(JUDGE, template="one-token-v1"))
     assert reader(run).template == load_template("one-token-v1")

@@ -13,7 +13,6 @@ import pytest
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.measure import ifeval
-from pasta_lm.measure.answers_page import answers_page
 from pasta_lm.measure.instructions import (
     JOURNALS,
     PROMPTS,
@@ -31,7 +30,7 @@ from pasta_lm.measure.instructions import (
     read_answers,
 )
 from pasta_lm.measure.instructions_report import instructions_report
-from pasta_lm.measure.prompt_sets import OWN, SetFiles, read_labels, read_sets
+from pasta_lm.measure.prompt_sets import SetFiles, read_ifeval, read_labels, read_sets
 from pasta_lm.measure.table import to_json
 from pasta_lm.run_folder import RunFolder
 from tests.measure.tiny import tiny
@@ -43,7 +42,7 @@ NAMES = {"taught": True, "plain": False}
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw few bootstrap samples: intervals have tests of their own."""
-    monkeypatch.setattr("pasta_lm.measure.intervals.NUM_DRAWS", 50)
+    monkeypatch.setattr("pasta_lm.measure.table.NUM_DRAWS", 50)
 
 
 def settings(folder: Path, **changes: Any) -> InstructionSettings:
@@ -186,14 +185,11 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(
     }
     assert found["num_timed"] == 1
     assert found["realised_speedup"]["mean"] > 0
-    assert found["forks"]["mean"] + found["stays_sequential"]["mean"] == 1
     assert found["legal"] == 1.0
     assert found["num_unmasked"] == 2
-    assert sum(found["finish_reasons"].values()) == 4
     assert found["text"]["coverage"]["num_pairs"] == 1
     read = found["read_by"]["reader"]
     assert (read["nats"]["pasta"]["mean"], read["nats_alone"]["sequential"]["mean"]) == (1, 2)
-    assert read["prompt_gain"]["difference"]["mean"] == 0
 
 
 def row(system: str, prompt: str, program: str, text: str, path: int) -> Row:
@@ -227,8 +223,7 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
     found = instructions_report(open_run(begun.folder)).to_dict()["sets"]["alpaca"]
     several, one = found["parts"]["several"], found["parts"]["one"]
     assert found["theoretical_speedup"]["mean"] == 2
-    assert (several["forks"]["mean"], one["stays_sequential"]["mean"]) == (1, 1)
-    assert several["blocks_of_forking"] == 2
+    assert (several["forks"]["mean"], one["forks"]["mean"]) == (1, 0)
     assert several["text"]["repeated_topics"]["pasta"]["mean"] == 1
     assert several["text"]["repeated_topics"]["sequential"] is None
     coverage = several["text"]["coverage"]
@@ -251,15 +246,6 @@ def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> N
     assert "3 prompts are not answered yet" in report.markdown()
 
 
-def test_the_page_shows_tags_and_escapes_text(run: InstructionRun) -> None:
-    page = answers_page(run)
-    assert "Say &lt;b&gt;hello&lt;/b&gt;." in page
-    assert any("<promise " in one["program"] for one in run.rows(SCORED))
-    assert "<b>&lt;async&gt;</b>" in page
-    assert "<async>" not in page
-    assert "five tips" not in answers_page(run, OWN)
-
-
 def test_the_report_is_a_page_of_markdown(run: InstructionRun) -> None:
     page = instructions_report(run).markdown()
     assert "## alpaca\n" in page
@@ -275,7 +261,7 @@ class TestSets:
         )
         found = read_sets(files)
         assert len(found) == 300
-        assert {one.group for one in found} == set(OWN)
+        assert {one.group for one in found} == {"starter", "instructions"}
         assert all(one.parts and one.text for one in found)
 
     def test_the_first_prompts_of_a_set_do_not_depend_on_the_limit(self, tmp_path: Path) -> None:
@@ -348,8 +334,8 @@ class TestIfeval:
             ifeval.check(prompt, "Yes")
 
     def test_accuracies_are_of_prompts_and_of_instructions(self) -> None:
-        def verdict(*flags: bool) -> ifeval.Verdict:
-            return ifeval.Verdict(list(flags), list(flags))
+        def verdict(*flags: bool) -> ifeval.Followed:
+            return ifeval.Followed(list(flags), list(flags))
 
         ours = [verdict(True, True), verdict(False)]
         base = [verdict(True, False), verdict(False)]
@@ -376,4 +362,4 @@ class TestIfeval:
         file = tmp_path / "other.jsonl"
         file.write_text('{"instruction": "Hello"}\n')
         with pytest.raises(InputError, match="other.jsonl:1: no 'prompt'"):
-            ifeval.read_prompts(file)
+            read_ifeval(file)

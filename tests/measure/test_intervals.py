@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.measure.intervals import (
+from pasta_lm.measure.table import (
     Interval,
     geometric_mean,
     mean,
     ratio,
+    to_json,
 )
 
 NUM_DRAWS = 4000
@@ -211,5 +212,5 @@ def test_intervals_scale_and_shift_with_the_values(
 
 
 def test_intervals_are_rounded_to_five_digits_in_json() -> None:
-    told = Interval(1 / 3, 0.123456789, 2.0).to_dict()
+    told = to_json(Interval(1 / 3, 0.123456789, 2.0))
     assert told == {"mean": 0.33333, "low": 0.12346, "high": 2.0}

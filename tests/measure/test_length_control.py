@@ -12,23 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta_lm.measure.judgements import (
-    GamedRow,
-    Judgement,
-    read_difficulty,
-    read_gamed,
-    read_judgements,
-)
-from pasta_lm.measure.win_rates import (
+from pasta_lm.measure.length_control import (
     CHOICES,
     Calibration,
     Design,
+    GamedRow,
+    Judgement,
     choose_penalty,
     cross_entropy,
     fit,
     length_controlled,
-    win_rates,
 )
+from pasta_lm.measure.win_rates import read_difficulty, read_gamed, read_judgements, win_rates
 
 MODELS = (
     "claude-2",
@@ -42,6 +37,7 @@ MODELS = (
     "gemma-2b-it",
     "FuseChat-Llama-3.1-8B-Instruct",
 )
+PLAIN = Calibration()
 LENGTH_BIASED = [(900 - 50 * n, 500, n / 19) for n in range(20)]
 """Lengths of the reference and of the model, preference: the longer an answer, the more it wins."""
 
@@ -67,14 +63,16 @@ def test_a_published_model_has_its_published_figures(shared_data: Path, name: st
     with (folder / "leaderboard_expected.csv").open() as file:
         published = {row["model"]: row for row in csv.DictReader(file)}[name]
     judged = read_judgements(folder / "annotations_weighted_gpt4_turbo.jsonl.gz")[name]
-    difficulty = read_difficulty(folder / "instruction_difficulty.csv")
-    gamed = read_gamed(folder / "df_gamed_surrogate.csv")
-    figures = win_rates(judged, Calibration(difficulty, gamed))
+    calibration = Calibration(
+        read_difficulty(folder / "instruction_difficulty.csv"),
+        read_gamed(folder / "df_gamed_surrogate.csv"),
+    )
+    figures = win_rates(judged, calibration)
     for key in ("win_rate", "standard_error"):
         assert getattr(figures, key) == pytest.approx(float(published[key]), abs=1e-6)
     wanted = float(published["length_controlled_winrate"])
     assert figures.length_controlled_winrate == pytest.approx(wanted, abs=0.15)
-    exact = length_controlled(judged, difficulty, gamed, inverse_penalty=float(published["C_best"]))
+    exact = length_controlled(judged, calibration, inverse_penalty=float(published["C_best"]))
     assert exact is not None
     assert exact.win_rate == pytest.approx(wanted, abs=0.02)
     keys = ("w_tanh_len", "w_difficulty", "w_model")
@@ -122,26 +120,26 @@ def test_cross_validation_chooses_the_penalty() -> None:
 
 
 def test_a_model_that_wins_by_length_alone_wins_half_at_equal_length() -> None:
-    found = length_controlled(rows(*LENGTH_BIASED), None, (), inverse_penalty=100.0)
+    found = length_controlled(rows(*LENGTH_BIASED), PLAIN, inverse_penalty=100.0)
     assert found is not None
     assert found.weights.keys() == {"length", "model"}
     assert found.weights["length"] < -1
     longer = rows(*((len_1 - 400, len_2, p) for len_1, len_2, p in LENGTH_BIASED))
-    assert found.win_rate > (length_controlled(longer, None, ()) or found).win_rate
+    assert found.win_rate > (length_controlled(longer, PLAIN) or found).win_rate
 
 
 def test_answers_of_equal_length_have_the_plain_win_rate() -> None:
     same = rows(*((500, 500, float(n % 4 > 0)) for n in range(40)))
-    found = length_controlled(same, None, (), inverse_penalty=1e5)
+    found = length_controlled(same, PLAIN, inverse_penalty=1e5)
     assert found is not None
     assert found.win_rate == pytest.approx(75, abs=1e-2)
 
 
 def test_swapping_the_sides_mirrors_the_win_rate() -> None:
     cells = [(500 + 7 * n % 90, 500, (n * 37 % 100) / 99) for n in range(60)]
-    ours = length_controlled(rows(*cells), None, (), inverse_penalty=10.0)
+    ours = length_controlled(rows(*cells), PLAIN, inverse_penalty=10.0)
     swapped = rows(*((len_2, len_1, 1 - p) for len_1, len_2, p in cells))
-    theirs = length_controlled(swapped, None, (), inverse_penalty=10.0)
+    theirs = length_controlled(swapped, PLAIN, inverse_penalty=10.0)
     assert ours is not None
     assert theirs is not None
     assert ours.win_rate + theirs.win_rate == pytest.approx(100, abs=1e-4)
@@ -151,11 +149,11 @@ def test_gamed_rows_do_not_constrain_the_weight_of_the_model() -> None:
     """A gamed row has no model feature, so a thousand of them leave the log odds alone."""
     judged = rows(*((500, 500, 0.8) for _ in range(40)))
     gamed = [GamedRow(float(n % 2), (-1.0) ** n, 0.0) for n in range(1000)]
-    found = length_controlled(judged, [0.0] * 40, gamed, inverse_penalty=1e4)
+    found = length_controlled(judged, Calibration([0.0] * 40, gamed), inverse_penalty=1e4)
     assert found is not None
     assert found.weights["length"] < -2
     assert found.win_rate == pytest.approx(80, abs=0.05)
 
 
 def test_too_few_rows_have_no_length_controlled_win_rate() -> None:
-    assert length_controlled(rows(*LENGTH_BIASED[:4]), None, ()) is None
+    assert length_controlled(rows(*LENGTH_BIASED[:4]), PLAIN) is None

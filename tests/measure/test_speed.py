@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.measure.intervals import Interval
 from pasta_lm.measure.speed import realised, speed
-from pasta_lm.measure.table import to_json
+from pasta_lm.measure.table import Interval, to_json
 
 lengths = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=8)
 

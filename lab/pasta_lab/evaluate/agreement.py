@@ -13,7 +13,7 @@ from sklearn.metrics import cohen_kappa_score
 from pasta_lab.evaluate.structure import spans
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
-from pasta_lm.measure.intervals import as_dict, mean, ratio
+from pasta_lm.measure.table import mean, ratio, to_json
 from pasta_lm.models.annotated import Record
 
 Figures = dict[str, Any]
@@ -82,7 +82,7 @@ def agreement(first: Sequence[Document], second: Sequence[Document]) -> Figures:
         "syncs": {
             "num_first": sum(len(one) for one, _ in syncs),
             "num_second": sum(len(other) for _, other in syncs),
-            "same": as_dict(mean([float(a == b) for a, b in syncs])),
+            "same": to_json(mean([float(a == b) for a, b in syncs])),
             "f1": _f1([(len(a & b), len(a), len(b)) for a, b in syncs]),
             "kappa": _yes_or_no([(bool(a), bool(b)) for a, b in syncs])["kappa"],
         },
@@ -102,14 +102,14 @@ def _yes_or_no(pairs: Sequence[tuple[bool, bool]]) -> Figures:
         "num_first_only": sum(one and not other for one, other in pairs),
         "num_second_only": sum(other and not one for one, other in pairs),
         "num_neither": sum(not one and not other for one, other in pairs),
-        "same": as_dict(mean([float(one == other) for one, other in pairs])),
+        "same": to_json(mean([float(one == other) for one, other in pairs])),
         "kappa": cohens_kappa(pairs),
     }
 
 
-def _f1(counts: Sequence[tuple[int, int, int]]) -> dict[str, float] | None:
+def _f1(counts: Sequence[tuple[int, int, int]]) -> Any:
     """Return the harmonic mean of precision and recall, from what is right and given in both."""
-    return as_dict(ratio([2 * right for right, _, _ in counts], [a + b for _, a, b in counts]))
+    return to_json(ratio([2 * right for right, _, _ in counts], [a + b for _, a, b in counts]))
 
 
 def _num_alike(first: Sequence[Span], second: Sequence[Span]) -> int:

@@ -23,7 +23,6 @@ from pasta_lab.evaluate.points import (
 from pasta_lab.evaluate.quality import decisions, quality
 from pasta_lab.evaluate.records import task_of
 from pasta_lab.tasks.registry import training_families
-from pasta_lm.measure.intervals import as_dict
 from pasta_lm.measure.speed import num_failed, realised, speed
 from pasta_lm.measure.table import to_json
 
@@ -99,8 +98,8 @@ def _best(
         "speed": kind.value,
         "verdict": found.verdict.value,
         "by": one.point.name,
-        "quality_difference": as_dict(found.quality),
-        "speed_ratio": as_dict(found.speed),
+        "quality_difference": to_json(found.quality),
+        "speed_ratio": to_json(found.speed),
     }
 
 

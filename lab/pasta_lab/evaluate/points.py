@@ -12,7 +12,7 @@ from pathlib import Path
 from pasta_lab.evaluate.records import GradedAnswer, read_answers
 from pasta_lab.tasks.registry import training_families
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.measure.intervals import Interval, mean
+from pasta_lm.measure.table import Interval, mean
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.requests import PASTA_SPECULATIVE, SPECULATIVE

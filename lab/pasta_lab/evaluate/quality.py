@@ -16,7 +16,7 @@ from pasta_lab.evaluate.structure import (
     true_structure,
 )
 from pasta_lab.tasks.task import Task
-from pasta_lm.measure.intervals import Interval, as_dict, mean, ratio
+from pasta_lm.measure.table import Interval, mean, ratio, to_json
 
 Figures = dict[str, Any]
 TIE = 1e-9
@@ -28,9 +28,9 @@ def quality(answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -
     pairs = list(zip((a.grade for a in answers), (b.grade for b in baseline), strict=True))
     scores = [_score(ours, theirs) for ours, theirs in pairs]
     return {
-        "quality": as_dict(mean([a.grade for a in answers])),
-        "quality_difference": as_dict(mean([ours - theirs for ours, theirs in pairs])),
-        "win_rate": as_dict(mean(scores)),
+        "quality": to_json(mean([a.grade for a in answers])),
+        "quality_difference": to_json(mean([ours - theirs for ours, theirs in pairs])),
+        "win_rate": to_json(mean(scores)),
         "wins": scores.count(1.0),
         "ties": scores.count(0.5),
         "losses": scores.count(0.0),
@@ -50,10 +50,10 @@ def decisions(tasks: Sequence[Task], answers: Sequence[GradedAnswer]) -> Figures
     syncs = [sync_counts(*both) for both in zip(found, true, strict=True)]
     exact = [ours == wanted for ours, wanted in zip(found, true, strict=True)]
     return {
-        "fork_precision": as_dict(_ratio(forks, lambda c: c.given)),
-        "fork_recall": as_dict(_ratio(forks, lambda c: c.wanted)),
-        "sync_precision": as_dict(_ratio(syncs, lambda c: c.given)),
-        "sync_recall": as_dict(_ratio(syncs, lambda c: c.wanted)),
+        "fork_precision": to_json(_ratio(forks, lambda c: c.given)),
+        "fork_recall": to_json(_ratio(forks, lambda c: c.wanted)),
+        "sync_precision": to_json(_ratio(syncs, lambda c: c.given)),
+        "sync_recall": to_json(_ratio(syncs, lambda c: c.wanted)),
         "structure_exact": share(exact),
         **_pairs(tasks, found, true),
     }
@@ -82,8 +82,8 @@ def _pairs(tasks: Sequence[Task], found: Sequence[Structure], true: Sequence[Str
             nearer = distance(ours, own) < distance(ours, other)
             apart.append(float(nearer and distance(theirs, other) < distance(theirs, own)))
     return {
-        "pair_accuracy": as_dict(mean(exact)),
-        "pairs_told_apart": as_dict(mean(apart)),
+        "pair_accuracy": to_json(mean(exact)),
+        "pairs_told_apart": to_json(mean(apart)),
         "num_pairs": len(exact),
     }
 

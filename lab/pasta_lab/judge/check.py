@@ -29,7 +29,7 @@ from pasta_lm.learn.judge.judge import (
 )
 from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.learn.train.judging import JudgeConfig, judge_of
-from pasta_lm.measure.intervals import as_dict, ratio
+from pasta_lm.measure.table import ratio, to_json
 
 Figures = dict[str, Any]
 MIN_SHARE = 1e-9
@@ -206,14 +206,12 @@ def refusals(damage: Figures, *, max_missing: float, is_scripted: bool = False) 
     return reasons
 
 
-def _over_prompts(
-    judged: Iterable[JudgedPair], value: Callable[[JudgedPair], float]
-) -> dict[str, float] | None:
+def _over_prompts(judged: Iterable[JudgedPair], value: Callable[[JudgedPair], float]) -> Any:
     """Return the mean over pairs with its interval; pairs of one prompt are drawn together."""
     sums: dict[str, list[float]] = {}
     for pair in judged:
         sums.setdefault(pair.pair.id, []).append(value(pair))
-    return as_dict(ratio(list(map(sum, sums.values())), list(map(len, sums.values()))))
+    return to_json(ratio(list(map(sum, sums.values())), list(map(len, sums.values()))))
 
 
 def _accuracy_of(ours_wins: float) -> float:

@@ -26,7 +26,7 @@ from pasta_lab.evaluate.points import (
 )
 from pasta_lab.evaluate.records import read_answers, write_answers
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.measure.intervals import Interval
+from pasta_lm.measure.table import Interval
 
 
 def point(folder: Path, name: str, method: str = "PASTA", **changes: Any) -> Point:

@@ -116,8 +116,7 @@ def alpaca(
     folder; a stopped run is continued. Without a judge only speed is reported.
     """
     from pasta_lm.measure import alpaca as measure
-    from pasta_lm.measure.alpaca_recipe import AlpacaRecipe
-    from pasta_lm.measure.alpaca_report import PAGE, alpaca_report, refused, write_outputs
+    from pasta_lm.measure.alpaca_report import alpaca_report, refused, write_outputs
 
     is_stopped = False
     if offline:
@@ -130,12 +129,11 @@ def alpaca(
             "systems": system or None,
             **server_flags(engine, dialect, allow_inexact=allow_inexact),
         }
-        settings = read_settings(AlpacaRecipe, recipe, flags, changes)
+        settings = read_settings(measure.AlpacaSettings, recipe, flags, changes)
         with interruptible(), bars() as show:
             run, is_stopped = measure.evaluate_alpaca(out, settings, cost_limit, show, say)
     report = alpaca_report(run, allow_missing=allow_missing)
-    write_outputs(run, report)
-    print_report(report, out / PAGE, as_json=as_json)
+    print_report(report, write_outputs(run, report), as_json=as_json)
     without_rate = refused(report)
     for name, reason in without_rate.items():
         say(f"{name}: {reason}; run again, or --allow-missing gives both rates")
@@ -158,17 +156,13 @@ def lc_winrate(
     from pasta_lm.measure.win_rates import rates_table, stored_rates
 
     result = stored_rates(annotations, difficulty, gamed, allow_missing=allow_missing)
-    if as_json:
-        print_json({name: item.to_dict() for name, item in result.items()})
-    else:
-        print_tables([rates_table(result)])
-    rates = {name: item.rates for name, item in result.items() if item.rates is not None}
-    for name, item in rates.items():
-        if item.n_absent:
-            say(f"{name}: {item.n_absent} instructions have no row")
-        if item.refused:
-            say(f"{name}: {item.refused}; --allow-missing gives both rates")
-    if any(item.refused for item in rates.values()):
+    print_json(result) if as_json else print_tables([rates_table(result)])
+    for name, figures in result.items():
+        if figures.get("n_absent"):
+            say(f"{name}: {figures['n_absent']} instructions have no row")
+        if "refused" in figures:
+            say(f"{name}: {figures['refused']}; --allow-missing gives both rates")
+    if any("refused" in figures for figures in result.values()):
         raise typer.Exit(FAILED)
 
 
@@ -179,9 +173,6 @@ def instructions(
     baseline: Baseline = None,
     limit: Limit = None,
     offline: Offline = False,
-    page: Annotated[
-        Path | None, option("--page OUT.html", "Write the answers side by side, to be read.")
-    ] = None,
     engine: Engine = None,
     dialect: Dialect = None,
     allow_inexact: AllowInexact = False,
@@ -201,7 +192,7 @@ def instructions(
         served = server_flags(engine, dialect, allow_inexact=allow_inexact)
         flags = {"model": model, "baseline": baseline, "limit": limit, **served}
         settings = read_settings(InstructionSettings, recipe, flags, changes)
-    _instructions(out, settings, page, as_json=as_json)
+    _instructions(out, settings, as_json=as_json)
 
 
 def ifeval(
@@ -229,17 +220,15 @@ def ifeval(
     _instructions(out, settings, as_json=as_json)
 
 
-def _instructions(
-    out: Path, settings: InstructionSettings | None, page: Path | None = None, *, as_json: bool
-) -> None:
+def _instructions(out: Path, settings: InstructionSettings | None, *, as_json: bool) -> None:
     """Carry out a run and print its report; without settings, of what is stored."""
     from pasta_lm.measure import instructions as measure
-    from pasta_lm.measure.instructions_report import write_report
+    from pasta_lm.measure.instructions_report import instructions_report
 
     with interruptible(), bars() as show:
         run = measure.evaluate_instructions(out, settings, show) if settings else None
-    report = write_report(run or measure.open_run(out), page)
-    print_report(report, out / "report.md", as_json=as_json)
+    report = instructions_report(run or measure.open_run(out))
+    print_report(report, report.write(out), as_json=as_json)
 
 
 def cost(

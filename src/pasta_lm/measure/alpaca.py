@@ -1,15 +1,9 @@
 """The benchmark ``alpaca``: instructions whose answers a judge compares in pairs.
 
-A run has a folder that holds everything its report is computed from::
-
-    settings.json       the settings
-    instructions.jsonl  the prompts
-    reference.jsonl     answers from a file, if they are the baseline of quality
-    difficulty.csv, gamed.csv, TEMPLATE.md    copies of the inputs
-    answers.jsonl       every answer: a journal
-    replies.jsonl       every raw reply of the judge: a journal
-
-So the report can be computed again without a model and without a judge.
+A run's folder holds everything its report is computed from: the settings, copies of the inputs
+(instructions, reference, difficulties, template), and two journals, ``answers.jsonl`` and
+``replies.jsonl`` with the judge's raw replies. So the report can be computed again without a model
+and without a judge.
 """
 
 from __future__ import annotations
@@ -18,52 +12,134 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.servers.request_pace import without_password
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.chat.client import ChatClient, Endpoint, Prices
 from pasta_lm.learn.chat.pool import CostLimitError, Spending, require_prices
-from pasta_lm.learn.judge.judge import FOLDER as TEMPLATES
-from pasta_lm.learn.judge.judge import Comparison, both_orders, load_template
-from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome
-from pasta_lm.measure.alpaca_recipe import AlpacaRecipe, AlpacaSettings, JudgeRecipe
+from pasta_lm.learn.judge.judge import FOLDER, Comparison, both_orders, load_template
+from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.measure.answering import (
     TOO_LONG,
     Answerer,
     AnswerStore,
     Models,
-    Progress,
     Prompt,
     Provenance,
     System,
     answer_id,
+    check_served,
     load_models,
 )
-from pasta_lm.measure.judgements import (
-    Instruction,
-    Reference,
-    read_instructions,
-    read_reference,
-)
-from pasta_lm.measure.win_rates import Calibration
+from pasta_lm.measure.length_control import Calibration
+from pasta_lm.measure.prompt_sets import Reference, read_instructions, read_reference
+from pasta_lm.measure.win_rates import read_difficulty, read_gamed
+from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.recipe import check_choice
 from pasta_lm.run_folder import RunFolder
+from pasta_lm.strategies import sequential
+from pasta_lm.strategies.model import SERVER_KEYS, Servers, baseline_of
+from pasta_lm.strategies.requests import STRATEGIES
 
 ANSWERS, INSTRUCTIONS, REFERENCE = "answers.jsonl", "instructions.jsonl", "reference.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
+MAY_CHANGE = {"pool_tokens", "dtype", "device", *SERVER_KEYS}
+MAY_CHANGE |= {"judge.api_key_env", "judge.input_price", "judge.output_price"}
+"""Settings that no stored answer or reply depends on; rows record their dtype and device."""
 BATCH_SIZE = 64
 """Prompts that are decoded together: a journal row is written only when its batch is done."""
+MAX_IN_FLIGHT = 64
+"""Requests to the judge."""
 
+Show = Callable[..., None]
+"""Shows the state of a task, for example ``show("prompts", 3, 10, note)``."""
 Say = Callable[[str], None]
 """Prints a notice."""
 
 
-class Show(Protocol):
-    """Shows how far a task is, for example ``show("prompts", 3, 10)``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeRecipe:
+    """The judge's endpoint; without a model nothing is judged."""
 
-    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
-        """Show the state of the task of this name."""
+    model: str | None = None
+    base_url: str | None = None
+    """Up to and including ``/v1``."""
+    api_key_env: str | None = None
+    """The environment variable with the key."""
+    input_price: float | None = None
+    """US dollars for a million tokens."""
+    output_price: float | None = None
+    template: str = "stated-confidence-v1"
+    """A built-in prompt (stated-confidence-v1, one-token-v1), or a file FILE.md."""
+
+    @property
+    def file(self) -> str:
+        """Return the name of the template's copy in the run's folder."""
+        return f"{Path(self.template).name.removesuffix('.md')}.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlpacaSettings:
+    """The recipe of ``pasta evaluate alpaca``; a run stores it."""
+
+    model: str | None = None
+    baseline: str | None = None
+    """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
+    strategies: tuple[str, ...] = ("sequential", "pasta")
+    systems: tuple[str, ...] = ()
+    """More systems, each NAME=STRATEGY:MODEL."""
+    instructions: str = "tatsu-lab/alpaca_eval"
+    """A file with 'instruction', or owner/name or owner/name:file of the hub."""
+    limit: int | None = None
+    """The first so many instructions; None: all."""
+    reference: str | None = None
+    """A file of answers that are the baseline of quality, in AlpacaEval's form."""
+    difficulty: str | None = None
+    """AlpacaEval's table of the instructions' difficulty; None: not known."""
+    gamed: str | None = None
+    """AlpacaEval's verdicts on the gamed reference."""
+    num_timed: int | None = None
+    """The first so many instructions are decoded one at a time; None: all."""
+    max_tokens: int = 2048
+    """Of an answer, all threads together."""
+    judge: JudgeRecipe = JudgeRecipe()
+    pool_tokens: int = 65_536
+    """Cache entries of each model's engine."""
+    dtype: str | None = None
+    device: str | None = None
+    servers: Servers | None = None
+    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
+
+    def __post_init__(self) -> None:
+        """Validate values before a model is loaded."""
+        systems = self.all_systems
+        for system in systems:
+            check_choice("strategies", system.strategy, STRATEGIES)
+        check_served(self.servers, self.model, (system.model for system in systems))
+        if len({system.name for system in systems}) < len(systems):
+            raise UsageError("a system is named twice", hint="--system NAME=STRATEGY:MODEL")
+        if (self.difficulty is None) != (self.gamed is None):
+            raise UsageError("difficulty and gamed go together")
+        if (self.judge.model is None) != (self.judge.base_url is None):
+            raise UsageError("judge.model and judge.base_url go together")
+
+    @property
+    def all_systems(self) -> list[System]:
+        """Return all systems; the first is the baseline of speed, and of quality as a rule."""
+        ours = self.model or BUILTIN
+        baseline = self.baseline or (baseline_of(ours) if self.servers is None else ours)
+        systems = [System(sequential.NAME, sequential.NAME, baseline)]
+        systems += [System(name, name, ours) for name in self.strategies if name != sequential.NAME]
+        for spec in self.systems:
+            name, _, rest = spec.partition("=")
+            strategy, _, model = rest.partition(":")
+            if not name or not strategy or not model:
+                raise UsageError(f"--system {spec!r} is not of the form NAME=STRATEGY:MODEL")
+            systems.append(System(name, strategy, model))
+        return systems
 
 
 @dataclass(frozen=True)
@@ -72,29 +148,24 @@ class AlpacaRun:
 
     folder: Path
     settings: AlpacaSettings
-    instructions: list[Instruction]
+    prompts: list[Prompt]
+    """Their groups are data sets."""
     reference: Reference | None
     answers: Journal
 
     @property
-    def prompts(self) -> list[Prompt]:
-        """Return the instructions as prompts, in groups by their data set."""
-        return [
-            Prompt(instruction.id, instruction.text, instruction.dataset)
-            for instruction in self.instructions
-        ]
-
-    @property
     def is_answered(self) -> bool:
         """Return whether all systems have answered all instructions."""
-        systems = self.settings.systems
-        return all(len(self.rows(system.name)) == len(self.instructions) for system in systems)
+        systems = self.settings.all_systems
+        return all(len(self.rows(system.name)) == len(self.prompts) for system in systems)
 
     def calibration(self) -> Calibration:
         """Return the difficulties and gamed rows that the length-controlled fit needs."""
         if self.settings.difficulty is None:
             return Calibration()
-        return Calibration.read(self.folder / DIFFICULTY, self.folder / GAMED)
+        return Calibration(
+            read_difficulty(self.folder / DIFFICULTY), read_gamed(self.folder / GAMED)
+        )
 
     def judge(self, client: Callable[[], ChatClient] | None = None, **more: Any) -> LLMJudge | None:
         """Return the judge; None if nothing is judged.
@@ -103,18 +174,16 @@ class AlpacaRun:
             client: Makes the client that asks; None: only stored replies are read.
             more: Prices, limit and progress of an ``LLMJudge``.
         """
-        if self.settings.judge_model is None:
+        recipe = self.settings.judge
+        if recipe.model is None:
             return None
-        template = load_template(str(self.folder / _template_file(self.settings.template)))
-        journal = Journal(self.folder / REPLIES)
-        return LLMJudge(self.settings.judge_model, template, journal, client, **more)
+        template = load_template(str(self.folder / recipe.file))
+        return LLMJudge(recipe.model, template, Journal(self.folder / REPLIES), client, **more)
 
     def rows(self, system: str) -> dict[str, Row]:
         """Return the stored answers of a system by id of the instruction."""
         rows = self.answers.rows
-        keys = {
-            instruction.id: answer_id(system, instruction.id) for instruction in self.instructions
-        }
+        keys = {item.id: answer_id(system, item.id) for item in self.prompts}
         return {name: rows[key] for name, key in keys.items() if key in rows}
 
     def texts(self, system: str) -> dict[str, str]:
@@ -129,11 +198,9 @@ class AlpacaRun:
     def opponent(self) -> tuple[str, dict[str, str]]:
         """Return the baseline of quality: its name and its answers by id of the instruction."""
         if self.reference is None:
-            return self.settings.baseline, self.texts(self.settings.baseline)
-        outputs = self.reference.outputs
-        return self.reference.name, {
-            instruction.id: outputs[instruction.text] for instruction in self.instructions
-        }
+            return sequential.NAME, self.texts(sequential.NAME)
+        name, outputs = self.reference
+        return name, {item.id: outputs[item.text] for item in self.prompts}
 
     def comparisons(self, system: str) -> dict[str, list[Comparison]]:
         """Return by id of the instruction the comparisons for the judge, in both orders.
@@ -141,29 +208,21 @@ class AlpacaRun:
         Empty if the two answers are equal (a draw), one is missing, or ours failed (a loss).
         """
         ours, (_, theirs), failed = self.texts(system), self.opponent(), self.failed(system)
+        shared = ours.keys() & theirs.keys() - failed
+        wanted = {name for name in shared if ours[name] != theirs[name]}
         return {
-            instruction.id: both_orders(
-                instruction.id, instruction.text, ours[instruction.id], theirs[instruction.id]
-            )
-            if instruction.id in ours.keys() & theirs.keys() - failed
-            and ours[instruction.id] != theirs[instruction.id]
-            else []
-            for instruction in self.instructions
+            name: both_orders(name, text, ours[name], theirs[name]) if name in wanted else []
+            for name, text, *_ in self.prompts
         }
 
     def all_comparisons(self) -> list[Comparison]:
         """Return the comparisons of all systems."""
-        by_system = (self.comparisons(system.name) for system in self.settings.systems)
-        return [
-            comparison
-            for collected in by_system
-            for pair in collected.values()
-            for comparison in pair
-        ]
+        by_system = (self.comparisons(system.name) for system in self.settings.all_systems)
+        return [item for pairs in by_system for pair in pairs.values() for item in pair]
 
 
 def evaluate_alpaca(
-    out: Path, recipe: AlpacaRecipe, cost_limit: float | None, show: Show, say: Say
+    out: Path, settings: AlpacaSettings, cost_limit: float | None, show: Show, say: Say
 ) -> tuple[AlpacaRun, bool]:
     """Answer and judge what a run lacks; return it, and whether the cost limit stopped it.
 
@@ -173,82 +232,39 @@ def evaluate_alpaca(
         UsageError: a setting is wrong, or the folder holds a run with other settings.
         InputError: an input cannot be read.
     """
-    judge = recipe.judge
+    judge = settings.judge
     prices = Prices(judge.input_price, judge.output_price)
     require_prices(prices, cost_limit)
-    run = begin_run(out, recipe.settings())
+    run = begin_run(out, settings)
     if not run.is_answered:
         models, made = load_models(
-            run.settings.systems,
-            dtype=recipe.dtype,
-            device=recipe.device,
-            pool_tokens=recipe.pool_tokens,
-            servers=recipe.servers,
+            settings.all_systems,
+            dtype=settings.dtype,
+            device=settings.device,
+            pool_tokens=settings.pool_tokens,
+            servers=settings.servers,
         )
         answer_instructions(run, models, show, made)
-    return run, _ask_judge(run, judge, prices, cost_limit, show, say)
-
-
-def answer_instructions(
-    run: AlpacaRun, models: Models, progress: Progress, made: Provenance | None = None
-) -> None:
-    """Let all systems answer what has no row in the journal yet.
-
-    Source: PASTA, section 5.1 (batch 1, greedy).
-    """
-    settings, by_id = (
-        run.settings,
-        {instruction.id: instruction for instruction in run.instructions},
-    )
-
-    def details(system: System, prompt: Prompt) -> Row:
-        instruction = by_id[prompt.id]
-        return {
-            "instruction_id": instruction.id,
-            "row": instruction.row,
-            "dataset": instruction.dataset,
-            "instruction": instruction.text,
-            **(made or {}).get(system.model, {}),
-        }
-
-    store = AnswerStore(run.answers, details)
-    answerer = Answerer(
-        models=models,
-        params=SamplingParams(max_tokens=settings.max_tokens),
-        progress=progress,
-        batch_size=BATCH_SIZE,
-        keeps_traces=False,
-    )
-    answerer.answer_in_turn(run.prompts[: settings.num_timed], settings.systems, store)
-    answerer.answer_together(run.prompts, settings.systems, store)
-
-
-def _ask_judge(
-    run: AlpacaRun,
-    recipe: JudgeRecipe,
-    prices: Prices,
-    cost_limit: float | None,
-    show: Show,
-    say: Say,
-) -> bool:
-    """Let the judge compare what it has not yet; return whether the cost limit stopped it."""
-    if recipe.model is None or recipe.base_url is None:
-        return False
+    if judge.model is None or judge.base_url is None:
+        return run, False
 
     def progress(done: int, total: int, spent: Spending) -> None:
         show("comparisons judged", done, total, str(spent))
 
     endpoint = Endpoint(
-        base_url=recipe.base_url,
-        model=recipe.model,
-        api_key_env=recipe.api_key_env,
-        max_in_flight=64,
+        base_url=judge.base_url,
+        model=judge.model,
+        api_key_env=judge.api_key_env,
+        max_in_flight=MAX_IN_FLIGHT,
     )
-    judge = run.judge(
-        partial(ChatClient, endpoint), prices=prices, cost_limit_usd=cost_limit, progress=progress
-    )
-    assert judge is not None
-    comparisons = run.all_comparisons()
+    client = partial(ChatClient, endpoint)
+    llm_judge = run.judge(client, prices=prices, cost_limit_usd=cost_limit, progress=progress)
+    assert llm_judge is not None
+    return run, _ask(llm_judge, run.all_comparisons(), say)
+
+
+def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
+    """Let the judge compare what it has not yet; return whether the cost limit stopped it."""
     estimate = judge.estimate(comparisons)
     if not estimate.num_requests:
         return False
@@ -267,15 +283,28 @@ def _ask_judge(
     return stopped is not None
 
 
-def outcomes_of(run: AlpacaRun, judge: LLMJudge, system: str) -> dict[str, list[Outcome]]:
-    """Return the judge's stored outcomes by id of the instruction: ours first, theirs first.
+def answer_instructions(
+    run: AlpacaRun, models: Models, show: Show, made: Provenance | None = None
+) -> None:
+    """Let all systems answer what has no row in the journal yet.
 
-    Raises:
-        UsageError: the judge has a client; reading must not ask.
+    Source: PASTA, section 5.1 (batch 1, greedy).
     """
-    if judge.client is not None:
-        raise UsageError("figures are computed from stored replies")
-    return {name: judge.ask(pair) for name, pair in run.comparisons(system).items()}
+
+    def details(system: System, prompt: Prompt) -> Row:
+        columns = {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
+        return {**columns, **(made or {}).get(system.model, {})}
+
+    settings, store = run.settings, AnswerStore(run.answers, details)
+    answerer = Answerer(
+        models=models,
+        params=SamplingParams(max_tokens=settings.max_tokens),
+        progress=show,
+        batch_size=BATCH_SIZE,
+        keeps_traces=False,
+    )
+    answerer.answer_in_turn(run.prompts[: settings.num_timed], settings.all_systems, store)
+    answerer.answer_together(run.prompts, settings.all_systems, store)
 
 
 def open_run(folder: Path) -> AlpacaRun:
@@ -284,19 +313,11 @@ def open_run(folder: Path) -> AlpacaRun:
     Raises:
         InputError: it is no folder of a run, or damaged.
     """
-    try:
-        data = RunFolder(folder).settings()
-        systems = tuple(System(*system) for system in data.pop("systems"))
-        settings = AlpacaSettings(**data, systems=systems)
-    except (InputError, KeyError, TypeError) as exc:
-        raise InputError(f"{folder} is not the folder of an alpaca run: {exc}") from exc
+    settings = RunFolder(folder).settings_of(AlpacaSettings)
     rows = read_rows(folder / INSTRUCTIONS)
-    instructions = [
-        Instruction(row["id"], row["row"], row["dataset"], row["instruction"]) for row in rows
-    ]
-    has_reference = settings.reference is not None
-    reference = read_reference(str(folder / REFERENCE)) if has_reference else None
-    return AlpacaRun(folder, settings, instructions, reference, Journal(folder / ANSWERS))
+    prompts = [Prompt(row["id"], row["instruction"], row["dataset"]) for row in rows]
+    reference = read_reference(str(folder / REFERENCE)) if settings.reference else None
+    return AlpacaRun(folder, settings, prompts, reference, Journal(folder / ANSWERS))
 
 
 def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
@@ -306,63 +327,40 @@ def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
         UsageError: the folder holds a run with other settings.
         InputError: an input cannot be read.
     """
-    RunFolder(folder).begin(asdict(settings), prepare=partial(_write_inputs, folder, settings))
+    stored = asdict(settings)
+    stored["judge"]["base_url"] = without_password(settings.judge.base_url or "") or None
+    prepare = partial(_write_inputs, folder, settings)
+    RunFolder(folder).begin(stored, may_change=MAY_CHANGE, prepare=prepare)
     return open_run(folder)
 
 
 def _write_inputs(folder: Path, settings: AlpacaSettings) -> None:
-    instructions = read_instructions(settings.instructions, settings.limit)
-    reference = read_reference(settings.reference) if settings.reference else None
-    outputs = reference.outputs if reference else {}
-    lacking = [
-        instruction.id
-        for instruction in instructions
-        if reference and instruction.text not in outputs
-    ]
-    if lacking:
-        raise InputError(
-            f"{settings.reference} has no answer to {len(lacking)} instructions, such as "
-            f"{lacking[0]}"
-        )
-    load_template(settings.template)
-    copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed}
-    if settings.judge_model is not None:
-        file = _template_file(settings.template)
-        is_file = settings.template.endswith(".md")
-        copies[file] = settings.template if is_file else str(TEMPLATES / file)
-    for name, source in copies.items():
-        if source is not None:
-            _copy(Path(source), folder / name)
-    if reference:
+    prompts, judge = read_instructions(settings.instructions, settings.limit), settings.judge
+    if settings.reference is not None:
+        name, outputs = read_reference(settings.reference)
+        lacking = [item.id for item in prompts if item.text not in outputs]
+        if lacking:
+            raise InputError(
+                f"{settings.reference} has no answer to {len(lacking)} instructions, such as "
+                f"{lacking[0]}"
+            )
         rows = [
-            {
-                "id": instruction.id,
-                "instruction": instruction.text,
-                "output": outputs[instruction.text],
-            }
-            | {"generator": reference.name}
-            for instruction in instructions
+            {"id": item.id, "instruction": item.text, "output": outputs[item.text]}
+            | {"generator": name}
+            for item in prompts
         ]
         write_rows(folder / REFERENCE, rows)
-    prompts = [
-        {
-            "id": instruction.id,
-            "row": instruction.row,
-            "dataset": instruction.dataset,
-            "instruction": instruction.text,
-        }
-        for instruction in instructions
-    ]
-    write_rows(folder / INSTRUCTIONS, prompts)
-
-
-def _copy(source: Path, target: Path) -> None:
-    try:
-        target.write_bytes(source.read_bytes())
-    except OSError as exc:
-        raise InputError(f"{source} cannot be copied to {target}: {exc}") from exc
-
-
-def _template_file(template: str) -> str:
-    """Return the name of a template's copy in the folder."""
-    return Path(template).name if template.endswith(".md") else f"{template}.md"
+    load_template(judge.template)
+    is_file = judge.template.endswith(".md")
+    copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed}
+    copies[judge.file] = judge.template if is_file else str(FOLDER / judge.file)
+    for copy, source in copies.items():
+        if source is not None:
+            try:
+                (folder / copy).write_bytes(Path(source).read_bytes())
+            except OSError as exc:
+                raise InputError(f"{source} cannot be copied to {folder / copy}: {exc}") from exc
+    write_rows(
+        folder / INSTRUCTIONS,
+        [{"id": item.id, "dataset": item.group, "instruction": item.text} for item in prompts],
+    )

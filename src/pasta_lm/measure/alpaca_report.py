@@ -6,36 +6,33 @@ note "pipeline check" instead.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
-from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Row, write_whole
+from pasta_lm.errors import InputError, PastaError, UsageError, cause
+from pasta_lm.journal import Row, line_of, write_json, write_whole
 from pasta_lm.learn.judge.judge import same_winner
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome, missing_to_json, missing_verdicts
-from pasta_lm.measure.alpaca import AlpacaRun, outcomes_of
-from pasta_lm.measure.intervals import Interval, mean
-from pasta_lm.measure.judgements import Judgement, alpaca_eval_rows
-from pasta_lm.measure.speed import Systems, answer_of, speed_rows
-from pasta_lm.measure.table import Metric, Place, Report
-from pasta_lm.measure.win_rates import (
-    WinRates,
-    comparability,
-    fitted_of,
+from pasta_lm.measure.alpaca import AlpacaRun
+from pasta_lm.measure.length_control import (
+    Array,
+    Calibration,
+    Judgement,
     interval,
-    plain_rates,
-    refusal,
-    win_rates,
+    length_controlled,
 )
+from pasta_lm.measure.speed import Systems, answer_of, speed_rows
+from pasta_lm.measure.table import Interval, Metric, Place, Report, mean
+from pasta_lm.measure.win_rates import comparability, plain_rates, refusal, win_rates
+from pasta_lm.strategies import sequential
 
 TIE = 0.5
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
-REPORT, PAGE, JUDGEMENTS, OUTPUTS = "report.json", "report.md", "judgements.jsonl", "alpaca_eval"
+JUDGEMENTS, OUTPUTS = "judgements.jsonl", "alpaca_eval"
 TITLES = {
     "length_controlled_interval": "length-controlled win rate, %",
     "length_controlled_winrate": "length-controlled win rate, %",
@@ -43,55 +40,12 @@ TITLES = {
     "win_rate_missing_lost": "win rate, missing verdicts lost, %",
 }
 MEANING = (
-    "Speedups are over the speed baseline's own answer to the same prompt, decoded by the same "
-    "engine on the same machine: geometric means, percentile bootstrap over prompts. A win rate is "
-    "the mean preference over both orders; equal answers are a draw. The interval of the "
-    "length-controlled one fits every draw again. Every number is computed from this folder: "
-    "`pasta evaluate alpaca --out FOLDER --offline`."
+    "speedups: over the speed baseline's own answer to the same prompt, decoded by the same engine "
+    "on the same machine",
+    "win rate: the mean preference over both orders; equal answers are a draw; the interval of the "
+    "length-controlled one fits every draw again",
 )
-
-
-class Judged(NamedTuple):
-    """The judged figures of one system."""
-
-    rates: WinRates | None
-    """None if the judge is scripted."""
-    figures: dict[str, Any]
-    """All figures by key."""
-    judgements: Sequence[Judgement] = ()
-    predictions: Sequence[float] = ()
-    """Of the length-controlled fit, by row."""
-
-    def metrics(self, place: Place) -> list[Metric]:
-        """Return the figures; without rates nothing stands in a table."""
-        rates = self.rates
-        if rates is None or rates.win_rate is None:
-            return [Metric(place, *item) for item in self.figures.items()]
-        titles = {key: title for key, title in TITLES.items() if self.figures.get(key) is not None}
-        if "length_controlled_interval" in titles:
-            titles.pop("length_controlled_winrate", None)
-        num_all = rates.n_total + rates.n_missing
-        return [
-            Metric(
-                place, key, value, titles.get(key, ""),
-                num_all if key == "win_rate_missing_lost" else rates.n_total,
-            )
-            for key, value in self.figures.items()
-        ]  # fmt: skip
-
-    def notes(self) -> list[str]:
-        """Return the footnotes of a table."""
-        figures = self.figures
-        notes = [figures.get("pipeline_check", ""), figures.get("refused", "")]
-        for problem, result in figures.get("problems", {}).items():
-            names = ", ".join(result["instructions"])
-            notes.append(f"No verdict, {problem}: {result['count']} comparisons, of {names}")
-        if figures.get("order_agreement") is not None:
-            notes.append(
-                f"Both orders agree on {figures['order_agreement']:.1%}; the first answer gets "
-                f"{figures['first_place_share']:.1%}"
-            )
-        return notes
+Figures = dict[str, Any]
 
 
 def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
@@ -100,78 +54,71 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
     Raises:
         InputError: a system has no answers yet.
     """
-    settings, judge = run.settings, run.judge()
-    answers, baseline = _answers(run), settings.baseline
+    judge, answers, (baseline, _) = run.judge(), _answers(run), run.opponent()
     judge_facts = _judge_facts(run, judge) if judge else None
     is_comparable, label = _comparability(run, judge)
     head = {
-        "instructions": settings.instructions,
-        "num_instructions": len(run.instructions),
-        "max_tokens": settings.max_tokens,
-        "baseline": run.opponent()[0],
-        "speed_baseline": baseline,
+        "instructions": run.settings.instructions,
+        "num_instructions": len(run.prompts),
+        "max_tokens": run.settings.max_tokens,
+        "baseline": baseline,
+        "speed_baseline": sequential.NAME,
         "judge": judge_facts,
         "is_comparable": is_comparable,
         "comparability": label,
     }
     metrics, notes = [Metric((), *item) for item in head.items()], dict[Place, list[str]]()
     for name in answers:
-        judged = _judged(run, judge, name, allow_missing) if judge else None
         place: Place = ("systems", name)
         made = _provenance([*run.rows(name).values()])
-        result, note = speed_rows(place, answers[name], answers[baseline])
-        metrics += [*(judged.metrics(place) if judged else ()), *result]
-        metrics += _datasets(run, answers, name, judged)
+        result, note = speed_rows(place, answers[name], answers[sequential.NAME])
+        origin = {"Judge": judge.model if judge else "none", **made}
+        origin["template"] = judge.template.name if judge else "none"
+        origin["baseline"] = f"{baseline} (speed: {sequential.NAME})"
+        notes[place] = [f"kind: {note}", "; ".join(f"{k}: {v}" for k, v in origin.items())]
+        of_groups = _speed_of_groups(run, place, answers)
+        if judge:
+            judgements = judgements_of(run, judge, name)
+            rates, rates_of_groups = _rate_rows(run, judge, judgements, allow_missing)
+            figures = {row.key: row.value for row in rates}
+            notes[place] += _notes(figures)
+            result = [*rates, *result]
+            of_groups = [*rates_of_groups, *of_groups]
+        metrics += [*result, Metric(place, "datasets", {}), *of_groups]
         metrics.append(Metric(place, "provenance", made))
-        template = judge_facts["template"] if judge_facts else "none"
-        origin = {"Judge": judge.model if judge else "none", "template": template, **made}
-        origin["baseline"] = f"{head['baseline']} (speed: {baseline})"
-        line = "; ".join(f"{key}: {value}" for key, value in origin.items())
-        notes[place] = [f"kind: {note}", line, *(judged.notes() if judged else ())]
+    facts = [label, f"instructions: {len(run.prompts)} of {run.settings.instructions}"]
+    facts.append(f"answers: greedy, {run.settings.max_tokens} tokens at most")
     return Report(
         title="Answers to instructions: quality and speed",
         rows=metrics,
-        facts=_facts(head, judge_facts),
+        facts=[*facts, *_judge_lines(judge_facts), *MEANING],
         notes=notes,
-        ending=MEANING,
     )
 
 
 def refused(report: Report) -> dict[str, str]:
-    """Return why systems have no win rate."""
+    """Return by system the reason why it has no win rate."""
     return {row.place[1]: row.value for row in report.rows if row.key == "refused"}
 
 
-def _facts(head: Mapping[str, Any], judge: Mapping[str, Any] | None) -> list[str]:
-    facts = [
-        head["comparability"],
-        f"instructions: {head['num_instructions']} of {head['instructions']}",
-        f"answers: greedy, {head['max_tokens']} tokens at most",
-    ]
-    if judge is None:
-        return facts
-    replied = ", ".join(f"{name} ({count})" for name, count in judge["replied_as"].items())
-    usage = judge["usage"]
-    return [
-        *facts,
-        f"judge: {judge['model']} at {judge['url']}, which replied as {replied or '-'}",
-        f"template: {judge['template']}, {judge['template_sha256']}, {judge['method']}",
-        f"stored replies: {judge['num_replies']}; {usage['prompt_tokens']} tokens read, "
-        f"{usage['completion_tokens']} written",
-    ]
-
-
 def _answers(run: AlpacaRun) -> Systems:
-    result: Systems = {}
-    for system in run.settings.systems:
-        rows = run.rows(system.name)
+    systems = {system.name: run.rows(system.name) for system in run.settings.all_systems}
+    for name, rows in systems.items():
         if not rows:
             raise InputError(
-                f"{run.folder}: no answers of {system.name} yet",
+                f"{run.folder}: no answers of {name} yet",
                 hint="run the same command again: it continues where it stopped",
             )
-        result[system.name] = {name: answer_of(row) for name, row in rows.items()}
-    return result
+    return {
+        name: {key: answer_of(row) for key, row in rows.items()} for name, rows in systems.items()
+    }
+
+
+def _outcomes(run: AlpacaRun, judge: LLMJudge, system: str) -> dict[str, list[Outcome]]:
+    """Return the stored outcomes by id of the instruction: ours first, then theirs first."""
+    if judge.client is not None:
+        raise UsageError("figures are computed from stored replies")
+    return {name: judge.ask(pair) for name, pair in run.comparisons(system).items()}
 
 
 def judgements_of(run: AlpacaRun, judge: LLMJudge, system: str) -> list[Judgement]:
@@ -181,7 +128,7 @@ def judgements_of(run: AlpacaRun, judge: LLMJudge, system: str) -> list[Judgemen
     verdict in one order there is no preference.
     """
     ours, (baseline, theirs), failed = run.texts(system), run.opponent(), run.failed(system)
-    outcomes = outcomes_of(run, judge, system)
+    outcomes = _outcomes(run, judge, system)
 
     def preference(name: str) -> float | None:
         if name not in ours or name not in theirs:
@@ -196,40 +143,86 @@ def judgements_of(run: AlpacaRun, judge: LLMJudge, system: str) -> list[Judgemen
     return [
         Judgement(
             model=system,
-            row=entry.row,
-            preference=preference(entry.id),
-            len_1=len(theirs.get(entry.id, "")),
-            len_2=len(ours.get(entry.id, "")),
+            row=row,
+            preference=preference(prompt.id),
+            len_1=len(theirs.get(prompt.id, "")),
+            len_2=len(ours.get(prompt.id, "")),
             judge=judge.name,
             baseline=baseline,
         )
-        for entry in run.instructions
+        for row, prompt in enumerate(run.prompts)
     ]
 
 
-def _judged(run: AlpacaRun, judge: LLMJudge, system: str, allow_missing: bool) -> Judged:
-    judgements = judgements_of(run, judge, system)
-    outcomes = outcomes_of(run, judge, system)
+def _rate_rows(
+    run: AlpacaRun, judge: LLMJudge, judgements: Sequence[Judgement], allow_missing: bool
+) -> tuple[list[Metric], list[Metric]]:
+    """Return a system's judged figures, and those of each data set if there are rates."""
+    place, outcomes = ("systems", judgements[0].model), _outcomes(run, judge, judgements[0].model)
     each = ((name, outcome) for name, pair in outcomes.items() for outcome in pair)
     problems = missing_to_json(missing_verdicts(each), "instructions")
     if judge.is_scripted:
-        num = sum(entry.preference is not None for entry in judgements)
-        return Judged(None, {"pipeline_check": f"pipeline check, n = {num}", "problems": problems})
+        label = f"pipeline check, n = {sum(row.preference is not None for row in judgements)}"
+        return [Metric(place, "pipeline_check", label), Metric(place, "problems", problems)], []
     calibration = run.calibration()
     rates = win_rates(judgements, calibration, allow_missing=allow_missing)
     figures = {**rates.to_dict(), "problems": problems, **_order_figures(outcomes)}
     if rates.refused is not None:
-        pairs = zip(run.instructions, judgements, strict=True)
-        missing = [entry.id for entry, verdict in pairs if verdict.preference is None]
+        missing = [run.prompts[row].id for row in rates.missing_rows]
         figures["refused"] = refusal(len(judgements), missing)
-        return Judged(rates, figures)
-    figures["win_rate_interval"] = _mean_rate(judgements)
-    fitted = fitted_of(judgements, calibration)
+        return _metrics(place, figures), []
+    controlled, predictions = _controlled(judgements, calibration)
+    figures |= {"win_rate_interval": _mean_rate(judgements), **controlled}
+    return _metrics(place, figures), [
+        metric
+        for name, rows in _groups(run).items()
+        for metric in _group_metrics((*place, "datasets", name), rows, judgements, predictions)
+    ]
+
+
+def _controlled(
+    judgements: Sequence[Judgement], calibration: Calibration
+) -> tuple[Figures, Array | None]:
+    fitted = length_controlled(judgements, calibration)
     if fitted is None:
-        return Judged(rates, figures, judgements)
-    bounds = interval(judgements, calibration.difficulty, calibration.gamed, fitted)
-    figures["length_controlled_interval"] = Interval(fitted.win_rate, *bounds)
-    return Judged(rates, figures, judgements, fitted.predictions)
+        return {}, None
+    bounds = interval(judgements, calibration, fitted)
+    return {"length_controlled_interval": Interval(fitted.win_rate, *bounds)}, fitted.predictions
+
+
+def _group_metrics(
+    place: Place, rows: list[int], judgements: Sequence[Judgement], predictions: Array | None
+) -> list[Metric]:
+    own = [judgements[row] for row in rows]
+    figures = plain_rates(own).to_dict() | {"win_rate_interval": _mean_rate(own)}
+    if predictions is not None:
+        figures["length_controlled_winrate"] = float(predictions[rows].mean())
+    return _metrics(place, figures)
+
+
+def _metrics(place: Place, figures: Figures) -> list[Metric]:
+    """Return win rates as metrics; a rate with an interval stands in the table once."""
+    titles = {key: title for key, title in TITLES.items() if figures.get(key) is not None}
+    if "length_controlled_interval" in titles:
+        titles.pop("length_controlled_winrate", None)
+    if figures["win_rate"] is None:
+        titles = {}
+    num = figures["n_total"]
+    nums = {"win_rate_missing_lost": num + figures["n_missing"]}
+    return [Metric(place, k, v, titles.get(k, ""), nums.get(k, num)) for k, v in figures.items()]
+
+
+def _notes(figures: Figures) -> list[str]:
+    notes = [figures.get("pipeline_check", ""), figures.get("refused", "")]
+    for problem, missing in figures["problems"].items():
+        names = ", ".join(missing["instructions"])
+        notes.append(f"No verdict, {problem}: {missing['count']} comparisons, of {names}")
+    if figures.get("order_agreement") is not None:
+        notes.append(
+            f"Both orders agree on {figures['order_agreement']:.1%}; the first answer gets "
+            f"{figures['first_place_share']:.1%}"
+        )
+    return notes
 
 
 def _mean_rate(judgements: Sequence[Judgement]) -> Interval | None:
@@ -239,7 +232,7 @@ def _mean_rate(judgements: Sequence[Judgement]) -> Interval | None:
 def _order_figures(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float | None]:
     """Return how often the answer read first wins (0.5 is fair), and how often orders agree."""
     pairs = [[outcome.reading.first_wins for outcome in pair] for pair in outcomes.values()]
-    whole = [(a, b) for a, b in (pair for pair in pairs if pair) if a is not None and b is not None]
+    whole = [(a, b) for a, b in filter(None, pairs) if a is not None and b is not None]
     if not whole:
         return {"first_place_share": None, "order_agreement": None}
     return {
@@ -254,16 +247,16 @@ def _comparability(run: AlpacaRun, judge: LLMJudge | None) -> tuple[bool | None,
     if judge.is_scripted:
         return False, "pipeline check: the judge is scripted, so there are no win rates"
     has_difficulty = run.settings.difficulty is not None
-    num = len(run.instructions)
+    num = len(run.prompts)
     return comparability(judge.name, run.opponent()[0], num, has_difficulty=has_difficulty)
 
 
-def _judge_facts(run: AlpacaRun, judge: LLMJudge) -> dict[str, Any]:
+def _judge_facts(run: AlpacaRun, judge: LLMJudge) -> Figures:
     rows = judge.journal.rows.values()
     return {
         "name": judge.name,
         "model": judge.model,
-        "url": run.settings.judge_url,
+        "url": run.settings.judge.base_url,
         "replied_as": dict(Counter(str(r["reply"].get("model") or "unnamed") for r in rows)),
         "template": judge.template.name,
         "template_sha256": judge.template.sha256,
@@ -274,6 +267,18 @@ def _judge_facts(run: AlpacaRun, judge: LLMJudge) -> dict[str, Any]:
     }
 
 
+def _judge_lines(judge: Figures | None) -> list[str]:
+    if judge is None:
+        return []
+    replied = ", ".join(f"{name} ({count})" for name, count in judge["replied_as"].items())
+    return [
+        f"judge: {judge['model']} at {judge['url']}, which replied as {replied or '-'}",
+        f"template: {judge['template']}, {judge['template_sha256']}, {judge['method']}",
+        f"stored replies: {judge['num_replies']}; {judge['usage']['prompt_tokens']} tokens read, "
+        f"{judge['usage']['completion_tokens']} written",
+    ]
+
+
 def _provenance(rows: Sequence[Row]) -> dict[str, str]:
     """Return where a system's answers were made; several places are all named."""
     return {
@@ -282,39 +287,26 @@ def _provenance(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def _datasets(run: AlpacaRun, answers: Systems, system: str, judged: Judged | None) -> list[Metric]:
-    """Return the figures over the instructions of each data set, if there are several."""
-    sources = dict.fromkeys(entry.dataset for entry in run.instructions)
-    group, metrics = ("systems", system), list[Metric]()
-    if len(sources) < 2:
-        return [Metric(group, "datasets", {})]
-    for source in sources:
-        places = [place for place, entry in enumerate(run.instructions) if entry.dataset == source]
-        names = {run.instructions[place].id for place in places}
-        ours, theirs = (
-            {key: entry for key, entry in answers[name].items() if key in names}
-            for name in (system, run.settings.baseline)
-        )
-        place = (*group, "datasets", source or "unnamed")
-        if judged and judged.rates and judged.rates.win_rate is not None:
-            metrics += _of_places(judged, places).metrics(place)
-        metrics += speed_rows(place, ours, theirs)[0]
+def _groups(run: AlpacaRun) -> dict[str, list[int]]:
+    """Return the rows of each data set, if there are several."""
+    groups: dict[str, list[int]] = {}
+    for row, prompt in enumerate(run.prompts):
+        groups.setdefault(prompt.group or "unnamed", []).append(row)
+    return groups if len(groups) > 1 else {}
+
+
+def _speed_of_groups(run: AlpacaRun, place: Place, answers: Systems) -> list[Metric]:
+    sides = answers[place[1]], answers[sequential.NAME]
+    metrics: list[Metric] = []
+    for name, rows in _groups(run).items():
+        keys = {run.prompts[row].id for row in rows}
+        ours, base = ({k: v for k, v in side.items() if k in keys} for side in sides)
+        metrics += speed_rows((*place, "datasets", name), ours, base)[0]
     return metrics
 
 
-def _of_places(judged: Judged, places: Sequence[int]) -> Judged:
-    """Return the rates over some instructions."""
-    some, predictions = [judged.judgements[place] for place in places], judged.predictions
-    plain = plain_rates(some)
-    figures = asdict(plain) | {"win_rate_interval": _mean_rate(some)}
-    if predictions:
-        controlled = fmean(predictions[place] for place in places)
-        figures["length_controlled_winrate"] = controlled
-    return Judged(WinRates(**asdict(plain), n_absent=None), figures)
-
-
-def write_outputs(run: AlpacaRun, report: Report) -> None:
-    """Write the report, its page and files for AlpacaEval into the run's folder.
+def write_outputs(run: AlpacaRun, report: Report) -> Path:
+    """Write the report and files for AlpacaEval into the run's folder; return the report's page.
 
     ``alpaca_eval/SYSTEM.json`` is what AlpacaEval reads as a model's outputs,
     ``judgements.jsonl`` what ``pasta evaluate lc-winrate`` reads; a scripted judge has none.
@@ -322,32 +314,29 @@ def write_outputs(run: AlpacaRun, report: Report) -> None:
     Raises:
         PastaError: a file cannot be written.
     """
-    systems, judge = [system.name for system in run.settings.systems], run.judge()
-    texts = {REPORT: pretty(report.to_dict()), PAGE: report.markdown()}
-    if judge and not judge.is_scripted:
-        rows = [stored_row(entry) for name in systems for entry in judgements_of(run, judge, name)]
-        texts[JUDGEMENTS] = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    for name in systems:
-        answers = run.texts(name)
-        wanted = [entry for entry in run.instructions if entry.id in answers]
-        outputs = alpaca_eval_rows(wanted, [answers[entry.id] for entry in wanted], name)
-        texts[f"{OUTPUTS}/{file_name(name)}.json"] = pretty(outputs)
+    systems, judge = [system.name for system in run.settings.all_systems], run.judge()
     try:
-        for file, text in texts.items():
-            write_whole(run.folder / file, text.encode())
+        if judge and not judge.is_scripted:
+            rows = [_stored(own) for name in systems for own in judgements_of(run, judge, name)]
+            write_whole(run.folder / JUDGEMENTS, b"".join(map(line_of, rows)))
+        for name in systems:
+            answers = run.texts(name)
+            outputs = [
+                {"dataset": item.group, "instruction": item.text, "output": answers[item.id]}
+                | {"generator": name}
+                for item in run.prompts
+                if item.id in answers
+            ]
+            write_json(run.folder / OUTPUTS / f"{file_name(name)}.json", outputs)
+        return report.write(run.folder)
     except OSError as exc:
         raise PastaError(f"{run.folder} cannot be written: {cause(exc)}") from exc
 
 
-def stored_row(judgement: Judgement) -> Row:
+def _stored(judgement: Judgement) -> Row:
     """Return a verdict in the form that ``lc-winrate`` reads."""
     preference = judgement.preference
     return judgement._asdict() | {"preference": None if preference is None else 1 + preference}
-
-
-def pretty(data: object) -> str:
-    """Return JSON for files that people read."""
-    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 def file_name(system: str) -> str:

@@ -6,11 +6,11 @@ has is not decoded again. Knows nothing of grades, judges and figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
@@ -27,6 +27,7 @@ BATCH_SIZE = 250
 """Prompts that the engine gets together."""
 TOO_LONG = "prompt_too_long"
 """The finish reason of a prompt that does not fit the model's context: a failed answer."""
+MODEL_FILES = ("config.json", "adapter_config.json")
 
 
 class Prompt(NamedTuple):
@@ -36,6 +37,10 @@ class Prompt(NamedTuple):
     text: str
     group: str = ""
     """Prompts of one group have figures of their own."""
+    parts: str | None = None
+    """One thing is asked for, several independent parts, or neither clearly; None: not labelled."""
+    checked: Mapping[str, Any] | None = None
+    """The row of IFEval, whose checkers need it."""
 
 
 class System(NamedTuple):
@@ -47,12 +52,15 @@ class System(NamedTuple):
     """The name under which the model was loaded: a folder, a hub id, a built-in name."""
 
 
-class Decoded(NamedTuple):
-    """An answer's record, and two facts that records of tasks leave out."""
-
-    record: AnswerRecord
-    engine: str | None
-    positions: str | None
+Models = Mapping[str, Pasta]
+Replay = Callable[[Prompt], tuple[Pasta, Request]]
+"""Returns what is decoded in turn with the systems' answers to a prompt, and by which model."""
+Details = Callable[[System, Prompt], Row]
+"""Returns what a row has besides the record."""
+Provenance = Mapping[str, Mapping[str, str]]
+"""By model: the hardware, the dtype and the commit of its answers."""
+Decoded = tuple[AnswerRecord, Row]
+"""An answer's record, with its engine and its positions."""
 
 
 def check_served(servers: Servers | None, model: str | None, names: Iterable[str]) -> None:
@@ -69,17 +77,6 @@ def check_served(servers: Servers | None, model: str | None, names: Iterable[str
         )
 
 
-Models = Mapping[str, Pasta]
-Replay = Callable[[Prompt], tuple[Pasta, Request]]
-"""Returns what is decoded in turn with the systems' answers to a prompt, and by which model."""
-Details = Callable[[System, Prompt], Row]
-"""Returns what a journal's row has besides the record."""
-
-
-Provenance = Mapping[str, Mapping[str, str]]
-"""By model: the hardware, the dtype and the commit of its answers."""
-
-
 def require_models(names: Iterable[str | None]) -> None:
     """Refuse folders and files without a model before anything slow happens.
 
@@ -88,13 +85,9 @@ def require_models(names: Iterable[str | None]) -> None:
     """
     for name in filter(None, names):
         path = Path(resolve(name))
-        looks_local = path.is_absolute() or name.startswith((".", "~")) or path.exists()
-        files = ("config.json", "adapter_config.json")
-        if (
-            looks_local
-            and not path.is_file()
-            and not any((path / item).is_file() for item in files)
-        ):
+        is_local = path.is_absolute() or name.startswith((".", "~")) or path.exists()
+        has_model = path.is_file() or any((path / file).is_file() for file in MODEL_FILES)
+        if is_local and not has_model:
             raise ModelNotFoundError(
                 f"no model at {name}: there is no config.json",
                 hint="name a model folder, an adapter folder, a GGUF file or a hub id",
@@ -116,15 +109,14 @@ def load_models(
     if servers is None:
         require_models(names)
     models = {name: load(name) for name in names}
-    return models, {name: provenance_of(model) for name, model in models.items()}
+    return models, {name: _provenance_of(model) for name, model in models.items()}
 
 
-def provenance_of(model: Pasta) -> dict[str, str]:
-    """Return the machine of a model and this version, for stored answers."""
+def _provenance_of(model: Pasta) -> dict[str, str]:
     loaded = model.engine.loaded
-    named = machine_of(model) or str(loaded.device)
-    has_own = "cuda" in named or model.engine.is_remote
-    return provenance(named if has_own else f"{named}, {processor()}", loaded.dtype_name)
+    device = machine_of(model) or str(loaded.device)
+    has_own = "cuda" in device or model.engine.is_remote
+    return provenance(device if has_own else f"{device}, {processor()}", loaded.dtype_name)
 
 
 def machine_of(model: Pasta) -> str | None:
@@ -142,44 +134,42 @@ class AnswerStore:
         """Begin with the answers that the journal has."""
         self._journal = journal
         self._details = details
-        self._answers: dict[str, AnswerRecord] = {}
+        self._rows: dict[str, Row] = {}
+
+    @property
+    def rows(self) -> Mapping[str, Row]:
+        """Return the rows by ``answer_id``."""
+        return self._rows if self._journal is None else self._journal.rows
 
     def has(self, system: str, prompt: Prompt) -> bool:
         """Return whether a system's answer to a prompt is there."""
-        key = answer_id(system, prompt.id)
-        return key in self._answers or (self._journal is not None and key in self._journal.rows)
-
-    def answer(self, system: str, prompt: Prompt) -> AnswerRecord:
-        """Return a system's answer to a prompt."""
-        key = answer_id(system, prompt.id)
-        if key in self._answers or self._journal is None:
-            return self._answers[key]
-        return AnswerRecord.from_row(self._journal.rows[key])
+        return answer_id(system, prompt.id) in self.rows
 
     def answers(self, system: str, prompts: Sequence[Prompt]) -> list[AnswerRecord]:
         """Return a system's answers in the order of the prompts."""
-        return [self.answer(system, prompt) for prompt in prompts]
+        rows = self.rows
+        return [AnswerRecord.from_row(rows[answer_id(system, item.id)]) for item in prompts]
 
-    def add(self, result: Iterable[tuple[System, Prompt, Decoded]]) -> None:
+    def add(self, answers: Iterable[tuple[System, Prompt, Decoded]]) -> None:
         """Add answers that are not there yet; in a journal they are on disk afterwards."""
-        new = [item for item in result if not self.has(item[0].name, item[1])]
+        rows = [self._row(*item) for item in answers if not self.has(item[0].name, item[1])]
         if self._journal is None:
-            self._answers |= {answer_id(s.name, p.id): item.record for s, p, item in new}
+            self._rows |= {row["id"]: row for row in rows}
         else:
-            self._journal.append([self._row(*item) for item in new])
+            self._journal.append(rows)
 
     def _row(self, system: System, prompt: Prompt, decoded: Decoded) -> Row:
-        row = decoded.record.to_row()
-        if row["trace"] is None:
-            del row["trace"]
+        record, origin = decoded
+        columns = record.to_row()
+        if columns["trace"] is None:
+            del columns["trace"]
         return {
             "id": answer_id(system.name, prompt.id),
             "system": system.name,
             "strategy": system.strategy,
             "model": system.model,
-            "engine": decoded.engine,
-            "positions": decoded.positions,
-            **row,
+            **origin,
+            **columns,
             **self._details(system, prompt),
         }
 
@@ -207,21 +197,13 @@ class Answerer:
     ) -> None:
         """Decode the answers that the store lacks, many prompts at once."""
         for system in systems:
+            model = self.models[system.model]
             lacking = [item for item in prompts if not store.has(system.name, item)]
-            num_done = 0
-            for batch, decoded in self.batches(system, lacking):
+            for first in range(0, len(lacking), self.batch_size):
+                batch = lacking[first : first + self.batch_size]
+                decoded = _decode(model, [self._request(system, item) for item in batch])
                 store.add((system, *item) for item in zip(batch, decoded, strict=True))
-                num_done += len(batch)
-                self.progress(system.name, num_done, len(lacking))
-
-    def batches(
-        self, system: System, prompts: Sequence[Prompt]
-    ) -> Iterator[tuple[Sequence[Prompt], Sequence[Decoded]]]:
-        """Yield batches of prompts with their answers."""
-        model = self.models[system.model]
-        for first in range(0, len(prompts), self.batch_size):
-            batch = prompts[first : first + self.batch_size]
-            yield batch, decode_prompts(model, system, batch, self.params, self.positions)
+                self.progress(system.name, first + len(batch), len(lacking))
 
     def answer_in_turn(
         self,
@@ -239,47 +221,29 @@ class Answerer:
             item for item in prompts if not all(store.has(system.name, item) for system in systems)
         ]
         for number, prompt in enumerate([*lacking[:1], *lacking]):
-            result = []
-            for system in systems:
-                model = self.models[system.model]
-                request = request_of(model, system, prompt, self.params, self.positions)
-                result.append((system, prompt, self._timed(model, request)))
-            for name, replay in (replays or {}).items():
-                decoded = self._timed(*replay(prompt))
-                result.append((System(name, name, ""), prompt, decoded))
+            jobs = {
+                system: (self.models[system.model], self._request(system, prompt))
+                for system in systems
+            }
+            jobs |= {System(name, name, ""): of(prompt) for name, of in (replays or {}).items()}
+            answers = [(system, prompt, self._timed(*job)) for system, job in jobs.items()]
             if number > 0:
-                store.add(result)
+                store.add(answers)
             self.progress("clocks", number, len(lacking))
 
     def _timed(self, model: Pasta, request: Request) -> Decoded:
-        (result,) = decode(model, [request], is_timed=True, keeps_trace=self.keeps_traces)
-        return result
+        (decoded,) = _decode(model, [request], is_timed=True, keeps_trace=self.keeps_traces)
+        return decoded
+
+    def _request(self, system: System, prompt: Prompt) -> Request:
+        positions = self.positions if system.strategy == pasta.NAME else None
+        return self.models[system.model].request(
+            prompt.text, self.params, strategy=system.strategy, positions=positions
+        )
 
 
-def request_of(
-    model: Pasta, system: System, prompt: Prompt, params: SamplingParams, positions: str | None
-) -> Request:
-    """Return the request that lets a system answer a prompt."""
-    own = positions if system.strategy == pasta.NAME else None
-    return model.request(prompt.text, params, strategy=system.strategy, positions=own)
-
-
-def decode_prompts(
-    model: Pasta,
-    system: System,
-    prompts: Sequence[Prompt],
-    params: SamplingParams,
-    positions: str | None,
-) -> list[Decoded]:
-    """Decode a system's answers to prompts together; in order."""
-    return decode(model, [request_of(model, system, item, params, positions) for item in prompts])
-
-
-def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Decoded]:
-    """Decode requests together; a prompt that does not fit the context is a failed answer.
-
-    ``keeps`` are options of ``AnswerRecord.of``.
-    """
+def _decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Decoded]:
+    """Decode requests together; a prompt that does not fit the context is a failed answer."""
     longest = model.engine.max_prompt_tokens
     fits = [longest is None or len(request.prompt) <= longest for request in requests]
     served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]
@@ -293,12 +257,12 @@ def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Dec
         critical_path=0,
         kind=model.engine.loaded.kind.value,
     )
-    result = []
+    decoded: list[Decoded] = []
     for request, is_served in zip(requests, fits, strict=True):
         if is_served:
             (answer,) = next(answers)
-            record = AnswerRecord.of(answer, **keeps)
-            result.append(Decoded(record, answer.trace.engine, answer.trace.positions))
+            origin = {"engine": answer.trace.engine, "positions": answer.trace.positions}
+            decoded.append((AnswerRecord.of(answer, **keeps), origin))
         else:
-            result.append(Decoded(failed, None, request.positions.value))
-    return result
+            decoded.append((failed, {"engine": None, "positions": request.positions.value}))
+    return decoded

@@ -29,8 +29,7 @@ from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.measure.answering import require_models
-from pasta_lm.measure.intervals import Interval, ratio
-from pasta_lm.measure.table import Metric, Place, Report
+from pasta_lm.measure.table import Interval, Metric, Place, Report, ratio
 from pasta_lm.models.annotated import Record, read_ids, read_records
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary

@@ -1,9 +1,7 @@
 """IFEval: whether an answer follows instructions that can be checked by rules.
 
-The checkers are those of the package ``lm_eval``; nothing of it is copied. Where NLTK's data are
-missing and cannot be had, sentences are cut by its untrained Punkt and words without cutting
-sentences first. That touches two of the 25 kinds of instruction (numbers of sentences, words in
-capitals), of all systems alike.
+The checkers are those of the package ``lm_eval``. Where NLTK's data are missing, sentences are cut
+by its untrained Punkt, which touches two of the 25 kinds of instruction, of all systems alike.
 
 Source: Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Models", arXiv
 2311.07911.
@@ -21,13 +19,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pasta_lm.errors import InputError, MissingExtraError
-from pasta_lm.journal import read_objects
-from pasta_lm.measure.intervals import Interval, mean, ratio
-
-KEYS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
+from pasta_lm.measure.table import Interval, mean, ratio
 
 
-class Verdict(NamedTuple):
+class Followed(NamedTuple):
     """Which of a prompt's instructions an answer follows."""
 
     strict: list[bool]
@@ -35,23 +30,8 @@ class Verdict(NamedTuple):
     """The same if the first line, the last line or asterisks may be left out."""
 
 
-def read_prompts(path: Path) -> dict[str, Mapping[str, Any]]:
-    """Read IFEval's prompts by key.
-
-    Raises:
-        InputError: the file cannot be read, or a row is no prompt of IFEval.
-    """
-    result: dict[str, Mapping[str, Any]] = {}
-    for number, row in read_objects(path):
-        for key, kind in KEYS.items():
-            if not isinstance(row.get(key), kind):
-                raise InputError(f"{path}:{number}: no {key!r}, as IFEval's prompts have it")
-        result[str(row.get("key", number - 1))] = row
-    return result
-
-
 @cache
-def _checkers() -> Any:
+def checkers() -> Any:
     """Import the checkers without the rest of lm_eval, and without a download.
 
     Raises:
@@ -81,12 +61,7 @@ def _checkers() -> Any:
     return utils
 
 
-def check_available() -> None:
-    """Raise a MissingExtraError unless the checkers are installed."""
-    _checkers()
-
-
-def check(prompt: Mapping[str, Any], text: str) -> Verdict:
+def check(prompt: Mapping[str, Any], text: str) -> Followed:
     """Return which instructions of a prompt an answer follows.
 
     Raises:
@@ -94,14 +69,14 @@ def check(prompt: Mapping[str, Any], text: str) -> Verdict:
         InputError: the prompt has an instruction that the checkers do not know.
     """
     try:
-        result = _checkers().process_results({"key": 0, **prompt}, [text])
+        result = checkers().process_results({"key": 0, **prompt}, [text])
     except KeyError as exc:
         raise InputError(f"lm_eval has no checker for {exc}") from exc
-    return Verdict(list(result["inst_level_strict_acc"]), list(result["inst_level_loose_acc"]))
+    return Followed(list(result["inst_level_strict_acc"]), list(result["inst_level_loose_acc"]))
 
 
 def ifeval_figures(
-    ours: Sequence[Verdict], base: Sequence[Verdict]
+    ours: Sequence[Followed], base: Sequence[Followed]
 ) -> dict[str, Interval | int | None]:
     """Return accuracies of two systems and their difference, paired by prompt.
 
@@ -109,7 +84,7 @@ def ifeval_figures(
     instructions; its interval too is over prompts.
     """
     result: dict[str, Interval | int | None] = {"num_prompts": len(ours)}
-    for key in Verdict._fields:
+    for key in Followed._fields:
         flags = [[getattr(item, key) for item in side] for side in (ours, base)]
         sizes = [len(item) for item in flags[0]]
         for end, values in _sides(*([all(item) for item in side] for side in flags)):

@@ -18,15 +18,16 @@ model and without the prompts: see ``instructions_report``.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal, Row, write_rows
+from pasta_lm.learn.judge.answer_text import items_asked
 from pasta_lm.measure import ifeval
 from pasta_lm.measure.answering import (
     Answerer,
@@ -42,7 +43,7 @@ from pasta_lm.measure.answering import (
     require_models,
 )
 from pasta_lm.measure.cost import Read, Readers, measure, read_references, reading, reading_systems
-from pasta_lm.measure.prompt_sets import SetFiles, SetPrompt, read_sets
+from pasta_lm.measure.prompt_sets import SetFiles, read_sets
 from pasta_lm.models.annotated import Record
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
@@ -52,9 +53,10 @@ from pasta_lm.strategies.model import SERVER_KEYS, Servers, baseline_of
 from pasta_lm.strategies.requests import STRATEGIES
 
 PROMPTS = "prompts"
-SCORED, TIMED, UNMASKED = ROUNDS = ("scored", "timed", "unmasked")
+SCORED, TIMED, UNMASKED = "scored", "timed", "unmasked"
 VERDICTS, READ, REFERENCES = "verdicts", "read", "references"
-JOURNALS = (*ROUNDS, VERDICTS, READ, REFERENCES)
+JOURNALS = (SCORED, TIMED, UNMASKED, VERDICTS, READ, REFERENCES)
+MAY_CHANGE = ("batch_size", "pool_tokens", "device", "reader", "num_read", *SERVER_KEYS)
 READING_BATCH = 32
 """Answers that are read between two writes of the journal."""
 
@@ -103,9 +105,8 @@ class InstructionSettings:
         check_served(self.servers, self.model, (system.model for system in self.systems))
         check_choice("instructions.strategy", self.strategy, STRATEGIES)
         check_positive("instructions", self, "limit", "max_tokens", "batch_size", "pool_tokens")
-        for key in ("num_timed", "num_unmasked", "num_read"):
-            if getattr(self, key) < 0:
-                raise UsageError(f"instructions.{key} must not be below 0")
+        if min(self.num_timed, self.num_unmasked, self.num_read) < 0:
+            raise UsageError("instructions: numbers of prompts must not be below 0")
 
     @property
     def reader_name(self) -> str | None:
@@ -122,6 +123,13 @@ class InstructionSettings:
             System(pasta.NAME, self.strategy, model),
         )
 
+    def given_answers(self) -> list[Record]:
+        """Read the given answers whose nats are measured; none if no file is named."""
+        if self.references is None:
+            return []
+        ids = self.reference_ids
+        return read_references(Path(self.references), Path(ids) if ids else None)
+
 
 @dataclass(frozen=True)
 class InstructionRun:
@@ -129,7 +137,7 @@ class InstructionRun:
 
     folder: Path
     settings: InstructionSettings
-    prompts: Sequence[SetPrompt] = ()
+    prompts: Sequence[Prompt] = ()
     """With their texts; empty if the run is only read."""
 
     def journal(self, name: str) -> Journal:
@@ -140,32 +148,32 @@ class InstructionRun:
         """Return the rows of a journal, or of its gzipped copy; none if there is neither."""
         return RunFolder(self.folder).rows(name)
 
-    def first(self, count: int) -> list[SetPrompt]:
+    def rounds(self) -> dict[str, tuple[list[Prompt], list[System]]]:
+        """Return the prompts and the systems of each round of answers."""
+        own, both = self.settings, [*self.settings.systems]
+        return {
+            TIMED: (self.first(own.num_timed), both),
+            SCORED: ([*self.prompts], both),
+            UNMASKED: (self.first(own.num_unmasked), both[1:]),
+        }
+
+    def first(self, count: int) -> list[Prompt]:
         """Return the first so many prompts of each set."""
-        seen: dict[str, int] = {}
-        result = []
+        seen, first = Counter[str](), []
         for item in self.prompts:
-            seen[item.group] = seen.get(item.group, 0) + 1
+            seen[item.group] += 1
             if seen[item.group] <= count:
-                result.append(item)
-        return result
+                first.append(item)
+        return first
 
     @property
     def is_answered(self) -> bool:
         """Return whether all rounds have all answers."""
-        return not any(self._lacking())
-
-    def _lacking(self) -> Iterator[str]:
-        baseline, taught = self.settings.systems
-        rounds = {
-            SCORED: (self.prompts, (baseline, taught)),
-            TIMED: (self.first(self.settings.num_timed), (baseline, taught)),
-            UNMASKED: (self.first(self.settings.num_unmasked), (taught,)),
-        }
-        for name, (prompts, systems) in rounds.items():
-            there = self.journal(name).rows
-            keys = (answer_id(system.name, item.id) for system in systems for item in prompts)
-            yield from (key for key in keys if key not in there)
+        for name, (prompts, systems) in self.rounds().items():
+            keys = {answer_id(system.name, item.id) for system in systems for item in prompts}
+            if keys - self.journal(name).rows.keys():
+                return False
+        return True
 
 
 def evaluate_instructions(
@@ -177,8 +185,7 @@ def evaluate_instructions(
         UsageError: the folder holds a run with other settings, or there is no such model.
         InputError: a set of prompts cannot be read, or IFEval's checkers are not installed.
     """
-    run = begin_run(out, settings)
-    systems = settings.systems
+    run, systems = begin_run(out, settings), settings.systems
     require_models([settings.untaught, settings.reader])
     if not run.is_answered:
         models, made = load_models(
@@ -192,13 +199,13 @@ def evaluate_instructions(
         del models
         gc.collect()  # before the models that read are loaded
     check_answers(run)
-    values = references_of(settings)
-    if values and not run.rows(REFERENCES):
-        baseline, taught = systems
-        names = Readers(taught.model, baseline.model, settings.untaught)
+    records = settings.given_answers()
+    if records and not run.rows(REFERENCES):
+        names = Readers(systems[1].model, systems[0].model, settings.untaught)
         readers = reading_systems(names, "float32", settings.device)
-        write_rows(out / f"{REFERENCES}.jsonl", list(measure(values, readers)))
-    _read_with_reader(run, show)
+        write_rows(out / f"{REFERENCES}.jsonl", list(measure(records, readers)))
+    if settings.reader is not None and unread(run):
+        _read_with(settings.reader, run, show)
     RunFolder(out).pack((*JOURNALS, PROMPTS))
     return run
 
@@ -213,31 +220,17 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
     prompts = read_sets(settings.sets, settings.limit)
     # What would fail after hours of decoding fails now.
     if any(item.checked for item in prompts):
-        ifeval.check_available()
-    references_of(settings)
-    own = ("batch_size", "pool_tokens", "device", "reader", "num_read")
+        ifeval.checkers()
+    settings.given_answers()
     run = RunFolder(folder)
-    run.begin(asdict(settings), defaults={"strategy": pasta.NAME}, may_change=(*own, *SERVER_KEYS))
+    run.begin(asdict(settings), defaults={"strategy": pasta.NAME}, may_change=MAY_CHANGE)
     run.unpack(JOURNALS)
     rows = [
-        {
-            "id": item.id,
-            "set": item.group,
-            "parts": item.parts,
-            "items": item.items,
-        }
+        {"id": item.id, "set": item.group, "parts": item.parts, "items": items_asked(item.text)}
         for item in prompts
     ]
     write_rows(folder / f"{PROMPTS}.jsonl", rows)
     return InstructionRun(folder, settings, prompts)
-
-
-def references_of(settings: InstructionSettings) -> list[Record]:
-    """Return the given answers whose nats are measured; none if no file is named."""
-    if settings.references is None:
-        return []
-    ids = settings.reference_ids
-    return read_references(Path(settings.references), Path(ids) if ids else None)
 
 
 def open_run(folder: Path) -> InstructionRun:
@@ -246,45 +239,31 @@ def open_run(folder: Path) -> InstructionRun:
     Raises:
         InputError: it is no folder of a run, or damaged.
     """
-    data = RunFolder(folder).settings()
-    try:
-        sets, servers = SetFiles(**data.pop("sets")), data.pop("servers", None)
-        result = Servers(**servers) if servers else None
-        return InstructionRun(folder, InstructionSettings(**data, sets=sets, servers=result))
-    except (KeyError, TypeError) as exc:
-        raise InputError(f"{folder} has other settings than a run of instructions: {exc}") from exc
+    return InstructionRun(folder, RunFolder(folder).settings_of(InstructionSettings))
 
 
 def answer_prompts(
     run: InstructionRun, models: Models, progress: Progress, made: Provenance | None = None
 ) -> None:
     """Let both models answer what has no row yet: in batches, one at a time, without the mask."""
-    settings = run.settings
-    baseline, taught = settings.systems
 
     def details(system: System, prompt: Prompt) -> Row:
         return {"prompt_id": prompt.id, "set": prompt.group, **(made or {}).get(system.model, {})}
 
-    def store(name: str) -> AnswerStore:
-        return AnswerStore(run.journal(name), details)
-
     answerer = Answerer(
         models=models,
-        params=SamplingParams(max_tokens=settings.max_tokens),
+        params=SamplingParams(max_tokens=run.settings.max_tokens),
         progress=progress,
-        batch_size=settings.batch_size,
+        batch_size=run.settings.batch_size,
         keeps_traces=False,
     )
-    timed = _as_prompts(run.first(settings.num_timed))
-    answerer.answer_in_turn(timed, (baseline, taught), store(TIMED))
-    answerer.answer_together(_as_prompts(run.prompts), (baseline, taught), store(SCORED))
     free = replace(answerer, params=replace(answerer.params, mask=False))
-    unmasked = _as_prompts(run.first(settings.num_unmasked))
-    free.answer_together(unmasked, (taught,), store(UNMASKED))
-
-
-def _as_prompts(prompts: Iterable[SetPrompt]) -> list[Prompt]:
-    return [Prompt(item.id, item.text, item.group) for item in prompts]
+    for name, (prompts, systems) in run.rounds().items():
+        store = AnswerStore(run.journal(name), details)
+        if name == TIMED:
+            answerer.answer_in_turn(prompts, systems, store)
+        else:
+            (free if name == UNMASKED else answerer).answer_together(prompts, systems, store)
 
 
 def check_answers(run: InstructionRun) -> None:
@@ -316,15 +295,11 @@ def unread(run: InstructionRun) -> list[tuple[str, str, str]]:
     ]
 
 
-def _read_with_reader(run: InstructionRun, show: Progress) -> None:
-    """Let the reader read the answers, if one is named."""
-    settings = run.settings
-    if settings.reader is None or not unread(run):
-        return
+def _read_with(reader: str, run: InstructionRun, show: Progress) -> None:
     from pasta_lm.engines.local.loading import load  # imports torch
     from pasta_lm.learn.train.losses import token_nats
 
-    loaded = load(settings.reader, dtype="float32", device=settings.device)
+    loaded = load(reader, dtype="float32", device=run.settings.device)
     nats = partial(token_nats, loaded)
     read_answers(run, reading(loaded.vocabulary, min(loaded.eos_ids), nats), show)
 
@@ -348,8 +323,3 @@ def read_answers(run: InstructionRun, read: Read, progress: Progress) -> None:
         ]
         journal.append(rows)
         progress("answers read", first + len(batch), len(wanted))
-
-
-def answers_of(rows: Iterable[Row], system: str) -> dict[str, AnswerRecord]:
-    """Return a system's answers by id of the prompt."""
-    return {row["prompt_id"]: AnswerRecord.from_row(row) for row in rows if row["system"] == system}

@@ -1,50 +1,33 @@
-"""The sets of prompts on which a taught model and its sequential baseline are compared.
+"""The prompts that systems answer, and answers from files that are their baseline.
 
-Four sets: AlpacaEval's and IFEval's, which are read from files and never stored, and the held-out
-rows of the project's own corpora.
+``alpaca`` reads one file. ``instructions`` reads up to four sets: AlpacaEval's and IFEval's, which
+are never stored, and the held-out rows of the project's own corpora.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from pasta_lm.errors import InputError, cause
-from pasta_lm.journal import read_objects
-from pasta_lm.learn.judge.answer_text import items_asked
-from pasta_lm.measure import ifeval
-from pasta_lm.measure.judgements import read_instructions
+from pasta_lm.errors import InputError, MissingExtraError, cause
+from pasta_lm.journal import Row, read_objects
+from pasta_lm.measure.answering import Prompt
 from pasta_lm.models.annotated import read_ids, read_records
 
-ALPACA, IFEVAL, STARTER, INSTRUCTIONS = SETS = ("alpaca", "ifeval", "starter", "instructions")
-OWN = (STARTER, INSTRUCTIONS)
-"""Sets whose texts are the project's own, so that they may be shown."""
-Parts = Literal["one", "several", "between"]
-PARTS: tuple[str, ...] = get_args(Parts)
+ALPACA, IFEVAL, STARTER, INSTRUCTIONS = "alpaca", "ifeval", "starter", "instructions"
+PARTS = ("one", "several", "between")
 HELD_OUT = "held_out.txt"
-
-
-class SetPrompt(NamedTuple):
-    """One prompt of a set."""
-
-    id: str
-    """SET/ID."""
-    group: str
-    """The set."""
-    text: str
-    parts: str | None = None
-    """One thing is asked for, several independent parts, or neither clearly; None: not labelled."""
-    checked: Mapping[str, Any] | None = None
-    """The row of IFEval, whose checkers need it."""
-
-    @property
-    def items(self) -> int | None:
-        """Return how many items it asks for, if it says so."""
-        return items_asked(self.text)
+IFEVAL_KEYS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
+SOURCES = ("dataset", "domain", "source")
+"""Keys that name a row's data set; the first one counts."""
+HUB_FILE = "alpaca_eval.json"
+"""The file of a hub data set that is read if none is named."""
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)(?<!\.jsonl)(?<!\.gz)(:.+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,53 +46,46 @@ class SetFiles:
     """The folder of our own instructions, such as corpora/instructions; the held-out rows."""
 
 
-def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
-    """Read all sets, each in an order drawn by the hash of its ids.
+class Reference(NamedTuple):
+    """Answers from a file that others are compared with."""
 
-    So the first prompts of a set are a sample of it.
+    name: str
+    outputs: dict[str, str]
+    """By the text of the instruction; files do not agree in their ids."""
 
-    Args:
-        files: Where they are.
-        limit: The first so many of each set; None: all.
+
+def read_sets(files: SetFiles, limit: int | None = None) -> list[Prompt]:
+    """Read the first so many prompts of each set; their groups are the sets, ids SET/ID.
+
+    A set's order is drawn by the hash of its ids: the first prompts are a sample of it.
 
     Raises:
         InputError: a file cannot be read, or labels belong to no prompt.
     """
-    result: list[SetPrompt] = []
-    if files.alpaca is not None:
-        result += _drawn(_alpaca(files.alpaca, files.alpaca_parts))[:limit]
-    if files.ifeval is not None:
-        rows = ifeval.read_prompts(Path(files.ifeval))
-        each = [
-            SetPrompt(f"{IFEVAL}/{k}", IFEVAL, row["prompt"], None, row) for k, row in rows.items()
-        ]
-        result += _drawn(each)[:limit]
-    if files.starter is not None:
-        result += _drawn(_starter(Path(files.starter)))[:limit]
-    if files.instructions is not None:
-        result += _drawn(_instructions(Path(files.instructions)))[:limit]
-    if not result:
+    sets = {
+        ALPACA: files.alpaca and _alpaca(files.alpaca, files.alpaca_parts),
+        IFEVAL: files.ifeval and read_ifeval(Path(files.ifeval)),
+        STARTER: files.starter and _starter(Path(files.starter)),
+        INSTRUCTIONS: files.instructions and _instructions(Path(files.instructions)),
+    }
+    prompts: list[Prompt] = []
+    for name, own in sets.items():
+        drawn = [item._replace(id=f"{name}/{item.id}", group=name) for item in own or ()]
+        prompts += sorted(drawn, key=lambda item: sha256(item.id.encode()).digest())[:limit]
+    if not prompts:
         raise InputError(
             "no set of prompts is named",
             hint="a recipe names them: runs/recipes/instructions.toml is one",
         )
-    return result
+    return prompts
 
 
-def _drawn(prompts: Sequence[SetPrompt]) -> list[SetPrompt]:
-    return sorted(prompts, key=lambda item: hashlib.sha256(item.id.encode()).digest())
-
-
-def _alpaca(source: str, labels: str | None) -> list[SetPrompt]:
-    parts = read_labels(Path(labels)) if labels is not None else {}
-    result = [
-        SetPrompt(f"{ALPACA}/{item.id}", ALPACA, item.text, parts.get(item.id))
-        for item in read_instructions(source)
-    ]
-    lacking = [item.id.partition("/")[2] for item in result if parts and item.parts is None]
+def _alpaca(source: str, labels: str | None) -> list[Prompt]:
+    prompts, parts = read_instructions(source), read_labels(Path(labels)) if labels else {}
+    lacking = [item.id for item in prompts if parts and item.id not in parts]
     if lacking:
         raise InputError(f"{labels} has no label for {len(lacking)} prompts, such as {lacking[0]}")
-    return result
+    return [item._replace(parts=parts.get(item.id)) for item in prompts]
 
 
 def read_labels(path: Path) -> dict[str, str]:
@@ -128,24 +104,130 @@ def read_labels(path: Path) -> dict[str, str]:
     return dict(labels)
 
 
-def _starter(folder: Path) -> list[SetPrompt]:
+def read_ifeval(path: Path) -> list[Prompt]:
+    """Read IFEval's prompts.
+
+    Raises:
+        InputError: the file cannot be read, or a row is no prompt of IFEval.
+    """
+    prompts = []
+    for number, row in read_objects(path):
+        for key, kind in IFEVAL_KEYS.items():
+            if not isinstance(row.get(key), kind):
+                raise InputError(f"{path}:{number}: no {key!r}, as IFEval's prompts have it")
+        prompts.append(Prompt(str(row.get("key", number - 1)), row["prompt"], checked=row))
+    return prompts
+
+
+def _starter(folder: Path) -> list[Prompt]:
     """Return the held-out rows; their annotations say which parts they ask for."""
     first, second = (
         {record.id: record for record in read_records(folder / name)}
         for name in ("starter.jsonl", "second_pass.jsonl")
     )
-    result = []
+    prompts = []
     for name in read_ids(folder / HELD_OUT):
         forks = {bool(side[name].document.blocks) for side in (first, second)}
         parts = "between" if len(forks) > 1 else "several" if forks == {True} else "one"
-        result.append(SetPrompt(f"{STARTER}/{name}", STARTER, first[name].prompt, parts))
-    return result
+        prompts.append(Prompt(name, first[name].prompt, parts=parts))
+    return prompts
 
 
-def _instructions(folder: Path) -> list[SetPrompt]:
+def _instructions(folder: Path) -> list[Prompt]:
     rows = {row["id"]: row for _, row in read_objects(folder / "instructions.jsonl")}
-    return [
-        SetPrompt(f"{INSTRUCTIONS}/{name}", INSTRUCTIONS, row["instruction"], row.get("parts"))
-        for name in read_ids(folder / HELD_OUT)
-        if (row := rows[name])
-    ]
+    kept = [rows[name] for name in read_ids(folder / HELD_OUT)]
+    return [Prompt(row["id"], row["instruction"], parts=row.get("parts")) for row in kept]
+
+
+def read_instructions(source: str, limit: int | None = None) -> list[Prompt]:
+    """Read the first so many instructions; their groups are data sets, such as ``koala``.
+
+    Args:
+        source: A file of JSON lines (gzipped if named ``.gz``) or of one JSON array, its rows with
+            ``instruction`` or with ``messages`` of one user turn, and optionally ``id`` and
+            ``dataset``; or a data set of the hub, ``owner/name`` or ``owner/name:file.json``.
+        limit: None: all.
+
+    Raises:
+        InputError: nothing can be read there, a row has no instruction, or one occurs twice.
+    """
+    prompts: dict[str, Prompt] = {}
+    for number, (place, row) in enumerate(_rows(source)):
+        text = row.get("instruction") or _only_turn(row.get("messages"))
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"{place}: no 'instruction'")
+        name = str(number if row.get("id") is None else row["id"])
+        if name in prompts:
+            raise InputError(f"{source}: id {name} occurs twice")
+        dataset = str(next((row[key] for key in SOURCES if row.get(key)), ""))
+        prompts[name] = Prompt(name, text, dataset)
+    if not prompts:
+        raise InputError(f"{source} has no instructions")
+    return list(prompts.values())[:limit]
+
+
+def read_reference(source: str) -> Reference:
+    """Read reference answers in AlpacaEval's form.
+
+    Their name is the rows' ``generator``, or else the file's name.
+
+    Raises:
+        InputError: nothing can be read there, or a row lacks ``instruction`` or ``output``.
+    """
+    outputs: dict[str, str] = {}
+    names = set[str]()
+    for place, row in _rows(source):
+        texts = row.get("instruction"), row.get("output")
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError(f"{place}: no 'instruction' with an 'output'")
+        outputs[str(texts[0])] = str(texts[1])
+        names.add(str(row.get("generator") or _stem(source)))
+    if len(names) != 1:
+        raise InputError(f"{source} has answers of {len(names)} generators; one is needed")
+    return Reference(names.pop(), outputs)
+
+
+def _only_turn(messages: Any) -> Any:
+    match messages:
+        case [{"role": "user", "content": text}]:
+            return text
+    return None
+
+
+def _stem(source: str) -> str:
+    return re.sub(r"(\.json|\.jsonl)?(\.gz)?$", "", Path(source).name).removeprefix("outputs_")
+
+
+def _rows(source: str) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a file, each with its place for error messages."""
+    path = Path(source)
+    if not path.exists() and _HUB_NAME.fullmatch(source):
+        path = _from_hub(source)
+    if path.suffix != ".json":
+        yield from ((f"{source}:{number}", row) for number, row in read_objects(path))
+        return
+    try:
+        rows = json.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError as exc:
+        raise InputError(f"no such file: {path}") from exc
+    except (OSError, ValueError) as exc:
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path} is no array of objects")
+    yield from ((f"{source}[{n}]", row) for n, row in enumerate(rows))
+
+
+def _from_hub(source: str) -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+    except ModuleNotFoundError as exc:
+        raise MissingExtraError(f"reading {source} from the hub", "evaluate") from exc
+    name, _, file = source.partition(":")
+    try:
+        return Path(hf_hub_download(name, file or HUB_FILE, repo_type="dataset"))
+    except Exception as exc:  # the hub has many ways to say no
+        reason = str(exc).strip().partition("\n")[0]
+        raise InputError(
+            f"{source}: no such file, and the hub gives no {file or HUB_FILE} of it: {reason}",
+            hint="name a file, or owner/name:file.json",
+        ) from exc

@@ -15,13 +15,14 @@ from typing import Any
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, UsageError, cause
-from pasta_lm.interpreter.speed import efficiency
+from pasta_lm.interpreter.speed import efficiency, incomparable
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.journal import read_objects
 from pasta_lm.measure.answering import TOO_LONG
-from pasta_lm.measure.intervals import Interval, geometric_mean, mean
-from pasta_lm.measure.table import Metric, Place, Report
+from pasta_lm.measure.table import Interval, Metric, Place, Report, geometric_mean, mean
 
+Answers = Mapping[str, AnswerRecord]
+"""By prompt."""
 Systems = dict[str, dict[str, AnswerRecord]]
 """Answers by system and by prompt."""
 Pairs = Sequence[tuple[AnswerRecord, AnswerRecord]]
@@ -31,8 +32,6 @@ ANSWERS = "answers.jsonl"
 """The answers in the folder of an ``alpaca`` run."""
 MIN_PARALLELISM = 1e-3
 """Of an answer without content, so that the geometric mean exists."""
-MAX_LENGTH_CHANGE = 0.1
-"""A speedup compares answers of about the same length: shorter ones look faster."""
 SPEEDUPS = {
     "theoretical_speedup": "theoretical speedup",
     "realised_speedup": "realised speedup",
@@ -40,14 +39,20 @@ SPEEDUPS = {
     "theoretical_speedup_arithmetic": "theoretical, arithmetic mean",
     "realised_speedup_arithmetic": "realised, arithmetic mean",
 }
-RATES = {"tokens_per_s": "tokens/s", "baseline_tokens_per_s": "the baseline's tokens/s"}
+RATES = {
+    "tokens_per_s": "tokens/s",
+    "baseline_tokens_per_s": "the baseline's tokens/s",
+    "num_cut": "answers cut at a limit, of both",
+}
 BOTH = {
     "parallelism": "parallelism",
     "length_ratio": "length ratio, characters",
     "num_failed": "failed prompts",
 }
 """Titles of figures by key."""
-TIMED = {"realised_speedup", "efficiency", "realised_speedup_arithmetic", *RATES}
+TIMED = {"realised_speedup", "efficiency", "realised_speedup_arithmetic"} | RATES.keys() - {
+    "num_cut"
+}
 """Figures over the timed prompts alone."""
 
 
@@ -73,15 +78,6 @@ def realised(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) 
     return {"realised_speedup": geometric_mean(ratios), "num_timed": len(ratios)}
 
 
-def check_baseline(systems: Systems, baseline: str) -> None:
-    """Raise a UsageError unless the baseline is a system."""
-    if baseline not in systems:
-        raise UsageError(
-            f"no answers of the baseline {baseline!r}",
-            hint=f"--baseline can be {', '.join(systems)}",
-        )
-
-
 def speed_report(sources: Sequence[Path], baseline: str) -> Report:
     """Return the figures of the systems of several sources, the baseline first.
 
@@ -98,36 +94,43 @@ def speed_report(sources: Sequence[Path], baseline: str) -> Report:
     if any(baseline not in systems for systems in each) or len({*others}) < len(others):
         each = [read_systems(sources)]
         others = [name for name in each[0] if name != baseline]
-        check_baseline(each[0], baseline)
-    sides = {baseline: (each[0][baseline],) * 2} | {
-        name: (systems[name], systems[baseline])
-        for systems in each
-        for name in systems
-        if name != baseline
-    }
+        if baseline not in each[0]:
+            raise UsageError(
+                f"no answers of the baseline {baseline!r}",
+                hint=f"--baseline can be {', '.join(each[0])}",
+            )
+    own = {name: systems[baseline] for systems in each for name in systems}
+    answers = {name: prompts for systems in reversed(each) for name, prompts in systems.items()}
     rows, notes = [Metric((), "baseline", baseline)], dict[Place, list[str]]()
     for name in (baseline, *others):
-        result, note = speed_rows(("systems", name), *sides[name])
+        base = answers[baseline] if name == baseline else own[name]
+        result, note = speed_rows(("systems", name), answers[name], base)
         rows += result
         notes["systems", name] = [note]
     return Report(title="Speed", rows=rows, notes=notes)
 
 
 def speed_rows(
-    place: Place, ours: Mapping[str, AnswerRecord], theirs: Mapping[str, AnswerRecord]
+    place: Place, ours: Answers, theirs: Answers, clocks: tuple[Answers, Answers] | None = None
 ) -> tuple[list[Metric], str]:
     """Return a system's figures over the prompts of both sides, and a footnote.
 
     Answers of other lengths, or cut ones, have tokens per second instead of speedups in tables.
+    ``clocks`` are timed answers of both sides, if the others are not timed themselves.
     """
     shared = [prompt for prompt in theirs if prompt in ours]
     answers, base = [ours[prompt] for prompt in shared], [theirs[prompt] for prompt in shared]
     pairs = _decoded(answers, base)
-    timed = [(a, b) for a, b in pairs if a.wall_s and b.wall_s]
-    figures = {**speed(answers, base), **realised(answers, base)}
+    again, base_again = clocks or (ours, theirs)
+    both = [prompt for prompt in shared if prompt in again and prompt in base_again]
+    decoded = _decoded([again[prompt] for prompt in both], [base_again[prompt] for prompt in both])
+    timed = [(a, b) for a, b in decoded if a.wall_s and b.wall_s]
+    figures: dict[str, Any] = speed(answers, base)
     figures |= {
+        "realised_speedup": geometric_mean(_realised(timed)),
+        "num_timed": len(timed),
         "theoretical_speedup_arithmetic": mean(_theoretical(pairs)),
-        "realised_speedup_arithmetic": mean(_realised(pairs)),
+        "realised_speedup_arithmetic": mean(_realised(timed)),
         "parallelism_arithmetic": mean([a.parallelism for a, _ in pairs]),
         "efficiency": geometric_mean([*map(efficiency, _realised(timed), _theoretical(timed))]),
         "tokens_per_s": _tokens_per_s([a for a, _ in timed]),
@@ -140,24 +143,23 @@ def speed_rows(
         "mean_characters": _mean_of([len(a.text) for a in answers]),
         "mean_content_tokens": _mean_of([a.num_content_tokens for a in answers]),
     }
-    why = None if ours is theirs else _incomparable(figures["num_cut"], figures["length_ratio"])
+    length = figures["length_ratio"]
+    why = incomparable(figures["num_cut"], length and length.mean) if ours != theirs else None
     titles = (RATES if why else SPEEDUPS) | BOTH
+    num_of = {key: len(timed if key in TIMED else shared) for key in figures}
+    order = dict.fromkeys((*titles, *figures))
     rows = [
         Metric(
-            place, key, figures[key], titles.get(key, ""), len(timed if key in TIMED else shared)
+            place,
+            key,
+            figures[key],
+            "" if figures[key] is None else titles.get(key, ""),
+            num_of[key],
         )
-        for key in dict.fromkeys((*titles, *figures))
+        for key in order
     ]
     kinds = ", ".join(figures["kinds"])
     return rows, f"{kinds}; no speedup is given: {why}" if why else kinds
-
-
-def _incomparable(num_cut: int, length_ratio: Interval | None) -> str | None:
-    """Return why answers have no speedup over the baseline's; None if they have."""
-    reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
-    if length_ratio and abs(length_ratio.mean - 1) > MAX_LENGTH_CHANGE:
-        reasons.append(f"lengths are {length_ratio.mean:.2f} of the baseline's")
-    return " and ".join(reasons) or None
 
 
 def _mean_of(counts: Sequence[int]) -> float | None:
@@ -165,7 +167,7 @@ def _mean_of(counts: Sequence[int]) -> float | None:
 
 
 def num_failed(answers: Sequence[AnswerRecord]) -> int:
-    """Return how many prompts did not fit the model's context."""
+    """Return the number of prompts that did not fit the model's context."""
     return sum(record.finish_reason == TOO_LONG for record in answers)
 
 
@@ -184,9 +186,8 @@ def _realised(pairs: Pairs) -> list[float]:
 
 def _tokens_per_s(answers: Sequence[AnswerRecord]) -> float | None:
     wall_s = sum(record.wall_s or 0.0 for record in answers)
-    return (
-        round(sum(record.num_content_tokens for record in answers) / wall_s, 2) if wall_s else None
-    )
+    num_tokens = sum(record.num_content_tokens for record in answers)
+    return round(num_tokens / wall_s, 2) if wall_s else None
 
 
 def read_systems(sources: Sequence[Path]) -> Systems:
@@ -247,17 +248,14 @@ def _traces(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
             raise InputError(f"{path}: {exc.message}", hint=exc.hint) from exc
         # In the order of decoding: only the length of the text is used.
         text = "".join(token.text for token in trace.tokens if token.role is Role.CONTENT)
-        yield path.parent.name, path.stem, _record_of(trace, text)
-
-
-def _record_of(trace: Trace, text: str) -> AnswerRecord:
-    return AnswerRecord(
-        text=text,
-        program="",
-        finish_reason=trace.finish_reason or "",
-        num_illegal=trace.num_illegal,
-        num_content_tokens=trace.num_content_tokens,
-        critical_path=trace.critical_path,
-        kind=trace.kind.value,
-        wall_s=trace.wall_s or None,
-    )
+        record = AnswerRecord(
+            text=text,
+            program="",
+            finish_reason=trace.finish_reason or "",
+            num_illegal=trace.num_illegal,
+            num_content_tokens=trace.num_content_tokens,
+            critical_path=trace.critical_path,
+            kind=trace.kind.value,
+            wall_s=trace.wall_s or None,
+        )
+        yield path.parent.name, path.stem, record

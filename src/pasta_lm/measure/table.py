@@ -1,12 +1,82 @@
-"""A report is a list of figures: one place makes of them JSON, tables and a page of Markdown."""
+"""Figures with intervals, and the report that makes of them JSON, tables and Markdown.
+
+Every interval is a 95 % percentile bootstrap over prompts with a fixed seed: the same answers give
+the same interval. Values that are paired by prompt are drawn together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp, log
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from pasta_lm.measure.intervals import Interval
+import numpy as np
+from scipy import stats
+
+from pasta_lm.journal import write_json, write_whole
+
+NUM_DRAWS, CONFIDENCE, SEED = 1000, 0.95, 0
+BATCH = 50  # draws that are in memory at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with the bounds of its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean(values: Sequence[float]) -> Interval | None:
+    """Return the mean of values, one for each prompt; None where there are none."""
+    return _bootstrap((values,), lambda v, axis: v.mean(axis=axis))
+
+
+def geometric_mean(values: Sequence[float]) -> Interval | None:
+    """Return the geometric mean of positive values; None where there are none."""
+    figures = mean([log(value) for value in values])
+    return figures and Interval(exp(figures.mean), exp(figures.low), exp(figures.high))
+
+
+def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
+    """Return the sum of the parts over the sum of the wholes, paired by prompt.
+
+    None where the wholes sum to nothing: precision without a single fork has no value.
+    """
+    kept = [(part, whole) for part, whole in zip(parts, wholes, strict=True) if whole]
+    return _bootstrap(tuple(zip(*kept, strict=True)), _ratio_of_sums) if kept else None
+
+
+def _ratio_of_sums(parts: Any, wholes: Any, axis: int) -> Any:
+    with np.errstate(invalid="ignore"):
+        return parts.sum(axis=axis) / wholes.sum(axis=axis)
+
+
+def _bootstrap(
+    samples: Sequence[Sequence[float]], statistic: Callable[..., Any]
+) -> Interval | None:
+    if not len(samples[0]):
+        return None
+    arrays = [np.asarray(sample, float) for sample in samples]
+    value = float(statistic(*arrays, axis=0))
+    if len(samples[0]) == 1:  # of one prompt nothing can be drawn
+        return Interval(value, value, value)
+    result = stats.bootstrap(
+        arrays,
+        statistic,
+        n_resamples=NUM_DRAWS,
+        batch=BATCH,
+        paired=len(samples) > 1,
+        vectorized=True,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=SEED,
+    )
+    return Interval(value, *map(float, result.confidence_interval))
+
 
 Figure = Interval | float | int | None
 Cell = str | Figure
@@ -68,7 +138,7 @@ class Table:
 
     def texts(self) -> list[list[str]]:
         """Return the rows as texts."""
-        return [[cell(value, self.digits) for value in row] for row in self.rows]
+        return [[_text(value, self.digits) for value in row] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +150,6 @@ class Report:
     facts: list[str] = field(default_factory=list)
     notes: Mapping[Place, Sequence[str]] = field(default_factory=dict)
     """Footnotes of the tables."""
-    ending: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that a verb prints with ``--json``."""
@@ -92,23 +161,21 @@ class Report:
             at[row.key] = to_json(row.value)
         return result
 
-    def at(self, *place: str) -> dict[str, Any]:
-        """Return the values of one place by their keys."""
-        return {row.key: row.value for row in self.rows if row.place == place}
-
     def tables(self) -> list[Table]:
         """Return a table for each place that has figures with titles."""
-        places = dict.fromkeys(row.place for row in self.rows if row.title)
-        return [self._table(place) for place in places]
-
-    def _table(self, place: Place) -> Table:
-        rows = [row for row in self.rows if row.place == place and row.title]
-        header = COMPARED_HEADER if isinstance(rows[0].value, Compared) else HEADER
-        title = ", ".join(key for key in place if key not in GROUPS)
-        return Table(header, [row.cells() for row in rows], title, "\n\n".join(self._notes(place)))
-
-    def _notes(self, place: Place) -> list[str]:
-        return [note for note in self.notes.get(place, ()) if note]
+        places: dict[Place, list[Metric]] = {}
+        for row in self.rows:
+            if row.title:
+                places.setdefault(row.place, []).append(row)
+        return [
+            Table(
+                COMPARED_HEADER if isinstance(rows[0].value, Compared) else HEADER,
+                [row.cells() for row in rows],
+                ", ".join(key for key in place if key not in GROUPS),
+                "\n\n".join(filter(None, self.notes.get(place, ()))),
+            )
+            for place, rows in places.items()
+        ]
 
     def markdown(self) -> str:
         """Return the report as a page."""
@@ -119,11 +186,17 @@ class Report:
             parts += [f"## {_escaped(table.title)}"] if table.title else []
             parts.append("\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in rows))
             parts.append(_escaped(table.note))
-        return "\n\n".join(part for part in (*parts, self.ending) if part) + "\n"
+        return "\n\n".join(filter(None, parts)) + "\n"
+
+    def write(self, folder: Path) -> Path:
+        """Write ``report.json`` and ``report.md``; return the latter."""
+        page = folder / "report.md"
+        write_json(folder / "report.json", self.to_dict())
+        write_whole(page, self.markdown().encode())
+        return page
 
 
-def cell(value: Cell, digits: int = 3) -> str:
-    """Format a value for a table; an interval is its mean."""
+def _text(value: Cell, digits: int) -> str:
     if isinstance(value, Interval):
         value = value.mean
     if value is None:
@@ -139,7 +212,8 @@ def _escaped(text: str) -> str:
 def to_json(value: Any) -> Any:
     """Return figures as JSON has them; intervals are rounded to five digits."""
     if isinstance(value, Interval):
-        return value.to_dict()
+        bounds = {"mean": value.mean, "low": value.low, "high": value.high}
+        return {name: round(bound, 5) for name, bound in bounds.items()}
     if isinstance(value, Compared):
         value = value._asdict()
     if isinstance(value, Mapping):

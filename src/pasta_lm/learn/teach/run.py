@@ -55,7 +55,7 @@ from pasta_lm.learn.train.rounds import Show
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
 from pasta_lm.learn.train.trainer import free_memory
 from pasta_lm.measure.instructions import evaluate_instructions
-from pasta_lm.measure.instructions_report import write_report
+from pasta_lm.measure.instructions_report import instructions_report
 from pasta_lm.recipe import toml_of
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies.model import Pasta
@@ -279,7 +279,8 @@ def _copy(best: Path, folder: Path) -> Result:
 
 
 def _measure(recipes: Recipes, out: Path, show: Show) -> Result:
-    write_report(evaluate_instructions(out / MEASURES, recipes.measures, show))
+    run = evaluate_instructions(out / MEASURES, recipes.measures, show)
+    instructions_report(run).write(out / MEASURES)
     return {}
 
 
