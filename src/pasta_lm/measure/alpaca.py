@@ -37,7 +37,7 @@ from pasta_lm.measure.answering import (
 from pasta_lm.measure.length_control import Calibration
 from pasta_lm.measure.prompt_sets import Reference, read_instructions, read_reference
 from pasta_lm.measure.win_rates import read_difficulty, read_gamed
-from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import sequential
