@@ -35,8 +35,7 @@ from pasta_lm.engines.gpu.attention import (
     attend_split,
     place_entries,
 )
-from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows
-from pasta_lm.engines.gpu.buckets import bucket_of, power_of_two
+from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of, power_of_two
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import (

@@ -24,8 +24,7 @@ from pasta_lm.engines.gpu.attention import (
     has_triton,
     place_entries,
 )
-from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows
-from pasta_lm.engines.gpu.buckets import bucket_of
+from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.interpreter.placement import Entry
 from pasta_lm.interpreter.positions import Epoch

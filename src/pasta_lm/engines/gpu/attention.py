@@ -1,8 +1,7 @@
 """Attention of all rows of a pass over the pages of their requests, with the table of cutoffs.
 
-Two functions with one contract: ``attend_gathered``, plain torch that gathers each row's keys, is
-slow and obvious; ``attend_split`` launches Triton kernels. Soft caps, windows of positions, sinks
-and groups of query heads are part of each.
+Two functions with one contract: ``attend_gathered``, plain torch, is slow and obvious;
+``attend_split`` launches Triton kernels. Each takes soft caps, windows, sinks and grouped heads.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex
-from pasta_lm.engines.gpu.buckets import num_splits, power_of_two
+from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex, num_splits, power_of_two
 from pasta_lm.engines.local.attention import LayerCall, additive, attend, in_window, visible
 
 _TILE_BYTES = 32_768  # of the keys that an instance of the kernel holds at a time
@@ -54,11 +52,9 @@ class LayerMemory(NamedTuple):
 
     keys_GSD: Tensor
     values_GSV: Tensor
-    entries: Tensor
-    """int32 [2, S]: the owner and the position of the entry in each slot."""
+    entries: Tensor  # int32 [2, S]: the owner and the position of the entry in each slot
 
 
-Attention = Literal["gathered", "triton"]
 Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch], Tensor]
 
 
@@ -97,11 +93,7 @@ def attend_gathered(
     call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
     batch: PagedBatch,
 ) -> Tensor:  # fmt: skip
-    """Write the new keys and values, then attend; plain torch.
-
-    Returns:
-        [H, N, V]: 0 for padding.
-    """
+    """Write the new keys and values, then attend; plain torch; return [H, N, V], padding 0."""
     place_keys(k_GND, v_GNV, memory, batch)
     out = q_HND.new_zeros(*q_HND.shape[:2], v_GNV.shape[-1])
     in_page = torch.arange(batch.page_size, device=q_HND.device)
@@ -124,11 +116,7 @@ def attend_split(
     call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
     batch: PagedBatch, tuning: Tuning = BY_SIZE,
 ) -> Tensor:  # fmt: skip
-    """Write the new keys and values, then attend; Triton kernels.
-
-    Returns:
-        [H, N, V]: 0 for padding.
-    """
+    """Write the new keys and values, then attend; Triton kernels; return [H, N, V], padding 0."""
     kernels, bucket = _kernels(), batch.bucket
     (num_heads, num_rows, key_size), (num_key_heads, _, value_size) = q_HND.shape, v_GNV.shape
     _launch_write(k_GND, v_GNV, memory, batch)

@@ -1,7 +1,9 @@
 """A forward pass as a few arrays of fixed shape: what paged attention and captured graphs read.
 
 Rows of all requests stand one after the other; padding behind them feeds nothing and sees
-nothing. The shape comes from a bucket, so that a few shapes serve every pass.
+nothing. The shape comes from a bucket, so that a few shapes serve every pass: rows and blocks cost
+a little where they are padding, so they are rounded to powers of two; pages and owners are only
+bounds of tables, so they are rounded to few values.
 """
 
 from __future__ import annotations
@@ -17,6 +19,12 @@ from pasta_lm.interpreter.placement import Entry
 
 NO_SLOT = -1
 LATEST = torch.iinfo(torch.int32).max  # the cutoff of an owner all of whose entries are visible
+MIN_PAGES, MIN_OWNERS = 32, 16
+MAX_QUERIES = 64  # rows times query heads of a key head that one instance of the kernel takes
+MIN_SPLIT_KEYS = 64  # fewer keys an instance are not worth combining
+MAX_SPLITS = 64
+WANTED_INSTANCES = 264  # two for each multiprocessor of an H100 or H200
+_STEP = 4  # ratio of neighbouring sizes where padding costs next to nothing
 
 # Legend: N rows (padding included), B blocks of rows of one request, R requests, P pages of a
 # request at most, O owners at most.
@@ -40,7 +48,7 @@ class RowIndex:
 
 
 class RequestSize(NamedTuple):
-    """What the bucket of a pass depends on, of one request."""
+    """The size of one request in a pass, on which the bucket depends."""
 
     num_rows: int
     num_pages: int
@@ -62,21 +70,53 @@ class RequestRows:
         return RequestSize(len(self.fed), len(self.pages), self.num_owners)
 
 
+def bucket_of(requests: Sequence[RequestSize], group: int) -> Bucket:
+    """Return the smallest bucket for requests; ``group`` are the query heads of a key head."""
+    largest = max(request.num_rows for request in requests)
+    block_rows = min(_rounded(largest, 1, _STEP), max(1, MAX_QUERIES // group))
+    num_rows = power_of_two(sum(request.num_rows for request in requests))
+    blocks = sum(-(-request.num_rows // block_rows) for request in requests)
+    # One request, or about as many as there are rows: two shapes instead of one for each number.
+    fewest = -(-num_rows // block_rows)
+    return Bucket(
+        num_rows=num_rows,
+        num_blocks=fewest if blocks <= fewest else num_rows,
+        num_requests=1 if len(requests) == 1 else num_rows,
+        num_pages=_rounded(max(request.num_pages for request in requests), MIN_PAGES, _STEP),
+        num_owners=_rounded(max(request.num_owners for request in requests), MIN_OWNERS, _STEP),
+        block_rows=block_rows,
+    )
+
+
+def num_splits(bucket: Bucket, num_key_heads: int, page_size: int) -> int:
+    """Return into how many parts the keys of a block are split, a power of two."""
+    by_work = WANTED_INSTANCES / (bucket.num_blocks * num_key_heads)
+    by_keys = bucket.num_pages * page_size // MIN_SPLIT_KEYS
+    return power_of_two(max(1, min(int(by_work), by_keys, MAX_SPLITS)))
+
+
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+def _rounded(number: int, least: int, ratio: int) -> int:
+    while least < number:
+        least *= ratio
+    return least
+
+
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
     """The arrays of one pass, int32."""
 
     bucket: Bucket
     page_size: int
-    rows: Tensor
-    """[5, N]: token, position, slot in its request, place in the pool, owner; padding has no slot
-    and no place (-1)."""
-    blocks: Tensor
-    """[4, B]: first row, number of rows, request, keys of the request; padding has no rows."""
-    table: Tensor
-    """[R, P]: the pages of each request."""
-    cutoffs: Tensor
-    """[N, O]: for each row the first slot of each owner that it may not see."""
+    rows: Tensor  # [5, N]: token, position, slot in its request, place in the pool, owner; no slot
+    # and no place (-1) in padding
+    blocks: Tensor  # [4, B]: first row, number of rows (padding: 0), request, keys of the request
+    table: Tensor  # [R, P]: the pages of each request
+    cutoffs: Tensor  # [N, O]: for each row the first slot of each owner that it may not see
 
     @staticmethod
     def sizes(bucket: Bucket) -> tuple[int, int, int, int]:
@@ -107,11 +147,8 @@ class PagedBatch:
         return batch
 
     def fill(self, requests: Sequence[RequestRows]) -> None:
-        """Describe other rows in the same arrays; without requests all rows are padding.
-
-        The arrays are in the memory of the host. They are written as NumPy arrays: lists of
-        numbers cost a third of the time that they cost as tensors.
-        """
+        """Describe other rows in the same arrays; without requests all rows are padding."""
+        # NumPy takes lists of numbers in a third of the time that tensors take.
         arrays = (self.rows, self.blocks, self.table, self.cutoffs)
         rows, blocks, table, cutoffs = (array.numpy() for array in arrays)
         for array in (rows, blocks, table, cutoffs):
@@ -131,7 +168,6 @@ class PagedBatch:
         cutoffs[: len(fed)] = _cutoffs(fed, self.bucket.num_owners)
 
     def _places(self, request: RequestRows) -> list[int]:
-        """Return where the new entries of a request stand in the pool."""
         size, stop = self.page_size, request.first_slot + len(request.fed)
         return [request.pages[s // size] * size + s % size for s in range(request.first_slot, stop)]
 

@@ -1,13 +1,14 @@
 """Run passes with paged attention: small ones in buckets of fixed shape, captured; large ones not.
 
 A pass travels to the device as one array of whole numbers and one of settings, and comes back as
-token ids. Owners and positions of all entries lie on the device beside the pool; what is missing
-there, because a run moved or another path computed it, is copied before a pass.
+token ids. Owners and positions of all entries lie on the device beside the pool; those missing
+there, because a run moved or another path computed them, are copied before a pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +18,6 @@ from torch import Tensor
 
 from pasta_lm.engines.gpu.attention import (
     Attend,
-    Attention,
     LayerMemory,
     attend_gathered,
     attend_split,
@@ -25,15 +25,16 @@ from pasta_lm.engines.gpu.attention import (
     place_entries,
 )
 from pasta_lm.engines.gpu.batch import (
+    MIN_OWNERS,
+    MIN_PAGES,
     Bucket,
     PagedBatch,
     RequestRows,
     RequestSize,
     RowIndex,
+    bucket_of,
 )
-from pasta_lm.engines.gpu.buckets import MIN_OWNERS, MIN_PAGES, bucket_of
 from pasta_lm.engines.gpu.choices import NUM_LINES, MaskTable, choose_rows, settings_of
-from pasta_lm.engines.gpu.graphs import Capturer, CudaGraphs, Function, Outputs, plain_call
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.local.loading import LoadedModel
@@ -43,9 +44,57 @@ from pasta_lm.engines.local.sampling import Choice, TokenMasks
 from pasta_lm.interpreter.placement import Entries
 
 MAX_COPIED = 1024  # requests of which the device's knowledge is remembered
+NUM_WARMUPS = 2  # runs before a capture: kernels are compiled, libraries take their workspace
 MAX_BUCKET_ROWS = 256  # larger passes compute prompts: they run as they are, uncaptured
 
+logger = logging.getLogger(__name__)
+
 # Legend: N rows of a bucket, W wanted rows, V vocabulary.
+
+
+Function = Callable[[], tuple[Tensor, Tensor]]
+"""Returns logits [N, V] and tokens [N], valid until it runs again, of tensors that stay."""
+
+
+class CudaGraphs:
+    """Captures functions as CUDA graphs that share one pool of memory.
+
+    A graph launches all its kernels at once, so that the host's time for a pass no longer depends
+    on the number of its operations.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.cuda.graph_pool_handle()
+        self.failure: Exception | None = None  # the last reason why a function runs uncaptured
+
+    def __call__(self, function: Function) -> Function:
+        """Return the replay of a captured function; the function itself if it cannot be captured.
+
+        The function runs a few times, so its tensors must describe a pass without effects.
+        """
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(NUM_WARMUPS):
+                function()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._memory):
+                outputs = function()
+        except RuntimeError as exc:  # an operation that waits for the device, such as item()
+            logger.warning("passes run without CUDA graphs: %s", exc)
+            self.failure = exc
+            self._memory = torch.cuda.graph_pool_handle()  # the old one belongs to half a graph
+            torch.cuda.synchronize()
+            return function
+
+        def replay() -> tuple[Tensor, Tensor]:
+            graph.replay()
+            return outputs
+
+        return replay
 
 
 class PassPart(NamedTuple):
@@ -69,9 +118,6 @@ class Result(NamedTuple):
         return self.logits_NV if self.rows is None else self.logits_NV[list(self.rows)]
 
 
-_ATTENTIONS: dict[Attention, Attend] = {"gathered": attend_gathered, "triton": attend_split}
-
-
 class PagedPass:
     """One pass, as the attention of the model's layers sees it."""
 
@@ -87,7 +133,7 @@ class PagedPass:
 
 @dataclass(slots=True)
 class _Copied:
-    """Which entries of a run the device knows."""
+    """The entries of a run that the device knows."""
 
     run: Run
     first_page: int
@@ -107,32 +153,23 @@ class _Shape:
 
 
 class PagedDecoder:
-    """Runs passes of a model over a pool."""
+    """Runs passes of a model over a pool: Triton and CUDA graphs on a GPU, plain torch elsewhere.
+
+    ``logits`` is the model, ``masks`` the legal tokens, ``vocab_size`` the columns of the logits.
+    """
 
     def __init__(
         self, logits: LogitsFunction, pool: Pool, masks: TokenMasks, *,
-        vocab_size: int, num_query_heads: int, backend: Capturer | None = None,
-        attention: Attention | None = None,
+        vocab_size: int, num_query_heads: int,
     ) -> None:  # fmt: skip
-        """Reserve the memory that all buckets share.
-
-        Args:
-            logits: The model.
-            pool: Its memory.
-            masks: The legal tokens.
-            vocab_size: Columns of the logits.
-            num_query_heads: Of each layer.
-            backend: None: CUDA graphs on a GPU, plain calls elsewhere.
-            attention: None: Triton on a GPU, gathered keys elsewhere.
-        """
         self._logits, self._pool = logits, pool
         self.device = pool.keys[0].device
         self._is_cuda = self.device.type == "cuda"
         self._group = max(num_query_heads // len(keys) for keys in pool.keys)
         self._masks = MaskTable(masks, vocab_size, self.device)
         self._entries = torch.zeros(2, pool.num_slots, dtype=torch.int32, device=self.device)
-        self._attend = _ATTENTIONS[attention or ("triton" if self._is_cuda else "gathered")]
-        self._backend = backend or (CudaGraphs() if self._is_cuda else plain_call)
+        self._attend: Attend = attend_split if self._is_cuda else attend_gathered
+        self._graphs = CudaGraphs() if self._is_cuda else None
         self._copied: dict[int, _Copied] = {}
         self._shapes: dict[tuple[Bucket, bool], _Shape] = {}
 
@@ -148,12 +185,9 @@ class PagedDecoder:
     def run(
         self, parts: Sequence[PassPart], wanted: Sequence[int], choices: Sequence[Choice]
     ) -> Result:
-        """Run one pass.
+        """Run one pass over its requests, none of which moves keys, in the order of their rows.
 
-        Args:
-            parts: Its requests, in the order of their rows; no part moves keys.
-            wanted: The rows whose logits are wanted.
-            choices: How a token is chosen for each of them.
+        ``wanted`` are the rows whose logits are wanted, ``choices`` how their tokens are chosen.
         """
         if len(self._copied) > MAX_COPIED:  # most of them have ended
             self._copied.clear()
@@ -211,31 +245,29 @@ class PagedDecoder:
         return self._logits(tokens, positions, wanted_W, run).float()
 
     def _shape(self, bucket: Bucket, draws: bool) -> _Shape:
-        key = bucket, draws
-        if key not in self._shapes:
-            self._shapes[key] = self._make(bucket, draws)
-        return self._shapes[key]
+        if (bucket, draws) not in self._shapes:
+            self._shapes[bucket, draws] = self._make(bucket, draws)
+        return self._shapes[bucket, draws]
 
     def _make(self, bucket: Bucket, draws: bool) -> _Shape:
         """Reserve the arrays of a bucket, and capture a pass of padding alone."""
-        size = PagedBatch.num_numbers(bucket)
-        host_numbers = torch.empty(size, dtype=torch.int32, pin_memory=self._is_cuda)
+        num_numbers = PagedBatch.num_numbers(bucket)
+        host_numbers = torch.empty(num_numbers, dtype=torch.int32, pin_memory=self._is_cuda)
         host = PagedBatch.of_numbers(bucket, self._pool.page_size, host_numbers)
         host.fill([])
         numbers = host_numbers.to(self.device, copy=True)
         batch = PagedBatch.of_numbers(bucket, self._pool.page_size, numbers)
-        host_settings = torch.zeros(
-            NUM_LINES, bucket.num_rows, dtype=torch.float64, pin_memory=self._is_cuda
-        )
+        size = (NUM_LINES, bucket.num_rows)
+        host_settings = torch.zeros(size, dtype=torch.float64, pin_memory=self._is_cuda)
         settings = host_settings.to(self.device, copy=True)
         all_rows = torch.arange(bucket.num_rows, device=self.device)
 
-        def forward() -> Outputs:
+        def forward() -> tuple[Tensor, Tensor]:
             logits_NV = self._forward(batch, all_rows)
-            tokens = choose_rows(logits_NV, settings, self._masks.table_MV, draws=draws)
-            return Outputs(logits_NV, tokens)
+            table_MV = self._masks.table_MV
+            return logits_NV, choose_rows(logits_NV, settings, table_MV, draws=draws)
 
-        run = self._backend(forward)
+        run = forward if self._graphs is None else self._graphs(forward)
         return _Shape(host, host_numbers, numbers, host_settings, settings, run)
 
     def _rows(self, part: PassPart) -> RequestRows:
@@ -258,20 +290,17 @@ def paged_decoder(
     pool: Pool,
     masks: TokenMasks,
     fast_logits: LogitsFunction | None,
-    wanted: Attention | bool | None,
+    wanted: bool | None,
 ) -> PagedDecoder | None:
     """Return a decoder of a model; None if passes should run over views of the pool.
 
-    ``wanted`` None stands for: on a GPU with Triton. A name also chooses the attention.
+    ``wanted`` None stands for: on a GPU with Triton.
     """
     on_gpu = loaded.device.type == "cuda"
     if wanted is False or (wanted is None and not on_gpu) or (on_gpu and not has_triton()):
         return None
+    logits = fast_logits or partial(plain_logits, loaded.model)
+    num_heads = loaded.model.config.get_text_config().num_attention_heads
     return PagedDecoder(
-        fast_logits or partial(plain_logits, loaded.model),
-        pool,
-        masks,
-        vocab_size=loaded.vocab_size,
-        num_query_heads=loaded.model.config.get_text_config().num_attention_heads,
-        attention=wanted if isinstance(wanted, str) else None,
+        logits, pool, masks, vocab_size=loaded.vocab_size, num_query_heads=num_heads
     )

@@ -16,7 +16,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.gpu.attention import Attention
 from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.batch import join_slices
@@ -57,7 +56,7 @@ class TorchEngine:
         captures: Run the model as a flat list of operations if its logits are the same; False
             runs its modules, which starts at least a second sooner and decodes slower.
         paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs; None: on
-            a GPU, if Triton is installed. A name also chooses the attention.
+            a GPU, if Triton is installed.
         on_logits: For tests and analysis.
     """
 
@@ -72,7 +71,7 @@ class TorchEngine:
         shares_prefixes: bool = False,
         captures: bool = True,
         max_rows: int | None = None,
-        paged: Attention | bool | None = None,
+        paged: bool | None = None,
         on_logits: LogitsHook | None = None,
     ) -> None:
         self.loaded = loaded
