@@ -18,9 +18,8 @@ from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.document import Document
 from pasta_lm.language.lexer import LexemeKind
-from pasta_lm.learn.annotate.filters import BlockBounds
+from pasta_lm.learn.annotate.filters import BlockBounds, Marks
 from pasta_lm.learn.annotate.layout_rule import document_of, proposals, rule_marks
-from pasta_lm.learn.annotate.marks import Marks
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.annotated import Record
 

@@ -22,8 +22,8 @@ from pasta_lm.cli.terminal import (
     say,
     silence_libraries,
 )
+from pasta_lm.learn.annotate.dataset import Tally
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
-from pasta_lm.learn.annotate.log import Tally
 from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.learn.annotate.run import Rule, estimate, source_rows

@@ -9,7 +9,7 @@ import pytest
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
-from pasta_lm.learn.annotate.marks import Marks, marked, units
+from pasta_lm.learn.annotate.filters import Marks, marked, units
 
 LIST = """Two good pets for a small flat:
 

@@ -19,8 +19,8 @@ from pasta_lm.learn.annotate.own_answers import (
     instructions_of,
     own_answers,
     read_instructions,
+    usable_answers,
 )
-from pasta_lm.learn.annotate.usable import usable_answers
 from pasta_lm.strategies.model import Pasta
 from tests import architectures
 

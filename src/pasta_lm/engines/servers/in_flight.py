@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -31,7 +30,8 @@ class RequestsInFlight:
         self._engine = engine
         self._numbers = count()
         self._left: dict[int, int] = {}  # samples of each request that are not complete
-        self._futures: dict[int, Future[None]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._running: set[asyncio.Task[None]] = set()  # also cancelled ones
         self._events: SimpleQueue[tuple[int, StreamEvent | Failed]] = SimpleQueue()
         self._opened = AsyncExitStack()
         self._loop = asyncio.new_event_loop()
@@ -66,14 +66,13 @@ class RequestsInFlight:
         """Begin a request and return its number."""
         number = next(self._numbers)
         self._left[number] = request.params.n
-        work = self._decode(number, request)
-        self._futures[number] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._tasks[number] = self._run(self._begin(number, request))
         return number
 
     def cancel(self, number: int) -> None:
         """Cancel all completions of a request; unknown and finished ones are ignored."""
         if self._left.pop(number, None) is not None:
-            self._futures.pop(number).cancel()
+            self._loop.call_soon_threadsafe(self._tasks.pop(number).cancel)
 
     def step(self, wait_s: float | None = None) -> list[tuple[int, StreamEvent | Failed]]:
         """Return the events since the last call; wait for one, at most ``wait_s`` if set."""
@@ -86,12 +85,18 @@ class RequestsInFlight:
                     events.append(item)
                     self._left[number] -= isinstance(event, Finished)
                     if isinstance(event, Failed) or self._left[number] <= 0:
-                        del self._left[number], self._futures[number]
+                        del self._left[number], self._tasks[number]
                 item = self._events.get_nowait()
         return events
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _begin(self, number: int, request: Request) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._decode(number, request))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
 
     async def _decode(self, number: int, request: Request) -> None:
         def put(event: StreamEvent | Failed) -> None:
@@ -104,13 +109,9 @@ class RequestsInFlight:
 
     async def _end(self) -> None:
         async with self._opened:
-            await _cancel_others()
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-        await _cancel_others()  # the closing of generators that were left
-
-
-async def _cancel_others() -> None:
-    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        closing = asyncio.all_tasks() - {asyncio.current_task()}  # generators that were left
+        await asyncio.gather(*closing, return_exceptions=True)

@@ -1,10 +1,16 @@
-"""Write the data set of an annotation run from its journal: records, failures, a data card."""
+"""The journal of an annotation run, and the data set that is written from it.
+
+The journal has a line for each row, each paid reply and each end of a row, on disk before it
+counts; records, failures, sums and the data card are made from it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
@@ -14,22 +20,174 @@ from typing import Any
 
 from pasta_lm.engines.scripted import words
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import write_rows, write_whole
+from pasta_lm.journal import Journal, Row, write_rows, write_whole
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import speedup
-from pasta_lm.learn.annotate.log import FAILED, OK, PENDING, SKIPPED, AnnotationLog, RowLog, Tally
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
-from pasta_lm.learn.annotate.sources import ROWS_AT_ONCE
-from pasta_lm.learn.annotate.teacher import MAX_RETURNS, read_prompt
+from pasta_lm.learn.annotate.sources import ROWS_AT_ONCE, SourceRow
+from pasta_lm.learn.annotate.teacher import MAX_RETURNS, RowOutcome, read_prompt
+from pasta_lm.learn.chat.client import Prices, TokenCounts
+from pasta_lm.learn.chat.pool import Spending, stored_tokens
 from pasta_lm.models.annotated import Record, write_records
 
+OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
+NO_ANSWER = "no_answer"
+"""No reply came after all retries; another run asks again."""
 RECORDS, FAILURES, CARD = "annotated.jsonl", "failed.jsonl", "README.md"
 PARQUET = "annotated.parquet"
 
 
+@dataclass(slots=True)
+class RowLog:
+    """The history of one row of the source."""
+
+    row: SourceRow
+    replies: list[Mapping[str, Any]] = field(default_factory=list)
+    status: str = PENDING
+    reason: str = ""
+    """Why it failed or was skipped."""
+    message: str = ""
+    annotated: str | None = None
+    """In annotator form, if its status is ``ok``."""
+    num_unanswered: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether no run asks about this row again."""
+        return self.status != PENDING and self.reason != NO_ANSWER
+
+
+class Tally:
+    """Rows by status and reason, and the spending, of all runs of one output folder."""
+
+    def __init__(self, prices: Prices) -> None:
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        self.spent = Spending(prices)
+
+    @property
+    def num_rows(self) -> Counter[str]:
+        """Return the number of rows that are ok, failed or skipped."""
+        totals: Counter[str] = Counter()
+        for (status, _), count in self.reasons.items():
+            totals[status] += count
+        return +totals
+
+    @property
+    def num_ended(self) -> int:
+        """Return the number of rows that have an end."""
+        return self.reasons.total()
+
+
+class AnnotationLog:
+    """The journal of one output folder, its rows by their index in the source, and its sums.
+
+    A PastaError says that the disk cannot be written; nothing of a call counts then.
+    """
+
+    def __init__(self, journal: Journal, prices: Prices) -> None:
+        self.rows: dict[int, RowLog] = {}
+        self.tally = Tally(prices)
+        self._journal = journal
+        for line in journal.rows.values():
+            self._note(line)
+
+    def known(self, index: int, row: SourceRow) -> RowLog | None:
+        """Return the history of a row; None: nothing is stored yet.
+
+        Raises:
+            InputError: the source had another row at this index when the journal was begun.
+        """
+        known = self.rows.get(index)
+        if known is not None and (known.row.id, _digest(known.row)) != (row.id, _digest(row)):
+            raise InputError(
+                f"the source has changed: row {index + 1} was {known.row.id} and is {row.id}",
+                hint="give the changed source a new output folder",
+            )
+        return known
+
+    def store_row(self, index: int, row: SourceRow, *lines: Row) -> None:
+        """Store lines of a row, behind the row itself where it is new."""
+        source = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer}
+        about = {**source, "digest": _digest(row), "skipped": row.skipped}
+        own = {"id": f"row/{index}", "index": index, **about}
+        new = [*([] if index in self.rows else [own]), *lines]
+        self._journal.append(new)
+        for line in new:
+            self._note(line)
+
+    def store_reply(
+        self,
+        index: int,
+        row: SourceRow,
+        raw: Mapping[str, Any],
+        tokens: TokenCounts,
+        outcome: RowOutcome | None,
+    ) -> None:
+        """Store a raw reply, and the end of its row if it has one.
+
+        ``tokens`` are stored if the server reports none.
+        """
+        known = self.rows.get(index)
+        number = len(known.replies) + 1 if known else 1
+        line: Row = {"id": f"reply/{index}/{number}", "index": index, "raw": raw}
+        if not raw.get("usage"):
+            line["tokens"] = tokens
+        self.store_row(index, row, line, *([] if outcome is None else [_end_line(index, outcome)]))
+
+    def store_end(self, index: int, row: SourceRow, outcome: RowOutcome) -> None:
+        """Store the end of a row."""
+        self.store_row(index, row, _end_line(index, outcome))
+
+    def store_unanswered(self, index: int, row: SourceRow, message: str) -> None:
+        """Store the reason why no reply came."""
+        known = self.rows.get(index)
+        name = f"unanswered/{index}/{known.num_unanswered + 1 if known else 1}"
+        self.store_row(index, row, {"id": name, "index": index, "message": message})
+
+    def _note(self, line: Row) -> None:
+        """Update the row of a line, and the sums."""
+        kind = line["id"].partition("/")[0]
+        if kind == "row":
+            source = SourceRow(line["row_id"], line["prompt"], line["answer"], line["skipped"])
+            self.rows[line["index"]] = RowLog(source)
+        row = self.rows[line["index"]]
+        if kind == "reply":
+            row.replies.append(line["raw"])
+            self.tally.spent.count(stored_tokens(line, line["raw"]))
+            return
+        if row.status != PENDING:  # it was asked again
+            self.tally.reasons[row.status, row.reason] -= 1
+        if kind == "end":
+            row.status, row.reason, row.message = line["status"], line["reason"], line["message"]
+            row.annotated = line["annotated"]
+        elif kind == "unanswered":
+            row.num_unanswered += 1
+            row.status, row.reason = FAILED, NO_ANSWER
+        elif row.row.skipped is not None:
+            row.status, row.reason = SKIPPED, row.row.skipped
+        if row.status != PENDING:
+            self.tally.reasons[row.status, row.reason] += 1
+
+
+def _end_line(index: int, outcome: RowOutcome) -> Row:
+    document = outcome.document
+    return {
+        "id": f"end/{index}",
+        "index": index,
+        "status": FAILED if document is None else OK,
+        "reason": str(outcome.reason),
+        "message": outcome.message,
+        "annotated": None if document is None else document.annotator_form(),
+    }
+
+
+def _digest(row: SourceRow) -> str:
+    return hashlib.sha256(f"{row.prompt}\0{row.answer}".encode()).hexdigest()[:16]
+
+
 def write_set(
-    config: AnnotateConfig, journal: AnnotationLog, method: Mapping[str, object] | None = None
+    config: AnnotateConfig, log: AnnotationLog, method: Mapping[str, object] | None = None
 ) -> list[Path]:
     """Write the data set of a run, and return its files.
 
@@ -39,12 +197,11 @@ def write_set(
         PastaError: the disk cannot be written; older files stay as they were.
     """
     folder = Path(config.output.folder)
-    rows = [journal.rows[index] for index in sorted(journal.rows)]
+    rows = [row for _, row in sorted(log.rows.items())]
     kept = [_record(row, config.rows.label) for row in rows if row.status == OK]
     failed = [_failure(row) for row in rows if row.status == FAILED]
     num_pending = sum(row.status == PENDING for row in rows)
-    how = _method(config, journal.tally) if method is None else _other_method(method)
-    text = card(config, how, journal.tally, [record.document for record in kept], num_pending)
+    text = _card(config, method, log.tally, [record.document for record in kept], num_pending)
     try:
         part = folder / f"{RECORDS}.part"
         write_records(part, kept)
@@ -53,7 +210,7 @@ def write_set(
         has_parquet = bool(kept) and find_spec("pyarrow") is not None
         if has_parquet:
             _write_parquet(folder / RECORDS, folder / PARQUET)
-        else:  # one of an earlier run would no longer have the same records
+        else:  # of an earlier run, with other records
             (folder / PARQUET).unlink(missing_ok=True)
         write_whole(folder / CARD, text.encode())
     except (OSError, InputError) as exc:
@@ -63,89 +220,6 @@ def write_set(
         ) from exc
     names = [RECORDS, *([PARQUET] if has_parquet else []), FAILURES, CARD]
     return [folder / name for name in names]
-
-
-def card(
-    config: AnnotateConfig,
-    method: str,
-    tally: Tally,
-    documents: Sequence[Document],
-    num_pending: int,
-) -> str:
-    """Return the data card: the contents, how they were made, and figures."""
-    source = config.rows
-    where = f"the file `{Path(source.file or '').name}`"
-    if source.hub is not None:
-        where = f"`{source.hub}` of Hugging Face, split `{source.split}`, "
-        where += f"revision `{source.revision}`" if source.revision else "its newest revision then"
-    num_blocks = sorted(Counter(len(document.blocks) for document in documents).items())
-    return (
-        (files("pasta_lm.learn.annotate") / "card.md")
-        .read_text("utf-8")
-        .format(
-            source=source.label,
-            where=where,
-            method=method,
-            rows=_table(_counts(tally, num_pending)),
-            figures=_table(_figures(documents)),
-            num_blocks=_table(num_blocks),
-        )
-    )
-
-
-def _method(config: AnnotateConfig, tally: Tally) -> str:
-    if config.teacher is None:
-        return (
-            "The tags come from a **heuristic**: a hand-written rule that reads the layout of an\n"
-            "answer (lists, headings, tables) and the words of its question, not its meaning. No\n"
-            "model judged whether parts depend on one another, so some dependent parts are marked\n"
-            "too. Use it to start a pipeline or as a baseline, not as a teacher."
-        )
-    teacher, spent = config.teacher, tally.spent
-    return (
-        f"A language model wrote the tags: `{teacher.model}` at temperature\n"
-        f"{teacher.temperature:g}, prompt `{read_prompt().label}`; {spent.num_replies} replies,\n"
-        f"{spent}. A copy that broke a rule was returned\n"
-        f"at most {MAX_RETURNS} times. No person has read all of them."
-    )
-
-
-def _other_method(method: Mapping[str, object]) -> str:
-    settings = "; ".join(f"**{name}**: `{json.dumps(value)}`" for name, value in method.items())
-    return f"The tags come from {settings}.\nNo person has read all of them."
-
-
-def _counts(tally: Tally, num_pending: int) -> Iterator[tuple[str, int]]:
-    for status in (OK, FAILED, SKIPPED):
-        yield status, tally.num_rows[status]
-    if num_pending:
-        yield "pending: the run was not finished", num_pending
-    yield "total", tally.num_ended + num_pending
-    for (status, reason), count in sorted(tally.reasons.items()):
-        if reason and count:
-            yield f"{status}: {reason}", count
-
-
-def _figures(documents: Sequence[Document]) -> Iterator[tuple[str, object]]:
-    parallel = [document for document in documents if document.blocks]
-    blocks = [block for document in parallel for block in document.blocks]
-    lengths = [len(words(block.plain_text)) for block in blocks]
-    yield "blocks", len(lengths)
-    yield "syncs", sum(document.num_syncs for document in documents)
-    yield "share sequential", f"{1 - len(parallel) / len(documents) if documents else 0:.3f}"
-    answer_words = [len(words(document.plain_text)) for document in documents]
-    yield "words in an answer, mean", f"{mean(answer_words) if documents else 0:.1f}"
-    yield "words in a block, median", f"{median(lengths) if lengths else 0:g}"
-    yield "theoretical speedup, geometric mean", _mean_speedup(documents)
-    yield "the same where there are blocks", _mean_speedup(parallel)
-
-
-def _mean_speedup(documents: Sequence[Document]) -> str:
-    return f"{geometric_mean(map(speedup, documents)) if documents else 1.0:.3f}"
-
-
-def _table(rows: Iterable[tuple[object, object]]) -> str:
-    return "\n".join(f"| {name} | {value} |" for name, value in rows)
 
 
 def _record(row: RowLog, source: str) -> Record:
@@ -174,3 +248,80 @@ def _write_parquet(records: Path, path: Path) -> None:
             while group := list(islice(rows, ROWS_AT_ONCE)):
                 writer.write_table(pyarrow.Table.from_pylist(group, schema))
     part.replace(path)
+
+
+def _card(
+    config: AnnotateConfig,
+    method: Mapping[str, object] | None,
+    tally: Tally,
+    documents: Sequence[Document],
+    num_pending: int,
+) -> str:
+    """Return the data card: the contents, how they were made, and figures."""
+    source = config.rows
+    where = f"the file `{Path(source.file or '').name}`"
+    if source.hub is not None:
+        revision = (
+            f"revision `{source.revision}`" if source.revision else "its newest revision then"
+        )
+        where = f"`{source.hub}` of Hugging Face, split `{source.split}`, {revision}"
+    template = files("pasta_lm.learn.annotate") / "card.md"
+    return template.read_text("utf-8").format(
+        source=source.label,
+        where=where,
+        method=_method(config, tally, method),
+        rows=_table(_counts(tally, num_pending)),
+        figures=_table(_figures(documents)),
+        num_blocks=_table(sorted(Counter(len(document.blocks) for document in documents).items())),
+    )
+
+
+def _method(config: AnnotateConfig, tally: Tally, method: Mapping[str, object] | None) -> str:
+    if method is not None:
+        named = "; ".join(f"**{name}**: `{json.dumps(value)}`" for name, value in method.items())
+        return f"The tags come from {named}.\nNo person has read all of them."
+    if config.teacher is None:
+        return (
+            "The tags come from a **heuristic**: a hand-written rule that reads the layout of an\n"
+            "answer (lists, headings, tables) and the words of its question, not its meaning. No\n"
+            "model judged whether parts depend on one another, so some dependent parts are marked\n"
+            "too. Use it to start a pipeline or as a baseline, not as a teacher."
+        )
+    teacher, spent = config.teacher, tally.spent
+    return (
+        f"A language model wrote the tags: `{teacher.model}` at temperature\n"
+        f"{teacher.temperature:g}, prompt `{read_prompt().label}`; {spent.num_replies} replies,\n"
+        f"{spent}. A copy that broke a rule was returned\n"
+        f"at most {MAX_RETURNS} times. No person has read all of them."
+    )
+
+
+def _counts(tally: Tally, num_pending: int) -> Iterator[tuple[str, int]]:
+    for status in (OK, FAILED, SKIPPED):
+        yield status, tally.num_rows[status]
+    if num_pending:
+        yield "pending: the run was not finished", num_pending
+    yield "total", tally.num_ended + num_pending
+    for (status, reason), count in sorted(tally.reasons.items()):
+        if reason and count:
+            yield f"{status}: {reason}", count
+
+
+def _figures(documents: Sequence[Document]) -> Iterator[tuple[str, object]]:
+    parallel = [document for document in documents if document.blocks]
+    lengths = [len(words(block.plain_text)) for document in parallel for block in document.blocks]
+    answer_words = [len(words(document.plain_text)) for document in documents]
+    yield "blocks", len(lengths)
+    yield "syncs", sum(document.num_syncs for document in documents)
+    yield "share sequential", f"{1 - len(parallel) / len(documents) if documents else 0:.3f}"
+    yield "words in an answer, mean", f"{mean(answer_words) if documents else 0:.1f}"
+    yield "words in a block, median", f"{median(lengths) if lengths else 0:g}"
+    for name, some in (
+        ("theoretical speedup, geometric mean", documents),
+        ("the same where there are blocks", parallel),
+    ):
+        yield name, f"{geometric_mean(map(speedup, some)) if some else 1.0:.3f}"
+
+
+def _table(rows: Iterable[tuple[object, object]]) -> str:
+    return "\n".join(f"| {name} | {value} |" for name, value in rows)

@@ -18,8 +18,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
-from pasta_lm.learn.annotate.filters import BlockBounds
-from pasta_lm.learn.annotate.marks import Marks, Unit, marked, units
+from pasta_lm.learn.annotate.filters import BlockBounds, Marks, Unit, marked, units
 from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, parts
 
 MAX_HEADING_WORDS = 12

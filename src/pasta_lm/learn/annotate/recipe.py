@@ -69,7 +69,6 @@ class AnnotateConfig:
     filters: FilterConfig = field(default_factory=FilterConfig)
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         if (self.source is None) == (self.answers is None):
             raise UsageError("a recipe needs exactly one of [source] and [answers]")
         if self.annotator == TEACHER and self.teacher is None:

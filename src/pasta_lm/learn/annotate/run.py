@@ -14,9 +14,8 @@ from typing import NamedTuple
 from pasta_lm.engines.servers.request_pace import RequestPace, RetryPolicy
 from pasta_lm.errors import RemoteError, RequestError
 from pasta_lm.language.document import Document
-from pasta_lm.learn.annotate.dataset import write_set
+from pasta_lm.learn.annotate.dataset import AnnotationLog, Tally, write_set
 from pasta_lm.learn.annotate.filters import BlockBounds, examine
-from pasta_lm.learn.annotate.log import AnnotationLog, Tally
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, TeacherConfig
 from pasta_lm.learn.annotate.sources import SourceRow, read_source
 from pasta_lm.learn.annotate.teacher import RowOutcome, TeacherConversation
@@ -220,6 +219,6 @@ class _Rows:
         """Return whether a row needs nothing more; a new row that is skipped is stored."""
         known = self._log.known(index, row)
         if known is None and row.skipped is not None:
-            self._log.store_skip(index, row)
+            self._log.store_row(index, row)
             self._progress(self._log.tally)
         return row.skipped is not None or (known is not None and known.is_over)

@@ -21,20 +21,13 @@ from pasta_lm.journal import read_lines
 from pasta_lm.language.document import parse
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 
-NOT_JSON = "not_json"
-NO_COLUMNS = "no_columns"
-NO_PROMPT = "no_prompt"
-NO_ANSWER = "no_answer"
-NOT_UNICODE = "not_unicode"
-
+NOT_JSON, NO_COLUMNS, NOT_UNICODE = "not_json", "no_columns", "not_unicode"
+NO_PROMPT, NO_ANSWER = "no_prompt", "no_answer"
 ROWS_AT_ONCE = 1024
 """Rows of a Parquet file in memory."""
 
-ROLES = {
-    "system": "system",
-    **dict.fromkeys(("human", "user"), "user"),
-    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard"), "assistant"),
-}
+ASSISTANTS = {"gpt", "assistant", "chatgpt", "bing", "bard"}
+"""Names of the role whose turn is the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +47,6 @@ class SourceConfig:
     """The ``source`` of each record; None: the file's name or the hub's id."""
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         check_one_of("source", file=self.file, hub=self.hub)
         is_ignored = self.revision is not None and self.hub is None
         check_not_ignored("source.revision", is_ignored, "it belongs to source.hub")
@@ -89,20 +81,20 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
         MissingExtraError: Parquet needs pyarrow, the hub needs datasets.
         RemoteError: the hub does not answer, or gives an invalid answer.
     """
+    path = Path(config.file or "")
     if config.hub is not None:
-        rows: Iterator[Any] = _hub_rows(config.hub, config.split, config.revision)
+        rows = _hub_rows(config.hub, config.split, config.revision)
     else:
-        path = Path(config.file or "")
         rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
-    for row in rows:
-        yield _source_row(row, config.columns)
+    return (_source_row(row, config.columns) for row in rows)
 
 
 def _source_row(row: Any, columns: str | None) -> SourceRow:
     if not isinstance(row, Mapping):
         return SourceRow(_digest(repr(row)), "", "", NOT_JSON)
-    name = columns or next((name for name, keys in MARKS.items() if keys <= set(row)), None)
-    exchange = COLUMNS[name](row) if name else None
+    detected = (name for name, (keys, _) in COLUMNS.items() if keys <= set(row))
+    name = columns or next(detected, None)
+    exchange = COLUMNS[name][1](row) if name else None
     prompt, answer = exchange or ("", "")
     content = f"{prompt}\0{answer}" if exchange else repr(sorted(row.items(), key=str))
     own = row.get("id")
@@ -130,7 +122,7 @@ def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange |
     for turn in turns if isinstance(turns, list | tuple) else [None]:
         if not isinstance(turn, Mapping) or not isinstance(turn.get(text), str):
             return None
-        if ROLES.get(str(turn.get(role))) == "assistant":
+        if turn.get(role) in ASSISTANTS:
             return "\n\n".join(before), turn[text]
         if turn[text].strip():
             before.append(turn[text])
@@ -161,24 +153,15 @@ def _annotated(row: Mapping[str, Any]) -> Exchange | None:
 
 
 _conversations = partial(_turns, key="conversations", role="from", text="value")
-COLUMNS: dict[str, Callable[[Mapping[str, Any]], Exchange | None]] = {
-    "slimorca": _conversations,
-    "sharegpt": _conversations,
-    "messages": partial(_turns, key="messages", role="role", text="content"),
-    "alpaca": _alpaca,
-    "pairs": _pairs,
-    "annotated": _annotated,
+COLUMNS: dict[str, tuple[set[str], Callable[[Mapping[str, Any]], Exchange | None]]] = {
+    "slimorca": ({"conversations"}, _conversations),
+    "sharegpt": ({"conversations"}, _conversations),
+    "annotated": ({"messages", "response"}, _annotated),  # before the plain messages
+    "messages": ({"messages"}, partial(_turns, key="messages", role="role", text="content")),
+    "alpaca": ({"instruction", "output"}, _alpaca),
+    "pairs": ({"prompt", "answer"}, _pairs),
 }
-"""Readers of the column layouts of data sets."""
-
-MARKS: dict[str, set[str]] = {
-    "annotated": {"messages", "response"},
-    "sharegpt": {"conversations"},
-    "messages": {"messages"},
-    "alpaca": {"instruction", "output"},
-    "pairs": {"prompt", "answer"},
-}
-"""Columns that identify a layout."""
+"""Column layouts of data sets: the columns by which they are detected, and their readers."""
 
 
 def _json_rows(path: Path) -> Iterator[Any]:

@@ -90,14 +90,12 @@ class RowOutcome:
     document: Document | None
     reason: str = ""
     message: str = ""
-    num_replies: int = 0
 
 
 class TeacherConversation:
     """The exchange about one answer; it takes replies until it has an outcome."""
 
     def __init__(self, prompt: str, answer: str, *, bounds: BlockBounds) -> None:
-        """Begin with the first request."""
         self.outcome: RowOutcome | None = None
         self._answer = answer
         self._bounds = bounds
@@ -116,9 +114,9 @@ class TeacherConversation:
         self._num_replies += 1
         result = self._examine(reply)
         if isinstance(result, Document):
-            self.outcome = RowOutcome(result, num_replies=self._num_replies)
+            self.outcome = RowOutcome(result)
         elif self._num_replies > MAX_RETURNS:
-            self.outcome = RowOutcome(None, *result, self._num_replies)
+            self.outcome = RowOutcome(None, *result)
         else:
             text = self._prompt.correction.replace("{reason}", result.reason, 1)
             text = text.replace("{message}", result.message, 1)
