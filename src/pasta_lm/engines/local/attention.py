@@ -2,7 +2,6 @@
 
 The model runs on one flattened list of tokens ``[1, N]`` without a cache of its own. A pass object
 travels to every layer as the keyword ``pasta_pass`` and decides which keys each query sees.
-Arguments of transformers that this function does not know are refused, not ignored.
 """
 
 from __future__ import annotations
@@ -62,16 +61,11 @@ def pasta_attention(
     pasta_pass: Pass | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as the pass says; the function that transformers calls in every layer.
+    """Attention function registered with transformers, which calls it in every layer.
 
     ``query`` is [1, H, N, D], ``key`` and ``value`` [1, G, N, D], all rotated already. ``softcap``
     bounds scores (Gemma 2), ``s_aux`` are sinks [H] (GPT-OSS); None of ``scaling``: 1 / sqrt(D).
-
-    Returns:
-        [1, N, H, D] and no weights.
-
-    Raises:
-        UnsupportedModelError: the model hands over an argument that is not known here.
+    An ``UnsupportedModelError`` for an unknown argument; returns [1, N, H, D] and no weights.
     """
     unknown = [
         name for name, argument in kwargs.items() if argument is not None and name not in _HARMLESS
@@ -87,16 +81,12 @@ def pasta_attention(
 
 
 def _refuse(module: nn.Module, unknown: list[str], *, has_pass: bool) -> None:
-    kind = type(module).__name__
+    fault = "was called with a batch: passes are flattened to [1, N]"
     if not has_pass:
-        raise UnsupportedModelError(
-            f"{kind} does not hand keywords on to its attention, or was called without pasta_pass"
-        )
-    if unknown:
-        raise UnsupportedModelError(
-            f"{kind} gives its attention {', '.join(sorted(unknown))}, which we do not know"
-        )
-    raise UnsupportedModelError(f"{kind} was called with a batch: passes are flattened to [1, N]")
+        fault = "does not hand keywords on to its attention, or was called without pasta_pass"
+    elif unknown:
+        fault = f"gives its attention {', '.join(sorted(unknown))}, which we do not know"
+    raise UnsupportedModelError(f"{type(module).__name__} {fault}")
 
 
 def register() -> None:
@@ -136,15 +126,8 @@ def attend_grouped(
 ) -> Tensor:
     """Do as ``attend`` in a plain layer for few queries: heads of a group are rows of one head.
 
-    Args:
-        call: The layer's settings.
-        q_QGHD: Queries, the heads of each group side by side: [Q, G, H / G, D].
-        k_1GKD: Keys, [1, G, K, D].
-        v_1GKD: Values, likewise.
-        mask_RK: As ``row_mask`` returns it, or None.
-
-    Returns:
-        [Q, G, H / G, D]
+    Queries and the output are [Q, G, H / G, D], keys and values [1, G, K, D]; the mask is that of
+    ``row_mask``, or None.
     """
     num_queries = len(q_QGHD)
     if num_queries == 1:  # without a copy
@@ -194,19 +177,15 @@ def cutoff_table(rows: Sequence[Row], num_owners: int, device: torch.device) -> 
 
 
 def visible(query_slots_Q: Tensor, cutoffs_QO: Tensor, owners_K: Tensor) -> Tensor:
-    """Evaluate ``Row.sees`` for every query and entry: bool [Q, K].
-
-    Slots [Q] are those of the queries, ``owners_K`` the owner of the entry in each slot.
-    """
+    """Evaluate ``Row.sees`` for queries in slots [Q] and entries of owners [K]: bool [Q, K]."""
     slots_K = torch.arange(len(owners_K), device=owners_K.device)
     return (slots_K <= query_slots_Q[:, None]) & (slots_K < cutoffs_QO[:, owners_K])
 
 
 def in_window(query_positions_Q: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """Return which keys a sliding window of positions shows a query: bool [Q, K].
+    """Return which keys a sliding window shows a query, bool [Q, K]: nearer than ``window``.
 
-    A key is seen if position(q) - position(k) < window, negative differences too. Key positions
-    are int64 [K], or [Q, K] if each query has its own.
+    Negative differences too. Key positions are int64 [K], or [Q, K] if each query has its own.
     """
     return query_positions_Q[:, None] - key_positions < window
 
@@ -214,10 +193,8 @@ def in_window(query_positions_Q: Tensor, key_positions: Tensor, window: int) -> 
 def additive(visible_QK: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask to add to scores [Q, K]: 0 where visible, a very low number elsewhere."""
     # Finite, because a block of keys that is masked as a whole makes NaN of -inf - (-inf).
-    lowest = torch.finfo(dtype).min / 2
-    return torch.zeros(visible_QK.shape, dtype=dtype, device=visible_QK.device).masked_fill_(
-        ~visible_QK, lowest
-    )
+    mask_QK = torch.zeros(visible_QK.shape, dtype=dtype, device=visible_QK.device)
+    return mask_QK.masked_fill_(~visible_QK, torch.finfo(dtype).min / 2)
 
 
 def entries_mask(entries: Entries, device: torch.device) -> Tensor:

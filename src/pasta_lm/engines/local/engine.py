@@ -83,8 +83,8 @@ class TorchEngine:
         fast_logits = loaded.fast_logits if captures else None
         self.runner = Runner(loaded.model, self.pool, fast_logits)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
+        # None: passes run over views of the pool.
         self.paged = paged_decoder(loaded, self.pool, self.masks, fast_logits, paged)
-        """Runs paged passes; None: passes run over views of the pool."""
         self._planner = Planner(
             self.scheduler,
             loaded.device,
@@ -127,9 +127,8 @@ class TorchEngine:
     def submit(self, request: Request) -> int:
         """Queue a request and return its number.
 
-        Raises:
-            RequestError: it can never be decoded (``check_request``), or exceeds the pool.
-            UnsupportedModelError: positions 'rotate' on a model whose keys cannot be moved.
+        A ``RequestError`` if it can never be decoded or exceeds the pool; an
+        ``UnsupportedModelError`` for positions 'rotate' on a model whose keys cannot be moved.
         """
         check_request(request, self.loaded)
         may_fork = request.forks or request.forced is not None
@@ -164,10 +163,11 @@ class TorchEngine:
                 answers[self.submit(request)] = {}
             while any(number in self.active for number in answers):
                 for number, event in self._advance():
-                    if number in answers and isinstance(event, Failed):
-                        raise event.error
-                    if number in answers and isinstance(event, Finished):
-                        answers[number][event.sample] = event.answer
+                    match event:
+                        case Failed(error) if number in answers:
+                            raise error
+                        case Finished(sample, answer) if number in answers:
+                            answers[number][sample] = answer
         finally:
             for number in answers:
                 self.cancel(number)
@@ -191,8 +191,7 @@ class TorchEngine:
             del self.unread[number]
 
     def _advance(self) -> list[tuple[int, StreamEvent | Failed]]:
-        """Run one pass; keep the events of each open stream until it is read."""
-        events = self.step()
+        events = self.step()  # those of each open stream are kept until it is read
         for number, event in events:
             if number in self.unread:
                 self.unread[number].append(event)
@@ -201,8 +200,8 @@ class TorchEngine:
     def step(self) -> list[tuple[int, StreamEvent | Failed]]:
         """Run one forward pass and return its events, each with the number of its request.
 
-        A request that an error concerns is freed and has ``Failed`` as its only event; the others
-        go on. An error that concerns all of them frees all before it is raised.
+        A request that an error concerns is freed and has ``Failed`` as its only event. An error
+        that concerns all of them frees all before it is raised.
         """
         self._errors.clear()
         try:
@@ -225,7 +224,6 @@ class TorchEngine:
 
     @contextmanager
     def _apart(self, active: ActiveRequest) -> Iterator[None]:
-        """Let an error end this request only; raise it if there is no other."""
         try:
             yield
         except Exception as error:
@@ -235,11 +233,8 @@ class TorchEngine:
             self.scheduler.release(self.active.pop(active.number).ticket)
 
     def _tokens(self, plan: PassPlan) -> list[int]:
-        """Run the pass and choose a token for each of its rows.
-
-        If that fails, each request runs alone, and fails alone. Keys are written again; those that
-        a sync has moved by then are not where they were, so that request cannot run again.
-        """
+        # If the pass fails, each request runs alone, and fails alone. Keys are written again; those
+        # that a sync has moved by then are not where they were: that request cannot run again.
         try:
             return self._run(plan)
         except Exception as error:
@@ -267,7 +262,6 @@ class TorchEngine:
         return self._choose(plan, choices, result.logits_WV, result.tokens)
 
     def _run_views(self, plan: PassPlan) -> Tensor:
-        """Run a pass in which each request attends over a view of its own run."""
         slices = []
         for active, part in plan.parts:
             if part.is_sketch:

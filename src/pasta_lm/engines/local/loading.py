@@ -106,7 +106,7 @@ class LoadedModel:
 
     @property
     def vocab_size(self) -> int:
-        """Return the rows of the output matrix; it may be padded beyond the tokenizer."""
+        """Return the rows of the output matrix, which may exceed the tokenizer."""
         return len(self.model.get_output_embeddings().weight)
 
     @cached_property
@@ -156,13 +156,9 @@ def load(
 ) -> LoadedModel:
     """Load a model with ``load_pretrained``, and test that the engine is exact for it.
 
-    Args:
-        source: As ``load_pretrained`` takes it.
-        dtype: 'float32', 'bfloat16' or 'float16'; None: as it was saved, float32 on a CPU.
-            Weights of linear layers in eight bits: 'int8' on a CPU, all else float32; 'float8' on
-            a GPU, all else bfloat16.
-        device: None: a GPU if there is one.
-        base: The base of an adapter; None: as the adapter says.
+    ``dtype`` None stands for: as saved, float32 on a CPU. 'int8' (CPU) and 'float8' (GPU) are
+    those of linear layers, beside float32 and bfloat16. ``base`` is that of an adapter, None: as
+    the adapter says.
     """
     place = usable_device(device)
     weights = _dtype(dtype, place)
@@ -272,10 +268,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE on texts; the same texts give the same tokenizer.
-
-    ``num_pieces`` counts the 256 bytes and the end-of-text, but not the tag pieces.
-    """
+    """Train a byte-level BPE on texts: ``num_pieces`` with the 256 bytes, without tag pieces."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pasta_lm.engines.local.attention import LayerCall, additive, attend, entries_mask, in_window
-from pasta_lm.engines.local.runner import Rotation
+from pasta_lm.engines.local.runner import Rotation, plain_logits
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import Epoch, key_position
 
@@ -80,23 +80,13 @@ def naive_logits(
     rotations: Mapping[int, Rotation | None] | None = None,
     wanted: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return the logits of every entry, float32 [N, V], from one masked forward pass.
+    """Return the logits of entries, all or those in slots ``wanted``, from one masked pass.
 
-    With ``wanted`` [W], the slots of some entries, only theirs: float32 [W, V].
-
-    The model's attention must be ``pasta_attention``. After a sync under 'rotate' the rotations
-    of its layers are needed (``find_rotations``).
+    The model's attention must be ``pasta_attention``; positions 'rotate' need its rotations.
     """
     device = next(model.parameters()).device
     naive = NaivePass(entries, device, rotations)
     tokens = _tensor([entry.token for entry in entries.items], device)
+    slots = _tensor(list(range(len(entries)) if wanted is None else wanted), device)
     with torch.inference_mode():
-        out = model(
-            input_ids=tokens[None],
-            position_ids=naive.positions_N[None],
-            use_cache=False,
-            logits_to_keep=0 if wanted is None else _tensor(list(wanted), device),
-            pasta_pass=naive,
-        )
-    logits: Tensor = out.logits[0]
-    return logits.float()
+        return plain_logits(model, tokens, naive.positions_N, slots, naive).float()

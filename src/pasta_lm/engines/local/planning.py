@@ -261,10 +261,9 @@ class Planner:
         requests: Mapping[int, ActiveRequest],
         apart: Callable[[ActiveRequest], AbstractContextManager[None]],
     ) -> PassPlan:
-        """Plan the next pass: every scheduled request places its entries and has a part in it.
+        """Plan the next pass of unfinished requests, by their numbers.
 
-        ``requests`` are the unfinished ones by their numbers; each is planned in the context
-        ``apart``, so that an error ends this request only.
+        Each is planned in the context ``apart``, so that an error ends this request only.
         """
         scheduled = [requests[ticket.arrival] for ticket in self._scheduler.schedule()]
         decoding = [active for active in scheduled if active.is_computed]
@@ -284,7 +283,7 @@ class Planner:
         return plan
 
     def _plan_computing(self, plan: PassPlan, active: ActiveRequest) -> None:
-        """Compute entries that are placed already: a prompt, or all of a preempted request."""
+        # Compute entries that are placed already: a prompt, or all of a preempted request.
         ticket = active.ticket
         if active.run is not ticket.run:  # its keys begin anew, where they stood at first
             active.run = ticket.run
@@ -304,12 +303,9 @@ class Planner:
                 plan.rows.append(LogitsRow(active, response, response.live[0]))
 
     def _plan_decoding(self, plan: PassPlan, active: ActiveRequest) -> None:
-        """Let every thread of a request feed its next tokens, or none if pages are missing."""
-        feeding = [
-            (response, live)
-            for response in active.responses
-            for live in plan.threads_to_feed(response)
-        ]
+        # Every thread of a request feeds its next tokens, or none if pages are missing.
+        pairs = ((response, plan.threads_to_feed(response)) for response in active.responses)
+        feeding = [(response, live) for response, threads in pairs for live in threads]
         first = len(active.entries)
         num_new = sum(response.max_to_feed(live) for response, live in feeding)
         num_entries = min(first + num_new, active.ticket.largest_need)

@@ -1,12 +1,9 @@
 """KV memory: one pool of pages, each request in one run of consecutive pages.
 
-A run is consecutive so that attention reads keys and values as a view, without gathering pages in
-every layer of every pass. It grows in place where the next pages are free, else it moves, else the
-pool is compacted: space that is free in total can always be used, so nothing fails by
-fragmentation. Knows nothing of threads: they are interleaved inside a run, slot by slot.
-
-A run can be *kept* when its request has ended. Its pages count as free, and what they hold can be
-copied until the space is needed; then the run that was used longest ago goes first.
+A run is consecutive so that attention reads a view. It grows in place where the next pages are
+free, else it moves, else the pool is compacted: nothing fails by fragmentation. Threads are
+interleaved inside a run, slot by slot. A run can be *kept* when its request has ended: its pages
+count as free, and can be copied until the space is needed; the one used longest ago goes first.
 """
 
 from __future__ import annotations
@@ -72,14 +69,12 @@ class Pool:
         self.num_pages = -(-num_slots // page_size)
         self.runs: list[Run] = []  # in order of place
         self.kept: list[Run] = []  # the one that was used longest ago first
-        self.on_evict: Callable[[Run], None] = lambda run: None
-        """Called with each kept run whose pages are given to another."""
-        slots = self.num_pages * page_size
+        self.on_evict: Callable[[Run], None] = lambda run: None  # a kept run loses its pages
 
         def zeros(sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
             if len(set(sizes)) > 1:
                 return [tensor for size in sizes for tensor in zeros([size])]
-            shape = (len(sizes), 1, sizes[0][0], slots, sizes[0][1])
+            shape = (len(sizes), 1, sizes[0][0], self.num_slots, sizes[0][1])
             return [_zeros(shape, dtype, device)]
 
         # Layers of equal shape lie in one tensor [L, 1, G, S, D].
@@ -111,10 +106,8 @@ class Pool:
         """Return a new run; requires ``can_allocate``."""
         num_pages = self.pages_for(num_slots)
         assert num_pages <= self.num_free_pages
-        first = self._find_hole(num_pages)
-        while first is None and self.kept:
+        while (first := self._find_hole(num_pages)) is None and self.kept:
             self._evict()
-            first = self._find_hole(num_pages)
         if first is None:
             self.compact()  # enough pages are free, but not in a row
             first = self.runs[-1].end_page
@@ -133,10 +126,8 @@ class Pool:
         if num_pages <= run.num_pages:
             return
         assert self.can_grow(run, num_slots)
-        hole = self._place_to_grow(run, num_pages)
-        while hole is None and self.kept:
+        while (hole := self._place_to_grow(run, num_pages)) is None and self.kept:
             self._evict()
-            hole = self._place_to_grow(run, num_pages)
         if hole is None:
             self._make_last(run)
         elif hole != run.first_page:
@@ -169,9 +160,7 @@ class Pool:
 
     def move_slots(self, run: Run, moves: Sequence[tuple[int, int]]) -> None:
         """Copy entries of a run to other slots of it: pairs of slots, before and after."""
-        start = self.start(run)
-        before = torch.tensor([start + old for old, _ in moves], device=self.keys[0].device)
-        after = torch.tensor([start + new for _, new in moves], device=self.keys[0].device)
+        before, after = self.start(run) + torch.tensor(moves, device=self.keys[0].device).T
         for memory in (*self.keys, *self.values):
             memory.index_copy_(1, after, memory.index_select(1, before))
 
@@ -179,7 +168,6 @@ class Pool:
         self.on_evict(self.kept.pop(0))
 
     def _place_to_grow(self, run: Run, num_pages: int) -> int | None:
-        """Return where a run could have so many pages: where it is, or else in a hole."""
         ends = [other.first_page for other in self._taken() if other.first_page > run.first_page]
         if run.first_page + num_pages <= min(ends, default=self.num_pages):
             return run.first_page
@@ -196,9 +184,8 @@ class Pool:
 
     def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
         """Return the places in the pool, int64 [N], of slots [first, stop) of runs."""
-        places = [
-            self.start(run) + slot for run, first, stop in parts for slot in range(first, stop)
-        ]
+        spans = [(self.start(run), first, stop) for run, first, stop in parts]
+        places = [start + slot for start, first, stop in spans for slot in range(first, stop)]
         return torch.tensor(places, dtype=torch.int64, device=self.keys[0].device)
 
     def write(self, layer: int, slots_N: Tensor, k_GND: Tensor, v_GND: Tensor) -> None:
@@ -215,9 +202,8 @@ class Pool:
         start = self.start(run) + first
 
         def views(memory: list[Tensor]) -> list[Tensor]:
-            return [
-                view for part in memory for view in part.narrow(3, start, stop - first).unbind()
-            ]
+            parts = (part.narrow(3, start, stop - first) for part in memory)
+            return [view for part in parts for view in part.unbind()]
 
         return LayerViews(views(self._keys), views(self._values))
 
@@ -237,7 +223,6 @@ class Pool:
         self.runs.sort(key=lambda other: other.first_page)
 
     def _make_last(self, run: Run) -> None:
-        """Move a run behind all others, at the front of all free pages."""
         self.runs.remove(run)
         saved = self._copy(run)
         self.compact()

@@ -145,8 +145,8 @@ class CachedPass:
     @cached_property
     def _views(self) -> list[LayerViews]:
         # All layers at once: a view for each layer and request costs more than short attention.
-        pool, parts = self._pool, self._batch.slices
-        return [pool.layer_views(part.run, 0, part.num_entries) for part in parts]
+        views = self._pool.layer_views
+        return [views(part.run, 0, part.num_entries) for part in self._batch.slices]
 
     @cached_property
     def _new(self) -> LayerViews:
@@ -167,11 +167,9 @@ class CachedPass:
         self._write(call.layer, k_GND, v_GND)
         num_heads, num_tokens, size = q_HND.shape
         q_NGHD = q_HND.transpose(0, 1).reshape(num_tokens, len(k_GND), -1, size)
-        if len(self._sizes) == 1:
-            out = self._attend_one(call, 0, q_NGHD)
-        else:
-            parts = enumerate(q_NGHD.split(self._sizes))
-            out = torch.cat([self._attend_one(call, index, q_QGHD) for index, q_QGHD in parts])
+        parts = enumerate(q_NGHD.split(self._sizes))
+        outs = [self._attend_one(call, index, q_QGHD) for index, q_QGHD in parts]
+        out = torch.cat(outs) if len(outs) > 1 else outs[0]
         return out.reshape(num_tokens, num_heads, -1).transpose(0, 1)
 
     def takes_few(self, call: LayerCall) -> bool:
@@ -193,17 +191,11 @@ class CachedPass:
         return out
 
     def _compile(self, window: int | None) -> CompiledAttention:
-        return CompiledAttention(
-            [
-                Queries(
-                    part.stop - part.start,
-                    part.first_slot,
-                    self._pool.start(part.run),
-                    self._visible(part, window),
-                )
-                for part in self._batch.slices
-            ]
-        )
+        requests = [
+            Queries(size, part.first_slot, self._pool.start(part.run), self._visible(part, window))
+            for part, size in zip(self._batch.slices, self._sizes, strict=True)
+        ]
+        return CompiledAttention(requests)
 
     def _write(self, layer: int, k_GND: Tensor, v_GND: Tensor) -> None:
         if len(self._sizes) > 1:
@@ -231,19 +223,14 @@ class CachedPass:
     def _attend_rotating(
         self, call: LayerCall, index: int, q_HQD: Tensor, keys: Tensor, values: Tensor
     ) -> Tensor:
-        """Attend in a pass that feeds a sync under 'rotate'.
-
-        The queries before the sync see keys where they stood; then the keys move, once; then the
-        sync sees them where they stand from now on.
-        """
+        """Attend in a pass that feeds a sync under 'rotate': the keys move before it sees them."""
         part = self._batch.slices[index]
         assert part.rotation is not None
         assert self._rotations is not None
         mask = self._mask(index, call.window, q_HQD.dtype)
         if mask is None:
             mask = q_HQD.new_zeros(q_HQD.shape[1], part.num_entries)
-        num_before = part.rotation.num_queries_before
-        outs = []
+        num_before, outs = part.rotation.num_queries_before, list[Tensor]()
         if num_before:
             outs.append(attend(call, q_HQD[:, :num_before], keys, values, mask[:num_before]))
         rotation = self._rotations[call.layer]
@@ -255,7 +242,6 @@ class CachedPass:
     def _mask(
         self, index: int, window: int | None, dtype: torch.dtype, num_grouped: int = 0
     ) -> Tensor | None:
-        """Return a request's mask, or None; for ``attend_grouped`` if heads are grouped."""
         key = (index, window, num_grouped)
         if key not in self._masks:
             visible = self._visible(self._batch.slices[index], window)

@@ -1,7 +1,6 @@
-"""Logits to tokens: only legal tags, one random number a token, ties by id.
+"""Logits to tokens: only legal tags, ties by id, one random number a token.
 
-Randomness is counter-based: the number for a token depends on the seed, the sample, the thread's
-place in document order and the token's index in its thread, never on what else is decoded.
+Randomness is counter-based (``uniform_number``): it never depends on what else is decoded.
 """
 
 from __future__ import annotations
@@ -57,11 +56,8 @@ class TokenMasks:
         vocab_size: int,
         device: torch.device,
     ) -> None:
-        """Keep the settings; each row is made on first use."""
-        self._vocabulary = vocabulary
         self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
-        self._vocab_size = vocab_size
-        self._device = device
+        self._vocabulary, self._vocab_size, self._device = vocabulary, vocab_size, device
         self.rows: dict[tuple[Legal, bool], Tensor] = {}
         self._structure: dict[Legal, list[int]] = {}
 
@@ -80,10 +76,9 @@ class TokenMasks:
         if legal not in self._structure:
             opening = legal.kinds & _DECIDES if not legal.in_topic else frozenset()
             ids = [] if legal.in_topic or not legal.end_of_text else [*self._eos_ids]
-            for token_id in self._vocabulary.piece_ids.values():
-                lexeme = self._vocabulary.id_to_lexeme(token_id)
-                if lexeme is not None and lexeme.kind in opening:
-                    ids.append(token_id)
+            pieces = self._vocabulary.piece_ids.values()
+            lexemes = ((token, self._vocabulary.id_to_lexeme(token)) for token in pieces)
+            ids += [token for token, lexeme in lexemes if lexeme and lexeme.kind in opening]
             self._structure[legal] = sorted(ids)
         return self._structure[legal]
 

@@ -43,10 +43,7 @@ class Prefixes:
         pool.on_evict = self._forget
 
     def page_hashes(self, prompt: Sequence[int]) -> list[bytes]:
-        """Return a hash for each full page of a prompt but for its last token.
-
-        The logits behind the last token are wanted, so that one is always computed.
-        """
+        """Return a hash for each full page of a prompt; its last token is always computed."""
         size, hashes, last = self._pool.page_size, list[bytes](), b""
         for end in range(size, len(prompt), size):
             page = array("q", prompt[end - size : end]).tobytes()
@@ -129,11 +126,7 @@ class Scheduler:
         self._running: list[Ticket] = []
 
     def submit(self, num_entries: int, largest_need: int, prompt: Sequence[int] = ()) -> Ticket:
-        """Queue a request, whose prompt is read where prompts share pages.
-
-        Raises:
-            RequestError: it could never fit, whoever else is gone.
-        """
+        """Queue a request; a ``RequestError`` if it could never fit."""
         if largest_need > self._pool.num_slots:
             raise RequestError(
                 f"the request can need {largest_need} cache entries (prompt + n * max_tokens, the "
@@ -157,9 +150,9 @@ class Scheduler:
             self.waiting.remove(ticket)
 
     def schedule(self) -> Iterator[Ticket]:
-        """Admit requests that fit, then yield the requests that may run in this pass, oldest first.
+        """Admit requests that fit, then yield those that may run in this pass, oldest first.
 
-        A request that the caller lets grow with ``reserve_pages`` may preempt ones not yet yielded.
+        ``reserve_pages`` may preempt ones not yet yielded.
         """
         self._admit()
         yield from (ticket for ticket in list(self._running) if ticket.run is not None)
@@ -167,8 +160,7 @@ class Scheduler:
     def reserve_pages(self, ticket: Ticket, num_entries: int) -> bool:
         """Make room for a running request's entries; return whether it still runs.
 
-        Preempts the youngest requests until there is room; the request itself if it is the
-        youngest that is left and not the oldest of all.
+        Preempts the youngest requests until there is room, perhaps itself, never the oldest.
         """
         assert ticket.run is not None
         while not self._pool.can_grow(ticket.run, num_entries):
@@ -191,8 +183,7 @@ class Scheduler:
         """Take a running request's pages away; it is computed anew once there is room."""
         assert ticket.run is not None
         self._prefixes.release(ticket.run)
-        ticket.run = None
-        ticket.num_computed = 0
+        ticket.run, ticket.num_computed = None, 0
         ticket.num_preemptions += 1
         self._running.remove(ticket)
         self.waiting.appendleft(ticket)  # victims go youngest first, so this keeps their order
@@ -211,7 +202,6 @@ class Scheduler:
             self._running.sort(key=lambda other: other.arrival)
 
     def _allocate(self, ticket: Ticket, need: int) -> Run:
-        """Return a new run, with the first pages of the prompt if another run has them."""
         shared = self._prefixes.find(ticket.page_hashes)
         run, num_shared = self._pool.allocate(need), 0
         # The new run may stand where the other one was kept.

@@ -1,9 +1,8 @@
 """Measure whether a model is exact with flattened passes and a cache, without trusting its flags.
 
 Two random inputs, longer than every window, go through flattened passes, the last tokens one by one
-beside the cache, and each alone through the model's own eager attention without a cache.
-Architectures that carry state from token to token, run a layer twice, attend on their own or ignore
-the mask fail here, whatever they claim to support.
+beside the cache, and each alone through the model's own eager attention without a cache. A state
+carried from token to token, a layer run twice, an own attention or an ignored mask fail here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,17 +35,16 @@ class FlattenedPass:
     """Passes over several inputs with one cache; each token sees the past of its own input."""
 
     def __init__(self, name: str, device: torch.device) -> None:
-        """Begin with an empty cache; errors name the model."""
-        self._name = name
+        self._name = name  # of the model, for errors
         self._cache: dict[int, tuple[Tensor, Tensor]] = {}
         self._done: set[int] = set()  # layers that have attended in this pass
         self._inputs_K = self._positions_K = torch.empty(0, dtype=torch.int64, device=device)
 
     def begin(self, inputs: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Begin a pass over tokens of these inputs at these positions; return the positions [N]."""
-        device = self._inputs_K.device
-        positions_N = torch.tensor(positions, device=device)
-        self._inputs_K = torch.cat([self._inputs_K, torch.tensor(inputs, device=device)])
+        both = torch.tensor([inputs, positions], device=self._inputs_K.device)
+        inputs_N, positions_N = both.unbind()
+        self._inputs_K = torch.cat([self._inputs_K, inputs_N])
         self._positions_K = torch.cat([self._positions_K, positions_N])
         self._done.clear()
         return positions_N
@@ -80,10 +77,7 @@ class FlattenedPass:
 
 
 def check_exact(model: PreTrainedModel) -> None:
-    """Refuse a model, in evaluation mode, for which the engine would not be exact.
-
-    Its attention implementation may be any, and is restored.
-    """
+    """Refuse a model, in evaluation mode, for which the engine would not be exact."""
     config = model.config
     if any(settings.get("rope_type") == "dynamic" for settings in rope_parameters(config)):
         raise UnsupportedModelError(
@@ -127,10 +121,10 @@ def flattened_difference(model: PreTrainedModel) -> float:
     """Return the largest difference, float32, of flattened passes from the model's own logits."""
     register()
     device = next(model.parameters()).device
-    lengths = _lengths(model)
-    embeddings: Any = model.get_input_embeddings()
-    num_rows = len(embeddings.weight)
-    ids = torch.randint(num_rows, (2, max(lengths)), generator=torch.Generator().manual_seed(0))
+    lengths, embeddings = _lengths(model), model.get_input_embeddings().weight
+    assert isinstance(embeddings, Tensor)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(embeddings), (2, max(lengths)), generator=generator)
     inputs = [row[:length].to(device) for row, length in zip(ids, lengths, strict=True)]
     with _attention(model, "eager"):
         alone = [model(input_ids=ids_N[None], use_cache=False).logits[0] for ids_N in inputs]
@@ -148,13 +142,11 @@ def flattened_difference(model: PreTrainedModel) -> float:
             flattened.check_attended()
             expected = torch.stack([alone[index][place] for index, place in places])
             differences.append((out.logits[0].float() - expected.float()).abs().max())
-    difference = float(torch.stack(differences).max())
-    # Not a number compares as false with every tolerance.
-    return difference if difference == difference else float("inf")
+    return float(torch.stack(differences).nan_to_num(torch.inf, torch.inf).max())
 
 
 def _passes(lengths: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """Yield the input and the position of each token: a pass of all but the last, then steps."""
+    # The input and the position of each token: a pass of all but the last, then steps.
     bounds = [range(max(1, length - NUM_CACHED_STEPS), length) for length in lengths]
     yield [(index, place) for index, steps in enumerate(bounds) for place in range(steps.start)]
     for step in range(max(map(len, bounds))):
@@ -162,7 +154,7 @@ def _passes(lengths: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _lengths(model: PreTrainedModel) -> tuple[int, int]:
-    """Return two lengths, the first longer than every window if the context allows it."""
+    # The first is longer than every window if the context allows it.
     config = model.config.get_text_config()
     longest = max((getattr(config, name) for name in _spans(config)), default=0)
     first, second = max(MIN_LENGTHS[0], min(longest + 8, MAX_LENGTH)), MIN_LENGTHS[1]
@@ -172,7 +164,6 @@ def _lengths(model: PreTrainedModel) -> tuple[int, int]:
 
 
 def _spans(config: PreTrainedConfig) -> list[str]:
-    """Return the names of settings that bound the visible past, such as windows."""
     settings = config.to_dict()
     return [name for name, size in settings.items() if name.endswith(_SPANS) and type(size) is int]
 
@@ -195,40 +186,20 @@ TINY_SCALE = 0.2  # deviation of weights: large enough for logits to depend on e
 TINY_SPAN = 8
 
 _TINY: dict[str, int] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 256,
-    "num_hidden_layers": 4,
-    "max_position_embeddings": 512,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "moe_intermediate_size": 32,
-    "pad_token_id": 0,
-    "query_pre_attn_scalar": 16,
-    "q_lora_rank": 24,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "qk_head_dim": 32,
+    "hidden_size": 64, "intermediate_size": 96, "vocab_size": 256, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rotary_dim": 8,
+    "max_position_embeddings": 512, "query_pre_attn_scalar": 16, "num_kv_shared_layers": 1,
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+    "topk_group": 1, "moe_intermediate_size": 32, "pad_token_id": 0, "q_lora_rank": 24,
+    "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "qk_head_dim": 32,
     "v_head_dim": 16,
-    "rotary_dim": 8,
-    "num_kv_shared_layers": 1,
-}
+}  # fmt: skip
 _LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
 _FIXED = (AttributeError, ValueError)  # of settings that follow from others, or differ by layer
 
 
 def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
-    """Return a random model of the same architecture and settings at tiny width, float32.
-
-    The same configuration gives the same tiny model.
-    """
+    """Return a random model of the same architecture and settings at tiny width, float32."""
     try:
         small = _small(config.get_text_config())
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -249,10 +220,8 @@ def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), TINY_SPAN)}
-    num_heads, num_groups, num_layers = (
-        getattr(config, name, None)
-        for name in ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
-    )
+    names = ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
+    num_heads, num_groups, num_layers = (getattr(config, name, None) for name in names)
     if num_groups == num_heads:
         sizes["num_key_value_heads"] = _TINY["num_attention_heads"]
     for name, size in sizes.items():
@@ -262,7 +231,7 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     for name in config.to_dict():
         values = getattr(config, name, None)
         if isinstance(values, list) and (len(values) == num_layers or name in _LAYER_LISTS):
-            # Few layers, but every kind of layer among them.
+            # Few layers, but every kind among them.
             kinds = [value for place, value in enumerate(values) if value not in values[:place]]
             with suppress(*_FIXED):
                 setattr(small, name, [*kinds, *values][: _TINY["num_hidden_layers"]])
@@ -270,14 +239,11 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     return small
 
 
-# Self-test of this machine
-
-
 @dataclass(frozen=True, slots=True)
 class SelfTest:
     """The result of the self-test of this machine."""
 
-    max_difference: float  # largest difference of logits from the model's own attention, float32
+    max_difference: float  # of logits from the model's own attention, float32
     wall_s: float
 
     @property
