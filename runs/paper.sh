@@ -129,16 +129,16 @@ train() { # name, what changes in the recipe of Pasta-SFT
 }
 
 prefer() { # lambda
-    local name=bon-$1 file shared=
+    local name=bon-$1 file
     is_done "$name/round-2/model" && return 0
     serve judge
     say "$name: two rounds of preferences"
-    if [[ $1 != "${lambdas[0]}" ]]; then
-        shared="files = [\"$out/bon-${lambdas[0]}/round-1/rollouts.jsonl\"]"
+    if [[ $1 != "${lambdas[0]}" && ! -e $out/$name ]]; then
+        mkdir -p "$out/$name/round-1"
+        cp "$out/bon-${lambdas[0]}/round-1/rollouts.jsonl" "$out/$name/round-1"
     fi
     file=$(recipe runs/recipes/paper/bon.toml "$name" \
         -e "s#^out = .*#out = \"$out/$name\"#; s/^quality_weight = [^ ]*/quality_weight = ${1/#[0-9]*/$1.0}/" \
-        -e "s#^\[rollouts\]#&\n$shared#" \
         -e "s#^base_url = .*#base_url = \"$JUDGE_URL\"#; s#^model = .*#model = \"$JUDGE_MODEL\"#" \
         -e "$(key_of "${JUDGE_KEY_ENV:-}")")
     $PASTA train preference "$file" --resume
@@ -182,7 +182,7 @@ fi
 
 train baseline -e 's/^plain = false/plain = true/'
 train pasta
-train apar -e 's/^plain = false/rule = "apar"/; s/^positions = .*/positions = "continue"/'
+train apar -e 's/^plain = false/rule = "apar_published"/; s/^positions = .*/positions = "continue"/'
 for lambda in "${lambdas[@]}"; do
     prefer "$lambda"
 done

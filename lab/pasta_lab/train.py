@@ -20,10 +20,9 @@ from pasta_lm.learn.train.config import (
     TrainConfig,
     check_stage_one,
 )
-from pasta_lm.learn.train.learner import Learner
-from pasta_lm.learn.train.output import MAY_CHANGE, open_output
+from pasta_lm.learn.train.learner import MAY_CHANGE, Learner, open_output
+from pasta_lm.learn.train.packs import Encode, Pack, check_context
 from pasta_lm.learn.train.sft import begin_learner, finetune
-from pasta_lm.learn.train.sources import Encode, Pack, check_context
 from pasta_lm.models.annotated import Record
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import pasta

@@ -14,8 +14,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.learn.train.collate import collate
-from pasta_lm.learn.train.losses import token_nats
+from pasta_lm.learn.train.losses import collate, token_nats
 from pasta_lm.measure.cost import (
     ReadingSystem,
     cost_rows,

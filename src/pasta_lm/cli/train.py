@@ -36,8 +36,8 @@ def sft(
 
     recipe = read_recipe(config, SftConfig, changes or ())
     silence_libraries()
+    from pasta_lm.learn.train.learner import is_first
     from pasta_lm.learn.train.sft import preflight, train_sft
-    from pasta_lm.learn.train.trainer import is_first
 
     if dry_run:
         typer.echo(preflight(recipe), err=True)
@@ -73,11 +73,9 @@ def preference(
     ]
     recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
     silence_libraries()
-    from pasta_lm.learn.train.preference import train_preference
+    from pasta_lm.learn.train.preference import preflight, train_preference
 
     if dry_run:
-        from pasta_lm.learn.train.preference_preflight import preflight
-
         typer.echo(preflight(recipe), err=True)
         return
     with interruptible(RESUMABLE), bars() as show:

@@ -1,4 +1,4 @@
-"""The parts of plain texts, with their layouts and topics expected by hand."""
+"""The parts of plain texts, by hand; the answers that baselines learn from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.learn.data.layout import Layout, parts, rest
+from pasta_lm.language.document import Block, parse
+from pasta_lm.language.events import Text
+from pasta_lm.language.parser import FORK_TOPIC, Form
+from pasta_lm.learn.data.layout import (
+    Layout,
+    apar_document,
+    parts,
+    points_document,
+    points_of,
+    rest,
+)
 
 ITEM, SECTION, BOLD, ROW, LINE = Layout
 
@@ -71,3 +81,51 @@ def test_parts_and_the_space_between_them_are_the_text(text: str) -> None:
 )
 def test_a_topic_is_a_few_words_of_the_lead(text: str, topic: str) -> None:
     assert parts(text)[0].topic == topic
+
+
+# --- what the baselines learn
+
+
+@pytest.mark.parametrize(
+    ("text", "num_forks"),
+    [
+        ("1. A: one two three\n2. B: one two three\n3. C: one two three", 3),
+        ("1. A: one two three\n2. B: one two three", 0),  # two are too few
+        ("1) A: one two three\n2) B: one two three\n3) C: one two three", 0),  # other marks
+        ("A b. One two three.\n\nC d. One two three.\n\nE f. One two three.", 3),
+        ("A b. One two three.\nC d. One two three.\nE f. One two three.", 0),  # lines
+        ("1. A: 1 + 1 = 2, and so\n2. B: one two three\n3. C: one two three", 0),  # mathematics
+    ],
+)
+def test_apars_rules_fork_labelled_items_or_paragraphs(text: str, num_forks: int) -> None:
+    document = apar_document(text)
+    assert document.plain_text == text
+    assert len(document.blocks) == num_forks
+
+
+def test_points_are_blocks_with_their_topics() -> None:
+    document = points_document([("a", "A is."), ("b", "\nB is.")])
+    blocks = (Block("a", None, (Text("A is."),)), Block("b", None, (Text("\nB is."),)))
+    assert document.items == blocks
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        (
+            'See: <async topic="a">A.</async>, <async topic="b">B.</async> Done.',
+            [("a", "See: A."), ("b", ", B. Done.")],
+        ),
+        ('<async topic="a">A.</async><async topic="b">B.</async>', [("a", "A."), ("b", "B.")]),
+        # What waits for another, or is alone, is a single point: it has no skeleton.
+        ('<async topic="a">A.</async><sync/><async topic="b">B.</async>', [(FORK_TOPIC, "A.B.")]),
+        ('So <async topic="a">A.</async>', [(FORK_TOPIC, "So A.")]),
+        ("So it is.", [(FORK_TOPIC, "So it is.")]),
+    ],
+)
+def test_the_points_of_an_answer_are_its_blocks_and_the_text_in_front(
+    text: str, points: list[tuple[str, str]]
+) -> None:
+    document = parse(text, Form.ANNOTATOR)
+    assert points_of(document) == points_document(points)
+    assert points_of(document).plain_text == document.plain_text

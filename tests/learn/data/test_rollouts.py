@@ -22,7 +22,6 @@ from pasta_lm.learn.data.rollouts import (
     PromptWithReference,
     Rollout,
     Sampling,
-    read_rollouts,
     roll_out,
     seed_of,
 )
@@ -100,7 +99,7 @@ def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Pa
         *("critical_path", "num_content_tokens", "num_illegal", "num_threads", "trace"),
     }
     assert [len(one.samples) for one in found] == [3] * 5
-    assert found == read_rollouts(path, QUESTIONS, SAMPLING)
+    assert found == roll_out(path, QUESTIONS, SAMPLING, never, silent)
     for (prompt, params, strategy), question in zip(model.asked, QUESTIONS, strict=True):
         assert (prompt, strategy) == (question.prompt, "pasta")
         assert (params.n, params.temperature, params.max_tokens) == (3, 1.0, 40)
@@ -200,25 +199,12 @@ def test_a_journal_of_other_prompts_is_refused(tmp_path: Path) -> None:
             roll_out(path, others, SAMPLING, never, silent)
 
 
-@pytest.mark.parametrize("key", ["strategy", "round", "samples", "temperature", "max_tokens"])
-def test_a_shared_journal_must_have_the_sampling_settings_of_the_recipe(
-    tmp_path: Path, key: str
-) -> None:
-    path = tmp_path / "rollouts.jsonl"
-    found = roll_out(path, QUESTIONS, SAMPLING, fakes()[1], silent)
-    elsewhere = replace(SAMPLING, model="moved", baseline="moved too", seed=8)
-    assert read_rollouts(path, QUESTIONS, elsewhere) == found
-    other = replace(SAMPLING, **{key: "sequential" if key == "strategy" else 9})
-    with pytest.raises(InputError, match=f"sampled with another {key}"):
-        read_rollouts(path, QUESTIONS, other)
-
-
 def test_an_invalid_rollout_row_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     row = {"id": "q0", "prompt": "?", "sampled": asdict(SAMPLING), "samples": [{}]}
     path.write_text(json.dumps(row) + "\n", "utf-8")
     with pytest.raises(InputError, match="row q0 is no rollout"):
-        read_rollouts(path, [PromptWithReference("q0", "?")], SAMPLING)
+        roll_out(path, [PromptWithReference("q0", "?")], SAMPLING, never, silent)
 
 
 def test_rows_of_older_journals_are_read(tmp_path: Path) -> None:
@@ -228,7 +214,7 @@ def test_rows_of_older_journals_are_read(tmp_path: Path) -> None:
     for one in (row["baseline"], *row["samples"]):
         del one["kind"], one["wall_s"]
     path.write_text(json.dumps(row) + "\n", "utf-8")
-    (rollout,) = read_rollouts(path, QUESTIONS[:1], SAMPLING)
+    (rollout,) = roll_out(path, QUESTIONS[:1], SAMPLING, never, silent)
     assert rollout.samples == tuple(replace(one, kind=None) for one in found[0].samples)
 
 

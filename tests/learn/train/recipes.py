@@ -19,7 +19,7 @@ from pasta_lm.learn.train.config import (
     TrainConfig,
 )
 from pasta_lm.learn.train.learner import Learner, load_learner
-from pasta_lm.learn.train.sources import Pack, packs_of
+from pasta_lm.learn.train.packs import Pack, packs_of
 from pasta_lm.models.annotated import Record, write_records
 from pasta_lm.recipe import toml_of
 from tests.small_tokenizers import FAMILIES

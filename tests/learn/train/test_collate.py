@@ -17,8 +17,7 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.learn.train.collate import collate, labelled_weights, seen
-from pasta_lm.learn.train.losses import next_token_loss
+from pasta_lm.learn.train.losses import collate, labelled_weights, next_token_loss, seen
 from pasta_lm.models.annotated import Record
 from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.decoding import decode_document

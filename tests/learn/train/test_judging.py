@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,22 +25,21 @@ from pasta_lm.learn.chat.pool import CostLimitError
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.data.rollouts import PromptWithReference
 from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
-from pasta_lm.learn.train import judging, preference
-from pasta_lm.learn.train.judging import JudgeConfig
-from pasta_lm.learn.train.preference import sampling_of, train_preference
+from pasta_lm.learn.train import preference
+from pasta_lm.learn.train.preference import preflight, sampling_of, train_preference
 from pasta_lm.learn.train.preference_config import (
+    JudgeConfig,
     PairsConfig,
     PreferenceConfig,
     RecordsConfig,
     ScoreConfig,
 )
-from pasta_lm.learn.train.preference_preflight import preflight
-from pasta_lm.learn.train.rounds import Round
+from pasta_lm.learn.train.rounds import Round, judge_of
 from pasta_lm.models.annotated import Record, write_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.learn.data.rollouts import sample
 from tests.learn.judge.endpoint import answers_of
-from tests.learn.train.preferences import prompts, recipe, rows
+from tests.learn.train.preferences import prompts, recipe, rows, save_tiny
 
 ROOT = Path(__file__).parents[3]
 NUM_PROMPTS = 6
@@ -50,7 +51,7 @@ AT_ONCE = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.01)
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the judge's client try again at once."""
-    monkeypatch.setattr(judging.judge_of, "__kwdefaults__", {"policy": AT_ONCE})
+    monkeypatch.setattr(judge_of, "__kwdefaults__", {"policy": AT_ONCE})
 
 
 def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:
@@ -64,14 +65,18 @@ def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:
 
 def judged(folder: Path, base_url: str, **keys: Any) -> PreferenceConfig:
     """Return a recipe whose rollouts are there: a long, a short and a middling answer each."""
-    file = folder / "shared.jsonl"
     config = replace(
-        recipe("base", "baseline", folder / "out", files=(str(file),), rounds=1),
+        recipe("base", "baseline", folder / "out", rounds=1),
         judge=JudgeConfig(**{"model": "scripted", "base_url": base_url, **keys}),
     )
+    file = rollouts_of(config)
     if not file.exists():
         write_rows(file, [row(config, prompt) for prompt in PROMPTS])
     return config
+
+
+def rollouts_of(config: PreferenceConfig) -> Path:
+    return Path(config.train.out) / "round-1" / "rollouts.jsonl"
 
 
 def row(config: PreferenceConfig, prompt: PromptWithReference) -> dict[str, Any]:
@@ -91,7 +96,7 @@ def round_of(config: PreferenceConfig) -> Round:
 
 def pairs_of(config: PreferenceConfig) -> list[PreferencePair]:
     """Make the pairs of round one."""
-    return preference.pairs_of(config, round_of(config), [PROMPTS], None)
+    return preference.pairs_of(config, round_of(config), PROMPTS, None)
 
 
 def replies(config: PreferenceConfig) -> Path:
@@ -145,6 +150,8 @@ def test_recipes_can_share_a_journal_of_replies(tmp_path: Path) -> None:
         num_paid = server.num_requests
         train = replace(first.train, out=str(tmp_path / "other"))
         other = replace(first, train=train, score=ScoreConfig(quality_weight=8.0))
+        shutil.copytree(rollouts_of(first).parent, rollouts_of(other).parent)
+        (rollouts_of(other).parent / "pairs.jsonl").unlink()
         assert scores(pairs_of(other)) != []
         assert server.num_requests == num_paid
 
@@ -212,17 +219,21 @@ def test_a_run_cannot_be_resumed_with_another_judge(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_sends_no_request_and_shows_an_estimate_and_one_request(tmp_path: Path) -> None:
-    config = judged(tmp_path, "http://127.0.0.1:9/v1", **PRICES)
+    judge = JudgeConfig(model="scripted", base_url="http://127.0.0.1:9/v1", **PRICES)
     write_records(
         tmp_path / "records.jsonl",
-        [Record(one.id, one.prompt, parse(one.reference)) for one in PROMPTS],
+        [Record(prompt.id, prompt.prompt, parse(prompt.reference)) for prompt in PROMPTS],
     )
-    records = RecordsConfig(file=str(tmp_path / "records.jsonl"))
-    said = preflight(replace(config, data=PairsConfig(records=records)))
-    # Ten comparisons a prompt.
-    assert f"by the first 4 prompts: {10 * NUM_PROMPTS} requests, about" in said
-    assert "--- user" in said
-    assert PROMPTS[0].prompt in said
+    base, baseline = save_tiny(tmp_path / "base"), save_tiny(tmp_path / "baseline", seed=1)
+    config = replace(
+        recipe(base, baseline, tmp_path / "out", rounds=1),
+        data=PairsConfig(records=RecordsConfig(file=str(tmp_path / "records.jsonl"))),
+        judge=judge,
+    )
+    shown = preflight(config)
+    assert re.search(r"by the first 4 prompts: [1-9]\d* requests, about", shown)
+    assert "--- user" in shown
+    assert any(prompt.prompt in shown for prompt in PROMPTS)
     assert not (tmp_path / "out").exists()
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.learn.data.encode import EncodedExample
-from pasta_lm.learn.train.sources import fill_packs
+from pasta_lm.learn.train.packs import fill_packs
 
-MOST = 12
-lengths = st.lists(st.integers(1, MOST + 3), max_size=30)
+MAX_TOKENS = 12
+lengths = st.lists(st.integers(1, MAX_TOKENS + 3), max_size=30)
 seeds = st.integers(0, 5)
 
 
@@ -30,37 +30,33 @@ def examples(of_lengths: list[int]) -> list[EncodedExample]:
 def test_every_example_is_whole_in_one_pack_or_named_as_too_long(
     of_lengths: list[int], seed: int
 ) -> None:
-    given_ones = examples(of_lengths)
-    packing = fill_packs(given_ones, MOST, seed)
-    packed = [e for group in packing.packs for e in group]
-    by_id = {e.id: e for e in given_ones}
+    by_id = {e.id: e for e in examples(of_lengths)}
+    packs, too_long = fill_packs(by_id.values(), MAX_TOKENS, seed)
+    packed = [e for group in packs for e in group]
     assert all(e is by_id[e.id] for e in packed)
-    assert sorted([*(e.id for e in packed), *packing.too_long]) == sorted(by_id)
-    assert set(packing.too_long) == {e.id for e in given_ones if len(e) > MOST}
+    assert sorted([*(e.id for e in packed), *too_long]) == sorted(by_id)
+    assert {*too_long} == {e.id for e in by_id.values() if len(e) > MAX_TOKENS}
 
 
 @given(lengths, seeds)
 def test_packs_are_never_empty_too_long_or_closed_too_early(
     of_lengths: list[int], seed: int
 ) -> None:
-    packs = fill_packs(examples(of_lengths), MOST, seed).packs
+    packs, _ = fill_packs(examples(of_lengths), MAX_TOKENS, seed)
     sizes = [sum(map(len, group)) for group in packs]
-    assert all(0 < size <= MOST for size in sizes)
+    assert all(0 < size <= MAX_TOKENS for size in sizes)
     for size, following in zip(sizes, packs[1:], strict=False):
-        assert size + len(following[0]) > MOST
+        assert size + len(following[0]) > MAX_TOKENS
 
 
 @given(lengths, seeds)
 def test_the_same_seed_gives_the_same_packs(of_lengths: list[int], seed: int) -> None:
-    once, again = (fill_packs(iter(examples(of_lengths)), MOST, seed) for _ in range(2))
-    assert [[e.id for e in group] for group in once.packs] == [
-        [e.id for e in group] for group in again.packs
-    ]
-    assert once.too_long == again.too_long
+    once, again = (fill_packs(iter(examples(of_lengths)), MAX_TOKENS, seed) for _ in range(2))
+    assert once == again
 
 
 def order(seed: int) -> list[str]:
-    return [e.id for group in fill_packs(examples([1] * 40), MOST, seed).packs for e in group]
+    return [e.id for group in fill_packs(examples([1] * 40), MAX_TOKENS, seed)[0] for e in group]
 
 
 def test_the_seed_decides_the_order_of_examples() -> None:
@@ -74,14 +70,14 @@ def test_the_seed_decides_the_order_of_examples() -> None:
     ("of_lengths", "sizes"),
     [
         ([], []),
-        ([MOST + 1], []),
-        ([MOST], [MOST]),
-        ([MOST, MOST], [MOST, MOST]),
-        ([MOST // 2] * 2, [MOST]),
-        ([MOST // 2 + 1] * 2, [MOST // 2 + 1] * 2),
-        ([1] * (MOST + 1), [MOST, 1]),
+        ([MAX_TOKENS + 1], []),
+        ([MAX_TOKENS], [MAX_TOKENS]),
+        ([MAX_TOKENS, MAX_TOKENS], [MAX_TOKENS, MAX_TOKENS]),
+        ([MAX_TOKENS // 2] * 2, [MAX_TOKENS]),
+        ([MAX_TOKENS // 2 + 1] * 2, [MAX_TOKENS // 2 + 1] * 2),
+        ([1] * (MAX_TOKENS + 1), [MAX_TOKENS, 1]),
     ],
 )
 def test_a_pack_can_be_filled_completely(of_lengths: list[int], sizes: list[int]) -> None:
-    packs = fill_packs(examples(of_lengths), MOST).packs
+    packs, _ = fill_packs(examples(of_lengths), MAX_TOKENS)
     assert [sum(map(len, group)) for group in packs] == sizes

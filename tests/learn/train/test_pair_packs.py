@@ -16,10 +16,10 @@ from pasta_lm.journal import line_of, read_rows
 from pasta_lm.language.document import Document
 from pasta_lm.learn.data.encode import encode_example
 from pasta_lm.learn.data.preferences import PreferencePair
-from pasta_lm.learn.train.collate import collate
 from pasta_lm.learn.train.config import TrainConfig
 from pasta_lm.learn.train.learner import Learner
-from pasta_lm.learn.train.pair_packs import (
+from pasta_lm.learn.train.losses import collate
+from pasta_lm.learn.train.packs import (
     EncodedPair,
     LogProbs,
     PairPack,
@@ -72,7 +72,7 @@ def pair_of(name: str, chosen: Document, rejected: Document) -> PreferencePair:
 
 
 def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -> list[PairPack]:
-    return pack_pairs(pairs, learner(name), TRAIN, max_tokens)
+    return pack_pairs(pairs, learner(name).encoder(TRAIN), max_tokens, 0)
 
 
 def learner(name: str, strategy: str = pasta.NAME) -> Learner:
@@ -127,7 +127,7 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding(tmp_path: Path) ->
     assert sum(len(tree.blocks) for tree in trees) > 6
     pairs = [pair_of(str(i), *trees[2 * i : 2 * i + 2]) for i in range(3)]
     train = TrainConfig(out="", steps=1, positions="continue")
-    packs = pack_pairs(pairs, learner("qwen2", apar.NAME), train, 800)
+    packs = pack_pairs(pairs, learner("qwen2", apar.NAME).encoder(train), 800, 0)
     path = tmp_path / "reference.jsonl"
     found = reference_log_probs(path, packs, lambda: loaded_model.model, is_bfloat16=False)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from pasta_lm.language.document import parse
 from pasta_lm.learn.data import rollouts
 from pasta_lm.learn.data.preferences import read_pairs, write_pairs
 from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
-from pasta_lm.learn.train import pair_packs, preference
+from pasta_lm.learn.train import packs, preference
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.strategies.model import Pasta
@@ -129,8 +130,8 @@ def test_the_last_model_can_be_loaded_and_decoded(whole: PreferenceConfig) -> No
 def test_saving_in_another_dtype_does_not_change_the_trained_weights(
     models: Models, whole: PreferenceConfig, tmp_path: Path
 ) -> None:
-    files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
-    config = recipe(*models, tmp_path / "out", files=files, rounds=1, dtype="bfloat16")
+    config = recipe(*models, tmp_path / "out", rounds=1, dtype="bfloat16")
+    copy_rollouts(whole, config)
     train(config)
     for step, (margin,) in margins(out(config), 1).items():
         assert margins(out(whole), 1)[step] == [pytest.approx(margin, abs=1e-4)]
@@ -144,39 +145,24 @@ def never(*_: object, **__: object) -> Any:
     raise AssertionError("nothing was to be sampled")
 
 
-def test_rollouts_are_shared_by_recipes_of_other_quality_weights(
+def copy_rollouts(whole: PreferenceConfig, config: PreferenceConfig) -> None:
+    file = Path("round-1", "rollouts.jsonl")
+    (out(config) / file).parent.mkdir(parents=True)
+    shutil.copyfile(out(whole) / file, out(config) / file)
+
+
+def test_a_complete_journal_of_rollouts_is_scored_without_the_models(
     models: Models, whole: PreferenceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pasta, "from_pretrained", never)
-    files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
     pairs = {}
     for weight in (1.0, 8.0):
-        folder = tmp_path / f"{weight}"
-        config = recipe(*models, folder, files=files, rounds=1, quality_weight=weight, steps=1)
+        config = recipe(*models, tmp_path / f"{weight}", rounds=1, quality_weight=weight, steps=1)
+        copy_rollouts(whole, config)
         train(config)
-        pairs[weight] = (folder / "round-1" / "pairs.jsonl").read_bytes()
-        assert not (folder / "round-1" / "rollouts.jsonl").exists()
+        pairs[weight] = (out(config) / "round-1" / "pairs.jsonl").read_bytes()
     assert pairs[1.0] == (out(whole) / "round-1" / "pairs.jsonl").read_bytes()
     assert pairs[8.0] != pairs[1.0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "shown"),
-    [
-        ({"count": 3}, "which this recipe does not draw"),
-        ({"count": 25}, "has 24 of this recipe's 25 prompts"),
-        ({}, "sampled with another samples"),
-    ],
-)
-def test_rollouts_of_another_recipe_are_refused(
-    models: Models, whole: PreferenceConfig, tmp_path: Path, changes: dict[str, Any], shown: str
-) -> None:
-    files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
-    config = recipe(*models, tmp_path / "out", files=files)
-    if not changes:
-        config = replace(config, rollouts=replace(config.rollouts, samples=5))
-    with pytest.raises(InputError, match=shown):
-        train(config, **changes)
 
 
 def of_file(models: Models, folder: Path, *pairs: Any, **train: Any) -> PreferenceConfig:
@@ -363,7 +349,7 @@ STOPS = {
     "while it samples": (TorchEngine, "generate", 3),
     "while it samples round two": (TorchEngine, "generate", 9),
     "before it has scored": (preference, "pair_round", 1),
-    "while it asks the reference": (pair_packs, "_log_probs", 1),
+    "while it asks the reference": (packs, "_log_probs", 1),
     "while it learns": (preference, "pair_log_probs", 7),
     "while it learns round two": (preference, "pair_log_probs", 16),
     "while it keeps the first model": (preference, "save", 0),

@@ -24,12 +24,11 @@ from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, PastaErr
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.train import sft as training
-from pasta_lm.learn.train.collate import collate
 from pasta_lm.learn.train.config import DataConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import Learner, load_learner, save
-from pasta_lm.learn.train.losses import next_token_loss
+from pasta_lm.learn.train.losses import collate, next_token_loss
+from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import preflight, train_sft
-from pasta_lm.learn.train.sources import Pack
 from pasta_lm.models.annotated import Record, write_records
 from tests.learn.train.recipes import begin, log, losses, packs, records, sft, write_file
 from tests.small_tokenizers import FAMILIES
@@ -127,13 +126,11 @@ def test_a_step_averages_over_its_packs(model: ModelConfig, tmp_path: Path) -> N
 
 
 def test_the_learning_rate_follows_the_schedule(model: ModelConfig, tmp_path: Path) -> None:
-    shares = {"schedule": "warmup_stable_decay", "warmup": 0.2, "decay": 0.5}
-    config = sft(model, tmp_path, steps=10, learning_rate=1e-3, **shares)
+    config = sft(model, tmp_path, steps=10, learning_rate=1e-3, warmup=0.2)
     train_sft(config)
     rates = [row["learning_rate"] for row in log(config) if "learning_rate" in row]
-    assert rates[:2] == [0, pytest.approx(5e-4)]
-    assert rates[2:6] == [pytest.approx(1e-3)] * 4
-    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert rates[:3] == [0, pytest.approx(5e-4), pytest.approx(1e-3)]
+    assert rates[2:] == sorted(rates[2:], reverse=True)
     assert 0 < rates[-1] < 2e-4
 
 
@@ -172,7 +169,7 @@ Make = Callable[[Path], SftConfig]
 
 @pytest.mark.parametrize(
     ("name", "num_packs_until", "resumed_from"),
-    [("linear", 8, 5), ("stable", 8, 5), ("epochs", 2 * 8 + 1, 5), ("at once", 2, 0)],
+    [("linear", 8, 5), ("cosine", 8, 5), ("epochs", 2 * 8 + 1, 5), ("at once", 2, 0)],
 )
 def test_an_interrupted_run_resumes_with_the_same_result(
     model: ModelConfig,
@@ -186,10 +183,8 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     recipes: dict[str, Make] = {
         "linear": lambda out: sft(model, out, steps=12, save_steps=5, warmup=0.2),
         "at once": lambda out: sft(model, out, steps=12, save_steps=5, warmup=0.2),
-        "stable": lambda out: sft(
-            *(model, out),
-            **{"steps": 12, "save_steps": 5, "weight_decay": 0.1},
-            **{"schedule": "warmup_stable_decay", "warmup": 0.1, "decay": 0.5},
+        "cosine": lambda out: sft(
+            model, out, steps=12, save_steps=5, weight_decay=0.1, schedule="cosine"
         ),
         "epochs": lambda out: sft(model, out, file, epochs=3, save_steps=5, accumulate=2),
     }

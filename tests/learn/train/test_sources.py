@@ -11,7 +11,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text
 from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.train.config import DataConfig
-from pasta_lm.learn.train.sources import Pack, packs_of
+from pasta_lm.learn.train.packs import Pack, packs_of
 from pasta_lm.models.annotated import Record, write_records
 
 
@@ -66,6 +66,7 @@ def test_a_record_that_is_too_long_for_a_pack_is_no_error(file: DataConfig) -> N
 
 def test_answers_of_a_file_are_transformed_as_the_recipe_says(tmp_path: Path) -> None:
     text = "Two parts.\n\n1. Bread: it is baked from flour.\n2. Jam: it is boiled from fruit."
+    text += "\n3. Tea: it is brewed."
     marked = Document((Text(text[:12]), Block("parts", 3, (Text(text[12:]),))))
     write_records(tmp_path / "data.jsonl", [Record("1", "Say.", marked)])
     met: list[Document] = []
@@ -74,14 +75,15 @@ def test_answers_of_a_file_are_transformed_as_the_recipe_says(tmp_path: Path) ->
         met.append(record.document)
         return letters(record)
 
-    for changes in ({}, {"plain": True}, {"rule": "apar"}):
+    for changes in ({}, {"plain": True}, {"rule": "apar_published"}):
         data = DataConfig(file=str(tmp_path / "data.jsonl"), **changes)  # type: ignore[arg-type]
         packs_of(data, encode, 0)
-    assert [*map(len, (one.blocks for one in met))] == [1, 0, 2]
+    assert [*map(len, (one.blocks for one in met))] == [1, 0, 3]
     assert {one.plain_text for one in met} == {text}
     assert [block.plain_text for block in met[2].blocks] == [
         " it is baked from flour.",
         " it is boiled from fruit.",
+        " it is brewed.",
     ]
 
 

@@ -15,12 +15,11 @@ from pasta_lm.errors import UsageError
 from pasta_lm.learn.data.encode import NO_LABEL
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train import trainer
-from pasta_lm.learn.train.collate import collate, labelled_logits
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
-from pasta_lm.learn.train.learner import RowRate, load_learner, scale_updates
-from pasta_lm.learn.train.losses import next_token_loss
+from pasta_lm.learn.train.learner import load_learner
+from pasta_lm.learn.train.losses import collate, labelled_logits, next_token_loss
 from pasta_lm.learn.train.sft import train_sft
-from pasta_lm.learn.train.trainer import check_launch
+from pasta_lm.learn.train.trainer import RowRate, check_launch, scale_updates
 from tests.learn.train.recipes import begin, log, packs, sft
 
 RATE, TAG_RATE = 2e-3, 1e-2

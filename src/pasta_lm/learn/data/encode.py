@@ -1,31 +1,28 @@
 """Encode a prompt and its annotated answer as token ids, labels, positions and visibility rows.
 
 Training uses the definitions of decoding: ``interpreter.placement`` gives visibility and
-positions, the vocabulary gives the ids of the tags. Tokens are stored in the order of the written
-form. ``encode_points`` encodes answers by points, for finetuned Skeleton-of-Thought.
+positions. Tokens are stored in the order of the written form.
 
-Source: PASTA, section 4.2 (mask, positions, labels); ``docs/architecture.md``, rules of training;
-Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, which finetunes no model.
+Source: PASTA, section 4.2 (mask, positions, labels).
 """
 
 from __future__ import annotations
 
+import unicodedata
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress, count
 
-from pasta_lm.engines.request import Start
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.placement import Entries, Placer
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.thread import Thread
-from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import NUM_BLOCK_TAGS, Block
 from pasta_lm.language.events import Text
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.parser import Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
-from pasta_lm.learn.data.decisions import decisions_of
 from pasta_lm.models.annotated import Record
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary
@@ -37,35 +34,27 @@ NO_LABEL = -100
 
 @dataclass(frozen=True, slots=True)
 class EncodedExample:
-    """One encoded prompt with its answer in written form; N tokens, O owners.
-
-    Attributes:
-        id: The record's.
-        token_ids: [N], prompt first; the end-of-text is predicted, never fed.
-        labels: [N]; the token that each token predicts, or ``NO_LABEL``. Not to be shifted.
-        positions: [N].
-        owners: [N]; the owner of each token's KV entry.
-        row_of: [N]; the index in ``rows`` of each token's visibility.
-        rows: Each [O]; the first slot of each owner that cannot be seen. None: the answer has no
-            tags, and the mask is causal.
-        num_prompt: Number of tokens of the prompt.
-        main_owners: The owners of main's entries: with join ``recompute`` each sync adds one, whose
-            first entries are the written form, fed again.
-        fed_again: Slots of the entries that syncs feed again with join ``recompute``.
-        decisions: Slots of the tokens whose labels are main's decisions, see ``decisions_of``.
-    """
+    """One encoded prompt with its answer in written form; N tokens, O owners."""
 
     id: str
     token_ids: array[int]
+    """[N], prompt first; the end-of-text is predicted, never fed."""
     labels: array[int]
+    """[N]; the token that each token predicts, or ``NO_LABEL``. Not to be shifted."""
     positions: array[int]
     owners: array[int]
+    """[N]; the owner of each token's KV entry."""
     row_of: array[int]
+    """[N]; the index in ``rows`` of each token's visibility."""
     rows: tuple[tuple[int, ...], ...] | None
+    """Each [O]; the first slot of each owner that cannot be seen. None: the mask is causal."""
     num_prompt: int
     main_owners: tuple[int, ...] = ()
+    """Owners of main's entries; with join ``recompute`` each sync adds one."""
     fed_again: array[int] = field(default_factory=lambda: array("i"))
+    """Slots of the entries that syncs feed again with join ``recompute``."""
     decisions: array[int] = field(default_factory=lambda: array("i"))
+    """Slots of the tokens whose labels are main's decisions, see ``decisions_of``."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -81,13 +70,7 @@ def encode_example(
 ) -> EncodedExample:
     """Encode one record; an answer without tags becomes ordinary next-token training.
 
-    Args:
-        record: A prompt and its answer; missing lengths are counted.
-        vocabulary: The model's; with tag pieces if the answer has tags.
-        eos_id: The end-of-text.
-        strategy: The positions of main after a promise and at a sync.
-        form: How main announces a block: MAIN, by a promise; FORKED, by APAR's single piece.
-        join: What main sees from a sync on; what follows it is learned so.
+    With form FORKED main announces a block by APAR's single piece instead of a promise.
 
     Raises:
         UsageError: ``rotate``, whose keys have several positions each; FORKED with a strategy
@@ -106,11 +89,10 @@ def encode_example(
     encoded = vocabulary.encode_document(record.document, form)
     if not encoded.blocks and not record.document.num_syncs:
         plain = _plain_example(record.id, prompt, encoded.main, eos_id)
-        flags = decisions_of(encoded.main, vocabulary)
-        slots = (slot for slot, is_one in enumerate(flags, start=len(prompt) - 1) if is_one)
+        slots = compress(count(len(prompt) - 1), decisions_of(encoded.main, vocabulary))
         return replace(plain, decisions=array("i", slots))
-    writer = _BlocksWriter(prompt, vocabulary, eos_id, strategy, form, join)
-    return writer.write(record.id, encoded)
+    writer = _Writer(prompt, vocabulary, eos_id, strategy, join)
+    return writer.write_blocks(record.id, encoded, form)
 
 
 def encode_points(
@@ -124,12 +106,6 @@ def encode_points(
     Main writes the skeleton after the prompt; every point sees both and its own request, and
     writes its part of the answer. For an answer of a single point the skeleton is empty: main ends
     at once, and the answer starts again after the prompt.
-
-    Args:
-        record: A prompt and its answer: blocks with no text between them, or no block.
-        vocabulary: The model's; it needs no tag pieces.
-        eos_id: The end-of-text, which ends the skeleton, each point and the answer.
-        strategy: Any; without promises all strategies give the same positions.
 
     Raises:
         InputError: the prompt has no tokens, or the answer has text outside its points.
@@ -145,11 +121,11 @@ def encode_points(
         raise InputError(f"record {record.id}: {exc}") from exc
     user = [{"role": "user", "content": record.prompt}]
     stages = Stages.of(user, vocabulary, FINETUNED)
-    return _PointsWriter(stages, vocabulary, eos_id, strategy).write(record.id, blocks)
+    writer = _Writer(stages.prompt, vocabulary, eos_id, strategy)
+    return writer.write_points(record.id, blocks, stages)
 
 
 def _checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
-    """Return a record's prompt as ids, after checking that the record can be trained on."""
     vocabulary.check_round_trip(record.document.plain_text)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
     if not prompt:
@@ -179,72 +155,30 @@ class _Writer:
         vocabulary: Vocabulary,
         eos_id: int,
         strategy: PositionStrategy,
-        main_form: Form,
         join: Join = Join.SHARED,
     ) -> None:
         self._vocabulary = vocabulary
         self._eos_id = eos_id
         self._num_prompt = len(prompt)
         self._entries = Entries.of_prompt(prompt)
-        self._main = self._thread(None, main_form)
+        self._main = self._thread(None)
         self._main_owners = [self._main.owner]
         self._fed_again = array("i")
         self._placer = Placer(self._entries, strategy, self._main, join)
         self._labels = array("i", [NO_LABEL] * len(prompt))
         self._decisions = array("i")
+        self._last_of_main = len(prompt) - 1
 
-    def _thread(self, parent: Thread | None, form: Form = Form.BLOCK) -> Thread:
-        owner = self._entries.new_owner()
+    def _thread(self, parent: Thread | None) -> Thread:
+        owner, form = self._entries.new_owner(), Form.MAIN if parent is None else Form.BLOCK
         thread = Thread(id=owner - 1, owner=owner, parser=Parser(form), parent=parent)
         if parent is not None:
             parent.children.append(thread)  # in reading order: a sync may read them again
         return thread
 
-    def _example(self, name: str) -> EncodedExample:
-        items, num_owners = self._entries.items, self._entries.num_owners
-        numbers: dict[int, int] = {}
-        rows: list[Row] = []
-        for entry in items:
-            if id(entry.row) not in numbers:
-                numbers[id(entry.row)] = len(rows)
-                rows.append(entry.row)
-        # No slot is beyond the last; the bound keeps unlimited cutoffs within 32 bits.
-        bound = len(items)
-        return EncodedExample(
-            id=name,
-            token_ids=array("i", [entry.token for entry in items]),
-            labels=self._labels,
-            positions=array("i", [entry.position for entry in items]),
-            owners=array("i", [entry.owner for entry in items]),
-            row_of=array("i", [numbers[id(entry.row)] for entry in items]),
-            rows=tuple(
-                tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
-            ),
-            num_prompt=self._num_prompt,
-            main_owners=tuple(self._main_owners),
-            fed_again=self._fed_again,
-            decisions=self._decisions,
-        )
-
-
-class _BlocksWriter(_Writer):
-    """Feeds main, and each block whole after the promise or fork that announces it."""
-
-    def __init__(
-        self,
-        prompt: Sequence[int],
-        vocabulary: Vocabulary,
-        eos_id: int,
-        strategy: PositionStrategy,
-        form: Form,
-        join: Join,
-    ) -> None:
-        super().__init__(prompt, vocabulary, eos_id, strategy, Form.MAIN, join)
-        opens = LexemeKind.PROMISE_OPEN
-        self._forks_with = opens if form is Form.FORKED else LexemeKind.PROMISE_CLOSE
-        self._last_of_main = len(prompt) - 1
-
-    def write(self, name: str, encoded: EncodedDocument) -> EncodedExample:
+    def write_blocks(self, name: str, encoded: EncodedDocument, form: Form) -> EncodedExample:
+        """Feed main, and each block whole after the promise or fork that announces it."""
+        forks_with = LexemeKind.PROMISE_OPEN if form is Form.FORKED else LexemeKind.PROMISE_CLOSE
         blocks = iter(encoded.blocks)
         unjoined: list[Thread] = []
         flags = decisions_of(encoded.main, self._vocabulary)
@@ -254,7 +188,7 @@ class _BlocksWriter(_Writer):
             if lexeme is not None and lexeme.kind is LexemeKind.SYNC:
                 self._sync(token, unjoined)
                 unjoined = []
-            elif lexeme is not None and lexeme.kind is self._forks_with:
+            elif lexeme is not None and lexeme.kind is forks_with:
                 unjoined.append(self._fork(token, lexeme.units, next(blocks)))
             else:
                 self._feed_main(token)
@@ -290,33 +224,21 @@ class _BlocksWriter(_Writer):
             self._labels.append(label)
         return child
 
-
-class _PointsWriter(_Writer):
-    """Feeds the skeleton, then the points."""
-
-    def __init__(
-        self, stages: Stages, vocabulary: Vocabulary, eos_id: int, strategy: PositionStrategy
-    ) -> None:
-        super().__init__(stages.prompt, vocabulary, eos_id, strategy, Form.BLOCK)
-        self._stages = stages
-
-    def write(self, name: str, blocks: Sequence[Block]) -> EncodedExample:
+    def write_points(self, name: str, blocks: Sequence[Block], stages: Stages) -> EncodedExample:
+        """Feed the skeleton, then the points."""
         skeleton = skeleton_of(blocks)
-        starts = self._stages.starts(skeleton)
+        starts = stages.starts(skeleton)
         if len(starts) != len(blocks):
             raise InputError(f"record {name}: a point without a topic is in no skeleton")
         self._decode(self._main, skeleton)
         for block, start in zip(blocks, starts, strict=True):
-            self._begin(start, block.plain_text)
+            thread = self._thread(self._main)
+            self._placer.start(thread, start.num_seen)
+            for token in start.prefix:
+                self._placer.feed(thread, token)
+                self._labels.append(NO_LABEL)
+            self._decode(thread, block.plain_text)
         return self._example(name)
-
-    def _begin(self, start: Start, text: str) -> None:
-        thread = self._thread(self._main)
-        self._placer.start(thread, start.num_seen)
-        for token in start.prefix:
-            self._placer.feed(thread, token)
-            self._labels.append(NO_LABEL)
-        self._decode(thread, text)
 
     def _decode(self, thread: Thread, text: str) -> None:
         """Feed decoded tokens; each predicts the next one, and the last one the end-of-text."""
@@ -325,3 +247,56 @@ class _PointsWriter(_Writer):
             self._placer.feed(thread, token)
             self._labels.append(NO_LABEL)
         self._labels[-1] = self._eos_id
+
+    def _example(self, name: str) -> EncodedExample:
+        items, owners = self._entries.items, range(self._entries.num_owners)
+        rows = {id(entry.row): entry.row for entry in items}
+        numbers = {row: number for number, row in enumerate(rows)}
+        bound = len(items)  # no slot is beyond the last; unlimited cutoffs exceed 32 bits
+        return EncodedExample(
+            id=name,
+            token_ids=array("i", [entry.token for entry in items]),
+            labels=self._labels,
+            positions=array("i", [entry.position for entry in items]),
+            owners=array("i", [entry.owner for entry in items]),
+            row_of=array("i", [numbers[id(entry.row)] for entry in items]),
+            rows=tuple(
+                tuple(min(row.cutoff(owner), bound) for owner in owners) for row in rows.values()
+            ),
+            num_prompt=self._num_prompt,
+            main_owners=tuple(self._main_owners),
+            fed_again=self._fed_again,
+            decisions=self._decisions,
+        )
+
+
+def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
+    """Return flags of the labels of main that decide the structure of an answer.
+
+    A decision is a tag, a topic or the end-of-text; text that main writes while a block is pending;
+    and a token at a boundary, where one of these could have stood: the first of a line, and white
+    space after punctuation other than a comma. Other text of main, and all text of blocks, is none.
+
+    Our own definition: a small model's losses against its sequential baseline were decisions of
+    main, which ended early or promised an item twice (``docs/training.md``).
+
+    Returns a flag for each token of main, decoded without the end-of-text, and one for that.
+    """
+    flags: list[bool] = []
+    is_pending, before = False, "\n"
+    for token in main:
+        lexeme, text = vocabulary.id_to_lexeme(token), vocabulary.token_text(token)
+        flags.append(is_pending or lexeme is not None or _is_boundary(before, text))
+        if lexeme is not None:
+            is_pending = lexeme.kind is not LexemeKind.SYNC
+        before = text or "\n"  # a tag has no text; what follows a sync begins a part
+    return [*flags, True]
+
+
+def _is_boundary(before: str, text: str) -> bool:
+    """Return whether a promise could have stood between two tokens of text."""
+    if before.rstrip(" ").endswith("\n"):
+        return True
+    mark = before[-1]
+    is_mark = mark != "," and unicodedata.category(mark).startswith("P")
+    return is_mark and text[:1].isspace()

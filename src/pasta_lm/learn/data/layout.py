@@ -1,28 +1,42 @@
-"""Split a plain answer by its layout: list items, sections, bold leads, table rows, lines."""
+"""Split a plain answer by its layout: list items, sections, bold leads, table rows, lines.
+
+Also the baselines' rules, which rewrite an annotated answer: APAR's fork the details of what the
+layout sets apart, Skeleton-of-Thought's make points of the blocks.
+
+Source: Liu et al. 2024 (APAR), arXiv 2401.06761, section 3.1 and its published data scripts;
+Ning et al. 2024 (Skeleton-of-Thought), arXiv 2307.15337, section 4.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.events import Text
+from pasta_lm.language.parser import FORK_TOPIC
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
 
 MIN_BLOCK_WORDS = 5
 """The paper's annotator has the same bound (PASTA, appendix on annotation)."""
 MIN_BLOCKS = 2
 """A single block runs beside nothing."""
+MIN_FORKS, MIN_DETAIL_CHARACTERS = 3, 10
+"""Shorter details are not forked, and answers with fewer forks stay whole (APAR's scripts)."""
+CODE_MARKS = ("```", "$$", "<", ">", "=", "---", "http")
+"""Answers with one of these are code or mathematics and stay whole (APAR's scripts)."""
 
 _ORDINALS = "First|Second|Third|Fourth|Fifth|Sixth|Seventh|Eighth|Ninth|Tenth|Firstly|Secondly"
 _ITEM = re.compile(rf"(?:[-*+]|\d{{1,3}}[.)])[ \t]+|(?:{_ORDINALS}|Thirdly),[ \t]+")
 _HEADING = re.compile(r"(#{1,6})[ \t]+")
 _BOLD = re.compile(r"(\*\*|__)(?=\S)(.+?)\1")
-_BOLD_LABEL = re.compile(r"(\*\*|__)(?=\S)(.+?)\1:?")
 _ROW = re.compile(r"\|.*\|[ \t]*\Z")
 _RULE = re.compile(r"\|?[ \t:|-]*-[ \t:|-]*\|?[ \t]*\Z")
 _LABEL = re.compile(r"(?P<label>[^\s:.,;!?|](?:[^:.;!?|\n]{0,48}[^\s:.;!?|])?):(?=\s)")
 _NAME = re.compile(r"(?:[A-Z][\w'-]*[ \t]+)+(?=[a-z])")
+_NUMBERED, _SENTENCE_END = re.compile(r"\d+\.\s"), re.compile(r"[.!?](?=\s)")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
 _BAR = re.compile(r"\|[ \t]*")
 _NOT_IN_TOPIC = re.compile(r"[\"<>&*_#|`]+")
@@ -47,16 +61,12 @@ _MARKS = {Layout.ITEM: _ITEM, Layout.SECTION: _HEADING, Layout.ROW: _BAR}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines that belong together.
-
-    Attributes:
-        before: The white space in front of it.
-        text: Its lines, without white space at the ends.
-        layout: How it is set apart.
-    """
+    """Lines that belong together."""
 
     before: str
+    """The white space in front of it."""
     text: str
+    """Its lines, without white space at the ends."""
     layout: Layout
 
     @property
@@ -79,22 +89,6 @@ class Part:
             return label["label"] if label else body
         name = _NAME.match(body)
         return name[0] if name else body
-
-    @property
-    def label_end(self) -> int | None:
-        """Return where its label ends: the heading, the first cell, the bold words or a colon.
-
-        None: it has no label.
-        """
-        first = self.text.split("\n", 1)[0]
-        if self.layout is Layout.SECTION:
-            return len(first)
-        if self.layout is Layout.ROW:
-            return first.index("|", 1) + 1
-        label = (_BOLD_LABEL if self.layout is Layout.BOLD else _LABEL).match(
-            first, self.body_start
-        )
-        return None if label is None else label.end()
 
     @property
     def topic(self) -> str:
@@ -144,7 +138,7 @@ class _Line:
 
 
 def _lines(text: str) -> list[_Line]:
-    """Return the lines that are not blank, without white space at their ends."""
+    """Return the lines that are not blank, without space at their ends; fenced code is one."""
     lines: list[_Line] = []
     place, fence = 0, ""
     for line in text.split("\n"):
@@ -166,29 +160,89 @@ def _lines(text: str) -> list[_Line]:
 
 def _first(lines: Sequence[_Line]) -> tuple[Layout, int]:
     """Return the layout of the first part and its number of lines."""
-    line = lines[0]
-    heading = _HEADING.match(line.text)
-    if heading is not None:
-        return Layout.SECTION, _section_size(lines, len(heading[1]))
+    line, others = lines[0], lines[1:]
+    if heading := _HEADING.match(line.text):
+        level = len(heading[1])
+        marks = [_HEADING.match(other.text) for other in others]
+        ends = (n for n, mark in enumerate(marks, 1) if mark and len(mark[1]) <= level)
+        return Layout.SECTION, next(ends, len(lines))
     if _ITEM.match(line.text):
-        return Layout.ITEM, _item_size(lines)
+        ends = (n for n, other in enumerate(others, 1) if other.indent <= line.indent)
+        return Layout.ITEM, next(ends, len(lines))
     if _ROW.match(line.text):
-        has_head = len(lines) > 1 and _RULE.match(lines[1].text) is not None
+        has_head = bool(others) and _RULE.match(others[0].text) is not None
         return (Layout.LINE, 2) if has_head else (Layout.ROW, 1)
     return (Layout.BOLD if _BOLD.match(line.text) else Layout.LINE), 1
 
 
-def _section_size(lines: Sequence[_Line], level: int) -> int:
-    for index, line in enumerate(lines[1:], start=1):
-        heading = _HEADING.match(line.text)
-        if heading is not None and len(heading[1]) <= level:
-            return index
-    return len(lines)
+def apar_document(text: str) -> Document:
+    """Return a plain answer as APAR learns it: details of its labelled items forked.
+
+    Without such items the details are what follows the first sentence of each paragraph.
+    """
+    whole = Document((Text(text),))
+    if any(mark in text for mark in CODE_MARKS):
+        return whole
+    split = parts(text)
+    items = [item for part in split for item in (Text(part.before), *_labelled(part))]
+    forked = Document((*items, Text(rest(text, split))))
+    if len(forked.blocks) >= MIN_FORKS:
+        return forked
+    pieces = re.split(r"(\n\n+)", text)
+    if len(pieces) <= 2 * (MIN_FORKS - 1):
+        return whole
+    by_paragraph = Document(tuple(item for piece in pieces for item in _first_sentence(piece)))
+    return by_paragraph if len(by_paragraph.blocks) >= MIN_FORKS else whole
 
 
-def _item_size(lines: Sequence[_Line]) -> int:
-    """Count an item's lines: those below it that are indented more than its own mark."""
-    for index, line in enumerate(lines[1:], start=1):
-        if line.indent <= lines[0].indent:
-            return index
-    return len(lines)
+def _labelled(part: Part) -> list[Item]:
+    """Return a numbered item as its label and a fork; any other part as it is."""
+    label = _LABEL.match(part.text.split("\n", 1)[0], part.body_start)
+    if label is None or part.is_conclusion or not _NUMBERED.match(part.text):
+        return [Text(part.text)]
+    return _lead_and_detail(part.text, label.end())
+
+
+def _first_sentence(paragraph: str) -> list[Item]:
+    sentence = _SENTENCE_END.search(paragraph)
+    if sentence is None or _CONCLUSION.match(paragraph):
+        return [Text(paragraph)]
+    return _lead_and_detail(paragraph, sentence.end())
+
+
+def _lead_and_detail(text: str, end: int) -> list[Item]:
+    if len(text[end:].strip()) < MIN_DETAIL_CHARACTERS:
+        return [Text(text)]
+    return [Text(text[:end]), Block(FORK_TOPIC, None, (Text(text[end:]),))]
+
+
+def points_of(document: Document) -> Document:
+    """Return an annotated answer by points: its blocks, each with the text in front of it.
+
+    An answer with a sync or with fewer than two blocks is a single point, which has no skeleton: so
+    the model learns to route by itself.
+    """
+    if len(document.blocks) < 2 or document.num_syncs:
+        return points_document([(FORK_TOPIC, document.plain_text)])
+    points: list[tuple[str, str]] = []
+    before = ""
+    for item in document.items:
+        if isinstance(item, Block):
+            points.append((item.topic, before + item.plain_text))
+            before = ""
+        elif isinstance(item, Text):
+            before += item.text
+    topic, text = points.pop()
+    return points_document([*points, (topic, text + before)])
+
+
+def points_document(points: Iterable[tuple[str, str]]) -> Document:
+    """Return the answer that consists of these points, as (topic, text), each a block."""
+    return Document(tuple(Block(topic, None, (Text(text),)) for topic, text in points))
+
+
+RULES: dict[str, Callable[[Document], Document]] = {
+    "apar_published": lambda document: apar_document(document.plain_text),
+    "sot": points_of,
+}
+"""How baselines learn annotated answers, by name: APAR from plain text, SoT from the blocks."""

@@ -23,7 +23,6 @@ from pasta_lm.recipe import check_positive
 
 TIE = 1e-9
 """Scores that differ by less are equal."""
-
 _TEXTS = ("prompt", "chosen", "rejected")
 _SCORES = ("score_chosen", "score_rejected")
 
@@ -59,11 +58,7 @@ def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
 
 
 def read_pairs(path: Path) -> list[PreferencePair]:
-    """Read pairs; answers are in written form, or in annotator form without lengths.
-
-    Raises:
-        InputError: the file cannot be read, or a row is not a pair; it is named.
-    """
+    """Read pairs; answers are in written form, or in annotator form without lengths."""
     return [_read_pair(path, row) for row in read_rows(path)]
 
 
@@ -95,7 +90,7 @@ class ScoreConfig:
     quality_weight: float
     """The paper's lambda; ``inf`` is quality alone."""
     smoothing: float = 1.0
-    """Added to the wins and to the losses, see ``smoothed_ratio``."""
+    """Added to the wins and to the losses of a sample."""
 
     def __post_init__(self) -> None:
         if not self.quality_weight >= 0:  # a NaN neither
@@ -120,8 +115,7 @@ class Scored(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """The pairs of some rollouts, and the samples that gave none."""
 
     pairs: list[PreferencePair]
@@ -134,11 +128,10 @@ class Selection:
         """Return counts, and means over the prompts."""
         groups = [group for group in self.scored.values() if group]
         num_lacking = sum(len(group) < 2 for group in self.scored.values())
-        means = {
-            key: _mean([fmean(getattr(sample, key) for sample in group) for group in groups])
+        columns = {
+            key: [fmean(getattr(sample, key) for sample in group) for group in groups]
             for key in ("efficiency", "quality", "score")
-        }
-        of_pairs = {key: _mean([getattr(pair, key) for pair in self.pairs]) for key in _SCORES}
+        } | {key: [getattr(pair, key) for pair in self.pairs] for key in _SCORES}
         return {
             "num_prompts": len(self.scored),
             "num_pairs": len(self.pairs),
@@ -146,8 +139,7 @@ class Selection:
             "num_lacking": num_lacking,
             "num_unusable": self.num_unusable,
             "num_unjudged": self.num_unjudged,
-            **means,
-            **of_pairs,
+            **{key: fmean(values) if values else 0.0 for key, values in columns.items()},
         }
 
 
@@ -165,19 +157,13 @@ def select_pairs(
     """Score all samples, and pair the best of each prompt with the worst.
 
     Of samples with equal scores the first is taken. A sample that lacks a verdict is left out,
-    because its quality is unknown. The judge is called once.
-
-    Args:
-        rollouts: Samples and the baseline's answers.
-        originals: By id, the answer that came with the prompt; a prompt may have none.
-        judge: Compares the samples with the other answers.
-        config: How samples are scored.
+    because its quality is unknown. The judge is called once. ``originals`` are the answers that
+    came with the prompts, by id; a prompt may have none.
     """
     verdicts = iter(judge.compare(comparisons_of(rollouts, originals)))
     scored: dict[str, list[Scored]] = {rollout.id: [] for rollout in rollouts}
-    num_unjudged = num_unusable = 0
+    num_unjudged = 0
     for rollout in rollouts:
-        num_unusable += sum(not is_usable(sample) for sample in rollout.samples)
         for sample, comparisons in _compared(rollout, originals.get(rollout.id)):
             drawn = list(islice(verdicts, len(comparisons)))
             known = [verdict for verdict in drawn if verdict is not None]
@@ -188,6 +174,7 @@ def select_pairs(
             quality = smoothed_ratio(known, config.smoothing)
             score = config.score(speedup, quality)
             scored[rollout.id].append(Scored(sample, speedup, quality, score))
+    num_unusable = sum(not is_usable(sample) for rollout in rollouts for sample in rollout.samples)
     pairs = [pair for rollout in rollouts for pair in _pair_of(rollout, scored[rollout.id])]
     return Selection(pairs, scored, num_unusable, num_unjudged)
 
@@ -211,13 +198,11 @@ def _compared(
 def _pair_of(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:
     """Yield the best and the worst sample, if one is better."""
     distinct: dict[str, Scored] = {}
-    for sample in group:
-        distinct.setdefault(sample.sample.program, sample)
+    for scored in group:
+        distinct.setdefault(scored.sample.program, scored)
     if not distinct:
         return
-    best, worst = (
-        choose(distinct.values(), key=lambda scored: scored.score) for choose in (max, min)
-    )
+    best, worst = (choose(distinct.values(), key=lambda own: own.score) for choose in (max, min))
     if best.score - worst.score < TIE:
         return
     sides = (("chosen", best), ("rejected", worst))
@@ -232,7 +217,3 @@ def _pair_of(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePa
         score_rejected=worst.score,
         parts=parts,
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,14 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError
-from pasta_lm.journal import Journal, Row, read_rows
+from pasta_lm.journal import Journal, Row
 from pasta_lm.strategies import sequential
 
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
-
-SHARED = ("strategy", "round", "samples", "temperature", "max_tokens")
-"""Settings that must be equal in recipes that share rollouts."""
 
 BATCH_SIZE = 32
 """Prompts that the engine decodes together, and that are written to the journal together."""
@@ -58,20 +55,15 @@ class Sampling:
 
     def params(self, prompt_id: str) -> SamplingParams:
         """Return the sampling parameters of one prompt."""
+        seed = seed_of(self.seed, self.round, prompt_id)
         return SamplingParams(
-            n=self.samples,
-            temperature=self.temperature,
-            max_tokens=self.max_tokens,
-            seed=seed_of(self.seed, self.round, prompt_id),
+            n=self.samples, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One prompt with the baseline's answer and the samples.
-
-    The records keep no time: all answers were decoded among others.
-    """
+    """One prompt with the baseline's answer and the samples."""
 
     id: str
     prompt: str
@@ -105,20 +97,14 @@ def roll_out(
 ) -> list[Rollout]:
     """Return the rollouts of some prompts; those that the journal lacks are sampled first.
 
-    Args:
-        path: The journal.
-        prompts: Ids must differ.
-        sampling: How answers are sampled.
-        load: Loads the models; not called if the journal is complete.
-        progress: Called before the first batch and after each; not if the journal is complete.
+    ``load`` is not called if the journal is complete, else ``progress`` before the first batch
+    and after each.
 
     Raises:
         InputError: the journal is of other prompts, or was sampled with other settings.
     """
     journal = Journal(path)
-    _check_prompts(path, list(journal.rows.values()), prompts)
-    for row in journal.rows.values():
-        _check_sampled(path, row, asdict(sampling))
+    _check_rows(path, journal.rows.values(), prompts, sampling)
     if any(prompt.id not in journal.rows for prompt in prompts):
         models, start, num_before = load(), time.monotonic(), len(journal.rows)
         progress(num_before, len(prompts), None)
@@ -133,27 +119,6 @@ def roll_out(
                 pace = (time.monotonic() - start) / (num_done - num_before)
                 progress(num_done, len(prompts), pace * (len(prompts) - num_done))
     return [_rollout(path, journal.rows[prompt.id]) for prompt in prompts]
-
-
-def read_rollouts(
-    path: Path, prompts: Sequence[PromptWithReference], sampling: Sampling
-) -> list[Rollout]:
-    """Read the journal of another run, of the same prompts and with the same ``SHARED`` settings.
-
-    Raises:
-        InputError: it cannot be read, a row is no rollout or of another prompt, or was sampled with
-            other settings, or prompts are missing.
-    """
-    rows = read_rows(path)
-    _check_prompts(path, rows, prompts)
-    for row in rows:
-        _check_sampled(path, row, {key: getattr(sampling, key) for key in SHARED})
-    if len(rows) < len(prompts):
-        raise InputError(
-            f"{path} has {len(rows)} of this recipe's {len(prompts)} prompts",
-            hint="let the run that samples it come to the end of that round",
-        )
-    return [_rollout(path, row) for row in rows]
 
 
 def _answer(
@@ -182,26 +147,25 @@ def _answer(
     ]
 
 
-def _check_prompts(path: Path, rows: Sequence[Row], prompts: Sequence[PromptWithReference]) -> None:
-    texts = {prompt.id: prompt.prompt for prompt in prompts}
+def _check_rows(
+    path: Path, rows: Iterable[Row], prompts: Sequence[PromptWithReference], sampling: Sampling
+) -> None:
+    """Refuse rows of other prompts, or that were sampled with other settings."""
+    texts, wanted = {prompt.id: prompt.prompt for prompt in prompts}, asdict(sampling)
     for row in rows:
         if texts.get(row["id"]) != row.get("prompt"):
             raise InputError(
                 f"{path} has prompt {row['id']}, which this recipe does not draw",
                 hint="the recipe or its prompts have changed: name another folder under train.out",
             )
-
-
-def _check_sampled(path: Path, row: Row, wanted: Mapping[str, Any]) -> None:
-    """Refuse a row that was sampled with other settings."""
-    sampled = row.get("sampled")
-    known: Mapping[str, Any] = sampled if isinstance(sampled, Mapping) else {}
-    other = [key for key in wanted if key not in known or known[key] != wanted[key]]
-    if other:
-        raise InputError(
-            f"{path} was sampled with another {', '.join(other)}",
-            hint="the recipe has changed: name another folder under train.out",
-        )
+        sampled = row.get("sampled")
+        known: Mapping[str, Any] = sampled if isinstance(sampled, Mapping) else {}
+        other = [key for key in wanted if key not in known or known[key] != wanted[key]]
+        if other:
+            raise InputError(
+                f"{path} was sampled with another {', '.join(other)}",
+                hint="the recipe has changed: name another folder under train.out",
+            )
 
 
 def _rollout(path: Path, row: Row) -> Rollout:

@@ -48,8 +48,7 @@ from pasta_lm.learn.teach.recipes import (
     write_held_out,
 )
 from pasta_lm.learn.train.config import SftConfig
-from pasta_lm.learn.train.learner import MODEL_FOLDER, written_whole
-from pasta_lm.learn.train.output import full_disk_named
+from pasta_lm.learn.train.learner import MODEL_FOLDER, full_disk_named, written_whole
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.rounds import Show
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft

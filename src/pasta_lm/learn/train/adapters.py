@@ -34,8 +34,7 @@ from pasta_lm.models.pieces import token_matrices
 if TYPE_CHECKING:
     from peft import PeftModel
 
-EVERY_LAYER = "all-linear"
-"""peft's name for all linear layers but the output matrix."""
+EVERY_LAYER = "all-linear"  # peft's name for all linear layers but the output matrix
 
 
 def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
@@ -80,7 +79,6 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
 
 @torch.no_grad()
 def _begin_with(start: Adapter, model: PeftModel, lora: LoraConfig) -> None:
-    """Copy the matrices of an adapter into a model whose adapters are new."""
     pairs = _low_rank(model)
     if pairs.keys() != start.low_rank.keys():
         other = min(pairs.keys() ^ start.low_rank.keys())
@@ -130,10 +128,7 @@ def base_of(learner: Learner, lora: LoraConfig) -> BaseReference:
 def save_trained(
     learner: Learner, model: PeftModel, base: BaseReference, lora: LoraConfig, train: TrainConfig
 ) -> Path:
-    """Write trained adapters as an adapter folder, complete or not at all; return the folder.
-
-    They are merged into the learner's weights, which gives the rows of the tag pieces.
-    """
+    """Write trained adapters as an adapter folder, complete or not at all; return the folder."""
     check_finite(learner.model)
     scale = lora.alpha / lora.rank
     pairs = {name: (a.clone(), scale * b) for name, (a, b) in _low_rank(model).items()}
@@ -144,6 +139,7 @@ def save_trained(
         trained_strategy=learner.trained_strategy,
         join=Join(train.join),
     )
+    # The merged weights give the rows of the tag pieces.
     adapter = with_tag_rows(pairs, merged(learner, model).model, config.piece_ids)
     with written_whole(Path(train.out) / MODEL_FOLDER) as folder:
         save_adapter(folder, adapter, base=base, config=config, dtype=getattr(torch, train.dtype))

@@ -9,12 +9,10 @@ from typing import Literal
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
-from pasta_lm.learn.data.baselines import RULES
+from pasta_lm.learn.data.layout import RULES
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
-
-WSD = "warmup_stable_decay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +32,7 @@ class ModelConfig:
     base: str | None = None
     """Model folder or hub id."""
     random: RandomConfig | None = None
+    """Random weights instead."""
 
     def __post_init__(self) -> None:
         check_one_of("model", base=self.base, random=self.random)
@@ -50,7 +49,7 @@ class DataConfig:
     plain: bool = False
     """Strip the tags, as Baseline-SFT needs it."""
     rule: str | None = None
-    """Learn the answers as a baseline does: ``apar``, ``apar_published`` or ``sot``."""
+    """Learn the answers as a baseline does: ``apar_published`` or ``sot``."""
     max_tokens: int = 4096
     """Maximum number of tokens in a forward pass; examples are never cut."""
 
@@ -91,8 +90,11 @@ class TrainConfig:
     out: str
     """Folder of the checkpoints, the log and, under ``model``, the trained model."""
     steps: int | None = None
+    """Optimiser steps; exactly one of this and ``epochs``."""
     epochs: float | None = None
+    """Passes over all packs."""
     learning_rate: float = 1e-5
+    """AdamW's, at its highest."""
     tag_learning_rate: float | None = None
     """Of the tag pieces' rows in the input and output matrices; None: as ``learning_rate``."""
     freeze_old_rows: bool = False
@@ -100,16 +102,17 @@ class TrainConfig:
     decision_weight: float = 1.0
     """Weight of main's decisions in the mean loss; other labels weigh 1."""
     weight_decay: float = 0.0
-    schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = "linear"
+    """AdamW's."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """How the learning rate falls after the warmup."""
     warmup: float = 0.0
     """Share of the steps in which the learning rate grows."""
-    decay: float = 0.0
-    """Share of the steps in which it falls to zero, under ``warmup_stable_decay``."""
     accumulate: int = 1
+    """Packs of one step."""
     workers: int = 0
     """Data loader processes."""
-    clip: float = 1.0
     positions: Literal["predict", "continue", "oracle", "rotate"] = "predict"
+    """Positions of main after a promise and at a sync; ``rotate`` cannot be trained."""
     join: Literal["shared", "recompute"] = "shared"
     """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
     save: Literal["merged", "adapter"] = "merged"
@@ -119,9 +122,11 @@ class TrainConfig:
     mixed_precision: bool = False
     """On a CPU: matrix products in bfloat16 where the processor is faster so (AMX, AVX-512)."""
     seed: int = 0
+    """Of the order of the data and of random weights."""
     log_steps: int = 10
+    """Steps between two rows of the log."""
     save_steps: int = 500
-    tensorboard: bool = False
+    """Steps between two checkpoints; the last two are kept."""
     checkpointing: bool = False
     """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
 
@@ -132,16 +137,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_one_of("train", steps=self.steps, epochs=self.epochs)
         check_join(Join(self.join), PositionStrategy(self.positions))
-        if self.schedule == WSD and not (self.steps and 0 < self.decay < 1):
-            raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
-        for key in ("warmup", "decay"):
-            if not 0 <= getattr(self, key) < 1:  # from 1 on it would be a number of steps
-                raise UsageError(f"train.{key} must be at least 0 and below 1")
-        check_positive("train", self, "steps", "epochs", "learning_rate", "accumulate")
-        check_positive("train", self, "tag_learning_rate", "decision_weight")
-        check_positive("train", self, "log_steps", "save_steps")
-        has_decay = self.decay and self.schedule != WSD
-        check_not_ignored("train.decay", has_decay, f"it belongs to {WSD}")
+        if not 0 <= self.warmup < 1:  # from 1 on it would be a number of steps
+            raise UsageError("train.warmup must be at least 0 and below 1")
+        keys = ("steps", "epochs", "learning_rate", "accumulate", "tag_learning_rate")
+        check_positive("train", self, *keys, "decision_weight", "log_steps", "save_steps")
         has_warmup = self.warmup and self.schedule == "constant"
         check_not_ignored("train.warmup", has_warmup, "a constant rate does not grow")
 
@@ -151,9 +150,11 @@ class LoraConfig:
     """Low-rank adapters, trained beside frozen weights."""
 
     rank: int = 16
+    """Of the product of two matrices that each layer gets."""
     alpha: float = 32.0
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = 0.0
+    """Share of an adapter's inputs that are left out in training."""
     targets: tuple[str, ...] = ()
     """Names of the linear layers that get an adapter; empty: all but the output matrix."""
     trained_tokens: Literal["tags", "none"] = "tags"
@@ -184,17 +185,7 @@ class SftConfig:
 def check_stage_one(
     model: ModelConfig, train: TrainConfig, lora: LoraConfig | None, strategy: str
 ) -> None:
-    """Refuse keys that do not go together.
-
-    Args:
-        model: The model to train.
-        train: Optimiser, schedule and output.
-        lora: The adapters, if not all weights are trained.
-        strategy: The strategy that the data teach.
-
-    Raises:
-        UsageError: two keys contradict each other, or one has no effect.
-    """
+    """Raise a UsageError if two keys contradict each other, or one has no effect."""
     has_tag_rate = train.tag_learning_rate is not None
     is_frozen = lora is not None and lora.trained_tokens == "none"
     check_not_ignored("train.tag_learning_rate", has_tag_rate and is_frozen, "no rows learn")

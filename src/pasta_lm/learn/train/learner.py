@@ -1,10 +1,14 @@
-"""Load, extend and save the trained model; rows of tokens that learn at a rate of their own."""
+"""Load, extend and save the trained model; the output folder of a training."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from accelerate import PartialState
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
@@ -24,23 +28,29 @@ from transformers import (
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.loading import read_architecture
 from pasta_lm.engines.local.self_test import check_exact
-from pasta_lm.errors import ModelError, ModelNotFoundError
+from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
-from pasta_lm.learn.train.sources import Encode
+from pasta_lm.learn.train.packs import Encode
 from pasta_lm.models.folder import read_pasta_config, save_model_folder
 from pasta_lm.models.load import last_position, load_pretrained
-from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
+from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 
-MODEL_FOLDER = "model"
-_APART = "trainable_tokens_delta"
-"""peft's name for rows that are trained while their matrix is frozen."""
+MODEL_FOLDER, LOG, RECIPE = "model", "log.jsonl", "recipe.json"
+MAY_CHANGE = {
+    *("model.base", "model.baseline", "data.file", "data.exclude", "train.out"),  # moved files
+    *("train.steps", "train.epochs", "train.rounds"),  # a longer run
+    *("train.workers", "train.log_steps", "train.save_steps"),
+}
+"""Keys of a recipe that may change when a run is continued."""
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +89,7 @@ class Learner:
 
 
 def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Learner:
-    """Load or initialise a model with the tag pieces and our attention.
-
-    Weights that are trained should be float32.
-
-    Raises:
-        ModelNotFoundError: there is no model or tokenizer where the recipe says.
-        ModelError: the tokenizer has no end-of-text, or is not a fast one.
-        UnsupportedModelError: the engine would not be exact for this model.
-    """
+    """Load or initialise a model with the tag pieces and our attention; float32 to be trained."""
     if config.base is not None:
         pretrained = load_pretrained(config.base, dtype=dtype)
         model, tokenizer = pretrained.model, pretrained.tokenizer
@@ -130,10 +132,7 @@ def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerF
 
 
 def make_savable(config: GenerationConfig | None) -> None:
-    """Change a base's generation settings so that transformers agrees to save them.
-
-    Some models set a temperature without ``do_sample``; they are meant to be sampled.
-    """
+    """Change a base's settings so that transformers saves them: a temperature needs sampling."""
     if config is None:
         return
     try:
@@ -158,9 +157,6 @@ def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Pa
     """Write the model folder in the recipe's dtype, complete or not at all; return the folder.
 
     The learner's own weights do not change. Without a folder it is ``model`` in ``train.out``.
-
-    Raises:
-        ModelError: a weight is NaN or infinite.
     """
     check_finite(learner.model)
     folder = folder or Path(train.out) / MODEL_FOLDER
@@ -187,6 +183,8 @@ def written_whole(folder: Path) -> Iterator[Path]:
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     yield part
+    for file in part.iterdir():  # safetensors makes its files private
+        file.chmod(part.stat().st_mode & 0o666)
     shutil.rmtree(folder, ignore_errors=True)
     part.replace(folder)
 
@@ -201,63 +199,55 @@ def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
     return torch.float32 if lora is None else saved
 
 
-@dataclass(frozen=True, slots=True)
-class RowRate:
-    """Rows of a weight in training, and their learning rate as a multiple of the others'."""
+@contextmanager
+def open_output(out: str, *, resume: bool, overwrite: bool) -> Iterator[RunFolder]:
+    """Hold the folder of a run; of several processes the first one.
 
-    weight: Tensor
-    ids: Tensor | None
-    """int64 [number of rows]; None: all rows."""
-    ratio: float
-
-    def read(self) -> Tensor:
-        """Return a copy of the rows."""
-        weight = self.weight.detach()
-        return weight.clone() if self.ids is None else weight[self.ids]
-
-    @torch.no_grad()
-    def write(self, rows: Tensor) -> None:
-        """Replace the rows."""
-        self.weight[slice(None) if self.ids is None else self.ids] = rows
-
-
-def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
-    """Return the rows with a learning rate of their own; see ``TrainConfig``.
-
-    Beside adapters the rows of the tag pieces are weights of their own, and the others frozen.
+    Raises:
+        UsageError: it holds a run, and neither ``resume`` nor ``overwrite`` is set; or another
+            process writes there.
+        PastaError: the disk cannot be written.
     """
-    ratio = (train.tag_learning_rate or train.learning_rate) / train.learning_rate
-    named = learner.model.named_parameters()
-    if apart := [weight for name, weight in named if _APART in name]:
-        return [RowRate(weight, None, ratio) for weight in apart if ratio != 1]
-    rows: list[RowRate] = []
-    for matrix in token_matrices(learner.model).values():
-        is_tag = torch.zeros(len(matrix), dtype=torch.bool)
-        is_tag[list(learner.vocabulary.piece_ids.values())] = True
-        if ratio != 1:
-            rows.append(RowRate(matrix, is_tag.nonzero()[:, 0], ratio))
-        if train.freeze_old_rows:
-            rows.append(RowRate(matrix, (~is_tag).nonzero()[:, 0], 0.0))
-    return rows
+    run = RunFolder(Path(out), RECIPE)
+    if is_first():
+        run.require_new(resume=resume, overwrite=overwrite)
+    with run.locked() if is_first() else nullcontext(), full_disk_named(run.path):
+        yield run
 
 
-def scale_updates(optimizer: torch.optim.Optimizer, rows: Sequence[RowRate]) -> None:
-    """Let each step of an optimiser move rows ``ratio`` times as far; with 0 they stay.
+@contextmanager
+def full_disk_named(out: Path) -> Iterator[None]:
+    """Raise a PastaError if the disk is full, whichever library writes to it."""
+    try:
+        yield
+    except Exception as exc:
+        # Each library has an error class of its own; all of them quote the system.
+        reason = next((text for text in _FULL if text in str(exc)), None)
+        if reason is None or isinstance(exc, PastaError):
+            raise
+        raise PastaError(
+            f"{out} cannot be written: {reason}",
+            hint="make room and run the same command again, a training with --resume",
+        ) from exc
 
-    AdamW's step, weight decay included, is linear in the learning rate, and its moments do not
-    depend on it: this is exactly a rate of ``ratio`` times the others', which no parameter group
-    can give to some rows of a matrix. Nothing is kept between steps, so checkpoints need no more.
-    """
-    if not rows:
-        return
-    before: list[Tensor] = []
 
-    def keep(*_: Any) -> None:
-        before[:] = [each.read() for each in rows]
+def append_row(log: Path, row: Mapping[str, Any]) -> None:
+    """Append a row with the time to a log of JSON lines; its folder is made."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"time": time.time(), **row}) + "\n")
 
-    def scale(*_: Any) -> None:
-        for each, old in zip(rows, before, strict=True):
-            each.write(old + each.ratio * (each.read() - old))
 
-    optimizer.register_step_pre_hook(keep)
-    optimizer.register_step_post_hook(scale)
+def num_processes() -> int:
+    """Return the number of processes that train together."""
+    return int(_state().num_processes)
+
+
+def is_first() -> bool:
+    """Return whether this process is the one that writes files and messages."""
+    return bool(_state().is_main_process)
+
+
+def _state() -> PartialState:
+    # Without a GPU accelerate sees several processes only if it is told to use the CPU.
+    return PartialState(cpu=not torch.cuda.is_available())

@@ -9,10 +9,11 @@ Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,19 +22,24 @@ from transformers import PreTrainedModel, set_seed
 
 from pasta_lm.engines.local.loading import usable_device
 from pasta_lm.errors import UsageError
-from pasta_lm.learn.data.preferences import PreferencePair, read_pairs
+from pasta_lm.learn.data.preferences import PreferencePair, comparisons_of, read_pairs
 from pasta_lm.learn.data.rollouts import PromptWithReference, Sampling
 from pasta_lm.learn.judge.judge import Judge
 from pasta_lm.learn.train.adapters import adapted, merged
-from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig
-from pasta_lm.learn.train.judging import judge_of
-from pasta_lm.learn.train.learner import MODEL_FOLDER, frozen_dtype, load_learner, save
+from pasta_lm.learn.train.config import ModelConfig, TrainConfig
+from pasta_lm.learn.train.learner import (
+    MAY_CHANGE,
+    MODEL_FOLDER,
+    frozen_dtype,
+    load_learner,
+    num_processes,
+    open_output,
+    save,
+)
 from pasta_lm.learn.train.losses import PairLogProbs, bonbon_loss
-from pasta_lm.learn.train.output import MAY_CHANGE, open_output
-from pasta_lm.learn.train.pair_packs import (
-    LogProbs,
-    PairPack,
+from pasta_lm.learn.train.packs import (
     collate_pairs,
+    example_table,
     pack_pairs,
     pair_log_probs,
     reference_log_probs,
@@ -43,18 +49,21 @@ from pasta_lm.learn.train.rounds import (
     PAIRS,
     Round,
     Show,
+    judge_of,
     pair_round,
     read_prompts,
     sample_round,
 )
-from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, newest_checkpoint, num_processes
+from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, newest_checkpoint
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.strategies.model import SERVER_KEYS
 
 REFERENCE = "reference.jsonl"
+NUM_DRY_PROMPTS = 4
+"""Prompts that a dry run samples."""
 _MAY_CHANGE = {
     *MAY_CHANGE - {"train.steps", "train.epochs"},  # of finished rounds
-    *("rollouts.files", "rollouts.pool_tokens", "judge.base_url", "judge.api_key_env"),
+    *("rollouts.pool_tokens", "judge.base_url", "judge.api_key_env"),
     *("judge.journal", "judge.max_missing", "judge.timeout_s", "judge.max_in_flight"),
     *("judge.input_price", "judge.output_price", "judge.cost_limit"),
     *(f"rollouts.{key}" for key in SERVER_KEYS),
@@ -76,13 +85,9 @@ def train_preference(
 ) -> Path:
     """Carry out a recipe; return the model folder of the last round.
 
-    Args:
-        recipe: The models, the data and the settings.
-        prompts: The prompts of each round instead of ``data.records``.
-        judge: Compares the samples instead of the model of ``[judge]``.
-        resume: Continue an interrupted run, at whatever point it stopped.
-        overwrite: Delete the run in ``train.out`` first, if there is one.
-        show: Shows progress; None: lines on standard error.
+    ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``. ``resume``
+    continues an interrupted run, at whatever point it stopped; ``overwrite`` deletes it first.
+    Without ``show``, progress is lines on standard error.
 
     Raises:
         UsageError: ``train.out`` has a run already or one with another recipe, or the recipe does
@@ -104,7 +109,7 @@ def train_preference(
             if folder.is_dir():
                 round.say("done before")
             else:
-                optimise(recipe, round, pairs_of(recipe, round, drawn, judge))
+                optimise(recipe, round, pairs_of(recipe, round, drawn[number - 1], judge))
             newest = str(folder)
     return Path(newest)
 
@@ -144,7 +149,10 @@ def prompts_of(recipe: PreferenceConfig) -> Prompts:
 
 
 def pairs_of(
-    recipe: PreferenceConfig, round: Round, prompts: Prompts, judge: Judge | None
+    recipe: PreferenceConfig,
+    round: Round,
+    prompts: Sequence[PromptWithReference],
+    judge: Judge | None,
 ) -> list[PreferencePair]:
     """Return a round's pairs: those of the recipe's file, or those made from its rollouts."""
     path = round.folder / PAIRS
@@ -154,9 +162,8 @@ def pairs_of(
         assert recipe.judge is not None
         judge = judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
     assert recipe.score is not None
-    own = prompts[round.number - 1]
-    rollouts = sample_round(round, own, sampling_of(recipe, round), recipe.rollouts)
-    return pair_round(round, own, rollouts, judge, recipe.score)
+    rollouts = sample_round(round, prompts, sampling_of(recipe, round), recipe.rollouts)
+    return pair_round(round, prompts, rollouts, judge, recipe.score)
 
 
 def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
@@ -180,9 +187,20 @@ def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferenceP
     train = replace(recipe.train, out=str(round.folder), seed=recipe.train.seed + round.number - 1)
     set_seed(train.seed)
     lora, beta = recipe.lora, recipe.loss.beta_for(recipe.rollouts.samples)
-    learner = load_learner(ModelConfig(base=round.newest), frozen_dtype(lora, train))
-    packs = pack_pairs(pairs, learner, train, recipe.data.max_tokens)
-    references = _references(round, packs, recipe.model.base, train, lora)
+    dtype = frozen_dtype(lora, train)
+    learner = load_learner(ModelConfig(base=round.newest), dtype)
+    encode, last = learner.encoder(train), learner.last_position
+    packs = pack_pairs(pairs, encode, recipe.data.max_tokens, train.seed, last_position=last)
+
+    def load_reference() -> PreTrainedModel:
+        round.say(f"reference log-probabilities of {len(packs)} packs")
+        model = load_learner(ModelConfig(base=recipe.model.base), dtype).model
+        model.to(usable_device(None))  # type: ignore[arg-type]
+        model.eval()
+        return model
+
+    path = round.folder / REFERENCE
+    references = reference_log_probs(path, packs, load_reference, is_bfloat16=is_mixed(train))
     round.say(
         f"{len(pairs)} pairs in {len(packs)} packs, {train.num_steps(len(packs))} steps of "
         f"{train.accumulate} packs; beta {beta:.4g}; AdamW at {train.learning_rate:g}"
@@ -199,24 +217,6 @@ def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferenceP
     has_checkpoint = any(round.folder.glob("checkpoint-*"))
     trainer.learn(newest_checkpoint(round.folder) if has_checkpoint else None)
     return save(learner if adapters is None else merged(learner, adapters), train)
-
-
-def _references(
-    round: Round,
-    packs: Sequence[PairPack],
-    base: str,
-    train: TrainConfig,
-    lora: LoraConfig | None,
-) -> dict[str, LogProbs]:
-    def load() -> PreTrainedModel:
-        round.say(f"reference log-probabilities of {len(packs)} packs")
-        model = load_learner(ModelConfig(base=base), frozen_dtype(lora, train)).model
-        model.to(usable_device(None))  # type: ignore[arg-type]
-        model.eval()
-        return model
-
-    path = round.folder / REFERENCE
-    return reference_log_probs(path, packs, load, is_bfloat16=is_mixed(train))
 
 
 class PreferenceTrainer(PackTrainer):
@@ -251,3 +251,48 @@ class PreferenceTrainer(PackTrainer):
             }
             self._seen.clear()
         super().log(logs, *args)
+
+
+def preflight(recipe: PreferenceConfig) -> str:
+    """Return a summary of a recipe; nothing is trained, and no judge is asked."""
+    check_positions(recipe.model.base, recipe.train)
+    check_sources(recipe, None, None)
+    train, samples = recipe.train, recipe.rollouts.samples
+    beta = recipe.loss.beta_for(samples)
+    where = recipe.data.file or (recipe.data.records and recipe.data.records.file)
+    head = (
+        f"rounds: {train.rounds}, from {recipe.model.base}; {where}, {samples} samples; "
+        f"beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
+        f"AdamW at {train.learning_rate:g}; positions {train.positions}, join {train.join}"
+    )
+    more = _judging(recipe) if recipe.data.file is None else _pair(recipe, Path(recipe.data.file))
+    return "\n".join([head, *more])
+
+
+def _pair(recipe: PreferenceConfig, file: Path) -> Iterator[str]:
+    """Yield the first pair of a file as tables."""
+    learner, max_tokens = load_learner(ModelConfig(base=recipe.model.base)), recipe.data.max_tokens
+    encode, last = learner.encoder(recipe.train), learner.last_position
+    ((pair,),) = pack_pairs(read_pairs(file)[:1], encode, max_tokens, 0, last_position=last)
+    for name, example in (("chosen", pair.chosen), ("rejected", pair.rejected)):
+        yield f"\n{name}\n{example_table(example, learner.vocabulary, learner.eos_id)}"
+
+
+def _judging(recipe: PreferenceConfig) -> Iterator[str]:
+    """Sample a few prompts; yield the samples, the cost of judging all rounds, and a request."""
+    assert recipe.judge is not None
+    prompts = prompts_of(recipe)[0]
+    with TemporaryDirectory() as folder:
+        first = Round(1, Path(folder), recipe.model.base)
+        tried, sampling = prompts[:NUM_DRY_PROMPTS], sampling_of(recipe, first)
+        rollouts = sample_round(first, tried, sampling, recipe.rollouts)
+        judge = judge_of(recipe.judge, Path(folder))
+    for sample in rollouts[0].samples:
+        speedup = sample.theoretical_speedup(rollouts[0].baseline)
+        yield f"{speedup:>7.3f}  {' '.join(sample.program.split())[:60]}"
+    comparisons = comparisons_of(rollouts, {prompt.id: prompt.reference for prompt in prompts})
+    factor = len(prompts) * recipe.train.rounds / len(rollouts)
+    estimate = judge.estimate(comparisons).scaled(factor)
+    yield f"judge: {judge.name}; all rounds, by the first {len(rollouts)} prompts: {estimate}"
+    for message in judge.template.request(comparisons[0]).messages if comparisons else ():
+        yield f"--- {message['role']}\n{message['content']}"

@@ -7,9 +7,10 @@ from fractions import Fraction
 from typing import Literal
 
 from pasta_lm.errors import UsageError
+from pasta_lm.learn.chat.client import Endpoint
+from pasta_lm.learn.chat.pool import require_prices
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
-from pasta_lm.learn.train.judging import JudgeConfig
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies.model import Servers
 
@@ -32,6 +33,7 @@ class RecordsConfig:
     """Annotated data whose prompts are sampled and whose answers are compared with the samples."""
 
     file: str
+    """Annotated answers."""
     num_prompts: int | None = None
     """Per round, each with its own prompts; None: the whole file, divided among the rounds."""
     seed: int = 0
@@ -46,7 +48,9 @@ class PairsConfig:
     """The training data: a file of pairs, or pairs made from samples; ``[data]``."""
 
     file: str | None = None
+    """Pairs, instead of samples."""
     records: RecordsConfig | None = None
+    """Prompts to sample."""
     max_tokens: int = 4096
     """Maximum number of tokens in a forward pass, both answers of a pair together."""
 
@@ -63,6 +67,7 @@ class RolloutsConfig:
     samples: int = 10
     """N: a pair is the best and the worst of N, also if it comes from a file."""
     temperature: float = 1.0
+    """Of text and tags alike."""
     max_tokens: int = 1024
     """Of one answer, all threads together."""
     strategy: Literal["pasta", "apar", "sequential"] = "pasta"
@@ -73,8 +78,6 @@ class RolloutsConfig:
     """Of the engine that samples; None: float32 on a CPU, else as the model was saved."""
     servers: Servers | None = None
     """Stock servers that hold the model of each round and sample it; None: it is loaded."""
-    files: tuple[str, ...] = ()
-    """Rollouts of another run for the first rounds, one file per round, instead of sampling."""
 
     def __post_init__(self) -> None:
         if self.samples < 2:
@@ -82,13 +85,37 @@ class RolloutsConfig:
         check_positive("rollouts", self, "temperature", "max_tokens", "pool_tokens")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeConfig(Endpoint):
+    """The model that compares samples with other answers; ``[judge]``."""
+
+    method: Literal["confidence", "logprobs"] = "confidence"
+    """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
+    journal: str | None = None
+    """File of the replies, which recipes may share; None: ``replies.jsonl`` in ``train.out``."""
+    max_missing: float = 0.1
+    """Maximum share of comparisons without a verdict."""
+    cost_limit: float | None = None
+    """Hard limit, in US dollars, on the cost of all replies in the journal."""
+
+    def __post_init__(self) -> None:
+        Endpoint.__post_init__(self)
+        if not 0 <= self.max_missing < 1:
+            raise UsageError("judge.max_missing must be at least 0 and below 1")
+        if self.cost_limit is not None and self.cost_limit < 0:
+            raise UsageError("judge.cost_limit is below 0")
+        require_prices(self.prices, self.cost_limit)
+
+    @staticmethod
+    def table() -> str:
+        """Return the name of the table."""
+        return "judge"
+
+
 def bonbon_beta(num_samples: int) -> float:
     """Return BoNBoN's beta for the best and the worst of n samples: 1 / (2 (n - 1) H(n - 1)).
 
     H is the harmonic number. The target margin is 1 / (2 beta).
-
-    Raises:
-        ValueError: n is below 2, so there is no pair.
 
     Source: Gui, Garbacea and Veitch, "BoNBoN alignment", arXiv 2406.00832. PASTA leaves beta open.
     """
@@ -125,7 +152,9 @@ class PreferenceTrainConfig(TrainConfig):
     """Optimiser, schedule and output; ``steps`` and ``epochs`` are per round; ``[train]``."""
 
     learning_rate: float = 5e-7
+    """AdamW's, at its highest; the paper's for 7B."""
     rounds: int = 2
+    """Of sampling and training; each begins with the model of the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +182,12 @@ class PreferenceConfig:
         }
         for key, is_set in of_stage_one.items():
             check_not_ignored(key, is_set, "it belongs to stage one")
-        num_files, num_rounds = len(self.rollouts.files), self.train.rounds
-        if num_files > num_rounds:
-            raise UsageError("rollouts.files has more files than there are rounds")
         if self.data.file is not None:
             self._check_file()
             return
         if self.score is None:
             raise UsageError("[score] is missing: samples need a quality_weight")
-        if self.model.baseline is None and num_files < num_rounds:
+        if self.model.baseline is None:
             raise UsageError(
                 "model.baseline is missing: its answers are compared with the samples",
                 hint="name the model that was trained on the same data without tags",

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
+from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.journal import Journal
+from pasta_lm.learn.chat.client import ChatClient
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.preferences import (
     PreferencePair,
@@ -28,19 +31,19 @@ from pasta_lm.learn.data.rollouts import (
     PromptWithReference,
     Rollout,
     Sampling,
-    read_rollouts,
     roll_out,
 )
-from pasta_lm.learn.judge.judge import Judge
-from pasta_lm.learn.judge.llm_judge import LLMJudge, describe_missing
-from pasta_lm.learn.train.judging import judged_by
-from pasta_lm.learn.train.preference_config import RecordsConfig, RolloutsConfig
-from pasta_lm.learn.train.trainer import LOG, append_row
+from pasta_lm.learn.judge.judge import Judge, load_template
+from pasta_lm.learn.judge.llm_judge import LLMJudge, Progress, describe_missing, missing_to_json
+from pasta_lm.learn.train.learner import LOG, append_row
+from pasta_lm.learn.train.preference_config import JudgeConfig, RecordsConfig, RolloutsConfig
 from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
 
-ROLLOUTS, PAIRS = "rollouts.jsonl", "pairs.jsonl"
+ROLLOUTS, PAIRS, REPLIES = "rollouts.jsonl", "pairs.jsonl", "replies.jsonl"
+TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
+"""The prompt template of each method of ``[judge]``."""
 
 
 class Show(Protocol):
@@ -63,8 +66,7 @@ class Round:
 
     def say(self, line: str) -> None:
         """Print a line about the round on standard error."""
-        text = f"pasta: round {self.number}: {line}"
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        print(f"pasta: round {self.number}: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
     def show_sampling(self, num_done: int, num_all: int, left_s: float | None) -> None:
         """Show the progress of sampling: a bar, or a line for each batch."""
@@ -83,11 +85,7 @@ class Round:
 
 
 def read_prompts(config: RecordsConfig, num_rounds: int) -> list[list[PromptWithReference]]:
-    """Return the prompts of each round: its share of a file's records, in shuffled order.
-
-    Raises:
-        InputError: the file cannot be read, or has too few records.
-    """
+    """Return the prompts of each round: its share of a file's records, in shuffled order."""
     records = read_records(Path(config.file))
     Random(f"records/{config.seed}").shuffle(records)
     count = config.num_prompts or len(records) // num_rounds
@@ -110,55 +108,13 @@ def sample_round(
     sampling: Sampling,
     rollouts: RolloutsConfig,
 ) -> list[Rollout]:
-    """Return a round's rollouts: those of a file that the recipe names, or its own.
-
-    Raises:
-        InputError: the file is of other prompts, lacks some, or was sampled otherwise.
-        UsageError: the model was not trained for the strategy.
-    """
-    if round.number <= len(rollouts.files):
-        return read_rollouts(Path(rollouts.files[round.number - 1]), prompts, sampling)
+    """Return a round's rollouts; a UsageError if the model was not trained for the strategy."""
     load = partial(load_models, round, sampling.baseline, rollouts)
     return roll_out(round.folder / ROLLOUTS, prompts, sampling, load, round.show_sampling)
 
 
-def pair_round(
-    round: Round,
-    prompts: Sequence[PromptWithReference],
-    rollouts: Sequence[Rollout],
-    judge: Judge,
-    score: ScoreConfig,
-) -> list[PreferencePair]:
-    """Judge and score the samples, and write and return the pairs of a round.
-
-    Raises:
-        InputError: no prompt gave a pair.
-        MissingVerdictsError: too many comparisons have no verdict.
-        PastaError: the judge cannot be asked, or may not: see ``LLMJudge.ask``.
-    """
-    originals = {prompt.id: prompt.reference for prompt in prompts}
-    if isinstance(judge, LLMJudge):
-        estimate = judge.estimate(comparisons_of(rollouts, originals))
-        round.say(f"{judge.name} is to judge: {estimate}")
-    selection = select_pairs(rollouts, originals, judge, score)
-    if isinstance(judge, LLMJudge) and judge.missing:
-        reasons = f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"
-        round.say(f"{reasons}; {selection.num_unjudged} samples left out")
-    figures = selection.figures()
-    round.say(", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
-    if not selection.pairs:
-        raise InputError("nothing to learn: no prompt has two samples of different score")
-    append_row(round.folder / LOG, {"round": round.number, **figures, **judged_by(judge)})
-    write_pairs(round.folder / PAIRS, selection.pairs)
-    return selection.pairs
-
-
 def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> AnsweringModels:
-    """Load the model that is sampled, and the baseline.
-
-    Raises:
-        UsageError: the model was not trained for the strategy.
-    """
+    """Load the model that is sampled, and the baseline."""
     load = partial(Pasta.from_pretrained, dtype=rollouts.dtype, pool_tokens=rollouts.pool_tokens)
     if rollouts.servers is None:
         model = load(round.newest)
@@ -180,23 +136,74 @@ def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> Answer
 
 
 def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
-    """Refuse servers that still hold the model of an earlier round.
+    """Refuse servers, with their names of the model, that hold the one of an earlier round.
 
     Their weights cannot be compared, so from the second round on they must name the folder.
-
-    Args:
-        round: The round that begins.
-        served: By the address of each server, the names that it gives its model.
-
-    Raises:
-        UsageError: one names another model.
     """
-    if round.number == 1:
-        return
     newest = Path(round.newest).parts[-2:]
     for url, names in served.items():
-        if all(Path(name).parts[-2:] != newest for name in names):
+        if round.number > 1 and all(Path(name).parts[-2:] != newest for name in names):
             raise UsageError(
                 f"round {round.number} samples {round.newest}, and {url} serves {names[0]}",
                 hint="let it serve that folder under its own name, then --resume",
             )
+
+
+def judge_of(
+    config: JudgeConfig,
+    out: Path,
+    progress: Progress = lambda done, total, spent: None,
+    *,
+    policy: RetryPolicy | None = None,
+) -> LLMJudge:
+    """Return the judge of a recipe; its replies are in ``out`` unless the recipe names a file."""
+    return LLMJudge(
+        config.model,
+        load_template(TEMPLATES[config.method]),
+        Journal(Path(config.journal) if config.journal else out / REPLIES),
+        lambda: ChatClient(config, policy=policy),
+        max_missing=config.max_missing,
+        prices=config.prices,
+        cost_limit_usd=config.cost_limit,
+        progress=progress,
+    )
+
+
+def pair_round(
+    round: Round,
+    prompts: Sequence[PromptWithReference],
+    rollouts: Sequence[Rollout],
+    judge: Judge,
+    score: ScoreConfig,
+) -> list[PreferencePair]:
+    """Judge and score the samples, and write and return the pairs of a round.
+
+    Raises:
+        InputError: no prompt gave a pair.
+        MissingVerdictsError: too many comparisons have no verdict.
+        PastaError: the judge cannot be asked, or may not: see ``LLMJudge.ask``.
+    """
+    originals = {prompt.id: prompt.reference for prompt in prompts}
+    llm = judge if isinstance(judge, LLMJudge) else None
+    if llm is not None:
+        estimate = llm.estimate(comparisons_of(rollouts, originals))
+        round.say(f"{llm.name} is to judge: {estimate}")
+    selection = select_pairs(rollouts, originals, judge, score)
+    if llm is not None and llm.missing:
+        reasons = f"{llm.name} gave no verdict: {describe_missing(llm.missing)}"
+        round.say(f"{reasons}; {selection.num_unjudged} samples left out")
+    figures = selection.figures()
+    round.say(", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
+    if not selection.pairs:
+        raise InputError("nothing to learn: no prompt has two samples of different score")
+    judged_by: dict[str, Any] = {"judge": type(judge).__name__}
+    if llm is not None:
+        judged_by = {
+            "judge": llm.name,
+            "is_scripted": llm.is_scripted,
+            "no_verdict": missing_to_json(llm.missing, "prompts"),
+            "spent": str(llm.spending()),
+        }
+    append_row(round.folder / LOG, {"round": round.number, **figures, **judged_by})
+    write_pairs(round.folder / PAIRS, selection.pairs)
+    return selection.pairs

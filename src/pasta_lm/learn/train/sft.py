@@ -21,26 +21,26 @@ from transformers import set_seed
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.learn.train.adapters import adapted, base_of, merged, save_trained
-from pasta_lm.learn.train.collate import collate, example_table, labelled_logits, labelled_weights
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import (
+    LOG,
+    MAY_CHANGE,
     MODEL_FOLDER,
     Learner,
     frozen_dtype,
+    is_first,
     load_learner,
-    row_rates,
+    num_processes,
+    open_output,
     save,
 )
-from pasta_lm.learn.train.losses import next_token_loss
-from pasta_lm.learn.train.output import MAY_CHANGE, open_output
-from pasta_lm.learn.train.sources import Pack, PackSet, packs_of
+from pasta_lm.learn.train.losses import collate, labelled_logits, labelled_weights, next_token_loss
+from pasta_lm.learn.train.packs import Pack, PackSet, example_table, packs_of
 from pasta_lm.learn.train.trainer import (
-    LOG,
     PackTrainer,
     check_launch,
-    is_first,
     newest_checkpoint,
-    num_processes,
+    row_rates,
     whole_model,
 )
 from pasta_lm.models.annotated import Record
@@ -50,10 +50,8 @@ from pasta_lm.strategies import pasta
 def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = False) -> Path:
     """Carry out a recipe; return the folder of the trained model.
 
-    Args:
-        recipe: The model, the data and the settings of training.
-        resume: Continue from the newest checkpoint in ``train.out``, if there is one.
-        overwrite: Delete the run in ``train.out`` first, if there is one.
+    ``resume`` continues from the newest checkpoint in ``train.out``, ``overwrite`` deletes the run
+    there first.
 
     Raises:
         UsageError: ``train.out`` has a run already, or several processes cannot carry it out.
@@ -95,12 +93,7 @@ def finetune(
 ) -> Path:
     """Train a model on packs, the first ones first; return the folder of the trained model.
 
-    Args:
-        learner: The model, its tokenizer and its strategy.
-        packs: Encoded examples; each pack is one forward pass.
-        train: Optimiser, schedule and output folder.
-        lora: Adapters that are trained instead of the weights.
-        resume: Continue from the newest checkpoint in ``train.out``, if there is one.
+    Each pack is one forward pass. ``resume`` continues from the newest checkpoint in ``train.out``.
     """
     has_row_rates = train.tag_learning_rate is not None or train.freeze_old_rows
     check_launch(has_adapters=lora is not None, has_row_rates=has_row_rates)
@@ -125,14 +118,13 @@ def finetune(
 
 def save_whole(learner: Learner, trainer: PackTrainer, train: TrainConfig) -> Path:
     """Write the model folder, from one process or from the shards of all; return the folder."""
-    folder = Path(train.out) / MODEL_FOLDER
     if num_processes() == 1:
-        return save(learner, train, folder)
+        return save(learner, train)
     model = whole_model(trainer, learner.model)
     if model is not None:
-        save(replace(learner, model=model), train, folder)
+        save(replace(learner, model=model), train)
     trainer.accelerator.wait_for_everyone()
-    return folder
+    return Path(train.out) / MODEL_FOLDER
 
 
 def preflight(recipe: SftConfig) -> str:

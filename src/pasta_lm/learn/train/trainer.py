@@ -1,4 +1,4 @@
-"""The Trainer of both stages: recipe, checkpoints, progress, several processes."""
+"""The Trainer of both stages: recipe, checkpoints, progress, rates of rows, several processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from accelerate import PartialState
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -29,16 +28,31 @@ from transformers import (
 )
 
 from pasta_lm.errors import ModelError, UsageError
-from pasta_lm.learn.train.config import WSD, TrainConfig
-from pasta_lm.learn.train.learner import RowRate, check_finite, scale_updates
+from pasta_lm.learn.train.config import TrainConfig
+from pasta_lm.learn.train.learner import (
+    LOG,
+    Learner,
+    append_row,
+    check_finite,
+    is_first,
+    num_processes,
+)
+from pasta_lm.models.pieces import token_matrices
 
-LOG = "log.jsonl"
 STATE = "trainer_state.json"
 """The Trainer writes this file last: a checkpoint that has it is complete."""
-
 TRIM_STEPS = 20
-
+_APART = "trainable_tokens_delta"
+"""peft's name for rows that are trained while their matrix is frozen."""
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+class RowRate(NamedTuple):
+    """Rows of a weight in training, and their learning rate as a multiple of the others'."""
+
+    weight: Tensor
+    ids: Tensor
+    ratio: float
 
 
 class PackTrainer(Trainer):
@@ -47,8 +61,7 @@ class PackTrainer(Trainer):
     def __init__(self, train: TrainConfig, *, rows: Sequence[RowRate] = (), **kwargs: Any) -> None:
         self._rows = rows
         super().__init__(args=training_arguments(train), **kwargs)
-        self.add_callback(LogCallback(Path(train.out) / LOG))
-        self.add_callback(TrimCallback())
+        self.add_callback(RunCallback(Path(train.out) / LOG))
         self.remove_callback(PrinterCallback)  # standard output is for the result
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
@@ -58,7 +71,7 @@ class PackTrainer(Trainer):
         return optimizer
 
     def learn(self, checkpoint: Path | None) -> None:
-        """Train, starting from a complete checkpoint of this run if one is given."""
+        """Train, starting from a complete checkpoint of this run if one is named."""
         # A sharp softmax has many denormal numbers, which are slow and as good as zero.
         torch.set_flush_denormal(True)
         keep_freed_memory()
@@ -78,10 +91,9 @@ class PackTrainer(Trainer):
     def check_loss(self, loss: Tensor, ids: Sequence[str]) -> None:
         """Raise a ModelError that names a pack's records if its loss is NaN or infinite."""
         if not torch.isfinite(loss):
-            shown = ", ".join(ids[:8])
             raise ModelError(
                 f"the loss is {loss.item()} after step {self.state.global_step}, in a batch of "
-                f"{len(ids)} records: {shown}",
+                f"{len(ids)} records: {', '.join(ids[:8])}",
                 hint="lower learning_rate, or look at these records; --resume goes on from the "
                 "last checkpoint",
             )
@@ -93,32 +105,28 @@ class PackTrainer(Trainer):
         super().save_model(output_dir, _internal_call)
 
 
-class TrimCallback(TrainerCallback):
-    """Gives memory back that ``keep_freed_memory`` kept in pieces too small for any tensor.
-
-    Packs differ in length, and so do their tensors: without it the heap grows by 15 MB a step.
-    """
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        """Trim the heap after every ``TRIM_STEPS`` steps, where the C library is glibc."""
-        if state.global_step % TRIM_STEPS == 0 and _has_glibc():
-            ctypes.CDLL(None).malloc_trim(0)
-
-
-class LogCallback(TrainerCallback):
-    """Writes each logged row as JSON, and prints the loss and the time left."""
+class RunCallback(TrainerCallback):
+    """Writes each logged row as JSON, prints the loss and the time left, and trims the heap."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self._began: tuple[int, float] | None = None
+        self._first_step, self._start_s = 0, 0.0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Keep the first step and its time."""
-        self._began = (state.global_step, time.monotonic())
+        self._first_step, self._start_s = state.global_step, time.monotonic()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Give back memory that ``keep_freed_memory`` kept in pieces too small for any tensor.
+
+        Packs differ in length, and so do their tensors: without it the heap grows by 15 MB a step.
+        """
+        if state.global_step % TRIM_STEPS == 0 and _has_glibc():
+            ctypes.CDLL(None).malloc_trim(0)
 
     def on_log(
         self,
@@ -134,25 +142,54 @@ class LogCallback(TrainerCallback):
         row = {"step": state.global_step, **(logs or {})}
         append_row(self._log, row)
         if "loss" in row:
-            shown = f"loss {row['loss']:.4f}"
-            if "margin" in row:
-                shown += f"  margin {row['margin']:.2f}"
-            line = f"step {state.global_step}/{state.max_steps}  {shown}  {self._left(state)}"
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-    def _left(self, state: TrainerState) -> str:
-        assert self._began is not None
-        first, start = self._began
-        done = state.global_step - first
-        seconds = (time.monotonic() - start) / max(done, 1) * (state.max_steps - state.global_step)
-        return f"{seconds / 60:.1f} min left"
+            margin = f"  margin {row['margin']:.2f}" if "margin" in row else ""
+            seconds = time.monotonic() - self._start_s
+            pace = seconds / max(state.global_step - self._first_step, 1)
+            left = pace * (state.max_steps - state.global_step) / 60
+            line = f"step {state.global_step}/{state.max_steps}  loss {row['loss']:.4f}{margin}"
+            print(f"{line}  {left:.1f} min left", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def append_row(log: Path, row: Mapping[str, Any]) -> None:
-    """Append a row with the time to a log of JSON lines; its folder is made."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"time": time.time(), **row}) + "\n")
+def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
+    """Return the rows with a learning rate of their own; see ``TrainConfig``.
+
+    Beside adapters the rows of the tag pieces are weights of their own, and the others frozen.
+    """
+    ratio = (train.tag_learning_rate or train.learning_rate) / train.learning_rate
+    named = learner.model.named_parameters()
+    if apart := [weight for name, weight in named if _APART in name]:
+        return [RowRate(own, torch.arange(len(own)), ratio) for own in apart if ratio != 1]
+    rows: list[RowRate] = []
+    for matrix in token_matrices(learner.model).values():
+        is_tag = torch.zeros(len(matrix), dtype=torch.bool)
+        is_tag[list(learner.vocabulary.piece_ids.values())] = True
+        if ratio != 1:
+            rows.append(RowRate(matrix, is_tag.nonzero()[:, 0], ratio))
+        if train.freeze_old_rows:
+            rows.append(RowRate(matrix, (~is_tag).nonzero()[:, 0], 0.0))
+    return rows
+
+
+def scale_updates(optimizer: torch.optim.Optimizer, rows: Sequence[RowRate]) -> None:
+    """Let each step of an optimiser move rows ``ratio`` times as far; with 0 they stay.
+
+    AdamW's step, weight decay included, is linear in the learning rate, and its moments do not
+    depend on it: this is exactly a rate of ``ratio`` times the others', which no parameter group
+    can give to some rows of a matrix. Nothing is kept between steps, so checkpoints need no more.
+    """
+    before: list[Tensor] = []
+
+    def keep(*_: Any) -> None:
+        before[:] = [weight.detach()[ids] for weight, ids, _ in rows]
+
+    @torch.no_grad()
+    def scale(*_: Any) -> None:
+        for (weight, ids, ratio), old in zip(rows, before, strict=True):
+            weight[ids] = old + ratio * (weight[ids] - old)
+
+    if rows:
+        optimizer.register_step_pre_hook(keep)
+        optimizer.register_step_post_hook(scale)
 
 
 def newest_checkpoint(out: Path) -> Path | None:
@@ -162,7 +199,7 @@ def newest_checkpoint(out: Path) -> Path | None:
         for path in out.glob("*")
         if (name := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
     }
-    for folder in (folders[step] for step in sorted(folders, reverse=True)):
+    for _, folder in sorted(folders.items(), reverse=True):
         if _is_complete(folder):
             return folder
         _say(f"{folder} was not written to its end: it is left out")
@@ -172,10 +209,9 @@ def newest_checkpoint(out: Path) -> Path | None:
 
 def _is_complete(folder: Path) -> bool:
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        return isinstance(json.loads((folder / STATE).read_text(encoding="utf-8")), dict)
     except (OSError, ValueError):
         return False
-    return isinstance(state, dict)
 
 
 def _say(line: str) -> None:
@@ -204,12 +240,11 @@ def keep_freed_memory() -> None:
     a third of the step on a CPU. Tensors above 32 MiB, glibc's limit, are still given back: kept as
     well, they fragment the heap (15 GB after twelve steps of 4,096 tokens).
     """
-    if not _has_glibc():
-        return
-    mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
-    libc = ctypes.CDLL(None)
-    libc.mallopt(mmap_threshold, 32 << 20)
-    libc.mallopt(trim_threshold, 2**31 - 1)
+    if _has_glibc():
+        mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+        libc = ctypes.CDLL(None)
+        libc.mallopt(mmap_threshold, 32 << 20)
+        libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def free_memory() -> None:
@@ -226,9 +261,6 @@ def _has_glibc() -> bool:
 def training_arguments(train: TrainConfig) -> TrainingArguments:
     """Return the Trainer's arguments for a recipe."""
     more: dict[str, Any] = {}
-    if train.schedule == WSD:
-        num_decay_steps = round(train.decay * (train.steps or 0))
-        more["lr_scheduler_kwargs"] = {"num_decay_steps": num_decay_steps, "decay_type": "1-sqrt"}
     if train.checkpointing:
         # Not reentrant: the frozen weights below an adapter have no gradient.
         more["gradient_checkpointing"] = True
@@ -244,14 +276,14 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         adam_beta2=0.98,
         lr_scheduler_type=train.schedule,
         warmup_steps=train.warmup,
-        max_grad_norm=train.clip,
+        max_grad_norm=1.0,
         bf16=is_mixed(train),
         use_cpu=not torch.cuda.is_available(),
         logging_steps=train.log_steps,
         save_steps=train.save_steps,
         save_total_limit=2,
         seed=train.seed,
-        report_to="tensorboard" if train.tensorboard else "none",
+        report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
         train_sampling_strategy="sequential",
@@ -259,16 +291,6 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         dataloader_num_workers=train.workers,
         **more,
     )
-
-
-def num_processes() -> int:
-    """Return the number of processes that train together."""
-    return int(_state().num_processes)
-
-
-def is_first() -> bool:
-    """Return whether this process is the one that writes files and messages."""
-    return bool(_state().is_main_process)
 
 
 def packs_each(accumulate: int) -> int:
@@ -290,7 +312,8 @@ def check_launch(*, has_adapters: bool, has_row_rates: bool = False) -> None:
     for key, is_used in {"[lora]": has_adapters, "a rate of rows": has_row_rates}.items():
         if is_used:
             raise UsageError(f"{key} is for one process, and there are {num_processes()}")
-    if _is_set("ACCELERATE_USE_FSDP") and _is_set("FSDP_CPU_RAM_EFFICIENT_LOADING"):
+    keys = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
+    if all(os.environ.get(key, "false").lower() in ("1", "true", "yes") for key in keys):
         raise UsageError(
             "fsdp_cpu_ram_efficient_loading would leave all processes but one without weights, and "
             "each runs the self-test",
@@ -299,14 +322,9 @@ def check_launch(*, has_adapters: bool, has_row_rates: bool = False) -> None:
 
 
 def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | None:
-    """Gather the shards of trained weights into an ordinary model; every process must call this.
+    """Gather the shards of trained weights into a model on the CPU; every process must call this.
 
-    Returns:
-        The model, on the CPU, with the configurations of ``like``; None in all processes but the
-        first.
-
-    Raises:
-        ModelError: weights are missing.
+    It has the configurations of ``like``, and is None in all processes but the first.
     """
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if not is_first():
@@ -322,12 +340,3 @@ def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | No
     if lacking:
         raise ModelError(f"the processes did not hand over {', '.join(sorted(lacking))}")
     return model
-
-
-def _state() -> PartialState:
-    # Without a GPU accelerate sees several processes only if it is told to use the CPU.
-    return PartialState(cpu=not torch.cuda.is_available())
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "false").lower() in ("1", "true", "yes")

@@ -1,0 +1,302 @@
+"""Training data as packs of whole examples or pairs; one example as a table.
+
+Legend: E pairs of a pack.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, groupby
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pasta_lm.errors import InputError, VocabularyError
+from pasta_lm.journal import Journal
+from pasta_lm.language.document import Document
+from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
+from pasta_lm.learn.data.layout import RULES
+from pasta_lm.learn.data.preferences import PreferencePair
+from pasta_lm.learn.train.config import DataConfig
+from pasta_lm.learn.train.losses import collate, label_log_probs, labelled_logits, seen
+from pasta_lm.models.annotated import Record, read_ids, read_records
+from pasta_lm.models.vocabulary import Vocabulary
+
+NUM_HEAD, NUM_TAIL = 4, 3
+"""Rows of a table at the ends of a longer run of tokens of one thread."""
+
+Encode = Callable[[Record], EncodedExample]
+Pack = list[EncodedExample]
+
+
+class PackSet(Protocol):
+    """The packs of a training: a list, or a data set that generates them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Pack: ...
+
+
+def packs_of(
+    config: DataConfig, encode: Encode, seed: int, *, last_position: int | None = None
+) -> list[Pack]:
+    """Encode and pack the records of a recipe's files, shuffled by a seed."""
+    records = [
+        replace(record, document=_as_learned(record.document, config))
+        for record in _read_included(config)
+    ]
+    packs, too_long = fill_packs(map(encode, records), config.max_tokens, seed)
+    counted = f"{len(too_long)} of {len(records)} records"
+    say_left_out(f"{counted} are longer than {config.max_tokens} tokens and", too_long)
+    if not packs:
+        raise InputError(f"nothing to learn: none of {len(records)} records can be trained on")
+    for pack in packs:
+        check_context(pack, last_position)
+    return packs
+
+
+def _read_included(config: DataConfig) -> list[Record]:
+    records = [record for path in config.paths for record in read_records(path)]
+    known = {record.id for record in records}
+    held_out: set[str] = set()
+    for path in config.exclude_paths:
+        ids = read_ids(path)
+        unknown = [name for name in ids if name not in known]
+        if len(unknown) == len(ids):
+            shown = ", ".join(ids[:3]) or "it is empty"
+            such = f"the records of data.file have ids such as {records[0].id}" if records else ""
+            raise InputError(
+                f"data.exclude {path} holds out nothing: no record has one of its ids ({shown})",
+                hint=such or "data.file has no records",
+            )
+        say_left_out(f"{len(unknown)} of {len(ids)} ids of {path} are in no record and", unknown)
+        held_out.update(ids)
+    return [record for record in records if record.id not in held_out]
+
+
+def _as_learned(document: Document, config: DataConfig) -> Document:
+    if config.rule is not None:
+        return RULES[config.rule](document)
+    return document.without_tags() if config.plain else document
+
+
+def check_context(pack: Pack, last_position: int | None) -> None:
+    """Raise an InputError if an example exceeds the model's context: it could not be decoded."""
+    for example in pack:
+        if last_position is not None and max(example.positions) > last_position:
+            raise InputError(
+                f"record {example.id} reaches position {max(example.positions)}, and the model's "
+                f"last is {last_position}",
+                hint="leave it out, or lower data.max_tokens so that longer records are left out",
+            )
+
+
+class LogProbs(NamedTuple):
+    """Log-probabilities of the two answers of a pair, in nats."""
+
+    chosen: float
+    rejected: float
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPair:
+    """Two encoded answers to one prompt."""
+
+    id: str
+    chosen: EncodedExample
+    rejected: EncodedExample
+
+    def __len__(self) -> int:
+        return len(self.chosen) + len(self.rejected)
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of the two answers."""
+        parts = (part.token_ids.tobytes() for part in (self.chosen, self.rejected))
+        return hashlib.blake2b(b"/".join(parts), digest_size=8).hexdigest()
+
+
+PairPack = list[EncodedPair]
+P = TypeVar("P", EncodedExample, EncodedPair)
+
+
+def fill_packs(
+    examples: Iterable[P], max_tokens: int, seed: int = 0
+) -> tuple[list[list[P]], list[str]]:
+    """Shuffle examples by a seed, and fill packs of at most ``max_tokens`` in turn.
+
+    Returns the packs, and the ids of the examples that are longer than a pack.
+    """
+    order = list(examples)
+    order = Random(seed).sample(order, len(order))
+    packs: list[list[P]] = []
+    too_long: list[str] = []
+    room = 0
+    for example in order:
+        if len(example) > max_tokens:
+            too_long.append(example.id)
+            continue
+        if len(example) > room:
+            packs.append([])
+            room = max_tokens
+        packs[-1].append(example)
+        room -= len(example)
+    return packs, too_long
+
+
+def say_left_out(reason: str, ids: Sequence[str]) -> None:
+    """Print a line on standard error with the first ids of what is left out, if anything is."""
+    if ids:
+        print(f"pasta: {reason} left out: {', '.join(ids[:5])}", file=sys.stderr)  # noqa: T201
+
+
+def pack_pairs(
+    pairs: Sequence[PreferencePair],
+    encode: Encode,
+    max_tokens: int,
+    seed: int,
+    *,
+    last_position: int | None = None,
+) -> list[PairPack]:
+    """Encode and pack pairs; those that cannot be trained on are named on standard error.
+
+    That is a pair longer than a pack, one that exceeds the model's context, or one with an answer
+    that the tokenizer would change. An InputError if no pair is left.
+    """
+    encoded: list[EncodedPair] = []
+    left_out: list[str] = []
+    for pair in pairs:
+        documents = (pair.chosen, pair.rejected)
+        try:
+            answers = [encode(Record(pair.id, pair.prompt, document)) for document in documents]
+            check_context(answers, last_position)
+            encoded.append(EncodedPair(pair.id, *answers))
+        except (InputError, VocabularyError):
+            left_out.append(pair.id)
+    packs, too_long = fill_packs(encoded, max_tokens, seed)
+    left_out += too_long
+    counted = f"{len(left_out)} of {len(pairs)} pairs"
+    say_left_out(f"{counted} are too long, or the tokenizer changes them; they are", left_out)
+    if not packs:
+        raise InputError(f"nothing to learn: none of {len(pairs)} pairs can be trained on")
+    return packs
+
+
+def collate_pairs(
+    packs: Sequence[PairPack], references: Mapping[str, LogProbs] | None = None
+) -> dict[str, Any]:
+    """Flatten packs into one forward pass, each chosen answer before its rejected one.
+
+    Adds to what ``collate`` returns: ``pair_ids``, ``num_labels`` of each answer, and the
+    reference's log-probabilities as ``references``, float32 [E, 2].
+    """
+    pairs = [pair for pack in packs for pair in pack]
+    answers = [answer for pair in pairs for answer in (pair.chosen, pair.rejected)]
+    num_labels = [sum(label != NO_LABEL for label in answer.labels) for answer in answers]
+    batch = collate([answers]) | {"pair_ids": [pair.id for pair in pairs], "num_labels": num_labels}
+    if references is not None:
+        batch["references"] = torch.tensor([references[pair.id] for pair in pairs])
+    return batch
+
+
+def pair_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """Return log-probabilities of both answers of each pair: float32 [E, 2], in nats.
+
+    From raw logits at temperature 1, without the mask of legal tags; the end-of-text counts.
+    """
+    log_probs_M = label_log_probs(*labelled_logits(model, batch))  # M labels
+    return torch.stack([part.sum() for part in log_probs_M.split(batch["num_labels"])]).view(-1, 2)
+
+
+def reference_log_probs(
+    path: Path,
+    packs: Sequence[PairPack],
+    load: Callable[[], PreTrainedModel],
+    *,
+    is_bfloat16: bool,
+) -> dict[str, LogProbs]:
+    """Return the reference's log-probabilities of all pairs; missing ones are added to a journal.
+
+    A pack is computed in whole even if only some of its rows are missing, as in training. ``load``
+    returns the reference with our attention; it is not called if the journal is complete. An
+    InputError if the journal is of other answers.
+    """
+    journal, model = Journal(path), None
+    for pair in (pair for some in packs for pair in some):
+        if journal.rows.get(pair.id, {"pair": pair.digest}).get("pair") != pair.digest:
+            raise InputError(
+                f"{path} is of another pair {pair.id}",
+                hint="the pairs have changed: remove this file, or name another train.out",
+            )
+    for some in packs:
+        missing = [pair.id not in journal.rows for pair in some]
+        if any(missing):
+            model = model or load()
+            computed = zip(some, _log_probs(some, model, is_bfloat16), strict=True)
+            rows = [{"id": pair.id, "pair": pair.digest, **both} for pair, both in computed]
+            journal.append([*compress(rows, missing)])
+    return {name: LogProbs(row["chosen"], row["rejected"]) for name, row in journal.rows.items()}
+
+
+def _log_probs(pack: PairPack, model: PreTrainedModel, is_bfloat16: bool) -> list[dict[str, float]]:
+    device = model.device
+    batch = {
+        key: value.to(device) if isinstance(value, Tensor) else value
+        for key, value in collate_pairs([pack]).items()
+    }
+    precision = torch.autocast(device.type, torch.bfloat16, enabled=is_bfloat16)
+    with torch.inference_mode(), precision:
+        return [LogProbs(*both)._asdict() for both in pair_log_probs(model, batch).tolist()]
+
+
+def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) -> str:
+    """Return a table with one line per token: its thread, position, label and visible entries.
+
+    The middle of long runs of one thread is left out. The last column counts the entries of each
+    thread that the token attends to, itself included.
+    """
+    names = {number: piece for piece, number in vocabulary.piece_ids.items()}
+    names |= {eos_id: "end of text", NO_LABEL: "-"}
+
+    def spelled(token: int) -> str:
+        return names.get(token) or repr(vocabulary.token_text(token))
+
+    num_learned = sum(label != NO_LABEL for label in example.labels)
+    lines = [
+        f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
+        f"{num_learned} are predicted",
+        f"{'slot':>5} {'pos':>5}  {'thread':<10}{'token':<20}{'predicts':<20}sees",
+    ]
+    threads = [_thread(example, slot) for slot in range(len(example))]
+    visible_LL = seen(example)
+    for thread, run in groupby(range(len(example)), key=threads.__getitem__):
+        slots = list(run)
+        hidden = slots[NUM_HEAD:-NUM_TAIL] if len(slots) > NUM_HEAD + NUM_TAIL + 1 else []
+        for slot in slots:
+            if slot in hidden[:1]:
+                lines.append(f"{'...':>5}")
+            if slot in hidden:
+                continue
+            counts = Counter(threads[other] for other in visible_LL[slot].nonzero()[:, 0].tolist())
+            sees = ", ".join(f"{name} {number}" for name, number in counts.items())
+            token, label = spelled(example.token_ids[slot]), spelled(example.labels[slot])
+            start = f"{slot:>5} {example.positions[slot]:>5}  {thread:<10}"
+            lines.append(f"{start}{token:<20}{label:<20}{sees}")
+    return "\n".join(lines)
+
+
+def _thread(example: EncodedExample, slot: int) -> str:
+    if slot < example.num_prompt:
+        return "prompt"
+    owner = 0 if example.rows is None else example.owners[slot]
+    if example.rows is None or owner in example.main_owners:
+        return "main"
+    return f"thread {owner - sum(other < owner for other in example.main_owners)}"
