@@ -10,17 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.request import (
-    Finished,
-    SamplingParams,
-    StreamEvent,
-    TextDelta,
-    ThreadEnded,
-    ThreadStarted,
-)
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import InputError, RequestError
-from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
@@ -29,12 +21,6 @@ from pasta_lm.language.events import Sync, Text
 GOLDEN = parse(
     'A<promise topic="x" tokens="1"/><async>a b c</async>B'
     '<promise topic="y" tokens="1"/><async>d</async><sync/>C'
-)
-# In reading order main's threads are cut last, so a stop in one thread cuts those behind it.
-THREE = parse(
-    'Go. <promise topic="one" tokens="1"/><async>1 1 1 1</async>'
-    '<promise topic="two" tokens="1"/><async>2 2 stop 2</async>'
-    '<promise topic="three" tokens="1"/><async>3 3 3 3 3 3 3 3</async><sync/> End.'
 )
 
 TEXTS = st.text(alphabet="ab \n", min_size=1, max_size=12).map(Text)
@@ -48,10 +34,6 @@ DOCUMENTS = st.lists(TEXTS | BLOCKS | st.just(Sync()), max_size=7).map(
     lambda items: Document(tuple(items))
 )
 SPEEDS = st.dictionaries(st.integers(0, 4), st.sampled_from([0.1, 0.3, 0.5, 1.0, 2.0, 7.5]))
-
-
-def events(engine: ScriptedEngine, **params: object) -> list[StreamEvent]:
-    return list(engine.stream(engine.request("a prompt", SamplingParams(**params))))  # type: ignore[arg-type]
 
 
 def test_the_worked_example_takes_eleven_passes_with_its_slots_and_positions() -> None:
@@ -101,32 +83,6 @@ def test_a_thread_feeds_what_it_joins_before_its_sync(
         assert all(end is not None and end < (fed.slot or 0) for end in ends)
 
 
-@given(DOCUMENTS, SPEEDS)
-def test_text_streams_as_each_thread_decodes_it(
-    document: Document, speeds: dict[int, float]
-) -> None:
-    engine = ScriptedEngine(document, speeds=speeds)
-    texts: dict[int, str] = {}
-    live: set[int] = set()
-    for event in events(engine):
-        match event:
-            case ThreadStarted(thread=thread):
-                live.add(thread)
-            case TextDelta(thread=thread, text=text):
-                assert thread in live
-                texts[thread] = texts.get(thread, "") + text
-            case ThreadEnded(thread=thread):
-                live.remove(thread)
-            case Finished(answer=answer):
-                for lane in answer.trace.threads:
-                    written = "".join(
-                        token.text
-                        for token in answer.trace.tokens_of(lane.id)
-                        if token.role == "content"
-                    )
-                    assert texts.get(lane.id, "") == written
-
-
 def test_a_slow_thread_makes_main_wait_and_no_token_different() -> None:
     slow, even = ScriptedEngine(GOLDEN, speeds={1: 0.25}).answer(), ScriptedEngine(GOLDEN).answer()
     assert slow.document == even.document
@@ -135,7 +91,7 @@ def test_a_slow_thread_makes_main_wait_and_no_token_different() -> None:
 
 
 def test_the_same_request_gives_the_same_trace() -> None:
-    engine = ScriptedEngine(THREE, speeds={2: 0.3})
+    engine = ScriptedEngine(GOLDEN, speeds={2: 0.3})
     assert engine.answer("hello").trace == engine.answer("hello").trace
 
 
@@ -143,13 +99,6 @@ def test_its_trace_says_that_nothing_was_measured() -> None:
     trace = ScriptedEngine(GOLDEN).answer("one two three").trace
     assert (trace.kind, trace.engine) == (Kind.SIMULATED, "scripted")
     assert trace.num_prompt_tokens == 3
-
-
-def test_a_block_that_reaches_its_own_limit_is_closed() -> None:
-    *_, last = events(ScriptedEngine(THREE), max_tokens_per_thread=4)
-    assert isinstance(last, Finished)
-    assert [block.plain_text for block in last.answer.document.blocks] == ["1 1", "2 2", "3 3"]
-    assert last.answer.trace.threads[1].finish_reason == FinishReason.LENGTH
 
 
 def test_blocks_within_blocks_are_played() -> None:

@@ -65,16 +65,6 @@ def test_positions_of_main(strategy: PositionStrategy, main: list[int]) -> None:
     assert [fed.placed.position for fed in answer.fed if fed.thread == 0] == main
 
 
-@pytest.mark.parametrize("strategy", PositionStrategy)
-def test_a_block_stands_right_behind_its_promise(strategy: PositionStrategy) -> None:
-    answer = WordDecoder(ANSWER, BLOCKS, strategy=strategy).run()
-    for thread in answer.interpreter.threads[1:]:
-        assert thread.fork_point is not None
-        positions = [fed.placed.position for fed in answer.fed if fed.thread == thread.id]
-        first = thread.fork_point.position + 1
-        assert positions == list(range(first, first + len(positions)))
-
-
 def test_rotate_moves_every_visible_token_to_its_place_in_reading_order() -> None:
     answer = WordDecoder(ANSWER, BLOCKS, num_prompt=3, strategy=ROTATE).run()
     last = len(answer.entries) - 1  # E

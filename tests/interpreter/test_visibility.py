@@ -36,35 +36,6 @@ def test_main_sees_the_promise_but_not_the_block_until_the_sync() -> None:
     ]
 
 
-def test_siblings_do_not_see_each_other() -> None:
-    answer = WordDecoder("<p t >1 <p u >1", ["a b c d", "e"], num_prompt=1).run()
-    owners = {t.id: t.owner for t in answer.interpreter.threads}
-    for query, entry in enumerate(answer.entries.items):
-        others = [s for s, e in enumerate(answer.entries.items) if e.owner not in (0, owners[0])]
-        for key in others:
-            is_own = answer.entries[key].owner == entry.owner and key <= query
-            assert is_visible(answer.entries, query, key) == is_own
-
-
-def test_a_block_sees_the_topics_of_earlier_promises_and_the_blocks_joined_before_it() -> None:
-    answer = WordDecoder("<p t >1 | <p u >1 <p v >1", ["a", "b", "c"], num_prompt=1).run()
-    main, first, second, third = (t.owner for t in answer.interpreter.threads)
-    last = max(s for s, e in enumerate(answer.entries.items) if e.owner == third)
-    seen = [
-        e.owner for s, e in enumerate(answer.entries.items) if is_visible(answer.entries, last, s)
-    ]
-    assert seen.count(first) == 3  # joined: <async> a </async>
-    assert second not in seen
-    assert seen.count(main) == 3 + 1 + 3 + 3  # three promises and the sync
-
-
-def test_a_deferred_block_sees_what_it_would_have_seen_at_once() -> None:
-    given = ("<p t >1 X Y <p u >1 Z | W", ["a b", "c d"])
-    at_once, deferred = (WordDecoder(*given, limits=Limits(max_threads=n)).run() for n in (None, 1))
-    assert deferred.num_passes > at_once.num_passes
-    assert deferred.places() == at_once.places()
-
-
 def test_samples_of_one_prompt_share_it_and_nothing_else() -> None:
     rows = Row.of_main(1), Row.of_main(2)
     for own, other, row in ((1, 2, rows[0]), (2, 1, rows[1])):
@@ -107,13 +78,6 @@ def test_a_sync_that_joins_nothing_changes_nothing() -> None:
     answer = WordDecoder("A | B", num_prompt=1).run()
     assert drawn(answer.entries) == ["x...", "xx..", "xxx.", "xxxx"]
     assert [entry.position for entry in answer.entries.items] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("strategy", PositionStrategy)
-def test_visibility_does_not_depend_on_the_position_strategy(strategy: PositionStrategy) -> None:
-    given = ("A <p t >2 <p u >1 B | C <p v >1", ["a b", "", "c"])
-    predicted = WordDecoder(*given).run()
-    assert drawn(WordDecoder(*given, strategy=strategy).run().entries) == drawn(predicted.entries)
 
 
 def test_a_block_inside_a_block_sees_its_ancestors_up_to_their_promises() -> None:

@@ -62,10 +62,6 @@ def test_every_fault_is_reported_and_in_the_order_of_the_text() -> None:
     ]
 
 
-def test_annotator_form_read_as_written_form_says_so_once_for_each_block() -> None:
-    assert codes('<async topic="a">b</async><async topic="c">d</async>') == ["PASTA012"] * 2
-
-
 def test_more_depth_is_a_setting() -> None:
     text = f"{PROMISE}<async>b{PROMISE}<async>c</async></async>"
     assert codes(text) == ["PASTA015"]
@@ -83,13 +79,6 @@ def test_blocks_nested_without_end_are_no_burden() -> None:
 def test_the_inside_of_a_block_cannot_be_checked() -> None:
     with pytest.raises(ValueError, match="decoded, not stored"):
         check("a", Form.BLOCK)
-
-
-def test_a_sync_waits_for_every_block_since_the_last_one() -> None:
-    block = f"{PROMISE}<async>b</async>"
-    assert codes(f"{block}{block}<sync/>{block}<sync/>") == []
-    assert codes(f"{block}<sync/><sync/>") == ["PASTA101"]
-    assert codes(f"{PROMISE}<sync/><sync/>", "main") == ["PASTA101"]
 
 
 @pytest.mark.parametrize(

@@ -66,13 +66,6 @@ def test_adjacent_text_is_one_item_and_empty_text_none() -> None:
     assert Block("t", 1, parts[:3]).items == (Text("ab"),)
 
 
-def test_the_main_form_reads_as_empty_blocks() -> None:
-    document = parse(DOCUMENT.main_form(), Form.MAIN)
-    assert document.blocks == (Block("a", 1),)
-    assert document.main_form() == DOCUMENT.main_form()
-    assert parse('<promise topic="a" tokens="1"/>', "main").blocks == (Block("a", 1),)
-
-
 def test_the_inside_of_a_block_reads_as_a_document_of_its_own() -> None:
     assert parse("one</async>", Form.BLOCK) == parse("one", Form.BLOCK)
     assert parse("one", Form.BLOCK) == Document((Text("one"),))

@@ -2,17 +2,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.parser import Form
-from pasta_lm.language.tags import (
-    escape_topic,
-    unescape_topic,
-)
+from pasta_lm.language.tags import escape_topic, unescape_topic
 from tests.language import laws
 
 texts = st.lists(st.sampled_from(laws.FRAGMENTS) | st.text(max_size=3), max_size=12).map("".join)
@@ -87,10 +83,3 @@ def test_removing_the_tags_gives_the_text_that_was_annotated(document: Document)
     plain = document.without_tags()
     assert plain.plain_text == document.plain_text
     assert parse(plain.written()) == plain
-
-
-@pytest.mark.parametrize("text", ["", "<", "&", "<async", "&amp;lt;async>", "a\u00e9<", "\n"])
-def test_a_text_without_annotation_is_one_stretch_of_text(text: str) -> None:
-    document = Document((Text(text),))
-    assert document.plain_text == text
-    assert parse(document.written()).plain_text == text

@@ -24,20 +24,9 @@ LENIENT_PROMISES = [
     '<promise\n  topic = "a b"\r\n\ttokens = "02"\n/>',
 ]
 TEXTS = [
-    "<asynchronous>",
-    "<promised>",
-    "<syncs/>",
-    "<async_>",
-    "<async\u00e9>",
-    "< async>",
-    "</ async>",
-    "<ASYNC>",
-    "a < b > c & d; <br/> &lt; &amp; <<< &&",
-    "<asyn",
-    "</",
-    "<",
-    "&amp;amp",
-    "&lt;asynchronous>",
+    *("<asynchronous>", "<promised>", "<syncs/>", "<async_>", "<async\u00e9>", "< async>"),
+    *("</ async>", "<ASYNC>", "a < b > c & d; <br/> &lt; &amp; <<< &&", "<asyn", "</", "<"),
+    *("&amp;amp", "&lt;asynchronous>"),
 ]
 FAULTY = [
     ("<promise>", ["PASTA004", "PASTA006"]),
@@ -187,7 +176,7 @@ class Counted:
 @pytest.fixture
 def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("TAG_START", "TAG_START_AT_END", "UNDECIDED", "UNDECIDED_TAG"):
-        monkeypatch.setattr(lexer_module, name, Counted(getattr(lexer_module, name)))
+        monkeypatch.setattr(tags, name, Counted(getattr(tags, name)))
     stops = {quote: Counted(stop) for quote, stop in lexer_module._STOPS.items()}
     monkeypatch.setattr(lexer_module, "_STOPS", stops)
     yield

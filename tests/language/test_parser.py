@@ -37,20 +37,6 @@ def test_lexemes_of_token_ids_become_events() -> None:
     assert parser.close() == []
 
 
-def test_lexemes_of_text_become_the_same_events() -> None:
-    lexer, parser = Lexer(), Parser()
-    source = 't<promise topic="topic" tokens="3"/><async>t</async><sync/>'
-    events = feed(parser, *lexer.feed(source), *lexer.close())
-    assert events == [
-        Text("t"),
-        Promise("topic", 3),
-        AsyncOpen(),
-        Text("t"),
-        AsyncClose(),
-        Sync(),
-    ]
-
-
 def test_the_annotators_blocks_carry_their_topics() -> None:
     assert feed(Parser(Form.ANNOTATOR), TOPICAL, END) == [AsyncOpen("a"), AsyncClose()]
 
@@ -84,33 +70,16 @@ def test_what_the_table_calls_legal_is_what_is_taken(form: Form, max_depth: int)
     assert max(depth for _, depth in seen) <= max_depth
 
 
-def test_a_promise_is_illegal_in_a_block_of_the_last_level() -> None:
-    assert LexemeKind.PROMISE_OPEN not in Parser(Form.BLOCK).legal()
-    assert LexemeKind.PROMISE_OPEN in Parser(Form.BLOCK, max_depth=2).legal()
-    with pytest.raises(PastaSyntaxError, match=r"nested deeper than allowed, 1 at most"):
-        Parser(Form.BLOCK).feed(OPEN)
-
-
-def test_a_sync_is_always_grammatical_in_main_and_never_in_a_block() -> None:
-    assert feed(Parser(Form.MAIN), SYNC, SYNC) == [Sync(), Sync()]
-    with pytest.raises(PastaSyntaxError, match="a sync inside a block"):
-        Parser(Form.BLOCK).feed(SYNC)
-
-
 def test_a_block_ends_once() -> None:
     parser = Parser(Form.BLOCK)
-    assert feed(parser, TEXT, END) == [Text("t"), AsyncClose()]
+    assert feed(parser, TEXT) == [Text("t")]
+    assert copy(parser).close() == [AsyncClose()], "the end of its thread ends it"
+    assert feed(parser, END) == [AsyncClose()]
     assert parser.state is State.ENDED
     assert parser.legal() == frozenset()
     assert parser.close() == []
     with pytest.raises(PastaSyntaxError, match="has ended before this"):
         parser.feed(TEXT)
-
-
-def test_the_end_of_a_blocks_thread_ends_the_block() -> None:
-    parser = Parser(Form.BLOCK)
-    feed(parser, TEXT)
-    assert parser.close() == [AsyncClose()]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +110,8 @@ def test_written_form_may_not_end_in_the_middle(lexemes: tuple[Lexeme, ...], mes
         (Form.WRITTEN, (OPEN, CLOSE), TOPICAL, "unknown attribute topic"),
         (Form.MAIN, (), ASYNC, "a block in main form"),
         (Form.BLOCK, (), ASYNC, "a block in main form"),
+        (Form.BLOCK, (), OPEN, "nested deeper than allowed, 1 at most"),
+        (Form.BLOCK, (), SYNC, "a sync inside a block"),
         (Form.ANNOTATOR, (), OPEN, "a promise in annotator form"),
         (Form.ANNOTATOR, (), ASYNC, "a block without a topic"),
         (Form.ANNOTATOR, (TOPICAL,), TOPICAL, "nested deeper than allowed, 1 at most"),
@@ -168,7 +139,3 @@ def test_a_copy_goes_its_own_way_from_the_middle_of_a_topic() -> None:
     twin = copy(parser)
     assert feed(twin, TEXT, CLOSE) == [Promise("tt", 3)]
     assert feed(parser, CLOSE) == [Promise("t", 3)]
-
-
-def test_what_is_legal_is_looked_up_not_made() -> None:
-    assert Parser(Form.MAIN).legal() is Parser(Form.MAIN).legal()

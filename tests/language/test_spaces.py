@@ -78,11 +78,6 @@ def test_a_repaired_text_has_no_space_before_a_tag_either() -> None:
     assert fix(text, "annotator") == f"Two{A}  one{B}{A} two{B}"
 
 
-def test_a_block_keeps_its_topic_and_its_length() -> None:
-    (block,) = Document((Text("x "), Block("a", 7, (Text("y"),)))).with_spaces_after_tags().blocks
-    assert block == Block("a", 7, (Text(" y"),))
-
-
 def test_many_lone_spaces_are_no_burden() -> None:
     text = f"{A}x{B}" + " <sync/>" * 20_000 + "y"
     assert fix(text, "annotator") == f"{A}x{B}" + "<sync/>" * 20_000 + " " * 20_000 + "y"

@@ -39,10 +39,6 @@ def test_a_topic_is_escaped_so_that_it_can_stand_in_quotes(topic: str, written: 
     assert tags.unescape_topic(written) == topic
 
 
-def test_a_bare_ampersand_in_a_topic_reads_as_itself() -> None:
-    assert tags.unescape_topic("R & D") == "R & D"
-
-
 @pytest.mark.parametrize(
     ("num_tokens", "units"),
     [(0, 1), (2, 1), (4, 1), (5, 1), (14, 1), (15, 2), (24, 2), (25, 3), (645, 65), (10**6, 10**5)],
@@ -57,11 +53,6 @@ def test_there_are_68_pieces_and_none_begins_another() -> None:
     assert len(set(tags.PIECES)) == len(tags.PIECES) == 68
     assert tags.PIECES[:4] == ('<promise topic="', "<async>", "</async>", "<sync/>")
     assert tags.PIECES[4:] == tuple(f'" tokens="{units}"/>' for units in range(1, 65))
-
-
-def test_a_promise_is_its_pieces_with_the_topic_between() -> None:
-    expected = tags.PROMISE_OPEN + "a" + tags.closing_piece(7)
-    assert tags.promise_tag("a", 7) == expected == '<promise topic="a" tokens="7"/>'
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,23 @@ if TYPE_CHECKING:
     from pasta_lm.engines.request import Answer, Failed, Request, StreamEvent
     from pasta_lm.interpreter.positions import Join, PositionStrategy
     from pasta_lm.interpreter.trace import Kind
+    from pasta_lm.language.events import Lexeme
     from pasta_lm.models.vocabulary import Vocabulary
+
+
+class TokenText(Protocol):
+    """The text of one thread's tokens, as they come in."""
+
+    def feed(self, token_id: int) -> str: ...  # the characters that this token completes
+    def close(self) -> str: ...  # those held back; a tag or the end of the thread follows
+
+
+class Tokens(Protocol):
+    """The token ids of an engine: those of a model's vocabulary, or numbered words."""
+
+    def piece_id(self, piece: str) -> int: ...
+    def id_to_lexeme(self, token_id: int) -> Lexeme | None: ...  # None for an ordinary token
+    def text_stream(self) -> TokenText: ...  # the decoder of one thread
 
 
 class ModelFacts(Protocol):

@@ -85,8 +85,7 @@ class Start:
     prefix: tuple[int, ...]  # ids fed in one pass before it decodes; at least one
     topic: str | None = None  # the topic of its block; None: it decodes the answer itself
     text: str = ""  # the part of its prefix that belongs to the answer
-    num_seen: int | None = None
-    """It stands behind this many tokens of the prompt and sees no others; None: behind main."""
+    num_seen: int | None = None  # the tokens of the prompt that it sees; None: behind main
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

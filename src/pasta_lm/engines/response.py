@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from pasta_lm.engines import Tokens
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
-from pasta_lm.engines.live_thread import END_OF_TEXT, Expander, LiveThread, Special, Tokens
+from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special, expand
 from pasta_lm.engines.record import Recorder
 from pasta_lm.engines.request import (
     Answer,
     Deferred,
     Finished,
     Request,
+    Start,
     StreamEvent,
     Synced,
     TextDelta,
@@ -38,7 +40,7 @@ from pasta_lm.interpreter.commands import (
 )
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
-from pasta_lm.interpreter.placement import Entries, Placement, Placer
+from pasta_lm.interpreter.placement import Entries, Placer
 from pasta_lm.interpreter.positions import Join
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
@@ -50,9 +52,8 @@ from pasta_lm.models.text_stream import StopWatch
 class Response:
     """One sample of one request.
 
-    A pass of an engine calls ``begin_pass``, ``feed`` for every thread of ``threads_to_feed`` and
-    ``passed``, then ``take`` for every thread of ``threads_to_decode``. Main's first token comes
-    from the prefill: it is taken before any pass.
+    A pass calls ``begin_pass``, ``feed`` for every thread of ``threads_to_feed`` and ``passed``,
+    then ``take`` for every thread of ``threads_to_decode``. Main's first token is taken before.
     """
 
     def __init__(
@@ -83,16 +84,14 @@ class Response:
         self._contexts = Contexts(request.prompt, is_read=guesser is not None or has_penalty)
         self.guesses = Guesses(guesser, self.placer, self._pace, self._contexts, self._is_text)
         self._is_in_step = guesser is None  # whether all threads were fed in every pass
-        self._expander: Expander | None = None
-        if request.expansion is not None:
-            self._expander = Expander(request.expansion, self.interpreter, self.placer)
+        self._starts: dict[int, Start] = {}  # how the threads of an expansion begin, by id
         self._forced: dict[tuple[int, ...], tuple[int, ...]] | None = None
         if request.forced is not None:
             self._forced = request.forced.by_path(tokens.piece_id, limits.max_depth)
         self.live: dict[int, LiveThread] = {}  # threads with something left to feed, by id
         self.events: list[StreamEvent] = [ThreadStarted(sample, 0, None, None, None)]
         main = self._open(self.interpreter.main)
-        if self._expander is not None:
+        if request.expansion is not None:
             main.stops = StopWatch(())  # the text of main is no part of the answer
 
     @property
@@ -113,8 +112,7 @@ class Response:
     def threads_to_feed(self, width: int | None = None) -> list[LiveThread]:
         """Return the threads that feed in the coming pass: by birth, then those at a sync.
 
-        ``width`` bounds the threads that decode in it: main, then blocks in reading order, as far
-        as that changes no token. None: all.
+        ``width`` bounds the threads that decode in it, as far as that changes no token.
         """
         threads = [live for live in self.live.values() if live.feeds_next]
         going = [live.thread for live in threads if live.decodes]
@@ -161,18 +159,11 @@ class Response:
         live.next_token = live.promised = live.joined = None
         live.prefix = ()
 
-    def keep_guess(self, thread: Thread, placement: Placement) -> None:
-        """Record a right guess as fed, in the slot that it has now."""
-        self.recorder.fed(thread, placement)
-
     def passed(self, t_s: float) -> None:
         """Record the end of the pass; forget threads that have fed their last token."""
         self.recorder.passed(t_s)
-        self.live = {
-            number: live
-            for number, live in self.live.items()
-            if live.thread.is_alive or live.feeds_next
-        }
+        lives = self.live.items()
+        self.live = {n: live for n, live in lives if live.thread.is_alive or live.feeds_next}
 
     # Decoding
 
@@ -211,23 +202,24 @@ class Response:
     def _forced_token(self, live: LiveThread) -> int | Literal[Special.END_OF_TEXT] | None:
         if self.interpreter.forced(live.thread) is not None:
             return self._tokens.piece_id(ASYNC_CLOSE) if self.request.forks else END_OF_TEXT
-        if self._expander is not None and self._expander.is_too_long(live.thread):
+        expansion, thread = self.request.expansion, live.thread
+        if expansion and thread.is_main and thread.num_tokens >= expansion.max_main_tokens:
             return END_OF_TEXT
         return None if live.forced is None else next(live.forced, END_OF_TEXT)
 
     def _end_of_text(self, live: LiveThread) -> list[Command]:
-        thread = live.thread
-        if self._expander is None or not thread.is_main:
+        expansion, thread = self.request.expansion, live.thread
+        if expansion is None or not thread.is_main:
             return self.interpreter.end_of_text(thread)
-        commands = self._expander.expand(thread)
-        for child in thread.children:
-            num_seen = self._expander.starts[child.id].num_seen
-            self._contexts.fork(child, None if num_seen is None else self.request.prompt[:num_seen])
+        commands, self._starts = expand(expansion, self.interpreter, self.placer)
+        for number, start in self._starts.items():
+            seen = None if start.num_seen is None else self.request.prompt[: start.num_seen]
+            self._contexts.fork(self.interpreter.threads[number], seen)
         return commands
 
     def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:
         thread, lexeme = live.thread, self._tokens.id_to_lexeme(token)
-        is_skeleton = thread.is_main and self._expander is not None
+        is_skeleton = thread.is_main and self.request.expansion is not None
         tag = None if lexeme is None else spelling(lexeme)
         if lexeme is not None:
             self._flush(live)
@@ -267,7 +259,10 @@ class Response:
                 case Begin(thread):
                     self._begin(thread, t_s)
                 case Resume(thread, joined):
-                    self._resume(self.live[thread.id], joined)
+                    self.live[thread.id].joined = joined
+                    self._contexts.joined(thread, joined)
+                    ids = tuple(other.id for other in joined)
+                    self.events.append(Synced(self.sample, thread.id, ids))
                 case End(thread, reason):
                     self._end(thread, reason)
                 case Finish(reason):
@@ -287,29 +282,20 @@ class Response:
 
     def _begin(self, child: Thread, t_s: float) -> None:
         assert child.parent is not None
-        start = None if self._expander is None else self._expander.starts[child.id]
+        start = self._starts.get(child.id)
         prefix = (self._tokens.piece_id(ASYNC_OPEN),) if start is None else start.prefix
         tag, last_text = (ASYNC_OPEN, "") if start is None else (None, start.text)
         live = self._open(child)
         live.prefix, live.next_token = prefix[:-1], prefix[-1]
         for thread in self.interpreter.threads[: child.id + 1]:
             self.recorder.thread_started(thread)  # deferred threads before it, too: ids are dense
-        self.events.append(
-            ThreadStarted(
-                self.sample, child.id, child.parent.id, child.topic, child.promised_tokens
-            )
-        )
+        facts = child.id, child.parent.id, child.topic, child.promised_tokens
+        self.events.append(ThreadStarted(self.sample, *facts))
         self._contexts.decoded(child, prefix)
         for index, token in enumerate(prefix, start=1):
             text = last_text if index == len(prefix) else ""
             self.recorder.decoded(child, token, text, Role.TAG, t_s=t_s, is_forced=True, tag=tag)
         self._emit(live, last_text)
-
-    def _resume(self, live: LiveThread, joined: tuple[Thread, ...]) -> None:
-        live.joined = joined
-        self._contexts.joined(live.thread, joined)
-        ids = tuple(other.id for other in joined)
-        self.events.append(Synced(self.sample, live.thread.id, ids))
 
     def _end(self, thread: Thread, reason: FinishReason) -> None:
         live = self.live.get(thread.id)

@@ -15,20 +15,10 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from pasta_lm.language import tags
 from pasta_lm.language.faults import Fault, Problem
 from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
 from pasta_lm.language.parser import Form, Parser, opens_level
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    MAX_UNITS,
-    SYNC,
-    annotator_open,
-    bounded_topic,
-    escape,
-    promise_tag,
-    spaces_after_tags,
-)
 
 _BEFORE, _AFTER = 30, 45  # characters of the line shown on either side of where a fault begins
 _BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, None)
@@ -155,7 +145,7 @@ class _Walk:
         runs = [(is_text, list(run)) for is_text, run in grouped]
         texts = [_write_text(run) for is_text, run in runs if is_text]
         # In main form the text that comes next to a space may be that of a block, which is absent.
-        after_tags = texts if self._form is Form.MAIN else spaces_after_tags(texts)
+        after_tags = texts if self._form is Form.MAIN else tags.spaces_after_tags(texts)
         moved = zip(texts, after_tags, strict=True)
         for is_text, run in runs:
             if not is_text:
@@ -201,7 +191,7 @@ class _Walk:
                 self._take_close(piece)
             case _:
                 if piece.problems[0].fault is not Fault.WRONG_SLASH:
-                    self._keep_text(piece, escape(piece.source), piece.source)
+                    self._keep_text(piece, tags.escape(piece.source), piece.source)
 
     def _take_sync(self, piece: _Piece) -> None:
         if not self._is_legal(piece):
@@ -209,13 +199,13 @@ class _Walk:
         if self._num_unjoined == 0:
             self._report(Fault.IDLE_SYNC, piece)
         self._num_unjoined = 0
-        self._keep_tag(SYNC if piece.problems else piece.source)
+        self._keep_tag(tags.SYNC if piece.problems else piece.source)
 
     def _take_promise(self, piece: _Piece, following: _Piece) -> None:
         if not self._is_legal(piece):
             return
         tag = None if self._is_too_deep(piece) else _repaired(piece)
-        if piece.units is not None and piece.units > MAX_UNITS:
+        if piece.units is not None and piece.units > tags.MAX_UNITS:
             self._report(Fault.OVERLONG, piece)
         if self._form is Form.WRITTEN and following.kind is not LexemeKind.ASYNC_OPEN:
             self._report(Fault.PROMISE_WITHOUT_BLOCK, piece)
@@ -234,7 +224,7 @@ class _Walk:
         if self._form is Form.ANNOTATOR:
             tag = None if is_too_deep else _repaired(piece)
         elif wrong in (None, Fault.UNKNOWN_ATTRIBUTE) and self._is_promise_kept:
-            tag = ASYNC_OPEN if wrong or piece.problems else piece.source
+            tag = tags.ASYNC_OPEN if wrong or piece.problems else piece.source
         else:
             tag = None
         if wrong is Fault.BLOCK_WITHOUT_PROMISE:
@@ -258,14 +248,14 @@ class _Walk:
             if block.is_empty:
                 self._report(Fault.EMPTY_BLOCK, block.piece)
         if block.is_kept:
-            self._keep_tag(ASYNC_CLOSE if piece.problems else piece.source)
+            self._keep_tag(tags.ASYNC_CLOSE if piece.problems else piece.source)
 
     def _close_blocks(self) -> None:
         for block in reversed(self._open):  # the innermost is closed first
             if self._form is not Form.MAIN:
                 self._report(Fault.UNCLOSED_BLOCK, block.piece)
             if block.is_kept:
-                self._keep_tag(ASYNC_CLOSE)
+                self._keep_tag(tags.ASYNC_CLOSE)
 
     def _is_legal(self, piece: _Piece) -> bool:
         wrong = self._parser.fault(_lexeme(piece))
@@ -339,12 +329,12 @@ def _repaired(piece: _Piece) -> str | None:
         return None
     if not piece.problems:
         return piece.source
-    topic = bounded_topic(topic)
-    return promise_tag(topic, piece.units or 1) if is_promise else annotator_open(topic)
+    topic = tags.bounded_topic(topic)
+    return tags.promise_tag(topic, piece.units or 1) if is_promise else tags.annotator_open(topic)
 
 
 def _write_text(run: list[_Kept]) -> str:
     if len(run) == 1:
         return run[0].source
     # Text on both sides of a removed tag can spell a new tag.
-    return escape("".join(kept.text or "" for kept in run))
+    return tags.escape("".join(kept.text or "" for kept in run))

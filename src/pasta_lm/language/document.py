@@ -11,20 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import count, groupby
 
 from pasta_lm.errors import PastaSyntaxError
+from pasta_lm.language import tags
 from pasta_lm.language.check import check, describe
 from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
 from pasta_lm.language.lexer import Lexer
 from pasta_lm.language.parser import Form, Parser
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    SYNC,
-    annotator_open,
-    escape,
-    promise_tag,
-    spaces_after_tags,
-    units_for,
-)
 
 NUM_BLOCK_TAGS = 2  # <async> and </async>, one token each, count as part of their block
 
@@ -94,7 +85,7 @@ class Document:
 
     def with_spaces_after_tags(self) -> Document:
         """Return the same answer with the spaces before a tag moved to the text after it."""
-        moved = spaces_after_tags(list(_texts(self.items)))
+        moved = tags.spaces_after_tags(list(_texts(self.items)))
         return Document(_with_texts(self.items, moved))
 
     def with_lengths(self, count: Callable[[str], int]) -> Document:
@@ -221,30 +212,33 @@ def _with_lengths(items: tuple[Item, ...], count: Callable[[str], int]) -> tuple
 
 def _with_length(block: Block, count: Callable[[str], int]) -> Block:
     items = _with_lengths(block.items, count)  # inner lengths are part of the outer text
-    units = units_for(count(_written(items)) + NUM_BLOCK_TAGS)
+    units = tags.units_for(count(_written(items)) + NUM_BLOCK_TAGS)
     return replace(block, units=units, items=items)
 
 
 def _write(items: Iterable[Item], write_block: Callable[[Block], str]) -> str:
     def written(item: Item) -> str:
         if isinstance(item, Text):
-            return escape(item.text)
-        return SYNC if isinstance(item, Sync) else write_block(item)
+            return tags.escape(item.text)
+        return tags.SYNC if isinstance(item, Sync) else write_block(item)
 
     return "".join(map(written, items))
 
 
 def _written(items: Iterable[Item]) -> str:
     return _write(
-        items, lambda block: _promise(block) + ASYNC_OPEN + _written(block.items) + ASYNC_CLOSE
+        items,
+        lambda block: _promise(block) + tags.ASYNC_OPEN + _written(block.items) + tags.ASYNC_CLOSE,
     )
 
 
 def _annotator_block(block: Block) -> str:
-    return annotator_open(block.topic) + _write(block.items, _annotator_block) + ASYNC_CLOSE
+    return (
+        tags.annotator_open(block.topic) + _write(block.items, _annotator_block) + tags.ASYNC_CLOSE
+    )
 
 
 def _promise(block: Block) -> str:
     if block.units is None:
         raise ValueError(f"the block {block.topic!r} has no length: call with_lengths first")
-    return promise_tag(block.topic, block.units)
+    return tags.promise_tag(block.topic, block.units)

@@ -11,33 +11,20 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from pasta_lm.language import tags
 from pasta_lm.language.events import Lexeme, LexemeKind
 from pasta_lm.language.faults import Fault, Problem
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    MAX_TAG_CHARACTERS,
-    MAX_TOPIC_CHARACTERS,
-    MAX_TOPIC_WORDS,
-    PROMISE_OPEN,
-    SYNC,
-    TAG_START,
-    TAG_START_AT_END,
-    UNDECIDED,
-    UNDECIDED_TAG,
-    closing_piece,
-    unescape,
-    unescape_topic,
-)
 
 __all__ = ["Lexeme", "LexemeKind", "Lexer"]
 
 _PLAIN = {
-    ASYNC_OPEN: LexemeKind.ASYNC_OPEN,
-    ASYNC_CLOSE: LexemeKind.ASYNC_CLOSE,
-    SYNC: LexemeKind.SYNC,
+    tags.ASYNC_OPEN: LexemeKind.ASYNC_OPEN,
+    tags.ASYNC_CLOSE: LexemeKind.ASYNC_CLOSE,
+    tags.SYNC: LexemeKind.SYNC,
 }
-_SPELLING = {kind: tag for tag, kind in _PLAIN.items()} | {LexemeKind.PROMISE_OPEN: PROMISE_OPEN}
+_SPELLING = {kind: tag for tag, kind in _PLAIN.items()} | {
+    LexemeKind.PROMISE_OPEN: tags.PROMISE_OPEN
+}
 
 # The characters that decide a tag, by the open quote: a > ends it, another tag's start breaks it.
 _STOPS = {"": re.compile("[\"'<>]"), '"': re.compile('["<]'), "'": re.compile("['<]")}
@@ -46,7 +33,7 @@ _STOPS = {"": re.compile("[\"'<>]"), '"': re.compile('["<]'), "'": re.compile("[
 def spelling(tag: Lexeme) -> str:
     """Return the piece of a vocabulary that spells a lexeme of a tag."""
     if tag.kind is LexemeKind.PROMISE_CLOSE:
-        return closing_piece(tag.units or 1)
+        return tags.closing_piece(tag.units or 1)
     return _SPELLING[tag.kind]
 
 
@@ -76,7 +63,7 @@ class Lexer:
 
     def _lex(self, *, at_end: bool) -> list[Lexeme]:
         lexemes: list[Lexeme] = []
-        tag_start = TAG_START_AT_END if at_end else TAG_START
+        tag_start = tags.TAG_START_AT_END if at_end else tags.TAG_START
         at = 0
         while True:
             if not self._searched:
@@ -107,14 +94,14 @@ class Lexer:
     def _pass_text(self, lexemes: list[Lexeme], at: int, end: int) -> None:
         if at == end:
             return
-        text = unescape(self._buffer[at:end])
+        text = tags.unescape(self._buffer[at:end])
         if self._is_run:
             text, at, self._is_run = text[1:], at + 1, False
         if text:
             lexemes.append(self._lexeme(LexemeKind.TEXT, at, end, text))
 
     def _pass_tail(self, lexemes: list[Lexeme], at: int, *, at_end: bool) -> int:
-        match = None if at_end else UNDECIDED.search(self._buffer, at)
+        match = None if at_end else tags.UNDECIDED.search(self._buffer, at)
         if match is None:
             self._pass_text(lexemes, at, len(self._buffer))
             return len(self._buffer)
@@ -138,7 +125,7 @@ class Lexer:
         if (
             stop < len(self._buffer)
             and self._buffer[stop] == ">"
-            and stop < at + MAX_TAG_CHARACTERS
+            and stop < at + tags.MAX_TAG_CHARACTERS
         ):
             lexemes.extend(_read_tag(self._buffer[at : stop + 1], self._offset + at))
             return stop + 1
@@ -146,8 +133,8 @@ class Lexer:
 
     def _find_stop(self, at: int, *, at_end: bool) -> int | None:
         # The last character of the tag, or the first that cannot be in it; None: undecided.
-        limit = at + MAX_TAG_CHARACTERS
-        tag_start = TAG_START_AT_END if at_end else TAG_START
+        limit = at + tags.MAX_TAG_CHARACTERS
+        tag_start = tags.TAG_START_AT_END if at_end else tags.TAG_START
         while match := _STOPS[self._quote].search(self._buffer, at + self._searched, limit):
             self._searched = match.start() - at
             if match.group() == ">":
@@ -155,7 +142,7 @@ class Lexer:
             if match.group() == "<":
                 if tag_start.match(self._buffer, match.start()):
                     return match.start()
-                if not at_end and UNDECIDED_TAG.match(self._buffer, match.start()):
+                if not at_end and tags.UNDECIDED_TAG.match(self._buffer, match.start()):
                     return None
             else:
                 self._quote = "" if self._quote else match.group()
@@ -169,7 +156,7 @@ class Lexer:
         start = self._offset + at
         detail = "a quote is open" if bracket >= 0 else "its > is missing"
         wrong = Fault.UNFINISHED
-        if bracket < 0 and stop == at + MAX_TAG_CHARACTERS:
+        if bracket < 0 and stop == at + tags.MAX_TAG_CHARACTERS:
             wrong, detail = Fault.TOO_LONG, ""
         problem = Problem(wrong, detail, start, self._offset + end)
         source = self._buffer[at:end]
@@ -276,13 +263,13 @@ def _read_attributes(source: str, at: int, start: int) -> tuple[list[_Attribute]
 
 
 def _read_topic(attribute: _Attribute, problems: list[Problem]) -> str:
-    topic = unescape_topic(attribute.value)
+    topic = tags.unescape_topic(attribute.value)
     num_words = len(topic.split())
     if num_words == 0:
         problems.append(attribute.problem(Fault.BLANK_TOPIC))
-    if num_words > MAX_TOPIC_WORDS:
+    if num_words > tags.MAX_TOPIC_WORDS:
         problems.append(attribute.problem(Fault.WORDY_TOPIC, str(num_words)))
-    if len(topic) > MAX_TOPIC_CHARACTERS:
+    if len(topic) > tags.MAX_TOPIC_CHARACTERS:
         problems.append(attribute.problem(Fault.LONG_TOPIC, str(len(topic))))
     return topic
 

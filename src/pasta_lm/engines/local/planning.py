@@ -156,7 +156,7 @@ class ActiveRequest:
         self.entries.keep(first, slots)
         now = {slot: index for index, slot in enumerate(slots, start=first)}
         for response, thread, placement in right:
-            response.keep_guess(thread, replace(placement, slot=now[placement.slot]))
+            response.recorder.fed(thread, replace(placement, slot=now[placement.slot]))
         self.ticket.num_computed = len(self.entries)
         self.tensors.truncate(first)
         return [pair for pair in now.items() if pair[0] != pair[1]]
