@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from pasta_lm.cli import main
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.models.folder import save_model_folder
+from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.pieces import add_pieces
 from tests.small_tokenizers import byte_level
 
@@ -98,8 +98,8 @@ def taught_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pieces = add_pieces(model, tokenizer)
     with torch.no_grad():
         model.get_output_embeddings().weight[sorted(pieces.values())] *= TAG_SCALE
-    positions, limits = PositionStrategy.PREDICT, Limits()
-    save_model_folder(model, tokenizer, folder, positions=positions, limits=limits)
+    config = PastaConfig(piece_ids=pieces, positions=PositionStrategy.PREDICT, limits=Limits())
+    save_model_folder(model, tokenizer, folder, config)
     return folder
 
 

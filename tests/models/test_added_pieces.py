@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from pasta_lm.errors import ModelError, VocabularyError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
-from pasta_lm.models.folder import FILE_NAME, read_pasta_config, save_model_folder
+from pasta_lm.models.folder import FILE_NAME, PastaConfig, read_pasta_config, save_model_folder
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.small_tokenizers import FAMILIES, add_markers, byte_level, gemma_like
@@ -138,12 +138,15 @@ def test_ids_with_gaps_are_refused_before_a_row_is_hurt() -> None:
 # --- model folders
 
 
+def config_of(piece_ids: Mapping[str, int]) -> PastaConfig:
+    limits = Limits(max_tokens=512, max_topic_tokens=9)
+    return PastaConfig(piece_ids=piece_ids, positions=PositionStrategy.ROTATE, limits=limits)
+
+
 def saved(tmp_path: Path, name: str) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     tokenizer = FAMILIES[name]()
     model = llama(len(tokenizer))
-    add_pieces(model, tokenizer)
-    limits = Limits(max_tokens=512, max_topic_tokens=9)
-    save_model_folder(model, tokenizer, tmp_path, positions=PositionStrategy.ROTATE, limits=limits)
+    save_model_folder(model, tokenizer, tmp_path, config_of(add_pieces(model, tokenizer)))
     return model, tokenizer
 
 
@@ -188,9 +191,7 @@ def test_a_model_without_tags_is_not_saved_as_one_that_has_them(tmp_path: Path) 
     tokenizer = byte_level()
     model = llama(len(tokenizer))
     with pytest.raises(VocabularyError, match="68 of 68"):
-        save_model_folder(
-            model, tokenizer, tmp_path, positions=PositionStrategy.PREDICT, limits=Limits()
-        )
+        save_model_folder(model, tokenizer, tmp_path, config_of({}))
     assert not list(tmp_path.iterdir())
 
 

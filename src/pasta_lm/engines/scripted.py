@@ -22,7 +22,7 @@ from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
-from pasta_lm.models.encoded import DocumentEncoder, PieceTable
+from pasta_lm.models.encoded import PieceTable, encode_document
 
 STEP_S = 0.02  # seconds of a step on the simulated clock
 ONE_TOKEN = 1 - 1e-9  # credits add up in floating point: ten times a tenth is not quite one
@@ -137,8 +137,8 @@ class ScriptedEngine:
     def replay(self, request: Request, document: Document) -> Request:
         """Return the same request for another answer than the script."""
         document = _with_lengths(document) if request.forks else document.without_tags()
-        encoder = DocumentEncoder(self.ids.pieces, self.ids.encode)
-        return replace(request, forced=encoder.encode(document))
+        encoded = encode_document(document, self.ids.pieces, self.ids.encode)
+        return replace(request, forced=encoded)
 
     def answer(self, prompt: str = "", params: SamplingParams | None = None) -> Answer:
         """Return the answer to a prompt, with its trace."""

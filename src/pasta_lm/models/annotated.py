@@ -1,8 +1,4 @@
-"""Annotated data on disk: one line of JSON per prompt with its answer in PASTA-LANG.
-
-The form is that of ``docs/language.md``: ``{"id", "messages", "response", "source"}`` with the
-answer in written form, or in annotator form under ``"annotated"``.
-"""
+"""Annotated data on disk: one line of JSON per prompt with its answer, see ``docs/language.md``."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Row, parse_object, read_lines
@@ -31,19 +27,19 @@ class Record:
         object.__setattr__(self, "document", self.document.with_spaces_after_tags())
 
 
-class Problem(NamedTuple):
+class BrokenLine(NamedTuple):
     """A line that could not be read."""
 
     line: int
     reason: str
-    hint: str | None = None
+    hint: str | None
 
 
 class ReadResult(NamedTuple):
     """The records and the broken lines of a file."""
 
     records: list[Record]
-    problems: list[Problem]
+    problems: list[BrokenLine]
 
 
 def read_records(path: Path) -> list[Record]:
@@ -75,7 +71,7 @@ def read_annotated(
                 raise InputError("no prompt: no 'messages', 'prompt' or 'instruction'")
             result.records.append(record)
         except PastaError as exc:
-            result.problems.append(Problem(number, exc.message.split("\n")[0], exc.hint))
+            result.problems.append(BrokenLine(number, exc.message.split("\n")[0], exc.hint))
     return result
 
 
@@ -116,23 +112,20 @@ def _record(row: Row, number: int) -> Record:
 
 
 def _prompt(row: Row) -> str:
-    if row.get("messages") is not None:
-        return _prompt_of_messages(row["messages"])
-    texts = (row.get(key) for key in ("prompt", "instruction"))
-    return next((text for text in texts if isinstance(text, str)), "")
-
-
-def _prompt_of_messages(messages: Any) -> str:
+    messages = row.get("messages")
+    if messages is None:
+        texts = (row.get(key) for key in ("prompt", "instruction"))
+        return next((text for text in texts if isinstance(text, str)), "")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise InputError("'messages' must be a list of objects")
     if any(message.get("role", "user") not in ("user", "system") for message in messages):
         raise InputError(
             "'messages' must be the user's: conversations of several turns are not read"
         )
-    texts = [message.get("content") for message in messages]
-    if not all(isinstance(text, str) for text in texts):
+    contents = [message.get("content") for message in messages]
+    if not all(isinstance(content, str) for content in contents):
         raise InputError("'messages' must have texts under 'content'")
-    return "\n\n".join(texts)
+    return "\n\n".join(contents)
 
 
 def _row(record: Record) -> Row:

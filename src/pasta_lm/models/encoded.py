@@ -40,7 +40,6 @@ class PieceTable:
     """The token ids of all tag pieces, or of none: a model that was not taught the tags."""
 
     def __init__(self, ids: Mapping[str, int] | None = None) -> None:
-        """Keep each piece's id; ids that fail ``check_piece_ids`` are a ``VocabularyError``."""
         self.ids: Mapping[str, int] = MappingProxyType(dict(ids or {}))
         if self.ids:
             check_piece_ids(self.ids)
@@ -88,8 +87,8 @@ class EncodedDocument:
         self, piece_id: Callable[[str], int], max_depth: int
     ) -> dict[tuple[int, ...], tuple[int, ...]]:
         """Return the ids that each thread decodes, by its path: main is (), its k-th block (k,)."""
-        blocks = iter(self.blocks)
         by_path: dict[tuple[int, ...], tuple[int, ...]] = {(): self.main}
+        blocks = iter(self.blocks)
 
         def add(path: tuple[int, ...]) -> None:
             ids = by_path[path] = next(blocks, ())
@@ -104,42 +103,37 @@ class EncodedDocument:
         return by_path
 
 
-class DocumentEncoder:
-    """Encodes one answer; its blocks gather here in document order."""
+def encode_document(
+    document: Document,
+    pieces: PieceTable,
+    encode_text: Callable[[str], list[int]],
+    form: Form = Form.MAIN,
+) -> EncodedDocument:
+    """Encode an answer in form MAIN or FORKED, each stretch between two tags alone."""
+    blocks: list[tuple[int, ...]] = []
 
-    def __init__(
-        self, pieces: PieceTable, encode_text: Callable[[str], list[int]], form: Form = Form.MAIN
-    ) -> None:
-        """Begin with no blocks; the form is MAIN, or FORKED."""
-        self._form, self._pieces, self._encode_text = form, pieces, encode_text
-        self._blocks: list[tuple[int, ...]] = []
-
-    def encode(self, document: Document) -> EncodedDocument:
-        """Return the answer's ids."""
-        main = tuple(self._encode_items(document.items))
-        return EncodedDocument(main, tuple(self._blocks))
-
-    def _encode_items(self, items: Iterable[Item]) -> Iterator[int]:
+    def encode_items(items: Iterable[Item]) -> Iterator[int]:
         for item in items:
             match item:
                 case Text(text):
-                    yield from self._encode_text(text)
-                case Sync() if self._form is Form.FORKED:
+                    yield from encode_text(text)
+                case Sync() if form is Form.FORKED:
                     raise VocabularyError("the forked form has no sync")
                 case Sync():
-                    yield self._pieces[SYNC]
+                    yield pieces[SYNC]
                 case Block():
-                    yield from self._encode_promise(item)
+                    yield from encode_promise(item)
 
-    def _encode_promise(self, block: Block) -> Iterator[int]:
-        """Yield a block's promise; the block itself joins the others, before those in it."""
-        place = len(self._blocks)
-        self._blocks.append(())  # takes its place before the blocks inside it
-        self._blocks[place] = tuple(self._encode_items(block.items))
-        length = sum(len(ids) + NUM_BLOCK_TAGS for ids in self._blocks[place:])
+    def encode_promise(block: Block) -> Iterator[int]:
+        place = len(blocks)
+        blocks.append(())  # takes its place before the blocks inside it
+        blocks[place] = tuple(encode_items(block.items))
+        length = sum(len(ids) + NUM_BLOCK_TAGS for ids in blocks[place:])
         units = units_for(length) if block.units is None else block.units
-        yield self._pieces[PROMISE_OPEN]
-        if self._form is Form.FORKED:
-            return
-        yield from self._encode_text(escape_topic(block.topic))
-        yield self._pieces[closing_piece(min(units, MAX_UNITS))]
+        yield pieces[PROMISE_OPEN]
+        if form is not Form.FORKED:
+            yield from encode_text(escape_topic(block.topic))
+            yield pieces[closing_piece(min(units, MAX_UNITS))]
+
+    main = tuple(encode_items(document.items))
+    return EncodedDocument(main, tuple(blocks))

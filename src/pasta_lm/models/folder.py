@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
-from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import check_piece_ids
 
 FILE_NAME = "pasta_config.json"
@@ -37,26 +36,14 @@ class PastaConfig:
 def save_model_folder(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    path: Path | str,
-    *,
-    positions: PositionStrategy,
-    limits: Limits,
-    trained_strategy: str = PASTA,
-    join: Join = Join.SHARED,
+    path: Path,
+    config: PastaConfig,
 ) -> None:
     """Write weights, tokenizer and ``pasta_config.json``; every tag piece needs a token."""
-    ids = tokenizer.get_vocab()
-    config = PastaConfig(
-        piece_ids={piece: ids[piece] for piece in PIECES if piece in ids},
-        positions=positions,
-        limits=limits,
-        trained_strategy=trained_strategy,
-        join=join,
-    )
     check_piece_ids(config.piece_ids)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
-    write_pasta_config(Path(path), config)
+    write_pasta_config(path, config)
 
 
 def write_pasta_config(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from os.path import commonprefix
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -18,7 +19,7 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
-from pasta_lm.models.encoded import DocumentEncoder, EncodedDocument, PieceTable
+from pasta_lm.models.encoded import EncodedDocument, PieceTable, encode_document
 from pasta_lm.models.tag_free import tag_free_copies
 from pasta_lm.models.text_stream import TextStream, TokenBytes
 
@@ -93,20 +94,16 @@ class Vocabulary:
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
-        messages = [dict(message) for message in prompt]
         if self.has_chat_template:
-            return self._prompts.encode(self._apply_chat_template(messages))
-        if not all(isinstance(message.get("content"), str) for message in messages):
+            return self._prompts.encode(self._render(prompt, takes_parts=self._takes_parts))
+        if not all(isinstance(message.get("content"), str) for message in prompt):
             raise RequestError("a message has no text as its content")
-        return self.encode_prompt("\n\n".join(message["content"] for message in messages))
+        return self.encode_prompt("\n\n".join(message["content"] for message in prompt))
 
     @property
     def has_chat_template(self) -> bool:
         """Return whether the tokenizer has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
-
-    def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
-        return self._render([*map(_with_parts, messages)] if self._takes_parts else messages)
 
     @cached_property
     def _takes_parts(self) -> bool:
@@ -114,8 +111,7 @@ class Vocabulary:
         is_dropped, message = False, {"role": "user", "content": _MARKER}
         for takes_parts in (False, True):
             with suppress(RequestError):  # then the messages themselves will tell
-                text = self._render([_with_parts(message) if takes_parts else message])
-                if _MARKER in text.lower():
+                if _MARKER in self._render([message], takes_parts=takes_parts).lower():
                     return takes_parts
                 is_dropped = True
         if is_dropped:
@@ -125,7 +121,11 @@ class Vocabulary:
             )
         return False
 
-    def _render(self, messages: Sequence[Mapping[str, object]]) -> str:
+    def _render(self, prompt: Sequence[Mapping[str, object]], *, takes_parts: bool) -> str:
+        messages = [dict(message) for message in prompt]
+        if takes_parts:
+            for message in messages:
+                message["content"] = [{"type": "text", "text": message.get("content")}]
         tokenizer: Any = self.tokenizer  # with a chat template it has the method to apply it
         try:
             # Where a template has both, the model answers at once: Qwen 3 would think first.
@@ -142,14 +142,14 @@ class Vocabulary:
             return self.encode_text(f"\n\n{text}\n\n")
         turns = ("user", "?"), ("assistant", _TURN), ("user", text)
         messages = [{"role": role, "content": content} for role, content in turns]
-        _, turn, after = self._apply_chat_template(messages).partition(_TURN)
+        _, turn, after = self._render(messages, takes_parts=self._takes_parts).partition(_TURN)
         if not turn:
             raise RequestError("the chat template leaves out the turns of the model")
         return self._prompts.encode(after)
 
     def encode_document(self, document: Document, form: Form = Form.MAIN) -> EncodedDocument:
         """Encode an answer in form MAIN or FORKED; lengths that no block promises are counted."""
-        return DocumentEncoder(self._pieces, self.encode_text, form).encode(document)
+        return encode_document(document, self._pieces, self.encode_text, form)
 
     def count_tokens(self, written: str) -> int:
         """Return how many tokens a block's inside has, given in the written form."""
@@ -212,17 +212,10 @@ class Vocabulary:
     def check_round_trip(self, text: str) -> None:
         """Check that a text survives encoding, byte for byte."""
         back = self.text(self.encode_text(text))
-        if back == text:
-            return
-        pairs = enumerate(zip(text, back, strict=False))
-        place = next((i for i, (a, b) in pairs if a != b), min(len(text), len(back)))
-        raise VocabularyError(
-            f"the tokenizer changes text: {text[place : place + 20]!r} becomes "
-            f"{back[place : place + 20]!r} (character {place + 1})",
-            hint="train with a tokenizer that keeps case, spaces and characters as they are",
-        )
-
-
-def _with_parts(message: Mapping[str, str]) -> dict[str, object]:
-    content = message.get("content")
-    return {**message, "content": [{"type": "text", "text": content}]}
+        if back != text:
+            place = len(commonprefix([text, back]))
+            raise VocabularyError(
+                f"the tokenizer changes text: {text[place : place + 20]!r} becomes "
+                f"{back[place : place + 20]!r} (character {place + 1})",
+                hint="train with a tokenizer that keeps case, spaces and characters as they are",
+            )

@@ -21,7 +21,8 @@ from pasta_lm.learn.train.preference_config import (
     RolloutsConfig,
     StartConfig,
 )
-from pasta_lm.models.folder import save_model_folder
+from pasta_lm.models.folder import PastaConfig, save_model_folder
+from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.strategies import apar, pasta
 from tests.learn.tiny import tiny, tokenizer
 
@@ -30,14 +31,13 @@ def save_tiny(folder: Path, *, seed: int = 0, trained_strategy: str = pasta.NAME
     """Write a model folder and return where."""
     model = tiny(f"seed {seed}", seed=seed).engine.loaded.model
     positions = apar.POSITIONS if trained_strategy == apar.NAME else PositionStrategy.PREDICT
-    save_model_folder(
-        model,
-        tokenizer(),
-        folder,
+    config = PastaConfig(
+        piece_ids=tag_pieces(tokenizer()),
         positions=positions,
         limits=Limits(),
         trained_strategy=trained_strategy,
     )
+    save_model_folder(model, tokenizer(), folder, config)
     return str(folder)
 
 

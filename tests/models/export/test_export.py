@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,8 @@ from pasta_lm.models.export import Export, export_merged, written_whole
 from pasta_lm.models.export_gguf import export_gguf, pre_tokenizer_name
 from pasta_lm.models.folder import save_model_folder
 from pasta_lm.models.load import DTYPES, load_pretrained
-from tests.adapters import a_base_folder, an_adapter
+from pasta_lm.models.pieces import tag_pieces
+from tests.adapters import a_base_folder, an_adapter, config_of
 from tests.architectures import ARCHITECTURES, NUM_PADDED_ROWS, build
 from tests.small_tokenizers import FAMILIES, add_markers, byte_level
 from tests.taught import CHAT
@@ -60,8 +62,8 @@ def a_folder(path: Path, name: str = "llama", tokenizer: Any = None, **changes: 
     add_markers(tokenizer, PIECES)
     changes = {"vocab_size": len(tokenizer) + NUM_PADDED_ROWS, **changes}
     model = a_model(name, tokenizer, **changes)
-    positions, limits = PositionStrategy.CONTINUE, Limits(max_threads=3)
-    save_model_folder(model, tokenizer, path, positions=positions, limits=limits)
+    config = replace(config_of(tag_pieces(tokenizer)), limits=Limits(max_threads=3))
+    save_model_folder(model, tokenizer, path, config)
     return path
 
 

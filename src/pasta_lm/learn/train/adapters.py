@@ -12,10 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pasta_lm.errors import MissingExtraError, UsageError
-from pasta_lm.interpreter.limits import Limits
-from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
-from pasta_lm.learn.train.learner import MODEL_FOLDER, Learner, check_finite, written_whole
+from pasta_lm.learn.train.learner import (
+    MODEL_FOLDER,
+    Learner,
+    check_finite,
+    pasta_config,
+    written_whole,
+)
 from pasta_lm.models.adapter import (
     Adapter,
     BaseReference,
@@ -28,7 +32,6 @@ from pasta_lm.models.adapter import (
     reference_to,
     save_adapter,
 )
-from pasta_lm.models.folder import PastaConfig
 from pasta_lm.models.pieces import token_matrices
 
 if TYPE_CHECKING:
@@ -46,9 +49,8 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
         import peft
     except ImportError as exc:
         raise MissingExtraError("[lora] (peft)", "train") from exc
-    rows = dict.fromkeys(
-        token_matrices(learner.model), sorted(learner.vocabulary.piece_ids.values())
-    )
+    tag_ids = sorted(learner.vocabulary.piece_ids.values())
+    rows = dict.fromkeys(token_matrices(learner.model), tag_ids)
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
@@ -88,11 +90,10 @@ def _begin_with(start: Adapter, model: PeftModel, lora: LoraConfig) -> None:
         )
     for name, (a, b) in pairs.items():
         start_a, start_b = start.low_rank[name]
-        if start_a.shape != a.shape or start_b.shape != b.shape:
-            raise UsageError(
-                f"lora.rank is {len(a)}, and the adapter {lora.start} has rank {len(start_a)}",
-                hint=f"lora.rank = {len(start_a)}",
-            )
+        if (start_a.shape, start_b.shape) != (a.shape, b.shape):
+            rank = len(start_a)
+            reason = f"lora.rank is {len(a)}, and the adapter {lora.start} has rank {rank}"
+            raise UsageError(reason, hint=f"lora.rank = {rank}")
         a.copy_(start_a)
         b.copy_(start_b * lora.rank / lora.alpha)
 
@@ -132,17 +133,11 @@ def save_trained(
     check_finite(learner.model)
     scale = lora.alpha / lora.rank
     pairs = {name: (a.clone(), scale * b) for name, (a, b) in _low_rank(model).items()}
-    config = PastaConfig(
-        piece_ids=learner.vocabulary.piece_ids,
-        positions=PositionStrategy(train.positions),
-        limits=Limits(),
-        trained_strategy=learner.trained_strategy,
-        join=Join(train.join),
-    )
+    config, dtype = pasta_config(learner, train), getattr(torch, train.dtype)
     # The merged weights give the rows of the tag pieces.
     adapter = with_tag_rows(pairs, merged(learner, model).model, config.piece_ids)
     with written_whole(Path(train.out) / MODEL_FOLDER) as folder:
-        save_adapter(folder, adapter, base=base, config=config, dtype=getattr(torch, train.dtype))
+        save_adapter(folder, adapter, base=base, config=config, dtype=dtype)
     return Path(train.out) / MODEL_FOLDER
 
 

@@ -35,7 +35,7 @@ from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
 from pasta_lm.learn.train.packs import Encode
-from pasta_lm.models.folder import read_pasta_config, save_model_folder
+from pasta_lm.models.folder import PastaConfig, read_pasta_config, save_model_folder
 from pasta_lm.models.load import last_position, load_pretrained
 from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
@@ -165,16 +165,19 @@ def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Pa
     model = learner.model if is_same else deepcopy(learner.model).to(dtype)
     model.generation_config.eos_token_id = learner.eos_id
     with written_whole(folder) as part:
-        save_model_folder(
-            model,
-            learner.tokenizer,
-            part,
-            positions=PositionStrategy(train.positions),
-            limits=Limits(),
-            trained_strategy=learner.trained_strategy,
-            join=Join(train.join),
-        )
+        save_model_folder(model, learner.tokenizer, part, pasta_config(learner, train))
     return folder
+
+
+def pasta_config(learner: Learner, train: TrainConfig) -> PastaConfig:
+    """Return the record of a training, which is saved beside the weights."""
+    return PastaConfig(
+        piece_ids=learner.vocabulary.piece_ids,
+        positions=PositionStrategy(train.positions),
+        limits=Limits(),
+        trained_strategy=learner.trained_strategy,
+        join=Join(train.join),
+    )
 
 
 @contextmanager
