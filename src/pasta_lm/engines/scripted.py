@@ -19,7 +19,6 @@ from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document, Item
-from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import PieceTable, encode_document
@@ -34,11 +33,11 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-class WordIds:
+class WordIds(PieceTable):
     """Words as token ids, numbered as they are met; the tag pieces have the first numbers."""
 
     def __init__(self) -> None:
-        self.pieces = PieceTable({piece: number for number, piece in enumerate(PIECES)})
+        super().__init__({piece: number for number, piece in enumerate(PIECES)})
         self._ids: dict[str, int] = {}
         self._spelling = [*PIECES]
 
@@ -49,14 +48,6 @@ class WordIds:
                 self._ids[word] = len(self._spelling)
                 self._spelling.append(word)
         return [self._ids[word] for word in words(text)]
-
-    def piece_id(self, piece: str) -> int:
-        """Return the id of a tag piece."""
-        return self.pieces[piece]
-
-    def id_to_lexeme(self, token_id: int) -> Lexeme | None:
-        """Return the lexeme of a tag piece, or None for a word."""
-        return self.pieces.lexeme(token_id)
 
     def feed(self, token_id: int) -> str:
         """Return the word or the tag piece of an id."""
@@ -137,7 +128,7 @@ class ScriptedEngine:
     def replay(self, request: Request, document: Document) -> Request:
         """Return the same request for another answer than the script."""
         document = _with_lengths(document) if request.forks else document.without_tags()
-        encoded = encode_document(document, self.ids.pieces, self.ids.encode)
+        encoded = encode_document(document, self.ids, self.ids.encode)
         return replace(request, forced=encoded)
 
     def answer(self, prompt: str = "", params: SamplingParams | None = None) -> Answer:

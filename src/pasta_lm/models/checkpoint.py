@@ -42,7 +42,6 @@ Checkpoint = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 _SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
 _LFS = b"version https://git-lfs"
 _COMPILED = "_orig_mod."  # before the names of weights that were saved from a compiled module
-_TEXT_FILES = ("*.safetensors", "*.json")
 _WHOLE = ("F64", "F32", "F16", "BF16")  # types of GGUF that lose nothing in float32
 _TYPES_NAME = "gguf_types.txt"  # in a folder of the cache: how the file's weights were stored
 _noted: set[str] = set()
@@ -82,7 +81,7 @@ def read_checkpoint(
         if is_local or not isinstance(exc, (OSError, ValueError, KeyError)):
             raise _cannot_load(source, exc) from exc
         raise ModelNotFoundError(
-            f"model {source} could not be loaded: {_first_line(exc)}",
+            f"model {source} could not be loaded: {first_line(exc)}",
             hint=f"name {_SOURCES} with HF_HOME set to a filled cache",
         ) from exc
 
@@ -120,10 +119,9 @@ def _check_files(folder: Path) -> None:
     if not folder.exists():
         raise ModelNotFoundError(f"no folder {folder}", hint=f"name {_SOURCES}")
     if not (folder / "config.json").is_file():
-        raise ModelNotFoundError(
-            f"no model at {folder}: there is no config.json", hint=f"name {_SOURCES}"
-        )
-    for file in (file for kind in _TEXT_FILES for file in folder.glob(kind)):
+        reason = f"no model at {folder}: there is no config.json"
+        raise ModelNotFoundError(reason, hint=f"name {_SOURCES}")
+    for file in (*folder.glob("*.safetensors"), *folder.glob("*.json")):
         with file.open("rb") as data:
             if data.read(len(_LFS)) == _LFS:
                 reason = f"{file} is a Git LFS pointer, not the file itself"
@@ -131,7 +129,6 @@ def _check_files(folder: Path) -> None:
 
 
 def _check_whole(source: str | Path, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
-    """Check that a checkpoint held every weight of a model, in its shape."""
     name = type(model).__name__
     if missing := info["missing_keys"]:
         if any(_COMPILED in key for key in info["unexpected_keys"]):
@@ -155,7 +152,7 @@ def _check_whole(source: str | Path, model: PreTrainedModel, info: Mapping[str, 
 
 
 def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
-    line = _first_line(exc)
+    line = first_line(exc)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or no such setting
         config = json.loads((Path(source) / "config.json").read_text("utf-8"))
         method = config["quantization_config"]["quant_method"]
@@ -166,9 +163,9 @@ def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
     return ModelError(f"the model at {source} cannot be loaded: {line}")
 
 
-def _first_line(exc: Exception) -> str:
-    lines = str(exc).strip().splitlines() or [type(exc).__name__]
-    return lines[0]
+def first_line(exc: Exception) -> str:
+    """Return the first line of an error of another library."""
+    return (str(exc).strip().splitlines() or [type(exc).__name__])[0]
 
 
 # --- GGUF files
@@ -215,7 +212,6 @@ def _note(text: str) -> None:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    """Write the model folder of a GGUF file, complete or not at all."""
     model, tokenizer, types = _dequantised(file)
     lossy = [name for name, _ in types.most_common() if name not in _WHOLE]
     part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
@@ -235,7 +231,7 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Counter[str]]:
-    """Return the model and tokenizer of a GGUF file, and the number of weights of each type."""
+    """Read a GGUF file, and count its weights of each type."""
     types = Counter[str]()
     settings: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
     try:
@@ -247,7 +243,7 @@ def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, 
     except Exception as exc:  # three libraries parse the file, and none checks its length
         raise ModelError(
             f"the GGUF file {file} cannot be read, as it is cut off, damaged or of an unknown "
-            f"architecture: {_first_line(exc)}",
+            f"architecture: {first_line(exc)}",
             hint="compare its size or hash with the original's, and download it again",
         ) from exc
     _check_whole(f"the GGUF file {file}", packed, info)

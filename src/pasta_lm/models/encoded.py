@@ -39,22 +39,24 @@ _LEXEMES: dict[str, Lexeme] = {
 class PieceTable:
     """The token ids of all tag pieces, or of none: a model that was not taught the tags."""
 
-    def __init__(self, ids: Mapping[str, int] | None = None) -> None:
-        self.ids: Mapping[str, int] = MappingProxyType(dict(ids or {}))
-        if self.ids:
-            check_piece_ids(self.ids)
-        self._lexemes = {token_id: _LEXEMES[piece] for piece, token_id in self.ids.items()}
+    def __init__(self, piece_ids: Mapping[str, int] | None = None) -> None:
+        self.piece_ids: Mapping[str, int] = MappingProxyType(dict(piece_ids or {}))
+        self.has_pieces = bool(piece_ids)
+        if self.has_pieces:
+            check_piece_ids(self.piece_ids)
+        self._lexemes = {token_id: _LEXEMES[piece] for piece, token_id in self.piece_ids.items()}
 
-    def __getitem__(self, piece: str) -> int:
+    def piece_id(self, piece: str) -> int:
+        """Return a tag piece's token id; a ``VocabularyError`` if the model has none."""
         try:
-            return self.ids[piece]
+            return self.piece_ids[piece]
         except KeyError:
             raise VocabularyError(
                 f"the tokenizer has no token for {piece!r}",
                 hint="this model was not taught the tags; a training adds them",
             ) from None
 
-    def lexeme(self, token_id: int) -> Lexeme | None:
+    def id_to_lexeme(self, token_id: int) -> Lexeme | None:
         """Return the lexeme of a tag piece, or None for an ordinary token."""
         return self._lexemes.get(token_id)
 
@@ -120,7 +122,7 @@ def encode_document(
                 case Sync() if form is Form.FORKED:
                     raise VocabularyError("the forked form has no sync")
                 case Sync():
-                    yield pieces[SYNC]
+                    yield pieces.piece_id(SYNC)
                 case Block():
                     yield from encode_promise(item)
 
@@ -130,10 +132,10 @@ def encode_document(
         blocks[place] = tuple(encode_items(block.items))
         length = sum(len(ids) + NUM_BLOCK_TAGS for ids in blocks[place:])
         units = units_for(length) if block.units is None else block.units
-        yield pieces[PROMISE_OPEN]
+        yield pieces.piece_id(PROMISE_OPEN)
         if form is not Form.FORKED:
             yield from encode_text(escape_topic(block.topic))
-            yield pieces[closing_piece(min(units, MAX_UNITS))]
+            yield pieces.piece_id(closing_piece(min(units, MAX_UNITS)))
 
     main = tuple(encode_items(document.items))
     return EncodedDocument(main, tuple(blocks))

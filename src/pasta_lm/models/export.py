@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from pasta_lm.errors import ModelError, PastaError, UsageError, VocabularyError, cause
+from pasta_lm.models.checkpoint import first_line
 from pasta_lm.models.folder import check_same_ids, write_pasta_config
 from pasta_lm.models.load import DTYPES, Pretrained, load_pretrained, rope_parameters
 from pasta_lm.models.pieces import mark_special, num_token_rows
@@ -109,8 +110,7 @@ def _write_folder(pretrained: Pretrained, folder: Path) -> None:
         pretrained.model.save_pretrained(folder)
         pretrained.tokenizer.save_pretrained(folder)
     except ValueError as exc:  # such as settings of generation that contradict each other
-        first_line = str(exc).strip().splitlines()[0]
-        raise ModelError(f"transformers refuses to save the model: {first_line}") from exc
+        raise ModelError(f"transformers refuses to save the model: {first_line(exc)}") from exc
     except SafetensorError as exc:  # a full disk is not an OSError there
         raise OSError(cause(exc)) from exc
     if pretrained.config is not None:

@@ -1,7 +1,7 @@
-"""Write a GGUF file for llama.cpp, with the package ``gguf``.
+"""Write a GGUF file for llama.cpp: of models that it runs exactly as transformers does.
 
-Supports models that llama.cpp runs exactly as transformers does: Llama, Qwen2 and Qwen3 with
-byte-level BPE and ordinary rotary positions. Anything else is refused, never written wrongly.
+Those are Llama, Qwen2 and Qwen3 with byte-level BPE and ordinary rotary positions. Anything else is
+refused, never written wrongly.
 """
 
 from __future__ import annotations
@@ -26,17 +26,13 @@ from pasta_lm.models.export import Export, read_exportable, refuse_existing, wri
 from pasta_lm.models.load import Pretrained
 from pasta_lm.models.pieces import num_token_rows
 
-GGUF_DTYPES = {
+_DTYPES = {
     "float32": (Type.F32, LlamaFileType.ALL_F32),
     "bfloat16": (Type.BF16, LlamaFileType.MOSTLY_BF16),
     "float16": (Type.F16, LlamaFileType.MOSTLY_F16),
     "q8_0": (Type.Q8_0, LlamaFileType.MOSTLY_Q8_0),
 }
-ARCHITECTURES = {
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-}
+_ARCHITECTURES = {name: gguf.MODEL_ARCH[name.upper()] for name in ("llama", "qwen2", "qwen3")}
 _PERMUTED = {"llama"}  # llama.cpp rotates neighbouring pairs there, transformers two halves
 _HINT = "`pasta export --merged` and then convert_hf_to_gguf.py of llama.cpp may support it"
 
@@ -59,14 +55,14 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     float32, as llama.cpp wants them. The tag pieces are tokens of type CONTROL; ``pasta.config`` is
     the record of the training, as JSON text.
     """
-    if dtype not in GGUF_DTYPES:
-        raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(GGUF_DTYPES)}")
+    if dtype not in _DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(_DTYPES)}")
     if out.suffix != SUFFIX:
         raise UsageError(f"{out} does not end in {SUFFIX}", hint=f"name it {out.name}{SUFFIX}")
     refuse_existing(out)
     pretrained = read_exportable(source, torch.float32)
     _check_supported(pretrained.model)
-    kind, file_type = GGUF_DTYPES[dtype]
+    kind, file_type = _DTYPES[dtype]
     tensors = list(_tensors(pretrained.model, kind))
     num_bytes = sum(_num_bytes(values.shape, stored) for _, values, stored in tensors)
     with written_whole(out, num_bytes) as part:
@@ -80,17 +76,17 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     return Export(out, pretrained, out.stat().st_size, dtype)
 
 
-# --- what is supported
+def _refusal(reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(reason, hint=_HINT)
 
 
 def _check_supported(model: PreTrainedModel) -> None:
     """Check that llama.cpp would compute the same as transformers."""
     config: Any = model.config
-    if config.model_type not in ARCHITECTURES:
-        raise UnsupportedModelError(
+    if config.model_type not in _ARCHITECTURES:
+        raise _refusal(
             f"no GGUF file can be written for architecture {config.model_type!r}, only for "
-            f"{', '.join(ARCHITECTURES)}",
-            hint=_HINT,
+            f"{', '.join(_ARCHITECTURES)}"
         )
     rope = config.rope_parameters
     differs = {
@@ -102,9 +98,7 @@ def _check_supported(model: PreTrainedModel) -> None:
         "biases of the MLP": bool(getattr(config, "mlp_bias", False)),
     }
     if reasons := [reason for reason, is_there in differs.items() if is_there]:
-        raise UnsupportedModelError(
-            f"no GGUF file can be written for a {config.model_type} with {reasons[0]}", hint=_HINT
-        )
+        raise _refusal(f"no GGUF file can be written for a {config.model_type} with {reasons[0]}")
 
 
 def pre_tokenizer_name(tokenizer: PreTrainedTokenizerFast) -> str:
@@ -118,14 +112,11 @@ def pre_tokenizer_name(tokenizer: PreTrainedTokenizerFast) -> str:
     looks_up = bool(model.get("ignore_merges"))
     if name is None or not is_plain or not is_bpe or looks_up != (name in _LOOKS_WORDS_UP):
         kinds = ", ".join(_SPLITS.values())
-        raise UnsupportedModelError(
-            f"the tokenizer is none of the byte-level BPE that are supported: {kinds}", hint=_HINT
-        )
+        raise _refusal(f"the tokenizer is none of the byte-level BPE that are supported: {kinds}")
     return name
 
 
 def _step(step: Mapping[str, Any]) -> tuple[str, object]:
-    """Return a pre-tokenizer with the one setting that matters; the others must be plain."""
     match step:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": use_regex}:
             return "ByteLevel", use_regex
@@ -136,35 +127,24 @@ def _step(step: Mapping[str, Any]) -> tuple[str, object]:
     return str(step.get("type")), None
 
 
-# --- weights
-
-
 def _tensors(model: PreTrainedModel, kind: Type) -> Iterator[tuple[str, Tensor, Type]]:
-    """Yield llama.cpp's name of every weight, its values [..., D] and how they are stored.
-
-    Tied matrices come once: without ``output.weight`` llama.cpp takes the embedding.
-    """
+    # Tied matrices come once: without ``output.weight`` llama.cpp takes the embedding.
     config: Any = model.config
-    names = gguf.get_tensor_name_map(ARCHITECTURES[config.model_type], config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(_ARCHITECTURES[config.model_type], config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for ours, weight in model.named_parameters():
         theirs = names.get_name(ours, try_suffixes=(".weight", ".bias"))
         if theirs is None:
-            raise UnsupportedModelError(f"llama.cpp has no name for the weight {ours}", hint=_HINT)
+            raise _refusal(f"llama.cpp has no name for the weight {ours}")
         data = weight.detach().cpu()
         num_heads = heads.get(ours.split(".")[-2])
-        if config.model_type in _PERMUTED and num_heads:
-            data = _interleaved(data, num_heads)
+        if config.model_type in _PERMUTED and num_heads:  # pairs of each head: [heads, 2, half, D]
+            rows = data.view(num_heads, 2, -1, data.shape[-1])
+            data = rows.transpose(1, 2).reshape(data.shape)
         stored = kind if data.ndim > 1 else Type.F32
         if data.shape[-1] % gguf.GGML_QUANT_SIZES[stored][0]:
             stored = Type.F16
         yield theirs, data, stored
-
-
-def _interleaved(weight: Tensor, num_heads: int) -> Tensor:
-    """Order the rows [heads * 2 * half, D] of each head as pairs: llama.cpp rotates neighbours."""
-    rows = weight.view(num_heads, 2, -1, weight.shape[-1])
-    return rows.transpose(1, 2).reshape(weight.shape)
 
 
 def _num_bytes(shape: torch.Size, kind: Type) -> int:
@@ -173,7 +153,6 @@ def _num_bytes(shape: torch.Size, kind: Type) -> int:
 
 
 def _write(writer: gguf.GGUFWriter, tensors: list[tuple[str, Tensor, Type]]) -> None:
-    """Write the file, quantising one tensor after the other."""
     for name, tensor, kind in tensors:
         # From any dtype but uint8, the writer takes the shape as it is.
         size, dtype = _num_bytes(tensor.shape, kind), np.dtype("float32")
@@ -183,9 +162,6 @@ def _write(writer: gguf.GGUFWriter, tensors: list[tuple[str, Tensor, Type]]) -> 
     writer.write_ti_data_to_file()
     for _, tensor, kind in tensors:
         writer.write_tensor_data(gguf.quantize(tensor.contiguous().numpy(), kind))
-
-
-# --- settings and tokenizer
 
 
 def _add_settings(
@@ -222,23 +198,17 @@ def _add_tokenizer(writer: gguf.GGUFWriter, pretrained: Pretrained) -> None:
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in data["model"]["merges"]])
     _add_special_ids(writer, pretrained)
-    if tokenizer.chat_template:
-        template: Any = tokenizer.chat_template
-        if isinstance(template, dict):
-            template = [{"name": key, "template": text} for key, text in template.items()]
+    template: Any = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = [{"name": key, "template": text} for key, text in template.items()]
+    if template:
         writer.add_chat_template(template)
     if config is not None:
-        training = {
-            "positions": str(config.positions),
-            "join": str(config.join),
-            "limits": asdict(config.limits),
-            "trained_strategy": config.trained_strategy,
-        }
-        writer.add_string("pasta.config", json.dumps(training))
+        training, keys = asdict(config), ("positions", "join", "limits", "trained_strategy")
+        writer.add_string("pasta.config", json.dumps({key: training[key] for key in keys}))
 
 
 def _tokens(pretrained: Pretrained) -> Iterator[tuple[str, TokenType]]:
-    """Yield the spelling and the type of every row; rows beyond the tokenizer are unused."""
     spelled = {token_id: token for token, token_id in pretrained.tokenizer.get_vocab().items()}
     added = pretrained.tokenizer.added_tokens_decoder
     for token_id in range(num_token_rows(pretrained.model)):
@@ -267,9 +237,7 @@ def _add_special_ids(writer: gguf.GGUFWriter, pretrained: Pretrained) -> None:
             add(token_id)
     prefix = pretrained.vocabulary.prompt_prefix
     if prefix not in ((), (bos,)):
-        raise UnsupportedModelError(
-            "the tokenizer begins a text with other tokens than its begin-of-text", hint=_HINT
-        )
+        raise _refusal("the tokenizer begins a text with other tokens than its begin-of-text")
     writer.add_add_bos_token(bool(prefix))
     writer.add_add_eos_token(False)
     writer.add_add_space_prefix(False)

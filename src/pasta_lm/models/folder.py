@@ -34,10 +34,7 @@ class PastaConfig:
 
 
 def save_model_folder(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    path: Path,
-    config: PastaConfig,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, path: Path, config: PastaConfig
 ) -> None:
     """Write weights, tokenizer and ``pasta_config.json``; every tag piece needs a token."""
     check_piece_ids(config.piece_ids)

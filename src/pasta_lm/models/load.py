@@ -1,7 +1,4 @@
-"""Load a model and its tokenizer: from a folder, the hub, a GGUF file, a package or an adapter.
-
-An adapter is merged into its base, which is found on this machine or on the hub.
-"""
+"""Load a model and its tokenizer: from a folder, the hub, a GGUF file, a package or an adapter."""
 
 from __future__ import annotations
 
@@ -68,10 +65,7 @@ class Pretrained:
 
 
 def load_pretrained(
-    source: str | Path,
-    adapter: str | Path | None = None,
-    *,
-    dtype: torch.dtype | None = None,
+    source: str | Path, adapter: str | Path | None = None, *, dtype: torch.dtype | None = None
 ) -> Pretrained:
     """Load a model and its tokenizer.
 
@@ -107,9 +101,9 @@ def _read_whole(
     notes_loss: bool = True,
 ) -> Checkpoint:
     file = Path(source) if Path(source).suffix == SUFFIX else gguf_of_package(str(source))
-    if file is not None:
-        return read_gguf(file, dtype, notes_loss=notes_loss)
-    return read_checkpoint(source, dtype, revision)
+    if file is None:
+        return read_checkpoint(source, dtype, revision)
+    return read_gguf(file, dtype, notes_loss=notes_loss)
 
 
 def _read_adapted(folder: Path, dtype: torch.dtype | None, base: str | Path | None) -> Checkpoint:

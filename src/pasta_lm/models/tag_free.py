@@ -34,7 +34,6 @@ class TagFreeEncoder:
     def __init__(
         self, stages: Json, model: Model, ids: Mapping[int, int], added: Mapping[int, AddedToken]
     ) -> None:
-        """Keep the stages, a model whose ids stand for original ids, and some added tokens."""
         self._copy = Tokenizer.from_str(json.dumps(stages))
         self._copy.model = model
         self._copy.add_tokens(list(added.values()))
@@ -61,10 +60,8 @@ class TagFreeEncoder:
 class TagFreeCopies(NamedTuple):
     """The copies of a tokenizer that encode, and the types of the decoders that it chains."""
 
-    prompts: TagFreeEncoder
-    """Without the tags."""
-    texts: TagFreeEncoder
-    """Without any special token; adds nothing to a text and strips nothing from its ends."""
+    prompts: TagFreeEncoder  # without the tags
+    texts: TagFreeEncoder  # without any special token, and without what is done at a text's ends
     decoders: frozenset[str]
 
 
@@ -98,35 +95,27 @@ def tag_free_copies(
 def _as_middle_of_text(tokenizer: Json) -> Json:
     changed: Json = {"post_processor": None}
     for key, parts in _STAGES.items():
-        kept = [_without_prefix(stage) for stage in _flat(tokenizer[key], parts)]
-        kept = [stage for stage in kept if stage["type"] not in {"Prepend", "Strip"}]
+        stages = _flat(tokenizer[key], parts)
+        kept = [stage for stage in stages if stage["type"] not in {"Prepend", "Strip"}]
+        kept = [stage | _NO_PREFIX.get(stage["type"], {}) for stage in kept]
         changed[key] = {"type": "Sequence", parts: kept} if kept else None
     return tokenizer | changed
 
 
 def _flat(stage: Json | None, parts: str) -> Iterator[Json]:
-    """Yield the stages of a possibly nested list, one after the other."""
-    if stage is None:
-        return
-    if stage["type"] != "Sequence":
+    if stage is not None and stage["type"] == "Sequence":
+        for part in stage[parts]:
+            yield from _flat(part, parts)
+    elif stage is not None:
         yield stage
-        return
-    for part in stage[parts]:
-        yield from _flat(part, parts)
 
 
-def _without_prefix(stage: Json) -> Json:
-    return stage | _NO_PREFIX.get(stage["type"], {})
+# A model without some of its tokens, and the original id of each token that is left; None: it makes
+# none of them. They are named by content or id: byte-level models spell content in an alphabet.
+Rebuilt = tuple[Json, list[int]] | None
 
 
-# --- models without some of their tokens, and the original id of each token that is left; None
-# where a model makes none of them. Tokens are named by content or by id, as byte-level models
-# spell content in their own alphabet.
-
-
-def _words_without(
-    model: Json, spellings: set[str], ids: frozenset[int]
-) -> tuple[Json, list[int]] | None:
+def _words_without(model: Json, spellings: set[str], ids: frozenset[int]) -> Rebuilt:
     """Rebuild a model that has a table of words: BPE, WordPiece, WordLevel."""
     vocab: dict[str, int] = model["vocab"]
     gone = {word for word, token_id in vocab.items() if word in spellings or token_id in ids}
@@ -156,9 +145,7 @@ def _merged(model: Json) -> Iterator[str]:
     return (left + right[prefix:] for left, right in model["merges"])
 
 
-def _unigram_without(
-    model: Json, spellings: set[str], ids: frozenset[int]
-) -> tuple[Json, list[int]] | None:
+def _unigram_without(model: Json, spellings: set[str], ids: frozenset[int]) -> Rebuilt:
     """Rebuild a Unigram model, whose ids are places in its list."""
     pieces, unknown = model["vocab"], model["unk_id"]
     kept = [

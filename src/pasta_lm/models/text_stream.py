@@ -1,8 +1,7 @@
 """Turn token ids into text, one at a time, never splitting a character; find stop strings in it.
 
-Every token stands for a fixed run of bytes in the middle of a text; the text of tokens is
-those bytes read as UTF-8. A tokenizer's decoder changes the first token of a text (drops a
-space); that does not happen here.
+Every token stands for a fixed run of bytes in the middle of a text. A tokenizer's decoder changes
+the first token of a text (drops a space); that does not happen here.
 """
 
 from __future__ import annotations
@@ -18,14 +17,17 @@ if TYPE_CHECKING:
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-_BYTE_OF_CHARACTER = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(256 + place): byte for place, byte in enumerate(_OTHERS)
-}
-"""The characters in which byte-level tokenizers spell bytes (GPT-2's table)."""
+# The characters in which byte-level tokenizers spell bytes (GPT-2's table).
+_CHARACTERS = [*map(chr, _PRINTABLE), *map(chr, range(256, 256 + len(_OTHERS)))]
+_BYTE_OF_CHARACTER = dict(zip(_CHARACTERS, _PRINTABLE + _OTHERS, strict=True))
 
 
 class TokenBytes(dict[int, bytes]):
-    """The bytes of each token by its id, worked out when they are first needed."""
+    """The bytes of each token by its id, worked out when they are first needed.
+
+    ``silent`` tokens stand for no text: the tags and special tokens. ``anchor`` is a few ordinary
+    tokens; text decoded after them is in the middle of a text.
+    """
 
     def __init__(
         self,
@@ -33,17 +35,11 @@ class TokenBytes(dict[int, bytes]):
         decoders: frozenset[str],
         *,
         silent: frozenset[int],
-        anchor: Sequence[int],
+        anchor: list[int],
     ) -> None:
-        """Keep the tokenizer and the types of its decoders.
-
-        ``silent`` tokens stand for no text: the tags and special tokens. ``anchor`` is a few
-        ordinary tokens; text decoded after them is in the middle of a text.
-        """
         super().__init__()
         self._silent, self._backend, self._decoders = silent, backend, decoders
-        self._anchor = list(anchor)
-        self._anchor_text = backend.decode(self._anchor)
+        self._anchor, self._anchor_text = anchor, backend.decode(anchor)
         model, added = backend.model, backend.get_added_tokens_decoder()
         # Those that are no words of the model are matched in the text itself.
         self._added = {i: t.content for i, t in added.items() if model.id_to_token(i) is None}

@@ -10,18 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from os.path import commonprefix
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.language.document import Document, parse
-from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import EncodedDocument, PieceTable, encode_document
 from pasta_lm.models.tag_free import tag_free_copies
 from pasta_lm.models.text_stream import TextStream, TokenBytes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _TURN = "(the turn of the model)"  # marks the place of the model's answer in a chat template
 _MARKER = "(the words of the user)"
@@ -29,22 +31,13 @@ _WORDS = "doggone quickness"  # several tokens a word in most tokenizers
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
-class FastTokenizer(Protocol):
-    """A transformers tokenizer that the tokenizers library backs."""
-
-    @property
-    def backend_tokenizer(self) -> Tokenizer:
-        """The tokenizer that does the work."""
-
-
-class Vocabulary:
+class Vocabulary(PieceTable):
     """A tokenizer together with the ids of the tag pieces, if it has them."""
 
     def __init__(
-        self, tokenizer: FastTokenizer, piece_ids: Mapping[str, int] | None = None
+        self, tokenizer: PreTrainedTokenizerFast, piece_ids: Mapping[str, int] | None = None
     ) -> None:
-        """Build the copies of the tokenizer as it now stands."""
-        self._pieces = PieceTable(piece_ids)
+        super().__init__(piece_ids)
         self.tokenizer = tokenizer  # as it was given; it never encodes here
         backend = tokenizer.backend_tokenizer
         ids = backend.get_vocab(with_added_tokens=True)
@@ -61,24 +54,6 @@ class Vocabulary:
         self._bytes = TokenBytes(backend, decoders, silent=silent, anchor=anchor)
         self._check_words(backend)
 
-    @property
-    def piece_ids(self) -> Mapping[str, int]:
-        """Return each tag piece's token id; empty for a model that was not taught the tags."""
-        return self._pieces.ids
-
-    @property
-    def has_pieces(self) -> bool:
-        """Return whether the model was taught the tags."""
-        return bool(self.piece_ids)
-
-    def piece_id(self, piece: str) -> int:
-        """Return a tag piece's token id; a ``VocabularyError`` if the model has none."""
-        return self._pieces[piece]
-
-    def id_to_lexeme(self, token_id: int) -> Lexeme | None:
-        """Return the lexeme of a tag piece, or None for an ordinary token."""
-        return self._pieces.lexeme(token_id)
-
     # --- text to ids
 
     def encode_text(self, text: str) -> list[int]:
@@ -88,9 +63,8 @@ class Vocabulary:
     def encode_prompt(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
         """Encode a prompt: a text, or messages with a role and a content.
 
-        A text gets the tokenizer's own prefix (begin-of-text), never a suffix. Messages are
-        written by the chat template; without one, each content is a paragraph of a plain text.
-        Special tokens other than tags keep their meaning.
+        A text gets the tokenizer's own prefix (begin-of-text), never a suffix. Without a chat
+        template each content is a paragraph. Special tokens other than tags keep their meaning.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
@@ -103,7 +77,7 @@ class Vocabulary:
     @property
     def has_chat_template(self) -> bool:
         """Return whether the tokenizer has a chat template."""
-        return bool(getattr(self.tokenizer, "chat_template", None))
+        return bool(self.tokenizer.chat_template)
 
     @cached_property
     def _takes_parts(self) -> bool:
@@ -122,14 +96,13 @@ class Vocabulary:
         return False
 
     def _render(self, prompt: Sequence[Mapping[str, object]], *, takes_parts: bool) -> str:
-        messages = [dict(message) for message in prompt]
+        messages: list[Any] = [dict(message) for message in prompt]
         if takes_parts:
             for message in messages:
                 message["content"] = [{"type": "text", "text": message.get("content")}]
-        tokenizer: Any = self.tokenizer  # with a chat template it has the method to apply it
         try:
             # Where a template has both, the model answers at once: Qwen 3 would think first.
-            text = tokenizer.apply_chat_template(
+            text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
             )
         except Exception as exc:  # a template is a program of the model's authors
@@ -149,7 +122,7 @@ class Vocabulary:
 
     def encode_document(self, document: Document, form: Form = Form.MAIN) -> EncodedDocument:
         """Encode an answer in form MAIN or FORKED; lengths that no block promises are counted."""
-        return encode_document(document, self._pieces, self.encode_text, form)
+        return encode_document(document, self, self.encode_text, form)
 
     def count_tokens(self, written: str) -> int:
         """Return how many tokens a block's inside has, given in the written form."""
@@ -177,11 +150,7 @@ class Vocabulary:
 
     @cached_property
     def topic_forbidden(self) -> frozenset[int]:
-        """Ids of tokens that cannot stand in a topic.
-
-        They are special or added, hold no text, ``"``, ``<``, ``>``, ``&`` or a line break, or are
-        a part of a character: a topic could end inside it.
-        """
+        """Ids of tokens that cannot stand in a topic, such as parts of a character or a quote."""
         plain = (i for i, text in self._whole_texts if _BREAKS_A_TOPIC.isdisjoint(text))
         return frozenset(range(self.num_tokens)) - (frozenset(plain) - self._added_ids)
 
@@ -199,7 +168,6 @@ class Vocabulary:
                     yield token_id, text
 
     def _check_words(self, backend: Tokenizer) -> None:
-        """Refuse a tokenizer whose tokens do not read as its own decoder reads them together."""
         ids = self.encode_text(_WORDS)
         mine, whole = self.text(ids).strip(), backend.decode(ids).strip()
         if mine not in (_WORDS, whole):

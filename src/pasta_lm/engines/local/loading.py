@@ -24,7 +24,6 @@ from transformers import (
     AutoModelForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
@@ -282,7 +281,7 @@ def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTr
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Load a tokenizer from a folder."""
     if not (folder / "tokenizer.json").is_file():
         raise ModelNotFoundError(f"no tokenizer at {folder}: there is no tokenizer.json")
@@ -291,7 +290,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 def random_model(
     config: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerFast,
     *,
     name: str,
     dtype: torch.dtype = torch.float32,

@@ -32,6 +32,7 @@ from pasta_lm.models.adapter import (
     reference_to,
     save_adapter,
 )
+from pasta_lm.models.checkpoint import first_line
 from pasta_lm.models.pieces import token_matrices
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
         model = peft.get_peft_model(learner.model, config)
     except ValueError as exc:
         raise UsageError(
-            f"[lora] does not fit the model: {str(exc).splitlines()[0]}",
+            f"[lora] does not fit the model: {first_line(exc)}",
             hint="targets are names of linear layers, such as q_proj; without any, all learn",
         ) from exc
     assert isinstance(model, peft.PeftModel)
