@@ -42,21 +42,13 @@ class ModelBackend:
     """The calls that need a model's tokenizer and training only."""
 
     def __init__(self, model: Pasta, name: str) -> None:
-        self.name = name
-        self._model = model
-        self._loaded = model.engine.loaded
-
-    @property
-    def strategies(self) -> Sequence[str]:
-        """Return the strategies by which the model answers."""
-        return self._model.strategies
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """Return the position strategy of its training, its device and its dtype."""
-        loaded = self._loaded
-        device = str(loaded.device).partition(":")[0]
-        return {"positions": loaded.positions, "device": device, "dtype": loaded.dtype_name}
+        self.name, self.strategies = name, model.strategies
+        self._model, self._loaded = model, model.engine.loaded
+        self.facts: dict[str, str] = {  # for ``/v1/models``
+            "positions": self._loaded.positions,
+            "device": str(self._loaded.device).partition(":")[0],
+            "dtype": self._loaded.dtype_name,
+        }
 
     def spell(self, token_id: int) -> bytes:
         """Return a token's bytes; for tags and special tokens, those of their spelling."""
@@ -106,6 +98,8 @@ class LocalBackend(ModelBackend):
         super().__init__(model, name)
         self._engine = cast("TorchEngine", model.engine)
         self._executor: ThreadPoolExecutor | None = None
+        size = self._engine.loaded.model.num_parameters() / 1e6
+        self.facts["parameters"] = f"{size:,.0f}M" if size >= 1 else f"{size:.2g}M"
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Lower the tokens of the request to what the cache can hold."""
@@ -147,12 +141,6 @@ class LocalBackend(ModelBackend):
 
         check_request(request, self._engine.loaded)
         return request
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """Return the facts of its training and place, and its size."""
-        size = self._engine.loaded.model.num_parameters() / 1e6
-        return {**super().facts, "parameters": f"{size:,.0f}M" if size >= 1 else f"{size:.2g}M"}
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -222,15 +210,6 @@ class ServedBackend(ModelBackend):
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, if servers can decode it exactly."""
         return self._engine.check_request(super().prepare(prompt, params))
-
-    def prepare_replay(
-        self, prompt: ClientPrompt, document: Document, max_threads: int | None
-    ) -> Request:
-        """Refuse: a server of completions chooses every token itself."""
-        raise RequestError(
-            "stock servers decode no given answer",
-            hint="serve the model with the local engine to replay answers",
-        )
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:

@@ -17,12 +17,12 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from pasta_lm.engines.request import Answer
-from pasta_lm.errors import PastaError
+from pasta_lm.errors import PastaError, RequestError
 from pasta_lm.interpreter import speed
 from pasta_lm.language.check import Diagnostic, check
 from pasta_lm.language.document import NUM_BLOCK_TAGS, Document, parse
 from pasta_lm.language.events import Text
-from pasta_lm.serve.backends import Backend
+from pasta_lm.serve.backends import Backend, ServedBackend
 from pasta_lm.serve.protocol import (
     STRICT,
     AnyRequest,
@@ -169,6 +169,9 @@ def _prepare(service: Service, body: ReplayRequest, completion: AnyRequest) -> R
         raise bad_request(f"{num} blocks, but a response has at most {bounds.blocks}", "response")
     (prompt,) = completion.prompts(bounds, "")
     threads = min(body.pasta.max_threads or bounds.threads, bounds.threads)
+    if isinstance(backend, ServedBackend):  # servers choose every token themselves
+        hint = "serve the model with the local engine to replay answers"
+        raise RequestError("stock servers decode no given answer", hint=hint)
     request = backend.prepare_replay(prompt, document, threads)
     forced = request.forced
     assert forced is not None

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
@@ -27,13 +28,7 @@ from pasta_lm.serve.protocol import (
 )
 from pasta_lm.serve.replies import DONE, Json, Reply, sse
 from pasta_lm.serve.settings import ServeRecipe
-from pasta_lm.serve.streams import (
-    CLIENT_GONE,
-    ClientGoneError,
-    EventStream,
-    ResponseStream,
-    until_gone,
-)
+from pasta_lm.serve.streams import CLIENT_GONE, EventStream, ResponseStream, until_gone
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +102,7 @@ class Service:
             await until_gone(http.receive, _collect(reply, stream))
             facts |= _log_figures(reply)
             return JSONResponse(whole(reply))
-        except ClientGoneError:
+        except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except ApiError as error:
             reply.error = error.code

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from pasta_lm.engines.request import Request, StreamEvent
@@ -23,10 +24,6 @@ CLIENT_GONE = 499  # nobody reads this status; it is for the log
 
 # SIGTERM must not cut running streams: the engine loop ends them at its own deadline.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
-
-
-class ClientGoneError(Exception):
-    """The client closed its connection."""
 
 
 class ResponseStream:
@@ -76,14 +73,14 @@ class Job:
 
 
 async def until_gone(receive: Receive, work: Coroutine[object, object, T]) -> T:
-    """Await a coroutine; cancel it and raise ``ClientGoneError`` if the client disconnects."""
+    """Await a coroutine; cancel it and raise ``ClientDisconnect`` if the client disconnects."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise ClientGoneError
+        raise ClientDisconnect
     finally:
         for task in (working, watching):
             task.cancel()
@@ -106,14 +103,7 @@ class EventStream(EventSourceResponse):
         close: Callable[[], None],
         drop: Callable[[Scope], None],
     ) -> None:
-        """Send encoded events.
-
-        Args:
-            events: One or several whole events at a time.
-            queue: The time between pings, and the time for a reader to take what is sent.
-            close: Called at the end, whatever it is.
-            drop: Called if the reader was too slow; closes its connection.
-        """
+        """Send encoded events, whole ones at a time; ``drop`` closes a slow reader's connection."""
         super().__init__(
             events,
             ping=queue.ping_s,
