@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from functools import wraps
 from typing import Any
 
 import httpx
@@ -87,6 +88,16 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     """
     with ThreadPoolExecutor(1) as one:
         return one.submit(asyncio.run, asyncio.wait_for(work, 600)).result()
+
+
+def scenario(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine."""
+
+    @wraps(work)
+    def test(*arguments: Any, **named: Any) -> None:
+        run(work(*arguments, **named))
+
+    return test
 
 
 def ask(method: str, path: str, *, app: FastAPI | None = None, **request: Any) -> httpx.Response:

@@ -31,6 +31,7 @@ from tests.serve.conftest import (
     poisoned,
     recipe,
     run,
+    scenario,
     scripted,
     settle,
     streamed,
@@ -47,63 +48,59 @@ def posts(client: httpx.AsyncClient, *bodies: dict[str, Any]) -> list[asyncio.Ta
 
 @pytest.mark.parametrize("body", [CHAT, STREAM, {**STREAM, "n": 4}])
 @pytest.mark.parametrize("is_queued", [False, True])
-def test_a_client_that_goes_away_leaves_nothing(body: dict[str, Any], is_queued: bool) -> None:
-    async def leave() -> None:
-        app = create_app(held(capacity=0 if is_queued else 8))
-        async with client_of(app) as client:
-            (gone,) = posts(client, body)
-            engine = app.state.service.engine
-            await settle(lambda: engine.load.num_running + engine.load.num_waiting == 1)
-            gone.cancel()
-            await asyncio.gather(gone, return_exceptions=True)
-            await settle(lambda: is_idle(app))
+@scenario
+async def test_a_client_that_goes_away_leaves_nothing(
+    body: dict[str, Any], is_queued: bool
+) -> None:
+    app = create_app(held(capacity=0 if is_queued else 8))
+    async with client_of(app) as client:
+        (gone,) = posts(client, body)
+        engine = app.state.service.engine
+        await settle(lambda: engine.load.num_running + engine.load.num_waiting == 1)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await settle(lambda: is_idle(app))
 
-    run(leave())
 
-
-def test_an_error_in_a_step_ends_its_responses_and_leaves_the_server_up() -> None:
-    async def fail() -> None:
-        backend = held(capacity=2)
-        app = create_app(backend)
-        async with client_of(app) as client:
-            running = posts(client, CHAT, STREAM)
-            await settle(lambda: app.state.service.engine.load.num_running == 2)
-            queued = posts(client, CHAT)
-            await settle(lambda: app.state.service.engine.load.num_waiting == 1)
-            backend.error = ValueError("a secret detail")
-            whole, stream = await asyncio.gather(*running)
-            assert whole.status_code == 500
-            assert whole.json()["error"]["code"] == "engine_error"
-            assert streamed(stream)[-1]["error"]["code"] == "engine_error"
-            assert "secret" not in whole.text + stream.text
-            backend.may_step.set()
-            assert (await queued[0]).json()["choices"][0]["message"]["content"] == TEXT
-            assert (await client.get("/health")).status_code == 200
-            await settle(lambda: is_idle(app))
-
-    run(fail())
+@scenario
+async def test_an_error_in_a_step_ends_its_responses_and_leaves_the_server_up() -> None:
+    backend = held(capacity=2)
+    app = create_app(backend)
+    async with client_of(app) as client:
+        running = posts(client, CHAT, STREAM)
+        await settle(lambda: app.state.service.engine.load.num_running == 2)
+        queued = posts(client, CHAT)
+        await settle(lambda: app.state.service.engine.load.num_waiting == 1)
+        backend.error = ValueError("a secret detail")
+        whole, stream = await asyncio.gather(*running)
+        assert whole.status_code == 500
+        assert whole.json()["error"]["code"] == "engine_error"
+        assert streamed(stream)[-1]["error"]["code"] == "engine_error"
+        assert "secret" not in whole.text + stream.text
+        backend.may_step.set()
+        assert (await queued[0]).json()["choices"][0]["message"]["content"] == TEXT
+        assert (await client.get("/health")).status_code == 200
+        await settle(lambda: is_idle(app))
 
 
 @pytest.mark.parametrize("num_good_steps", [0, 5])
-def test_an_error_in_a_step_ends_only_the_response_that_it_concerns(num_good_steps: int) -> None:
-    async def fail() -> None:
-        app = create_app(poisoned("poison", num_good_steps))
-        bad = {"messages": [{"role": "user", "content": "poison"}]}
-        async with client_of(app) as client:
-            for _ in range(MAX_FAILED_STEPS + 1):
-                bodies = [STREAM, bad, {**STREAM, "n": 2}, {**bad, "stream": True}, CHAT]
-                stream, whole, several, broken, other = await asyncio.gather(
-                    *posts(client, *bodies)
-                )
-                assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
-                assert streamed(broken)[-1]["error"]["code"] == "engine_error"
-                assert "secret" not in whole.text + broken.text
-                assert {text_of(streamed(stream)), text_of(streamed(several), 1)} == {TEXT}
-                assert other.json()["choices"][0]["message"]["content"] == TEXT
-            assert (await client.get("/health")).status_code == 200
-            await settle(lambda: is_idle(app))
-
-    run(fail())
+@scenario
+async def test_an_error_in_a_step_ends_only_the_response_that_it_concerns(
+    num_good_steps: int,
+) -> None:
+    app = create_app(poisoned("poison", num_good_steps))
+    bad = {"messages": [{"role": "user", "content": "poison"}]}
+    async with client_of(app) as client:
+        for _ in range(MAX_FAILED_STEPS + 1):
+            bodies = [STREAM, bad, {**STREAM, "n": 2}, {**bad, "stream": True}, CHAT]
+            stream, whole, several, broken, other = await asyncio.gather(*posts(client, *bodies))
+            assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
+            assert streamed(broken)[-1]["error"]["code"] == "engine_error"
+            assert "secret" not in whole.text + broken.text
+            assert {text_of(streamed(stream)), text_of(streamed(several), 1)} == {TEXT}
+            assert other.json()["choices"][0]["message"]["content"] == TEXT
+        assert (await client.get("/health")).status_code == 200
+        await settle(lambda: is_idle(app))
 
 
 class BrokenBackend(ScriptedBackend):
@@ -114,74 +111,66 @@ class BrokenBackend(ScriptedBackend):
         raise ValueError("a secret detail")
 
 
-def test_a_dead_engine_is_reported_to_every_client_and_by_health() -> None:
-    async def die() -> None:
-        app = create_app(BrokenBackend(ScriptedEngine(DOCUMENT), capacity=1))
-        async with client_of(app) as client:
-            replies = await asyncio.gather(*posts(client, *[CHAT] * (MAX_FAILED_STEPS + 2)))
-            codes = sorted(reply.json()["error"]["code"] for reply in replies)
-            assert codes == ["engine_dead"] * 2 + ["engine_error"] * MAX_FAILED_STEPS
-            assert (await client.get("/health")).json() == {"status": "dead"}
-            late = await client.post(PATH, json=CHAT)
-            assert late.status_code == 503
-            assert "retry-after" in late.headers
-
-    run(die())
+@scenario
+async def test_a_dead_engine_is_reported_to_every_client_and_by_health() -> None:
+    app = create_app(BrokenBackend(ScriptedEngine(DOCUMENT), capacity=1))
+    async with client_of(app) as client:
+        replies = await asyncio.gather(*posts(client, *[CHAT] * (MAX_FAILED_STEPS + 2)))
+        codes = sorted(reply.json()["error"]["code"] for reply in replies)
+        assert codes == ["engine_dead"] * 2 + ["engine_error"] * MAX_FAILED_STEPS
+        assert (await client.get("/health")).json() == {"status": "dead"}
+        late = await client.post(PATH, json=CHAT)
+        assert late.status_code == 503
+        assert "retry-after" in late.headers
 
 
-def test_a_full_queue_and_a_long_wait_are_503_with_a_time_to_retry() -> None:
-    async def fill() -> None:
-        app = create_app(held(capacity=0), recipe(waiting=0, wait_s=0.5))
-        engine = app.state.service.engine
-        async with client_of(app) as client:
-            (first,) = posts(client, STREAM)
-            await settle(lambda: engine.load.num_waiting == 1)
-            full = await client.post(PATH, json=CHAT)
-            for reply, code in ((full, "queue_full"), (await first, "queue_wait")):
-                assert reply.status_code == 503
-                assert int(reply.headers["retry-after"]) > 0
-                assert reply.json()["error"]["code"] == code
-            await settle(lambda: is_idle(app))
-
-    run(fill())
+@scenario
+async def test_a_full_queue_and_a_long_wait_are_503_with_a_time_to_retry() -> None:
+    app = create_app(held(capacity=0), recipe(waiting=0, wait_s=0.5))
+    engine = app.state.service.engine
+    async with client_of(app) as client:
+        (first,) = posts(client, STREAM)
+        await settle(lambda: engine.load.num_waiting == 1)
+        full = await client.post(PATH, json=CHAT)
+        for reply, code in ((full, "queue_full"), (await first, "queue_wait")):
+            assert reply.status_code == 503
+            assert int(reply.headers["retry-after"]) > 0
+            assert reply.json()["error"]["code"] == code
+        await settle(lambda: is_idle(app))
 
 
-def test_a_response_that_takes_too_long_ends_with_an_error_and_done() -> None:
-    async def wait() -> None:
-        app = create_app(held(), recipe(wall_s=0.1))
-        async with client_of(app) as client:
-            pieces = streamed(await client.post(PATH, json=STREAM))
-            assert pieces[-1]["error"]["code"] == "wall_time"
-            whole = await client.post(PATH, json=CHAT)
-            assert (whole.status_code, whole.json()["error"]["code"]) == (503, "wall_time")
-            await settle(lambda: is_idle(app))
-
-    run(wait())
+@scenario
+async def test_a_response_that_takes_too_long_ends_with_an_error_and_done() -> None:
+    app = create_app(held(), recipe(wall_s=0.1))
+    async with client_of(app) as client:
+        pieces = streamed(await client.post(PATH, json=STREAM))
+        assert pieces[-1]["error"]["code"] == "wall_time"
+        whole = await client.post(PATH, json=CHAT)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (503, "wall_time")
+        await settle(lambda: is_idle(app))
 
 
-def test_a_step_that_hangs_ends_all_requests_and_afterwards_they_are_taken_again() -> None:
-    async def hang() -> None:
-        backend = HangingBackend(DOCUMENT, capacity=1)
-        app = create_app(backend, recipe(stall_s=0.1))
-        engine = app.state.service.engine
-        async with client_of(app) as client:
-            runs, waits = posts(client, STREAM, CHAT)
-            await settle(lambda: engine.status == "stalled")
-            assert (await client.get("/health")).json() == {"status": "stalled"}
-            late = await client.post(PATH, json=CHAT)
-            assert (late.status_code, late.json()["error"]["code"]) == (503, "stalled")
-            assert streamed(await runs)[-1]["error"]["code"] == "stall"
-            reply = await waits
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "stall")
-            text = (await client.get("/metrics")).text
-            assert 'pasta:limit_hits_total{limit="stall",model_name="script"} 2.0' in text
-            engine.queue = Queue()  # a busy machine may be slower than the short limit
-            backend.may_go_on.set()
-            await settle(lambda: engine.status == "ok" and is_idle(app))
-            again = await client.post(PATH, json=CHAT)
-            assert again.json()["choices"][0]["message"]["content"] == TEXT
-
-    run(hang())
+@scenario
+async def test_a_step_that_hangs_ends_all_requests_and_afterwards_they_are_taken_again() -> None:
+    backend = HangingBackend(DOCUMENT, capacity=1)
+    app = create_app(backend, recipe(stall_s=0.1))
+    engine = app.state.service.engine
+    async with client_of(app) as client:
+        runs, waits = posts(client, STREAM, CHAT)
+        await settle(lambda: engine.status == "stalled")
+        assert (await client.get("/health")).json() == {"status": "stalled"}
+        late = await client.post(PATH, json=CHAT)
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "stalled")
+        assert streamed(await runs)[-1]["error"]["code"] == "stall"
+        reply = await waits
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "stall")
+        text = (await client.get("/metrics")).text
+        assert 'pasta:limit_hits_total{limit="stall",model_name="script"} 2.0' in text
+        engine.queue = Queue()  # a busy machine may be slower than the short limit
+        backend.may_go_on.set()
+        await settle(lambda: engine.status == "ok" and is_idle(app))
+        again = await client.post(PATH, json=CHAT)
+        assert again.json()["choices"][0]["message"]["content"] == TEXT
 
 
 class RefusingBackend(ScriptedBackend):
@@ -193,19 +182,17 @@ class RefusingBackend(ScriptedBackend):
         return super().submit(request)
 
 
-def test_a_request_that_cannot_begin_ends_alone() -> None:
-    async def begin() -> None:
-        app = create_app(RefusingBackend(ScriptedEngine(DOCUMENT)))
-        async with client_of(app) as client:
-            bodies = [CHAT, {**CHAT, "seed": 13}, {**STREAM, "seed": 13}, STREAM]
-            replies = await asyncio.gather(*posts(client, *bodies))
-            assert [reply.status_code for reply in replies] == [200, 500, 500, 200]
-            assert replies[1].json()["error"]["code"] == "engine_error"
-            assert "secret" not in replies[1].text
-            assert (await client.get("/health")).status_code == 200
-            await settle(lambda: is_idle(app))
-
-    run(begin())
+@scenario
+async def test_a_request_that_cannot_begin_ends_alone() -> None:
+    app = create_app(RefusingBackend(ScriptedEngine(DOCUMENT)))
+    async with client_of(app) as client:
+        bodies = [CHAT, {**CHAT, "seed": 13}, {**STREAM, "seed": 13}, STREAM]
+        replies = await asyncio.gather(*posts(client, *bodies))
+        assert [reply.status_code for reply in replies] == [200, 500, 500, 200]
+        assert replies[1].json()["error"]["code"] == "engine_error"
+        assert "secret" not in replies[1].text
+        assert (await client.get("/health")).status_code == 200
+        await settle(lambda: is_idle(app))
 
 
 # Readers
@@ -271,53 +258,47 @@ def test_a_reader_that_does_not_read_is_dropped() -> None:
     assert calls == ["drop", "close"]
 
 
-def test_the_steps_that_wait_for_a_slow_reader_are_bounded() -> None:
-    async def fall_behind() -> None:
-        app = create_app(scripted(), recipe(unread_steps=3))
-        async with client_of(app):
-            service = app.state.service
-            stream = service.engine.submit(
-                [service.backend.prepare(ClientPrompt("a"), SamplingParams())]
-            )
-            await settle(lambda: stream.num_unread and is_idle(app))  # all has been written
-            assert stream.num_unread <= 4
-            with pytest.raises(ApiError, match="too slow"):
-                await stream.next()
-
-    run(fall_behind())
+@scenario
+async def test_the_steps_that_wait_for_a_slow_reader_are_bounded() -> None:
+    app = create_app(scripted(), recipe(unread_steps=3))
+    async with client_of(app):
+        service = app.state.service
+        stream = service.engine.submit(
+            [service.backend.prepare(ClientPrompt("a"), SamplingParams())]
+        )
+        await settle(lambda: stream.num_unread and is_idle(app))  # all has been written
+        assert stream.num_unread <= 4
+        with pytest.raises(ApiError, match="too slow"):
+            await stream.next()
 
 
 # The end
 
 
-def test_draining_refuses_new_work_and_finishes_running_requests() -> None:
-    async def drain() -> None:
-        backend = held()
-        app = create_app(backend)
-        engine = app.state.service.engine
-        async with client_of(app) as client:
-            (running,) = posts(client, STREAM)
-            await settle(lambda: engine.load.num_running == 1)
-            engine.drain()
-            await settle(lambda: engine.status == "draining")
-            assert (await client.post(PATH, json=CHAT)).status_code == 503
-            assert (await client.get("/health")).json() == {"status": "draining"}
-            backend.may_step.set()
-            assert text_of(streamed(await running)) == TEXT
-
-    run(drain())
+@scenario
+async def test_draining_refuses_new_work_and_finishes_running_requests() -> None:
+    backend = held()
+    app = create_app(backend)
+    engine = app.state.service.engine
+    async with client_of(app) as client:
+        (running,) = posts(client, STREAM)
+        await settle(lambda: engine.load.num_running == 1)
+        engine.drain()
+        await settle(lambda: engine.status == "draining")
+        assert (await client.post(PATH, json=CHAT)).status_code == 503
+        assert (await client.get("/health")).json() == {"status": "draining"}
+        backend.may_step.set()
+        assert text_of(streamed(await running)) == TEXT
 
 
-def test_at_the_deadline_of_draining_running_requests_end_with_an_error() -> None:
-    async def drain() -> None:
-        app = create_app(held(), recipe(drain_s=0.05))
-        async with client_of(app) as client:
-            (running,) = posts(client, STREAM)
-            await settle(lambda: app.state.service.engine.load.num_running == 1)
-            app.state.service.engine.drain()
-            assert streamed(await running)[-1]["error"]["code"] == "shutdown"
-
-    run(drain())
+@scenario
+async def test_at_the_deadline_of_draining_running_requests_end_with_an_error() -> None:
+    app = create_app(held(), recipe(drain_s=0.05))
+    async with client_of(app) as client:
+        (running,) = posts(client, STREAM)
+        await settle(lambda: app.state.service.engine.load.num_running == 1)
+        app.state.service.engine.drain()
+        assert streamed(await running)[-1]["error"]["code"] == "shutdown"
 
 
 # Metrics and the log

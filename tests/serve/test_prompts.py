@@ -18,7 +18,7 @@ from tests.serve.conftest import (
     is_idle,
     poisoned,
     post,
-    run,
+    scenario,
     settle,
     streamed,
 )
@@ -52,35 +52,31 @@ def test_every_prompt_has_n_choices_whole_and_streamed(prompt: Any, n: int) -> N
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool) -> None:
-    async def leave() -> None:
-        app = create_app(held(capacity=2))
-        async with client_of(app) as client:
-            body = {"prompt": ["a", "b", "c", "d"], "stream": streams}
-            gone = asyncio.ensure_future(client.post(PATH, json=body))
-            engine = app.state.service.engine
-            await settle(lambda: engine.load.num_running == engine.load.num_waiting == 2)
-            gone.cancel()
-            await asyncio.gather(gone, return_exceptions=True)
-            await settle(lambda: is_idle(app))
-
-    run(leave())
+@scenario
+async def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool) -> None:
+    app = create_app(held(capacity=2))
+    async with client_of(app) as client:
+        body = {"prompt": ["a", "b", "c", "d"], "stream": streams}
+        gone = asyncio.ensure_future(client.post(PATH, json=body))
+        engine = app.state.service.engine
+        await settle(lambda: engine.load.num_running == engine.load.num_waiting == 2)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await settle(lambda: is_idle(app))
 
 
-def test_a_prompt_that_fails_ends_the_request_and_no_other() -> None:
-    async def fail() -> None:
-        app = create_app(poisoned("poison", 3))
-        async with client_of(app) as client:
-            bad = {"prompt": ["a", "poison", "b"]}
-            bodies = [bad, {**bad, "stream": True}, {"prompt": ["a", "b"]}]
-            asked = [client.post(PATH, json=body) for body in bodies]
-            whole, stream, other = await asyncio.gather(*asked)
-            assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
-            assert streamed(stream)[-1]["error"]["code"] == "engine_error"
-            assert [one["text"] for one in other.json()["choices"]] == [TEXT] * 2
-            await settle(lambda: is_idle(app))
-
-    run(fail())
+@scenario
+async def test_a_prompt_that_fails_ends_the_request_and_no_other() -> None:
+    app = create_app(poisoned("poison", 3))
+    async with client_of(app) as client:
+        bad = {"prompt": ["a", "poison", "b"]}
+        bodies = [bad, {**bad, "stream": True}, {"prompt": ["a", "b"]}]
+        asked = [client.post(PATH, json=body) for body in bodies]
+        whole, stream, other = await asyncio.gather(*asked)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
+        assert streamed(stream)[-1]["error"]["code"] == "engine_error"
+        assert [one["text"] for one in other.json()["choices"]] == [TEXT] * 2
+        await settle(lambda: is_idle(app))
 
 
 def test_events_of_several_prompts_are_numbered_as_one_stream() -> None:

@@ -33,7 +33,7 @@ from tests.serve.conftest import (
     TEXT,
     client_of,
     post,
-    run,
+    scenario,
     scripted,
     streamed,
     text_of,
@@ -265,23 +265,21 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-def test_bad_bodies_are_refused() -> None:
-    async def refuse_all() -> None:
-        async with client_of(scripted_app()) as client:
-            for name, changes in BAD.items():
-                for stream in (False, True):
-                    reply = await client.post(REPLAY, json={**GIVEN, "stream": stream, **changes})
-                    assert reply.status_code == 400, name
-                    assert reply.json()["error"]["message"], name
-            other = await client.post(REPLAY, json={**GIVEN, "model": "other"})
-            assert other.status_code == 404
-            endless = await client.post(CHECK, json={"response": "<sync/>" * 10_000})
-            assert endless.status_code == 400
-            assert "70000 characters" in endless.json()["error"]["message"]
-            other = await client.post(CHECK, json={"response": "a", "model": "other"})
-            assert other.status_code == 404
-
-    run(refuse_all())
+@scenario
+async def test_bad_bodies_are_refused() -> None:
+    async with client_of(scripted_app()) as client:
+        for name, changes in BAD.items():
+            for stream in (False, True):
+                reply = await client.post(REPLAY, json={**GIVEN, "stream": stream, **changes})
+                assert reply.status_code == 400, name
+                assert reply.json()["error"]["message"], name
+        other = await client.post(REPLAY, json={**GIVEN, "model": "other"})
+        assert other.status_code == 404
+        endless = await client.post(CHECK, json={"response": "<sync/>" * 10_000})
+        assert endless.status_code == 400
+        assert "70000 characters" in endless.json()["error"]["message"]
+        other = await client.post(CHECK, json={"response": "a", "model": "other"})
+        assert other.status_code == 404
 
 
 def test_what_the_model_or_its_cache_cannot_hold_is_refused() -> None:

@@ -19,7 +19,7 @@ from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import build, load
-from tests.serve.conftest import client_of, run, streamed
+from tests.serve.conftest import client_of, run, scenario, streamed
 from tests.serve.load import CHAT_PATH, TEXT_PATH
 from tests.taught import CHAT
 
@@ -57,7 +57,10 @@ def texts_of(reply: httpx.Response, num: int) -> list[str]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_every_route_and_stream_answers_as_pasta_run_does_also_in_company(sampling: str) -> None:
+@scenario
+async def test_every_route_and_stream_answers_as_pasta_run_does_also_in_company(
+    sampling: str,
+) -> None:
     own = model()
     params = SamplingParams(max_tokens=40, seed=SEED, n=2, **SAMPLINGS[sampling])  # type: ignore[arg-type]
     chats = [[one.text for one in own.samples(prompt, params)] for prompt in PROMPTS]
@@ -66,24 +69,21 @@ def test_every_route_and_stream_answers_as_pasta_run_does_also_in_company(sampli
     assert len({*texts, *(text for pair in chats for text in pair)}) > 3
     asked = {"max_tokens": 40, "seed": SEED, "n": 2, **SAMPLINGS[sampling]}
 
-    async def compare() -> None:
-        async with client_of(create_app(LocalBackend(model(), "tiny"))) as client:
+    async with client_of(create_app(LocalBackend(model(), "tiny"))) as client:
 
-            async def one(path: str, body: dict[str, Any], expected: list[str]) -> None:
-                reply = await client.post(path, json={**asked, **body})
-                assert texts_of(reply, len(expected)) == expected
+        async def one(path: str, body: dict[str, Any], expected: list[str]) -> None:
+            reply = await client.post(path, json={**asked, **body})
+            assert texts_of(reply, len(expected)) == expected
 
-            works: list[tuple[str, dict[str, Any], list[str]]] = []
-            for stream in STREAMS.values():
-                for prompt, expected in zip(PROMPTS, chats, strict=True):
-                    messages = [{"role": "user", "content": prompt}]
-                    works.append((CHAT_PATH, {"messages": messages, **stream}, expected))
-                works.append((TEXT_PATH, {"prompt": list(PROMPTS), **stream}, texts))
-            for work in works[:4]:
-                await one(*work)
-            await asyncio.gather(*(one(*work) for work in works))
-
-    run(compare())
+        works: list[tuple[str, dict[str, Any], list[str]]] = []
+        for stream in STREAMS.values():
+            for prompt, expected in zip(PROMPTS, chats, strict=True):
+                messages = [{"role": "user", "content": prompt}]
+                works.append((CHAT_PATH, {"messages": messages, **stream}, expected))
+            works.append((TEXT_PATH, {"prompt": list(PROMPTS), **stream}, texts))
+        for work in works[:4]:
+            await one(*work)
+        await asyncio.gather(*(one(*work) for work in works))
 
 
 # Given answers: what a real tokenizer cuts into parts

@@ -20,14 +20,7 @@ from pasta_lm.serve.backends import Events, LocalBackend
 from pasta_lm.serve.settings import Bounds, ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
-from tests.serve.conftest import (
-    client_of,
-    is_idle,
-    post,
-    run,
-    settle,
-    streamed,
-)
+from tests.serve.conftest import client_of, is_idle, post, scenario, settle, streamed
 from tests.serve.load import CHAT_PATH, chat
 
 Until = Callable[[Callable[[], bool]], None]
@@ -104,48 +97,44 @@ STAGES: dict[str, tuple[dict[str, Any], Callable[[Stepped], bool]]] = {
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("changes", [{}, {"stream": True}, {"stream": True, "n": 3}], ids=str)
-def test_a_client_that_goes_away_frees_its_pages_without_another_step(
+@scenario
+async def test_a_client_that_goes_away_frees_its_pages_without_another_step(
     stage: str, changes: dict[str, Any]
 ) -> None:
     asked, has_come = STAGES[stage]
     body = {**chat("hello"), **SAMPLED, "max_tokens": 200, **asked, **changes}
 
-    async def leave() -> None:
-        backend = Stepped(model(max_batch_tokens=16))
-        app = create_app(backend)
-        async with client_of(app) as client:
-            gone = asyncio.ensure_future(client.post(CHAT_PATH, json=body))
-            await settle(lambda: backend.active)
-            while not has_come(backend):
-                await backend.take_step()
-            num_steps = backend.num_steps
-            gone.cancel()
-            await asyncio.gather(gone, return_exceptions=True)
-            await settle(lambda: is_idle(app))
-            assert_no_page_is_left(backend.own)
-            assert backend.num_steps == num_steps
-
-    run(leave())
+    backend = Stepped(model(max_batch_tokens=16))
+    app = create_app(backend)
+    async with client_of(app) as client:
+        gone = asyncio.ensure_future(client.post(CHAT_PATH, json=body))
+        await settle(lambda: backend.active)
+        while not has_come(backend):
+            await backend.take_step()
+        num_steps = backend.num_steps
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await settle(lambda: is_idle(app))
+        assert_no_page_is_left(backend.own)
+        assert backend.num_steps == num_steps
 
 
-def test_a_client_that_goes_away_in_the_queue_never_runs() -> None:
-    async def leave() -> None:
-        backend = Stepped(model(pool_tokens=256))
-        app = create_app(backend)
-        load = app.state.service.engine
-        async with client_of(app) as client:
-            body = {**chat("hello"), **SAMPLED, "max_tokens": 150}
-            first, queued = (asyncio.ensure_future(client.post(CHAT_PATH, json=body)) for _ in "ab")
-            await settle(lambda: load.load.num_running == load.load.num_waiting == 1)
-            queued.cancel()
-            await settle(lambda: load.load.num_waiting == 0)
-            assert len(backend.active) == 1
-            backend.may_step.release(1000)
-            assert (await first).status_code == 200
-            await settle(lambda: is_idle(app))
-            assert_no_page_is_left(backend.own)
-
-    run(leave())
+@scenario
+async def test_a_client_that_goes_away_in_the_queue_never_runs() -> None:
+    backend = Stepped(model(pool_tokens=256))
+    app = create_app(backend)
+    load = app.state.service.engine
+    async with client_of(app) as client:
+        body = {**chat("hello"), **SAMPLED, "max_tokens": 150}
+        first, queued = (asyncio.ensure_future(client.post(CHAT_PATH, json=body)) for _ in "ab")
+        await settle(lambda: load.load.num_running == load.load.num_waiting == 1)
+        queued.cancel()
+        await settle(lambda: load.load.num_waiting == 0)
+        assert len(backend.active) == 1
+        backend.may_step.release(1000)
+        assert (await first).status_code == 200
+        await settle(lambda: is_idle(app))
+        assert_no_page_is_left(backend.own)
 
 
 def test_a_response_has_no_more_threads_than_the_limit() -> None:
@@ -203,30 +192,30 @@ class Poisoned(LocalBackend):
 
 @pytest.mark.parametrize("join", list(Join))
 @pytest.mark.parametrize("place", ["forward", "planning", "interpreting"])
-def test_a_failure_in_a_step_ends_its_response_and_changes_no_other(join: Join, place: str) -> None:
+@scenario
+async def test_a_failure_in_a_step_ends_its_response_and_changes_no_other(
+    join: Join, place: str
+) -> None:
     others = [{**chat(f"other {number}"), **SAMPLED, "seed": number} for number in range(3)]
 
-    async def fail() -> None:
-        alone = model(join)
-        app = create_app(LocalBackend(alone, "tiny"))
-        async with client_of(app) as client:
-            replies = [await client.post(CHAT_PATH, json=body) for body in others]
-            expected = [one.json()["choices"][0]["message"]["content"] for one in replies]
-            figures = [one.json()["pasta"]["choices"][0]["threads"] for one in replies]
-            assert any(len(threads) > 1 for threads in figures)
-        backend = Poisoned(model(join), place)
-        app = create_app(backend)
-        async with client_of(app) as client:
-            bodies = [BAD, others[0], {**BAD, "stream": True}, *others[1:]]
-            replies = await asyncio.gather(*(client.post(CHAT_PATH, json=one) for one in bodies))
-            whole, stream = replies.pop(0), replies.pop(1)
-            assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
-            assert streamed(stream)[-1]["error"]["code"] == "engine_error"
-            assert "secret" not in whole.text + stream.text
-            texts = [one.json()["choices"][0]["message"]["content"] for one in replies]
-            assert texts == expected
-            assert (await client.get("/health")).status_code == 200
-            await settle(lambda: is_idle(app))
-            assert_no_page_is_left(backend.own)
-
-    run(fail())
+    alone = model(join)
+    app = create_app(LocalBackend(alone, "tiny"))
+    async with client_of(app) as client:
+        replies = [await client.post(CHAT_PATH, json=body) for body in others]
+        expected = [one.json()["choices"][0]["message"]["content"] for one in replies]
+        figures = [one.json()["pasta"]["choices"][0]["threads"] for one in replies]
+        assert any(len(threads) > 1 for threads in figures)
+    backend = Poisoned(model(join), place)
+    app = create_app(backend)
+    async with client_of(app) as client:
+        bodies = [BAD, others[0], {**BAD, "stream": True}, *others[1:]]
+        replies = await asyncio.gather(*(client.post(CHAT_PATH, json=one) for one in bodies))
+        whole, stream = replies.pop(0), replies.pop(1)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
+        assert streamed(stream)[-1]["error"]["code"] == "engine_error"
+        assert "secret" not in whole.text + stream.text
+        texts = [one.json()["choices"][0]["message"]["content"] for one in replies]
+        assert texts == expected
+        assert (await client.get("/health")).status_code == 200
+        await settle(lambda: is_idle(app))
+        assert_no_page_is_left(backend.own)
