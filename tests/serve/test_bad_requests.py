@@ -14,7 +14,7 @@ from pasta_lm.serve.guard import parse_json
 from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
 from pasta_lm.serve.replay import ReplayRequest
 from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
-from tests.serve.conftest import CHAT, ask, client_of, run, scenario, scripted
+from tests.serve.conftest import CHAT, ask, client_of, scenario, scripted
 
 PATH = "/v1/chat/completions"
 USER = {"role": "user", "content": "Hi"}
@@ -239,10 +239,6 @@ def test_limits_are_read_from_a_recipe() -> None:
     for change in ("limits.n=0", "queue.wall_s=0", "limits.m=3", "limits.tokens_per_thread=2"):
         with pytest.raises(UsageError):
             read_recipe(None, ServeRecipe, [change])
-
-
-
-
 
 
 @pytest.mark.parametrize(
