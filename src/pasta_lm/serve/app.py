@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from pasta_lm.errors import UsageError, cause
+from pasta_lm.errors import PastaError, UsageError, cause
 from pasta_lm.serve import replay
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.guard import Guard, JsonLines, StrictRoute, error_response
@@ -34,6 +34,7 @@ from pasta_lm.serve.protocol import (
     CompletionRequest,
     bad_request,
     check_model,
+    from_error,
     internal,
 )
 from pasta_lm.serve.service import Service
@@ -161,13 +162,15 @@ def _routes(service: Service, number: str) -> APIRouter:
     return router
 
 
-_ERRORS = (ApiError, RequestValidationError, HTTPException, Exception)
+_ERRORS = (ApiError, PastaError, RequestValidationError, HTTPException, Exception)
 
 
 async def _reply_to_error(_: Request, error: Exception) -> Response:
     match error:
         case ApiError():
             return error_response(error)
+        case PastaError():
+            return error_response(from_error(error))
         case RequestValidationError():
             mistake = max(error.errors(), key=lambda entry: len(entry["loc"]))  # the most exact
             parts = [part for part in map(str, mistake["loc"]) if not _IS_KIND.fullmatch(part)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -47,23 +47,20 @@ NOT_SHOWN = ("functions", "tools")
 MAX_TOP_LOGPROBS = 20  # as OpenAI's
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An HTTP status with a message for the client; no traceback and no path is ever in it."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = "invalid_request_error",
-        param: str | None = None,
-        code: str | None = None,
-        diagnostics: Sequence[Mapping[str, str | int]] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.kind = status, message, kind
-        self.param, self.code = param, code
-        self.diagnostics = diagnostics  # of a text that breaks the grammar, as `pasta check` has
+    status: int
+    message: str
+    _: KW_ONLY
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    diagnostics: Sequence[Mapping[str, str | int]] | None = None  # as `pasta check` has them
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def body(self) -> dict[str, Any]:

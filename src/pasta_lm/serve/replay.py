@@ -17,7 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from pasta_lm.engines.request import Answer
-from pasta_lm.errors import PastaError, RequestError
+from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import speed
 from pasta_lm.language.check import Diagnostic, check
 from pasta_lm.language.document import NUM_BLOCK_TAGS, Document, parse
@@ -35,7 +35,6 @@ from pasta_lm.serve.protocol import (
     Positive,
     bad_request,
     check_model,
-    from_error,
 )
 from pasta_lm.serve.replies import Json, Reply
 from pasta_lm.serve.service import Service
@@ -115,10 +114,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         _refuse(body, service)
         completion = body.completion()
         service.log_prompts(completion.prompts(service.recipe.limits, ""), request)
-        try:
-            reply = await asyncio.to_thread(_prepare, service, body, completion)
-        except PastaError as error:
-            raise from_error(error) from error
+        reply = await asyncio.to_thread(_prepare, service, body, completion)
         return await service.decode(reply, request, _replayed)
 
 

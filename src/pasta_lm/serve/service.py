@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from pasta_lm.engines.request import Request
-from pasta_lm.errors import PastaError
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.guard import FACTS
@@ -23,7 +22,6 @@ from pasta_lm.serve.protocol import (
     ClientPrompt,
     bad_request,
     check_model,
-    from_error,
     internal,
 )
 from pasta_lm.serve.replies import DONE, Json, Reply, sse
@@ -55,24 +53,20 @@ class Service:
         }
 
     async def respond(self, body: AnyRequest, http: HttpRequest) -> Response:
-        """Answer a request; an ``ApiError`` if it cannot be answered."""
+        """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
         reply = Reply(body, await self._prepare(body, http), self.backend)
         return await self.decode(reply, http, Reply.whole)
 
     async def _prepare(self, body: AnyRequest, http: HttpRequest) -> list[Request]:
-        limits = self.recipe.limits
-        try:
-            params = body.params(limits)
-            if params.logprobs is not None and not self.backend.has_logprobs:
-                message = "this engine gives no log-probabilities"
-                raise bad_request(message, "logprobs", "unsupported")
-            prompts = body.prompts(limits, self.recipe.strategy)
-            # A long prompt takes a while to encode; others must not wait for it.
-            prepare = self.backend.prepare
-            requests = [await asyncio.to_thread(prepare, prompt, params) for prompt in prompts]
-        except PastaError as error:
-            raise from_error(error) from error
+        params = body.params(self.recipe.limits)
+        if params.logprobs is not None and not self.backend.has_logprobs:
+            message = "this engine gives no log-probabilities"
+            raise bad_request(message, "logprobs", "unsupported")
+        prompts = body.prompts(self.recipe.limits, self.recipe.strategy)
+        # A long prompt takes a while to encode; others must not wait for it.
+        prepare = self.backend.prepare
+        requests = [await asyncio.to_thread(prepare, prompt, params) for prompt in prompts]
         self.log_prompts(prompts, http)
         return [replace(request, traces=body.traces) for request in requests]
 
