@@ -1,6 +1,6 @@
 // Editing the tags of a finished answer: the server checks them as they are typed, and replays them.
 
-import { element, figure, visible } from "./elements.js";
+import { button, element, figure, visible } from "./elements.js";
 import { piecesOf, reach } from "./net.js";
 import { Run } from "./run.js";
 import { indexOf, insertSync, makeBlock, removeBlock } from "./tagging.js";
@@ -17,24 +17,24 @@ export class TagEditor {
     this.root = root;
     this.key = key;
     this.original = null; // the run that was opened
-    this.opener = pressed("Edit the tags", () => this.open());
+    this.opener = button("Edit the tags", () => this.open());
     this.area = element("textarea", { rows: 12, spellcheck: "false", autocomplete: "off", "aria-label": "Answer with its tags", "aria-describedby": "edit-guide" });
     this.area.addEventListener("input", () => this.changed());
     this.faults = element("ul", { class: "faults" });
     this.said = element("p", { role: "status" });
     this.figures = element("p", { class: "edit-figures" });
-    this.sender = pressed("Replay", () => (this.stopping ? this.stopping.abort() : this.replay()));
+    this.sender = button("Replay", () => (this.stopping ? this.stopping.abort() : this.replay()));
     this.sender.classList.add("send");
     const tools = [
-      pressed("Make this a block", () => this.apply(makeBlock)),
-      pressed("Remove this block", () => this.apply(removeBlock)),
-      pressed("Insert sync", () => this.apply(insertSync)),
+      button("Make this a block", () => this.apply(makeBlock)),
+      button("Remove this block", () => this.apply(removeBlock)),
+      button("Insert sync", () => this.apply(insertSync)),
     ];
     this.panel = element("section", { class: "editor", "aria-label": "Edit the tags" },
       element("p", { id: "edit-guide", class: "hint" }, GUIDE),
       element("div", { class: "line", role: "group", "aria-label": "Change the tags" }, ...tools),
       this.area, this.faults, this.figures,
-      element("div", { class: "line" }, this.sender, pressed("Start again", () => this.write(this.original.annotated)), pressed("Close", () => this.close()), this.said));
+      element("div", { class: "line" }, this.sender, button("Start again", () => this.write(this.original.annotated)), button("Close", () => this.close()), this.said));
     root.append(this.opener, this.panel);
     this.close();
   }
@@ -191,7 +191,7 @@ export class TagEditor {
   showFaults(diagnostics) {
     const rows = diagnostics.slice(0, MAX_FAULTS).map((one) => {
       const weight = one.severity === "error" ? "" : "warning: ";
-      const place = pressed(`Line ${one.line}, column ${one.column}`, () => this.goTo(one));
+      const place = button(`Line ${one.line}, column ${one.column}`, () => this.goTo(one));
       return element("li", { class: one.severity }, place, ` ${weight}${visible(one.message)}; ${visible(one.hint)} (${one.code})`);
     });
     if (diagnostics.length > MAX_FAULTS) rows.push(element("li", {}, `and ${diagnostics.length - MAX_FAULTS} more`));
@@ -222,10 +222,4 @@ export class TagEditor {
       figure(pair(path, cost.critical_path_tokens, 0), "critical path"),
       isTimed ? figure(pair(facts.wall_s, wall_s, 2, " s"), "time") : "");
   }
-}
-
-function pressed(name, act) {
-  const button = element("button", { type: "button" }, name);
-  button.addEventListener("click", act);
-  return button;
 }

@@ -30,6 +30,16 @@ function filled(node, attributes, children) {
   return node;
 }
 
+export function button(name, act, attributes = {}) {
+  const node = element("button", { type: "button", ...attributes }, name);
+  node.addEventListener("click", act);
+  return node;
+}
+
+export function byId(id) {
+  return document.getElementById(id);
+}
+
 // A colour and a mark for each thread. Eight and five have no common factor: forty pairs.
 export function look(thread) {
   if (thread === 0) return { hue: "hue-main", mark: 0 };

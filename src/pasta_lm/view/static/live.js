@@ -1,7 +1,7 @@
 // Asking the server: one run for each strategy, one after the other, fed by the events of its stream.
 
 import { Choices, ONE_THREAD } from "./choices.js";
-import { element, visible } from "./elements.js";
+import { button, element, visible } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
 import { Run } from "./run.js";
 import { piecesOf, reach, save, servedModel } from "./net.js";
@@ -22,15 +22,13 @@ export class AskForm {
     this.button = element("button", { type: "submit", class: "send" }, "Ask");
     this.said = element("p", { role: "status" });
     this.examples = this.exampleButtons();
-    const savers = element("p", { class: "savers" }, this.saver("Save page", () => this.savePage()), this.saver("Save trace", () => this.saveTrace()));
-    this.savers = savers;
-    savers.hidden = true;
+    this.savers = element("p", { class: "savers", hidden: "" }, button("Save page", () => this.savePage()), button("Save trace", () => this.saveTrace()));
     const line = element("div", { class: "line" }, this.choices.strategies, this.key, this.button);
     this.introduction = element("p", { class: "introduction" }, INTRODUCTION);
     this.form = element("form", { class: "ask", novalidate: "" },
       this.introduction, this.prompt, line,
       element("div", { class: "more" }, this.choices.settings, this.examples),
-      element("div", { class: "line" }, this.said, savers));
+      element("div", { class: "line" }, this.said, this.savers));
     this.form.addEventListener("submit", (event) => this.submit(event));
     this.form.addEventListener("change", () => this.choices.keep(this.prompt.value));
     this.prompt.addEventListener("keydown", (event) => this.press(event));
@@ -40,25 +38,15 @@ export class AskForm {
   }
 
   exampleButtons() {
-    const buttons = EXAMPLES.map((text) => {
-      const button = element("button", { type: "button" }, text);
-      button.addEventListener("click", () => {
-        this.prompt.value = text;
-        this.choices.keep(text);
-        this.prompt.focus();
-        if (!this.stopping) this.form.requestSubmit();
-      });
-      return button;
-    });
+    const buttons = EXAMPLES.map((text) => button(text, () => {
+      this.prompt.value = text;
+      this.choices.keep(text);
+      this.prompt.focus();
+      if (!this.stopping) this.form.requestSubmit();
+    }));
     const details = element("details", { class: "examples" }, element("summary", {}, "Examples"), element("div", {}, ...buttons));
     details.open = true;
     return details;
-  }
-
-  saver(name, act) {
-    const button = element("button", { type: "button" }, name);
-    button.addEventListener("click", act);
-    return button;
   }
 
   // Ask the server for its model: name, strategies and limits.

@@ -2,7 +2,7 @@
 
 import { AnswerView } from "./answer.js";
 import { TagEditor } from "./edit.js";
-import { element } from "./elements.js";
+import { byId, element } from "./elements.js";
 import { InspectorView } from "./inspector.js";
 import { AskForm } from "./live.js";
 import { TimelineView } from "./timeline.js";
@@ -11,10 +11,6 @@ import { Run } from "./run.js";
 import { Stage } from "./stage.js";
 import { FactsView, TableView } from "./table.js";
 import { offerTheme } from "./theme.js";
-
-function byId(id) {
-  return document.getElementById(id);
-}
 
 let current = null;
 let editor = null; // there is none without a server

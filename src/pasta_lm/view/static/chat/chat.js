@@ -1,6 +1,6 @@
 // The chat: questions go to the server, its answers onto the page; one answer at a time.
 
-import { element, plural, visible } from "../elements.js";
+import { button, byId, element, plural, visible } from "../elements.js";
 import { EXAMPLES } from "../examples.js";
 import { Refused, piecesOf, reach, save, servedModel } from "../net.js";
 import { offerTheme } from "../theme.js";
@@ -8,7 +8,7 @@ import { Answering } from "./answering.js";
 import { Conversation, shown } from "./conversation.js";
 import { keep, kept } from "./keeping.js";
 import { Settings } from "./settings.js";
-import { TurnView, button } from "./turn.js";
+import { TurnView } from "./turn.js";
 import { watch } from "./watch.js";
 
 const NEAR_END = 120; // pixels: who reads the end of the page follows it
@@ -289,10 +289,6 @@ async function copied(text) {
 
 function isAtEnd() {
   return innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_END;
-}
-
-function byId(id) {
-  return document.getElementById(id);
 }
 
 offerTheme(byId("theme"));

@@ -1,6 +1,6 @@
 // One turn on the page: the question, its answer live or finished, the line of figures, the buttons.
 
-import { element, plural, visible } from "../elements.js";
+import { button, element, plural, visible } from "../elements.js";
 import { Run } from "../run.js";
 import { shown } from "./conversation.js";
 import { figures } from "./figures.js";
@@ -122,10 +122,4 @@ export class TurnView {
     if (named && !named.disabled) named.focus();
     else this.heading.focus({ preventScroll: true });
   }
-}
-
-export function button(name, act, attributes = {}) {
-  const node = element("button", { type: "button", ...attributes }, name);
-  node.addEventListener("click", act);
-  return node;
 }
