@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import accumulate
 from typing import Any
+
+import pytest
+import torch
+from fastapi import FastAPI
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
@@ -13,7 +18,7 @@ from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
-from tests.serve.conftest import client_of, post, run, settle, streamed, text_of
+from tests.serve.conftest import LIMIT_S, client_of, post, run, serving, settle, streamed, text_of
 
 PATH = "/v1/chat/completions"
 ASKED = {"max_tokens": 60, "temperature": 1.0, "seed": 5, "n": 2}
@@ -22,6 +27,10 @@ ASKED = {"max_tokens": 60, "temperature": 1.0, "seed": 5, "n": 2}
 def model(pool_tokens: int = 4096) -> Pasta:
     """Return a tiny random model that forks a lot."""
     return Pasta(TorchEngine(loaded("llama"), pool_tokens=pool_tokens, captures=False))
+
+
+def tiny(**settings: Any) -> FastAPI:
+    return create_app(LocalBackend(model(**settings), "tiny"))
 
 
 def chat(content: str, **changes: Any) -> dict[str, Any]:
@@ -49,22 +58,22 @@ def test_token_ids_are_a_prompt_and_those_of_tags_are_refused() -> None:
     vocabulary = loaded("llama").vocabulary
     ids = vocabulary.encode_prompt("Once upon")
     asked = {**ASKED, "max_tokens": 20, "prompt": ["Once upon", "a"]}
-    texts = post("/v1/completions", asked, app=create_app(LocalBackend(model(), "tiny"))).json()
+    texts = post("/v1/completions", asked, app=tiny()).json()
     asked["prompt"] = [ids, vocabulary.encode_prompt("a")]
-    same = post("/v1/completions", asked, app=create_app(LocalBackend(model(), "tiny"))).json()
+    same = post("/v1/completions", asked, app=tiny()).json()
     assert [one["text"] for one in same["choices"]] == [one["text"] for one in texts["choices"]]
     assert [one["index"] for one in same["choices"]] == [0, 1, 2, 3]
     assert same["usage"] == texts["usage"]
     for wrong in (min(vocabulary.piece_ids.values()), -1, 10**9, 2**70):
-        app = create_app(LocalBackend(model(), "tiny"))
+        app = tiny()
         assert post("/v1/completions", {"prompt": [*ids, wrong]}, app=app).status_code == 400
 
 
 def test_tokens_are_lowered_to_the_cache_and_a_prompt_without_room_is_refused() -> None:
-    app = create_app(LocalBackend(model(pool_tokens=256), "tiny"))
+    app = tiny(pool_tokens=256)
     body = post(PATH, chat("hello", max_tokens=4000, n=1), app=app).json()
     assert 100 < body["pasta"]["max_tokens"] < 256
-    app = create_app(LocalBackend(model(pool_tokens=64), "tiny"))
+    app = tiny(pool_tokens=64)
     response = post(PATH, chat("hello " * 300), app=app)
     assert response.status_code == 400
     assert "cache" in response.json()["error"]["message"]
@@ -72,7 +81,7 @@ def test_tokens_are_lowered_to_the_cache_and_a_prompt_without_room_is_refused() 
 
 def test_requests_beyond_the_cache_wait_and_are_answered() -> None:
     async def crowd() -> int:
-        app = create_app(LocalBackend(model(pool_tokens=300), "tiny"))
+        app = tiny(pool_tokens=300)
         async with client_of(app) as client:
             replies = await asyncio.gather(
                 *(client.post(PATH, json=chat("hello", seed=seed)) for seed in range(6))
@@ -88,10 +97,84 @@ def test_requests_beyond_the_cache_wait_and_are_answered() -> None:
 
 def test_a_skeleton_comes_at_the_end_and_continues_no_text() -> None:
     asked = chat("hello", n=1, max_tokens=80, pasta={"strategy": "sot"})
-    app = create_app(LocalBackend(model(), "tiny"))
-    whole = post(PATH, asked, app=app).json()["choices"][0]["message"]["content"]
-    app = create_app(LocalBackend(model(), "tiny"))
-    assert text_of(streamed(post(PATH, {**asked, "stream": True}, app=app))) == whole
-    app = create_app(LocalBackend(model(), "tiny"))
+    whole = post(PATH, asked, app=tiny()).json()["choices"][0]["message"]["content"]
+    assert text_of(streamed(post(PATH, {**asked, "stream": True}, app=tiny()))) == whole
+    app = tiny()
     body = {"prompt": "Once", "pasta": {"strategy": "sot"}}
     assert post("/v1/completions", body, app=app).status_code == 400
+
+
+def test_log_probabilities_are_those_of_the_logits_of_each_token() -> None:
+    seen: dict[tuple[int, int, int], torch.Tensor] = {}
+
+    def look(response: Any, live: Any, choice: Any, logits_V: torch.Tensor) -> None:
+        index = response.trace.threads[live.thread.id].num_tokens
+        seen[response.sample, live.thread.id, index] = logits_V.double().log_softmax(-1)
+
+    engine = TorchEngine(loaded("llama"), pool_tokens=4096, captures=False, on_logits=look)
+    params = SamplingParams(max_tokens=60, temperature=1.0, seed=1, n=2, logprobs=3)
+    plain = SamplingParams(max_tokens=60, temperature=1.0, seed=1, n=2)
+    answers = Pasta(engine).samples("hello", params)
+    assert [one.document for one in answers] == [
+        one.document for one in model().samples("hello", plain)
+    ]
+    num_checked = 0
+    for sample, answer in enumerate(answers):
+        for thread in answer.trace.threads:
+            for index, record in enumerate(answer.trace.tokens_of(thread.id)):
+                if record.is_forced:
+                    continue
+                found, expected_V = (
+                    answer.logprobs[thread.id, index],
+                    seen[sample, thread.id, index],
+                )
+                assert record.token is not None
+                assert found.logprob == pytest.approx(float(expected_V[record.token]), abs=1e-4)
+                assert [token for token, _ in found.top] == expected_V.topk(3).indices.tolist()
+                num_checked += 1
+    assert num_checked > 30
+    assert any(len(answer.trace.threads) > 1 for answer in answers)
+
+
+@pytest.mark.parametrize("strategy", ["pasta", "sequential", "prompt-lookup", "sot"])
+@pytest.mark.parametrize("changes", [{}, {"stop": ["e"]}])
+def test_log_probabilities_are_of_the_tokens_of_the_text_in_reading_order(
+    strategy: str, changes: dict[str, Any]
+) -> None:
+    asked = chat("hello", n=1, logprobs=True, top_logprobs=2, pasta={"strategy": strategy})
+    asked |= changes
+    choice = post(PATH, asked, app=tiny()).json()["choices"][0]
+    content = choice["logprobs"]["content"]
+    assert content
+    text = b"".join(bytes(one["bytes"]) for one in content).decode("utf-8", "replace")
+    assert text.startswith(choice["message"]["content"].rstrip("\ufffd")) or changes
+    for one in content:
+        assert one["token"] == bytes(one["bytes"]).decode("utf-8", "replace")
+        best, second = one["top_logprobs"]
+        assert one["logprob"] <= best["logprob"] >= second["logprob"]
+    pieces = streamed(post(PATH, {**asked, "stream": True}, app=tiny()))
+    assert [p for p in pieces if p["choices"][0]["logprobs"]][0]["choices"][0]["logprobs"] == (
+        choice["logprobs"]
+    )
+
+
+def test_the_log_probabilities_of_a_completion_have_offsets() -> None:
+    asked = {"prompt": "Once", "max_tokens": 30, "seed": 3, "temperature": 1.0, "logprobs": 2}
+    choice = post("/v1/completions", asked, app=tiny()).json()["choices"][0]
+    found = choice["logprobs"]
+    assert found["text_offset"] == [0, *accumulate(map(len, found["tokens"]))][:-1]
+    assert len(found["tokens"]) == len(found["token_logprobs"]) == len(found["top_logprobs"])
+    assert all(value <= 0 for value in found["token_logprobs"])
+
+
+def test_openai_s_package_reads_log_probabilities() -> None:
+    openai = pytest.importorskip("openai")
+    with serving(tiny()) as (_, url):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
+        messages: Any = [{"role": "user", "content": "hello"}]
+        answer = client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=20, logprobs=True, top_logprobs=1
+        )
+    assert answer.choices[0].logprobs is not None
+    for one in answer.choices[0].logprobs.content or ():
+        assert one.logprob <= one.top_logprobs[0].logprob <= 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pasta_lm.view.page import STATIC, joined_modules, page_of
 from pasta_lm.view.run_data import run_data
 from tests.serve.conftest import CHAT, LIMIT_S, SCRIPT, post, scripted, serving, streamed
 from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
-from tests.view.conftest import Open, expect, serious_faults
+from tests.view.conftest import CHROMIUM, Open, expect, serious_faults
 
 MODULES = sorted(STATIC.glob("*.js"))
 
@@ -243,3 +244,21 @@ def test_a_theme_that_was_chosen_holds_on_the_other_page(browser: Any) -> None:
         page.goto(f"{address}/chat.html")
         page.locator("html.dark").wait_for()
     context.close()
+
+
+IS_CI = os.environ.get("CI") == "true"
+
+
+@pytest.mark.skipif(not (IS_CI and CHROMIUM.exists()), reason="only in CI, where Chromium is")
+def test_in_ci_a_missing_package_fails_instead_of_skipping_every_browser_test() -> None:
+    import axe_playwright_python
+    import playwright
+
+    assert axe_playwright_python.__name__
+    assert playwright.__name__
+
+
+def test_the_browser_opens_a_page(opened: Open) -> None:
+    page = opened("<!doctype html><title>here</title><p>Text</p>")
+    assert page.title() == "here"
+    assert page.locator("p").inner_text() == "Text"

@@ -1,27 +1,29 @@
-"""The data of the page against the interpreter's own entries, depths and written form."""
+"""The data of the page against the interpreter's own entries; and which runs compare."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.placement import Entries
-from pasta_lm.interpreter.trace import Role, ThreadRecord, TokenRecord, Trace
+from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, TokenRecord, Trace
 from pasta_lm.language import parse
-from pasta_lm.view.run_data import RunData, run_data
+from pasta_lm.view.run_data import RunData, comparison_key, cut_at, run_data, speed_figures
 from tests.serve.runs import FLAT, NESTED, PARAMS, answered, sequential, wide
 from tests.visibility import is_visible
 
 TEXTS = {"flat": FLAT, "nested": NESTED, "wide": wide(20), "no block": "only main writes"}
 SPEEDS = {"even": {}, "uneven": {1: 0.4, 2: 2.0, 3: 0.7}}
 
-pytestmark = [
-    pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys()),
-    pytest.mark.parametrize("speeds", SPEEDS.values(), ids=SPEEDS.keys()),
-]
+
+def of_every_run(test: Callable[..., None]) -> Callable[..., None]:
+    test = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())(test)
+    return pytest.mark.parametrize("speeds", SPEEDS.values(), ids=SPEEDS.keys())(test)
 
 
 def entries_of(
@@ -49,6 +51,7 @@ def counts(data: RunData, thread: int, index: int) -> dict[int, int]:
     return {**row["threads"], thread: index}
 
 
+@of_every_run
 def test_a_token_sees_on_the_page_exactly_the_entries_that_its_query_saw(
     text: str, speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,11 +81,13 @@ def written(data: RunData, thread: int) -> Iterator[str]:
                 yield from written(data, token["forks"])
 
 
+@of_every_run
 def test_the_tags_are_those_of_the_written_form(text: str, speeds: dict[int, float]) -> None:
     answer = answered(text, speeds)
     assert "".join(written(run_data(answer.trace, "run"), 0)) == answer.program
 
 
+@of_every_run
 def test_the_critical_path_is_one_chain_of_every_depth(text: str, speeds: dict[int, float]) -> None:
     trace = answered(text, speeds).trace
     data = run_data(trace, "run")
@@ -99,6 +104,7 @@ def first_of(trace: Trace, token: TokenRecord) -> TokenRecord | None:
     return trace.tokens_of(token.thread)[0] if token.thread else None
 
 
+@of_every_run
 def test_a_run_of_one_thread_and_one_that_a_limit_cut_are_shown(
     text: str, speeds: dict[int, float]
 ) -> None:
@@ -110,9 +116,35 @@ def test_a_run_of_one_thread_and_one_that_a_limit_cut_are_shown(
         assert json.loads(json.dumps(data))["threads"]
 
 
+@of_every_run
 def test_a_thread_without_a_promise_has_no_visibility_to_show(
     text: str, speeds: dict[int, float]
 ) -> None:
     trace = sequential(text).trace
     trace.threads.append(ThreadRecord(1, 0, "a point", None))
     assert run_data(trace, "run")["threads"][1]["seen"] is None
+
+
+ENGINE = ScriptedEngine(parse(FLAT, "annotator"))
+
+
+def test_runs_of_the_same_text_compare_and_others_do_not() -> None:
+    parallel, alone = answered(FLAT).trace, sequential(FLAT).trace
+    assert comparison_key(parallel) == comparison_key(alone) is not None
+    assert comparison_key(parallel) != comparison_key(answered(NESTED).trace)
+    assert comparison_key(parallel) != comparison_key(replace(alone, model="another"))
+    assert comparison_key(parallel) != comparison_key(replace(alone, kind=Kind.REPLAYED))
+
+
+def test_a_run_that_a_limit_cut_compares_with_none() -> None:
+    trace = ENGINE.answer("a prompt", SamplingParams(max_tokens=9)).trace
+    assert cut_at(trace) == trace.num_content_tokens
+    assert comparison_key(trace) is None
+
+
+def test_one_thread_has_no_speedup_also_where_a_limit_cut_it() -> None:
+    for max_tokens in (1, 2, 5, 100):
+        request = ENGINE.request("a prompt", SamplingParams(max_tokens=max_tokens))
+        trace = ENGINE.generate([replace(request, forks=False)])[0][0].trace
+        figures = speed_figures(trace, trace.num_content_tokens)
+        assert figures["parallelism"] == figures["theoretical_speedup"] == 1
