@@ -101,22 +101,30 @@ def served(browser: Any, app: FastAPI, **settings: Any) -> Iterator[Watched]:
             context.close()
 
 
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Watched]:
+    """Yield the page of the script; the test fails if the page reports an error."""
+    with served(browser, create_app(scripted())) as page:
+        yield page
+        assert not [line for line in page.faults if "Failed to load resource" not in line]
+
+
 # --- asking
 
 
-def test_an_example_is_asked_with_one_click_pasta_first_and_then_sequentially(browser: Any) -> None:
-    with served(browser, create_app(scripted())) as watched:
-        examples = watched.page.locator(".examples button")
-        assert examples.count() >= 6
-        question = examples.nth(2).inner_text()
-        examples.nth(2).click()
-        watched.finish()
-        asked, replayed = watched.bodies
-        assert asked["pasta"]["strategy"] == "pasta"
-        assert (replayed["form"], replayed["response"]) == ("plain", TEXT)
-        assert {one["messages"][0]["content"] for one in watched.bodies} == {question}
-        expect(watched.page.locator(".picture")).to_have_count(2)
-        assert not watched.faults
+def test_an_example_is_asked_with_one_click_pasta_first_and_then_sequentially(
+    watched: Watched,
+) -> None:
+    examples = watched.page.locator(".examples button")
+    assert examples.count() >= 6
+    question = examples.nth(2).inner_text()
+    examples.nth(2).click()
+    watched.finish()
+    asked, replayed = watched.bodies
+    assert asked["pasta"]["strategy"] == "pasta"
+    assert (replayed["form"], replayed["response"]) == ("plain", TEXT)
+    assert {one["messages"][0]["content"] for one in watched.bodies} == {question}
+    expect(watched.page.locator(".picture")).to_have_count(2)
 
 
 def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
@@ -159,30 +167,28 @@ def test_strategies_of_which_the_model_is_not_capable_are_not_offered(browser: A
         assert [one["pasta"]["strategy"] for one in watched.bodies] == ["sequential", "sot"]
 
 
-def test_enter_asks_and_with_shift_it_begins_a_line(browser: Any) -> None:
-    with served(browser, create_app(scripted())) as watched:
-        prompt = watched.page.get_by_label("Prompt")
-        prompt.fill("One")
-        prompt.press("Shift+Enter")
-        prompt.press_sequentially("two")
-        assert not watched.bodies
-        prompt.press("Enter")
-        watched.page.get_by_role("button", name="same text, one thread").wait_for()
-        assert watched.bodies[0]["messages"][0]["content"] == "One\ntwo"
+def test_enter_asks_and_with_shift_it_begins_a_line(watched: Watched) -> None:
+    prompt = watched.page.get_by_label("Prompt")
+    prompt.fill("One")
+    prompt.press("Shift+Enter")
+    prompt.press_sequentially("two")
+    assert not watched.bodies
+    prompt.press("Enter")
+    watched.page.get_by_role("button", name="same text, one thread").wait_for()
+    assert watched.bodies[0]["messages"][0]["content"] == "One\ntwo"
 
 
-def test_keys_of_the_replay_are_characters_where_one_writes(browser: Any) -> None:
-    with served(browser, create_app(scripted())) as watched:
-        watched.ask()
-        watched.finish()
-        before = watched.page.locator(".reading").inner_text()
-        watched.page.get_by_text("Settings").click()
-        for field, text in {"Temperature": "0.7", "Prompt": "One, two."}.items():
-            box = watched.page.get_by_label(field)
-            box.fill("")
-            box.press_sequentially(text)
-            expect(box).to_have_value(text)
-        expect(watched.page.locator(".reading")).to_have_text(before, use_inner_text=True)
+def test_keys_of_the_replay_are_characters_where_one_writes(watched: Watched) -> None:
+    watched.ask()
+    watched.finish()
+    before = watched.page.locator(".reading").inner_text()
+    watched.page.get_by_text("Settings").click()
+    for field, text in {"Temperature": "0.7", "Prompt": "One, two."}.items():
+        box = watched.page.get_by_label(field)
+        box.fill("")
+        box.press_sequentially(text)
+        expect(box).to_have_value(text)
+    expect(watched.page.locator(".reading")).to_have_text(before, use_inner_text=True)
 
 
 def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
@@ -214,7 +220,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("body", "told"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_what_the_server_refuses_is_told(browser: Any, body: Any, told: str) -> None:
+def test_what_the_server_refuses_is_told(watched: Watched, body: Any, told: str) -> None:
     def refuse(route: Any) -> None:
         if body is None:
             route.abort()
@@ -222,14 +228,13 @@ def test_what_the_server_refuses_is_told(browser: Any, body: Any, told: str) -> 
             text = body if isinstance(body, str) else json.dumps(body)
             route.fulfill(status=503, body=text)
 
-    with served(browser, create_app(scripted())) as watched:
-        watched.page.route("**/v1/chat/completions", refuse)
-        watched.ask()
-        watched.wait()
-        assert told in watched.said
-        watched.page.unroute("**/v1/chat/completions")
-        watched.ask()
-        watched.page.get_by_role("button", name="same text, one thread").wait_for()
+    watched.page.route("**/v1/chat/completions", refuse)
+    watched.ask()
+    watched.wait()
+    assert told in watched.said
+    watched.page.unroute("**/v1/chat/completions")
+    watched.ask()
+    watched.page.get_by_role("button", name="same text, one thread").wait_for()
 
 
 class Failing(ScriptedEngine):
@@ -384,18 +389,17 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
         expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
 
 
-def test_where_a_limit_cut_a_run_no_speedup_is_shown(browser: Any) -> None:
-    with served(browser, create_app(scripted())) as watched:
-        page = watched.page
-        page.get_by_text("Settings").click()
-        page.get_by_label("Most tokens").fill("20")
-        watched.ask()
-        watched.finish()
-        figures = page.locator(".run-figures").first
-        expect(figures).to_contain_text("cut at")
-        text = "".join(page.locator("#timeline").all_inner_texts())
-        assert "×" not in text
-        assert "sooner" not in text
+def test_where_a_limit_cut_a_run_no_speedup_is_shown(watched: Watched) -> None:
+    page = watched.page
+    page.get_by_text("Settings").click()
+    page.get_by_label("Most tokens").fill("20")
+    watched.ask()
+    watched.finish()
+    figures = page.locator(".run-figures").first
+    expect(figures).to_contain_text("cut at")
+    text = "".join(page.locator("#timeline").all_inner_texts())
+    assert "×" not in text
+    assert "sooner" not in text
 
 
 def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:

@@ -96,43 +96,47 @@ def editing(browser: Any, app: FastAPI | None = None, **settings: Any) -> Iterat
         assert not found.faults
 
 
+@pytest.fixture
+def editor(browser: Any) -> Iterator[Editing]:
+    with editing(browser) as made:
+        yield made
+
+
 def test_edited_tags_are_replayed_beside_the_original_with_figures_before_and_after(
-    browser: Any,
+    editor: Editing,
 ) -> None:
-    with editing(browser) as editor:
-        assert editor.text == SCRIPT
-        editor.area.fill(FASTER)
-        editor.wait_for_figures("26 → 25 critical path")  # read from the tags, before any replay
-        editor.press("Replay")
-        editor.wait_for_figures("edited, replayed")
-        told = editor.page.locator(".edit-figures").inner_text()
-        assert "1.00 → 1.04 theoretical speedup" in " ".join(told.split())
-        assert "1.08 → 1.12 parallelism" in " ".join(told.split())
-        assert editor.runs == ["pasta", "same text, one thread", "edited"]
-        expect(editor.page.locator(".picture")).to_have_count(3)
-        shown = editor.page.locator("#written .token:not(.off)").all_text_contents()
-        assert parse("".join(shown)).annotator_form() == FASTER
-        (body,) = editor.bodies
-        assert (body["response"], body["form"]) == (FASTER, "annotator")
-        assert body["messages"] == [{"role": "user", "content": "How do I live well?"}]
-        editor.press("Replay")
-        editor.page.get_by_role("button", name="edited 2", exact=True).wait_for()
+    assert editor.text == SCRIPT
+    editor.area.fill(FASTER)
+    editor.wait_for_figures("26 → 25 critical path")  # read from the tags, before any replay
+    editor.press("Replay")
+    editor.wait_for_figures("edited, replayed")
+    told = editor.page.locator(".edit-figures").inner_text()
+    assert "1.00 → 1.04 theoretical speedup" in " ".join(told.split())
+    assert "1.08 → 1.12 parallelism" in " ".join(told.split())
+    assert editor.runs == ["pasta", "same text, one thread", "edited"]
+    expect(editor.page.locator(".picture")).to_have_count(3)
+    shown = editor.page.locator("#written .token:not(.off)").all_text_contents()
+    assert parse("".join(shown)).annotator_form() == FASTER
+    (body,) = editor.bodies
+    assert (body["response"], body["form"]) == (FASTER, "annotator")
+    assert body["messages"] == [{"role": "user", "content": "How do I live well?"}]
+    editor.press("Replay")
+    editor.page.get_by_role("button", name="edited 2", exact=True).wait_for()
 
 
-def test_selected_words_become_a_block_and_a_block_becomes_words(browser: Any) -> None:
-    with editing(browser) as editor:
-        editor.select("is all")
-        editor.press("Make this a block")
-        made = SCRIPT.replace(" is all", '<async topic="is all"> is all</async>')
-        assert (editor.text, editor.selected) == (made, "is all")
-        editor.page.keyboard.type("end")  # the topic is selected, so typing replaces it
-        assert editor.text == made.replace('"is all"', '"end"')
-        editor.select("often")
-        editor.press("Remove this block")
-        assert '<async topic="eat">' not in editor.text
-        assert parse(editor.text, "annotator").plain_text == TEXT
-        editor.area.press("Control+z")
-        assert '<async topic="eat">' in editor.text
+def test_selected_words_become_a_block_and_a_block_becomes_words(editor: Editing) -> None:
+    editor.select("is all")
+    editor.press("Make this a block")
+    made = SCRIPT.replace(" is all", '<async topic="is all"> is all</async>')
+    assert (editor.text, editor.selected) == (made, "is all")
+    editor.page.keyboard.type("end")  # the topic is selected, so typing replaces it
+    assert editor.text == made.replace('"is all"', '"end"')
+    editor.select("often")
+    editor.press("Remove this block")
+    assert '<async topic="eat">' not in editor.text
+    assert parse(editor.text, "annotator").plain_text == TEXT
+    editor.area.press("Control+z")
+    assert '<async topic="eat">' in editor.text
 
 
 REFUSED = {
@@ -144,59 +148,54 @@ REFUSED = {
 }
 
 
-def test_operations_that_make_no_sense_say_why_and_change_nothing(browser: Any) -> None:
-    with editing(browser) as editor:
-        for operation, selected, told in REFUSED.values():
-            editor.select(selected)
-            editor.press(operation)
-            editor.wait_for_word(told)
-            assert editor.text == SCRIPT
-        # The blocks inside a selection make way for the one around them.
-        blocks = SCRIPT[SCRIPT.index("<async") : SCRIPT.index("<sync/>")]
-        editor.select(blocks)
-        editor.press("Make this a block")
-        document = parse(editor.text, "annotator")
-        assert (len(document.blocks), document.plain_text) == (1, TEXT)
+def test_operations_that_make_no_sense_say_why_and_change_nothing(editor: Editing) -> None:
+    for operation, selected, told in REFUSED.values():
+        editor.select(selected)
+        editor.press(operation)
+        editor.wait_for_word(told)
+        assert editor.text == SCRIPT
+    # The blocks inside a selection make way for the one around them.
+    blocks = SCRIPT[SCRIPT.index("<async") : SCRIPT.index("<sync/>")]
+    editor.select(blocks)
+    editor.press("Make this a block")
+    document = parse(editor.text, "annotator")
+    assert (len(document.blocks), document.plain_text) == (1, TEXT)
 
 
-def test_a_fault_is_told_at_its_line_and_column_with_the_caret_there(browser: Any) -> None:
+def test_a_fault_is_told_at_its_line_and_column_with_the_caret_there(editor: Editing) -> None:
     wrong = SCRIPT.replace("often", "\U0001f600 </async> often").replace(
         "</async><sync/>", "<sync/>"
     )
     wrong = wrong.replace(" That", " \U0001f600 </async>That")
-    with editing(browser) as editor:
-        editor.area.fill(wrong)
-        stray = editor.page.locator(".faults .error").first
-        stray.wait_for()
-        line = wrong.split("\n")[2]
-        column = (
-            line.rindex("</async>") + 1
-        )  # in characters; the smile is two units of the browser's
-        expect(stray).to_contain_text(f"Line 3, column {column}", use_inner_text=True)
-        expect(editor.area).to_have_attribute("aria-invalid", "true")
-        editor.press("Replay")
-        editor.wait_for_word(f"line 3, column {column}")
-        assert editor.behind_the_caret == wrong[wrong.rindex("</async>") :]
-        editor.select("Three")
-        stray.get_by_role("button").click()
-        assert editor.behind_the_caret == wrong[wrong.rindex("</async>") :]
-        assert editor.runs == ["pasta", "same text, one thread"]
-        editor.press("Start again")
-        editor.page.locator(".faults .error").first.wait_for(state="detached")
-        assert editor.text == SCRIPT
+    editor.area.fill(wrong)
+    stray = editor.page.locator(".faults .error").first
+    stray.wait_for()
+    line = wrong.split("\n")[2]
+    column = line.rindex("</async>") + 1  # in characters; the smile is two units of the browser's
+    expect(stray).to_contain_text(f"Line 3, column {column}", use_inner_text=True)
+    expect(editor.area).to_have_attribute("aria-invalid", "true")
+    editor.press("Replay")
+    editor.wait_for_word(f"line 3, column {column}")
+    assert editor.behind_the_caret == wrong[wrong.rindex("</async>") :]
+    editor.select("Three")
+    stray.get_by_role("button").click()
+    assert editor.behind_the_caret == wrong[wrong.rindex("</async>") :]
+    assert editor.runs == ["pasta", "same text, one thread"]
+    editor.press("Start again")
+    editor.page.locator(".faults .error").first.wait_for(state="detached")
+    assert editor.text == SCRIPT
 
 
 def test_a_changed_text_is_said_to_be_another_answer_and_replayed_as_it_stands(
-    browser: Any,
+    editor: Editing,
 ) -> None:
-    with editing(browser) as editor:
-        editor.area.fill(SCRIPT.replace("greens", "pasta"))
-        editor.wait_for_word("text has changed")
-        editor.press("Replay")
-        editor.page.get_by_role("button", name="edited", exact=True).wait_for()
-        editor.wait_for_figures("replayed")
-        editor.wait_for_word("text has changed")
-        assert "pasta" in "".join(editor.page.locator("#answer .token").all_text_contents())
+    editor.area.fill(SCRIPT.replace("greens", "pasta"))
+    editor.wait_for_word("text has changed")
+    editor.press("Replay")
+    editor.page.get_by_role("button", name="edited", exact=True).wait_for()
+    editor.wait_for_figures("replayed")
+    editor.wait_for_word("text has changed")
+    assert "pasta" in "".join(editor.page.locator("#answer .token").all_text_contents())
 
 
 class Slow(ScriptedBackend):
