@@ -76,13 +76,7 @@ def create_app(
 ) -> FastAPI:
     """Return the application; its engine starts and ends with its lifespan.
 
-    Args:
-        backend: The engine.
-        recipe: The limits; None: their defaults.
-        api_key: What clients must send; None: nothing.
-        only_loopback: Refuse requests to other names than this machine's own.
-        logs_prompts: Write prompts into the log.
-        version: The version of the package, for ``/version``.
+    With ``only_loopback``, requests to other names than this machine's own are refused.
     """
     recipe = recipe or ServeRecipe()
     service = Service(backend, recipe, logs_prompts=logs_prompts)
@@ -229,11 +223,7 @@ class Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound and does not listen yet: a model takes a while to load.
-
-    Raises:
-        UsageError: the address is taken, or is none of this machine.
-    """
+    """Return a bound socket that does not listen yet: a model takes a while to load."""
     place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

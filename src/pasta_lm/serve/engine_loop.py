@@ -86,10 +86,9 @@ class EngineLoop:
         return replace(self._load, num_running=len(self._running), num_waiting=len(self._waiting))
 
     def submit(self, requests: Sequence[Request]) -> ResponseStream:
-        """Queue the requests of one stream; its samples are numbered from request to request.
+        """Queue the requests of one stream, or refuse them as ``ApiError``: full, dead, draining.
 
-        Raises:
-            ApiError: the queue is full, the engine is dead or stalled, or the server shuts down.
+        The samples of the stream are numbered from request to request.
         """
         if self.status != "ok":
             raise unavailable(f"the server takes no requests: it is {self.status}", self.status)

@@ -48,13 +48,9 @@ class Guard:
     """Middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, *, api_key: str | None, only_loopback: bool) -> None:
-        """Guard an application.
+        """Ask for the key on private paths; with ``only_loopback`` refuse other names in ``Host``.
 
-        Args:
-            app: The application.
-            api_key: The key of all private paths; None: they need none.
-            only_loopback: Refuse other names in ``Host``: a web site could otherwise let its name
-                point here and read the answers.
+        A web site could otherwise let its name point here and read the answers.
         """
         self._app = app
         self._key = None if api_key is None else _digest(api_key.encode())

@@ -213,11 +213,7 @@ class AnswerRequest(BaseModel):
         return [name for name in NOT_SHOWN if (self.model_extra or {}).get(name)]
 
     def params(self, bounds: Bounds) -> SamplingParams:
-        """Return the sampling parameters, tokens and threads lowered to the bounds.
-
-        Raises:
-            ApiError: a value is refused, or something is asked that is not supported.
-        """
+        """Return the sampling parameters, tokens and threads lowered to the bounds."""
         options = self.options
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         self._check(bounds, stops)
@@ -297,11 +293,7 @@ class CompletionRequest(AnswerRequest):
         return self.logprobs
 
     def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
-        """Return the prompts, never read by the chat template.
-
-        Raises:
-            ApiError: there are none, or too many.
-        """
+        """Return the prompts, never read by the chat template."""
         prompt = self.prompt
         rows: list[str | list[int]] = [prompt] if isinstance(prompt, str) else []
         if not rows:
@@ -319,11 +311,7 @@ AnyRequest = ChatCompletionRequest | CompletionRequest
 
 
 def check_model(name: str | None, served: str) -> None:
-    """Refuse a request for another model.
-
-    Raises:
-        ApiError: 404, with the name of the model that is served.
-    """
+    """Refuse a request for another model, with the name of the one that is served."""
     if name is not None and name != served:
         message = f"there is no model {name[:200]!r} here; this server has {served!r}"
         raise ApiError(404, message, param="model", code="model_not_found")

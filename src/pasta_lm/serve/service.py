@@ -79,11 +79,7 @@ class Service:
     async def decode(
         self, reply: Reply, http: HttpRequest, whole: Callable[[Reply], Json]
     ) -> Response:
-        """Decode the requests of a reply, and send it as a stream or as a whole.
-
-        Raises:
-            ApiError: the engine refuses it, or fails.
-        """
+        """Decode the requests of a reply, and send it as a stream or as a whole."""
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
         stream = self.engine.submit(reply.requests)

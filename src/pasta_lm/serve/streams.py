@@ -46,11 +46,7 @@ class ResponseStream:
         self._items.put_nowait(item)
 
     async def next(self) -> Batch:
-        """Return the next batch; the first one is empty, and comes when a request runs.
-
-        Raises:
-            ApiError: a request was refused, took too long, or the engine failed.
-        """
+        """Return the next batch, the first one empty when a request runs; raise an ``ApiError``."""
         item = await self._items.get()
         if isinstance(item, ApiError):
             raise item

@@ -23,11 +23,8 @@ def picture_html(trace: Trace, parts: Iterable[tuple[int, str]] | None = None) -
 
     Bars are steps in which a thread fed tokens, dashed lines its waiting, thin lines forks and
     syncs, the dark line under the bars the critical path.
-
-    Args:
-        trace: The trace.
-        parts: The answer in reading order, each text with the number of its thread; without
-            them the text of each thread stands on a line of its own.
+    ``parts`` is the answer in reading order, each text with the number of its thread; without
+    them the text of each thread stands on a line of its own.
     """
     body = _threads(trace) if parts is None else "".join(_part(*part) for part in parts)
     return (

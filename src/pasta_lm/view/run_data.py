@@ -94,13 +94,7 @@ FACTS = (
 
 
 def run_data(trace: Trace, name: str = "", annotated: str | None = None) -> RunData:
-    """Return the data of a whole trace.
-
-    Args:
-        trace: The run.
-        name: Its name beside other runs.
-        annotated: The answer in the annotator form, if the page is to edit it.
-    """
+    """Return the data of a whole trace; with an answer in annotator form, the page can edit it."""
     places, sight = layout(trace), _Sight(trace.num_prompt_tokens)
     fed = sorted((token for token in trace.tokens if token.slot is not None), key=_slot)
     sight.grow(trace.threads, trace.tokens, fed, trace.syncs)
