@@ -25,11 +25,7 @@ class Journal:
     """A file to which rows are appended; each has a unique ``id``."""
 
     def __init__(self, path: Path) -> None:
-        """Open a journal or begin one; an incomplete last line is cut off.
-
-        Raises:
-            InputError: a line before the last is not a row, or an id occurs twice.
-        """
+        """Open a journal or begin one; an incomplete last line is cut off."""
         self.path = path
         self._is_torn = False
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,12 +43,7 @@ class Journal:
         self._is_torn = False
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Append rows; on return they are on disk, not in a buffer.
-
-        Raises:
-            ValueError: an id exists already.
-            PastaError: the disk cannot be written; none of the rows counts.
-        """
+        """Append rows; on return they are on disk, not in a buffer."""
         for row in rows:
             if row["id"] in self._rows:
                 raise ValueError(f"{self.path} has a row {row['id']} already")
@@ -83,9 +74,6 @@ def held(path: Path) -> Iterator[None]:
     """Lock a file for this process; the file is made if it does not exist.
 
     The system releases the lock however the process ends.
-
-    Raises:
-        UsageError: another process holds it.
     """
     import fcntl  # not on Windows, where the rest of this module works
 
@@ -103,11 +91,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, gzipped if named ``.gz``, without a byte-order mark.
-
-    Raises:
-        InputError: there is no such file, or it is not a text file.
-    """
+    """Yield the lines of a text file, gzipped if named ``.gz``, without a byte-order mark."""
     opening = gzip.open if path.name.endswith(".gz") else open
     try:
         with opening(path, "rt", encoding="utf-8-sig") as file:
@@ -119,11 +103,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def parse_object(line: str) -> Row:
-    """Parse one line of a user's file.
-
-    Raises:
-        InputError: it is no JSON object, or one of its texts cannot be encoded.
-    """
+    """Parse one line of a user's file."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as exc:
@@ -138,11 +118,7 @@ def parse_object(line: str) -> Row:
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the objects of a file of JSON lines, gzipped if named ``.gz``, with line numbers.
-
-    Raises:
-        InputError: the file cannot be read, or a line is no JSON object; the line is named.
-    """
+    """Yield the objects of a file of JSON lines, gzipped if named ``.gz``, with line numbers."""
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             try:
@@ -153,11 +129,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read a file of rows, gzipped if named ``.gz``.
-
-    Raises:
-        InputError: it cannot be read, a line is not a row with an ``id``, or an id occurs twice.
-    """
+    """Read a file of rows, gzipped if named ``.gz``."""
     rows: dict[str, Row] = {}
     try:
         data = path.read_bytes()
@@ -232,7 +204,6 @@ def _cut_torn_line(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write a new file name to disk, where the system supports it."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -94,7 +94,6 @@ def remembered(name: str, key: str, measure: Callable[[], Any]) -> Any:
 
 
 def _cpu_facts(key: str) -> str:
-    """Return a value of the first processor in Linux's list; elsewhere it is empty."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")

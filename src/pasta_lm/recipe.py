@@ -31,9 +31,6 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
         kind: The dataclass of the recipe; fields that are dataclasses are tables.
         changes: Each ``table.key=value``, applied in order before validation. A value is TOML, or
             else a text as it stands; an empty value removes the key.
-
-    Raises:
-        UsageError: the file cannot be read, or a key is unknown, missing or has a wrong value.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig")) if path else {}
@@ -86,9 +83,6 @@ def check_same_settings(
             lacks are not compared.
         now: The current settings, such as ``asdict(config)``.
         may_change: Dotted keys that are not compared, such as ``train.workers``.
-
-    Raises:
-        UsageError: a setting differs; it is named with both values.
     """
     before = dict(_flat(begun))
     changed = [
@@ -178,7 +172,6 @@ def validated(kind: type[T], data: Mapping[str, Any]) -> T:
 
 
 def _check_keys(hint: Any, data: Any, place: str) -> None:
-    """Refuse unknown keys, which pydantic ignores in dataclasses of the standard library."""
     for entry in _members(hint):
         if is_dataclass(entry) and isinstance(data, Mapping):
             known = get_type_hints(entry)
@@ -195,7 +188,6 @@ def _check_keys(hint: Any, data: Any, place: str) -> None:
 
 
 def _locate(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
-    """Return the dotted key of a mistake, and the type that the value should have."""
     keys: list[str] = []
     for part in loc:
         entry = _members(hint)[0]
@@ -208,13 +200,11 @@ def _locate(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
 
 
 def _members(hint: Any) -> list[Any]:
-    """Return the types that a type hint allows besides None."""
     result = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return [entry for entry in result if entry is not type(None)]
 
 
 def _flat(settings: Mapping[str, object], place: str = "") -> Iterator[tuple[str, object]]:
-    """Yield each dotted key with its value as JSON has it; floats as text, for infinity."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{place}{key}.")

@@ -43,19 +43,11 @@ class RunFolder:
         return self._settings_file.exists()
 
     def settings(self) -> Row:
-        """Read the stored settings.
-
-        Raises:
-            InputError: the folder holds no run, or the file is damaged.
-        """
+        """Read the stored settings."""
         return _read_object(self._settings_file, f"{self.path} is not the folder of a run")
 
     def settings_of(self, kind: type[T]) -> T:
-        """Read the stored settings into their dataclass.
-
-        Raises:
-            InputError: the folder holds no run, or one with settings of another kind.
-        """
+        """Read the stored settings into their dataclass."""
         try:
             return validated(kind, self.settings())
         except UsageError as exc:
@@ -77,11 +69,6 @@ class RunFolder:
             may_change: Dotted keys that no result depends on.
             prepare: Writes the inputs of a new run. The settings are stored after it, so a folder
                 with settings has all inputs.
-
-        Raises:
-            UsageError: the run was begun with other settings; they are named.
-            InputError: the stored settings are damaged.
-            PastaError: the disk cannot be written.
         """
         is_new = not self.has_begun
         if not is_new:
@@ -95,11 +82,7 @@ class RunFolder:
         return is_new
 
     def require_new(self, *, resume: bool = False, overwrite: bool = False) -> None:
-        """Refuse a folder that holds a run, unless it is to be continued or replaced.
-
-        Raises:
-            UsageError: it holds a run, and the user chose neither; or both.
-        """
+        """Refuse a folder that holds a run, unless it is to be continued or replaced."""
         if resume and overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if overwrite:
@@ -111,11 +94,7 @@ class RunFolder:
             )
 
     def clear(self) -> None:
-        """Delete everything in the folder.
-
-        Raises:
-            UsageError: it holds files, but no run.
-        """
+        """Delete everything in the folder."""
         if not self.path.exists():
             return
         files = list(self.path.iterdir())
@@ -167,12 +146,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, name: str = LOCK) -> Iterator[None]:
-        """Hold the folder, which is made if it does not exist.
-
-        Raises:
-            UsageError: another process holds it.
-            PastaError: the disk cannot be written.
-        """
+        """Hold the folder, which is made if it does not exist."""
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / name).touch()

@@ -67,7 +67,7 @@ def print_bench(times: BenchReport) -> None:
     if times.load:
         typer.echo()
         rows = [
-            [count, number(item.sequential_s), number(item.pasta_s)]
+            [count, number(item["sequential_s"]), number(item["pasta_s"])]
             for count, item in times.load.items()
         ]
         print_table(["requests: median latency, s", "sequential", "pasta"], rows)

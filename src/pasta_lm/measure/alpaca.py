@@ -227,10 +227,6 @@ def evaluate_alpaca(
     """Answer and judge what a run lacks; return it, and whether the cost limit stopped it.
 
     ``cost_limit`` is in US dollars, over all replies of the judge.
-
-    Raises:
-        UsageError: a setting is wrong, or the folder holds a run with other settings.
-        InputError: an input cannot be read.
     """
     judge = settings.judge
     prices = Prices(judge.input_price, judge.output_price)
@@ -264,7 +260,6 @@ def evaluate_alpaca(
 
 
 def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
-    """Let the judge compare what it has not yet; return whether the cost limit stopped it."""
     estimate = judge.estimate(comparisons)
     if not estimate.num_requests:
         return False
@@ -308,11 +303,7 @@ def answer_instructions(
 
 
 def open_run(folder: Path) -> AlpacaRun:
-    """Open the folder of a run.
-
-    Raises:
-        InputError: it is no folder of a run, or damaged.
-    """
+    """Open the folder of a run."""
     settings = RunFolder(folder).settings_of(AlpacaSettings)
     rows = read_rows(folder / INSTRUCTIONS)
     prompts = [Prompt(row["id"], row["instruction"], row["dataset"]) for row in rows]
@@ -321,12 +312,7 @@ def open_run(folder: Path) -> AlpacaRun:
 
 
 def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
-    """Create the folder of a run, or continue the run that it holds.
-
-    Raises:
-        UsageError: the folder holds a run with other settings.
-        InputError: an input cannot be read.
-    """
+    """Create the folder of a run, or continue the run that it holds."""
     stored = asdict(settings)
     stored["judge"]["base_url"] = without_password(settings.judge.base_url or "") or None
     prepare = partial(_write_inputs, folder, settings)

@@ -49,11 +49,7 @@ Figures = dict[str, Any]
 
 
 def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
-    """Compute the report of a run; win rates with missing verdicts only if that is allowed.
-
-    Raises:
-        InputError: a system has no answers yet.
-    """
+    """Compute the report of a run; win rates with missing verdicts only if that is allowed."""
     judge, answers, (baseline, _) = run.judge(), _answers(run), run.opponent()
     judge_facts = _judge_facts(run, judge) if judge else None
     is_comparable, label = _comparability(run, judge)
@@ -115,7 +111,6 @@ def _answers(run: AlpacaRun) -> Systems:
 
 
 def _outcomes(run: AlpacaRun, judge: LLMJudge, system: str) -> dict[str, list[Outcome]]:
-    """Return the stored outcomes by id of the instruction: ours first, then theirs first."""
     if judge.client is not None:
         raise UsageError("figures are computed from stored replies")
     return {name: judge.ask(pair) for name, pair in run.comparisons(system).items()}
@@ -157,7 +152,6 @@ def judgements_of(run: AlpacaRun, judge: LLMJudge, system: str) -> list[Judgemen
 def _rate_rows(
     run: AlpacaRun, judge: LLMJudge, judgements: Sequence[Judgement], allow_missing: bool
 ) -> tuple[list[Metric], list[Metric]]:
-    """Return a system's judged figures, and those of each data set if there are rates."""
     place, outcomes = ("systems", judgements[0].model), _outcomes(run, judge, judgements[0].model)
     each = ((name, outcome) for name, pair in outcomes.items() for outcome in pair)
     problems = missing_to_json(missing_verdicts(each), "instructions")
@@ -201,7 +195,6 @@ def _group_metrics(
 
 
 def _metrics(place: Place, figures: Figures) -> list[Metric]:
-    """Return win rates as metrics; a rate with an interval stands in the table once."""
     titles = {key: title for key, title in TITLES.items() if figures.get(key) is not None}
     if "length_controlled_interval" in titles:
         titles.pop("length_controlled_winrate", None)
@@ -230,7 +223,6 @@ def _mean_rate(judgements: Sequence[Judgement]) -> Interval | None:
 
 
 def _order_figures(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float | None]:
-    """Return how often the answer read first wins (0.5 is fair), and how often orders agree."""
     pairs = [[outcome.reading.first_wins for outcome in pair] for pair in outcomes.values()]
     whole = [(a, b) for a, b in filter(None, pairs) if a is not None and b is not None]
     if not whole:
@@ -280,7 +272,6 @@ def _judge_lines(judge: Figures | None) -> list[str]:
 
 
 def _provenance(rows: Sequence[Row]) -> dict[str, str]:
-    """Return where a system's answers were made; several places are all named."""
     return {
         key: " and ".join(dict.fromkeys(str(row.get(key) or "not recorded") for row in rows))
         for key in PROVENANCE
@@ -288,7 +279,6 @@ def _provenance(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _groups(run: AlpacaRun) -> dict[str, list[int]]:
-    """Return the rows of each data set, if there are several."""
     groups: dict[str, list[int]] = {}
     for row, prompt in enumerate(run.prompts):
         groups.setdefault(prompt.group or "unnamed", []).append(row)
@@ -310,9 +300,6 @@ def write_outputs(run: AlpacaRun, report: Report) -> Path:
 
     ``alpaca_eval/SYSTEM.json`` is what AlpacaEval reads as a model's outputs,
     ``judgements.jsonl`` what ``pasta evaluate lc-winrate`` reads; a scripted judge has none.
-
-    Raises:
-        PastaError: a file cannot be written.
     """
     systems, judge = [system.name for system in run.settings.all_systems], run.judge()
     try:
@@ -334,7 +321,6 @@ def write_outputs(run: AlpacaRun, report: Report) -> Path:
 
 
 def _stored(judgement: Judgement) -> Row:
-    """Return a verdict in the form that ``lc-winrate`` reads."""
     preference = judgement.preference
     return judgement._asdict() | {"preference": None if preference is None else 1 + preference}
 

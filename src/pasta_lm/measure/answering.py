@@ -78,11 +78,7 @@ def check_served(servers: Servers | None, model: str | None, names: Iterable[str
 
 
 def require_models(names: Iterable[str | None]) -> None:
-    """Refuse folders and files without a model before anything slow happens.
-
-    Raises:
-        ModelNotFoundError: there is no model at a path.
-    """
+    """Refuse folders and files without a model before anything slow happens."""
     for name in filter(None, names):
         path = Path(resolve(name))
         is_local = path.is_absolute() or name.startswith((".", "~")) or path.exists()
@@ -243,7 +239,6 @@ class Answerer:
 
 
 def _decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Decoded]:
-    """Decode requests together; a prompt that does not fit the context is a failed answer."""
     longest = model.engine.max_prompt_tokens
     fits = [longest is None or len(request.prompt) <= longest for request in requests]
     served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]

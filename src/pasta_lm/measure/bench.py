@@ -72,14 +72,6 @@ class BenchSettings:
             raise UsageError("--requests must be numbers from 1, such as 1,4,16")
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Median seconds from the arrival of a request to the end of its answer."""
-
-    sequential_s: float
-    pasta_s: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
     """The figures of a benchmark."""
@@ -93,15 +85,14 @@ class BenchReport:
     sequential_tokens_per_s: float
     bandwidth_share: float
     """Time of reading the weights once / time of a pass of one row."""
-    load: dict[str, Latency] = field(default_factory=dict)
-    """By the number of requests."""
+    load: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Median seconds from the arrival of a request to the end of its answer: ``sequential_s`` and
+    ``pasta_s`` by the number of requests.
+    """
 
     def to_dict(self) -> dict[str, object]:
         """Return the object that ``pasta bench --json`` prints."""
-        times = asdict(self)
-        if not self.load:
-            del times["load"]
-        return times
+        return {key: value for key, value in asdict(self).items() if key != "load" or value}
 
 
 def bench_model(
@@ -121,11 +112,7 @@ def bench(
     progress: Progress = lambda done, total: None,
     beside: Sequence[Callable[[], None]] = (),
 ) -> BenchReport:
-    """Time an engine with a model; ``beside`` times other engines, each once a round.
-
-    Raises:
-        UsageError: the model's context is shorter than a measurement.
-    """
+    """Time an engine with a model; ``beside`` times other engines, each once a round."""
     if not loaded.vocabulary.has_pieces:
         loaded = with_pieces(loaded)
     num_total = NUM_ROUNDS + len(settings.requests)
@@ -148,8 +135,10 @@ def bench(
         progress(done, num_total)
     latencies = {}
     for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
-        sides = [median(latencies_s(engine, [item] * count)) for item in load_requests(loaded)]
-        latencies[str(count)] = Latency(*(round(side, 4) for side in sides))
+        sides = [
+            round(median(latencies_s(engine, [item] * count)), 4) for item in load_requests(loaded)
+        ]
+        latencies[str(count)] = dict(zip(("sequential_s", "pasta_s"), sides, strict=True))
         progress(done, num_total)
     token_s = median(whole) / NUM_DECODED
     gpu = torch.cuda.get_device_name() if loaded.device.type == "cuda" else "none"
@@ -180,7 +169,6 @@ def _tokens(vocabulary: Vocabulary, count: int) -> tuple[int, ...]:
 
 
 def _pool_tokens(loaded: LoadedModel, settings: BenchSettings) -> int:
-    """Return the cache entries that the largest measurement needs, if the positions suffice."""
     longest, last = NUM_CONTEXT + 4 * MAX_ROWS + NUM_STEADY, loaded.max_position
     if last is not None and longest > last:
         raise UsageError(
@@ -252,20 +240,16 @@ def reading_s(num_bytes: int, device: torch.device) -> float:
     matrix = torch.ones(rows, COLUMNS, device=device)
     vector = torch.ones(COLUMNS, device=device)
     kernels: tuple[Callable[[], Tensor], ...] = (lambda: matrix @ vector, matrix.sum)
+    wait = torch.cuda.synchronize if device.type == "cuda" else torch.cpu.synchronize
     spent = []
     for _ in range(NUM_READS):
         for kernel in kernels:
-            _wait(device)
+            wait()
             began = time.perf_counter()
             kernel()
-            _wait(device)
+            wait()
             spent.append(time.perf_counter() - began)
     return min(spent) * num_bytes / (rows * COLUMNS * 4)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
@@ -280,11 +264,7 @@ def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
 
 
 def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]:
-    """Return the seconds from now to the end of each answer, the shortest first.
-
-    Raises:
-        RequestError: a request failed, or an answer was cut.
-    """
+    """Return the seconds from now to the end of each answer, the shortest first."""
     began, times = time.perf_counter(), list[float]()
     numbers = [engine.submit(request) for request in requests]
     try:

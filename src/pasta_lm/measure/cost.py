@@ -92,11 +92,7 @@ class Content(NamedTuple):
 
 
 def read_references(file: Path, ids: Path | None = None) -> list[Record]:
-    """Read reference answers: annotated data, or those of its rows whose ids a file lists.
-
-    Raises:
-        InputError: a file cannot be read, or an id is no row.
-    """
+    """Read reference answers: annotated data, or those of its rows whose ids a file lists."""
     records = read_records(file)
     if ids is None:
         return records
@@ -116,20 +112,17 @@ def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iter
     the plain text. A system is loaded when the one before is forgotten: models may be large.
     """
     plain = [replace(record, document=record.document.without_tags()) for record in records]
-    regions: list[list[str]] | None = None
+    regions: list[list[str]] = []
     for system in systems:
-        read = None
-        if regions is None:
-            annotated = [_encode(record, system) for record in records]
-            tokens = [list(_content(example, system.vocabulary)) for example in annotated]
-            regions = [[token.region for token in own for _ in token.text] for own in tokens]
-            read = annotated, tokens
-        examples = [_encode(record, system) for record in plain]
+        tagged = [] if regions else [_encode(record, system) for record in records]
+        tokens = [list(_content(example, system.vocabulary)) for example in tagged]
+        regions = regions or [[item.region for item in own for _ in item.text] for own in tokens]
+        untagged = [_encode(record, system) for record in plain]
         counted = [
             list(_content(example, system.vocabulary, own))
-            for example, own in zip(examples, regions, strict=True)
+            for example, own in zip(untagged, regions, strict=True)
         ]
-        examples, contents = read or (examples, counted)
+        examples, contents = (tagged, tokens) if tagged else (untagged, counted)
         columns = (records, counted, examples, contents, system.read(examples))
         for record, count, example, content, nats in zip(*columns, strict=True):
             yield {
@@ -153,7 +146,6 @@ def _encode(record: Record, system: ReadingSystem) -> EncodedExample:
 
 
 def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row:
-    """Return the nats of an answer's text by region, and those of its tags and of its end."""
     whole, given_text = nats
 
     def by_region(values: Sequence[float]) -> dict[str, float]:
@@ -213,7 +205,6 @@ def _content(
 
 
 def _region_at(regions: Sequence[str], begin: int, text: bytes) -> str:
-    """Return the region of a token: that of its first byte which is no white space."""
     offset = next((i for i, byte in enumerate(text) if byte not in SPACE), 0)
     return regions[min(begin + offset, len(regions) - 1)]
 
@@ -257,15 +248,12 @@ def _rows(rows: Sequence[Mapping[str, Any]], place: Place) -> list[Metric]:
 def _cost(
     base: Answers, key: str, regions: Sequence[str], ours: Answers, theirs: Answers | None = None
 ) -> Interval | None:
-    """Return nats per token of some regions, ours less theirs; an interval over answers."""
-
-    def nats(row: Mapping[str, Any]) -> float:
-        return float(sum(row[key][region] for region in regions))
+    def total(rows: Answers, name: str, column: str) -> float:
+        return float(sum(rows[name][column][region] for region in regions))
 
     names = [name for name in base if name in ours]
-    differences = [nats(ours[name]) - (nats(theirs[name]) if theirs else 0.0) for name in names]
-    tokens = [sum(base[name]["num_tokens"][region] for region in regions) for name in names]
-    return ratio(differences, tokens)
+    nats = [total(ours, name, key) - (total(theirs, name, key) if theirs else 0) for name in names]
+    return ratio(nats, [total(base, name, "num_tokens") for name in names])
 
 
 class Readers(NamedTuple):
@@ -291,12 +279,7 @@ def evaluate_cost(
     device: str | None,
     records: Path | None = None,
 ) -> Report:
-    """Read reference answers with all models; write a row for each answer and model to a file.
-
-    Raises:
-        UsageError: there is no such model.
-        InputError: the references cannot be read.
-    """
+    """Read reference answers with all models; write a row for each answer and model to a file."""
     known = read_references(references, ids)
     require_models(readers)
     rows = list(measure(known, reading_systems(readers, dtype, device)))
@@ -313,11 +296,7 @@ def evaluate_cost(
 def reading_systems(
     readers: Readers, dtype: str | None, device: str | None
 ) -> Iterator[ReadingSystem]:
-    """Load the models that read, one after the other: first the taught one, for both its systems.
-
-    Raises:
-        ModelError: the taught model has no tag pieces.
-    """
+    """Load the models that read, one after the other; the taught one for both its systems."""
     from pasta_lm.engines.local.loading import load  # imports torch
     from pasta_lm.learn.train.losses import token_nats
 
@@ -361,7 +340,6 @@ def reading(vocabulary: Vocabulary, eos_id: int, nats: Reader) -> Read:
 
 
 def _example(prompt: Sequence[int], answer: Sequence[int]) -> EncodedExample:
-    """Return an answer behind a prompt; what follows the answer is not predicted."""
     token_ids = [*prompt, *answer]
     return EncodedExample(
         id="",

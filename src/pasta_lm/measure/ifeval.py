@@ -32,11 +32,7 @@ class Followed(NamedTuple):
 
 @cache
 def checkers() -> Any:
-    """Import the checkers without the rest of lm_eval, and without a download.
-
-    Raises:
-        MissingExtraError: lm_eval or a module of its IFEval is not installed.
-    """
+    """Import the checkers without the rest of lm_eval, and without a download."""
     try:
         import langdetect
         import lm_eval
@@ -62,12 +58,7 @@ def checkers() -> Any:
 
 
 def check(prompt: Mapping[str, Any], text: str) -> Followed:
-    """Return which instructions of a prompt an answer follows.
-
-    Raises:
-        MissingExtraError: the checkers are not installed.
-        InputError: the prompt has an instruction that the checkers do not know.
-    """
+    """Return which instructions of a prompt an answer follows."""
     try:
         result = checkers().process_results({"key": 0, **prompt}, [text])
     except KeyError as exc:

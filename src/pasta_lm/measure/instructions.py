@@ -179,12 +179,7 @@ class InstructionRun:
 def evaluate_instructions(
     out: Path, settings: InstructionSettings, show: Progress
 ) -> InstructionRun:
-    """Answer, check and read what a run lacks; write the gzipped records.
-
-    Raises:
-        UsageError: the folder holds a run with other settings, or there is no such model.
-        InputError: a set of prompts cannot be read, or IFEval's checkers are not installed.
-    """
+    """Answer, check and read what a run lacks; write the gzipped records."""
     run, systems = begin_run(out, settings), settings.systems
     require_models([settings.untaught, settings.reader])
     if not run.is_answered:
@@ -211,12 +206,7 @@ def evaluate_instructions(
 
 
 def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
-    """Begin a run in a folder, or continue the one that it holds.
-
-    Raises:
-        UsageError: the folder holds a run with other settings.
-        InputError: a set of prompts cannot be read, or IFEval's checkers are not installed.
-    """
+    """Begin a run in a folder, or continue the one that it holds."""
     prompts = read_sets(settings.sets, settings.limit)
     # What would fail after hours of decoding fails now.
     if any(item.checked for item in prompts):
@@ -234,11 +224,7 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
 
 
 def open_run(folder: Path) -> InstructionRun:
-    """Open the folder of a run to read it.
-
-    Raises:
-        InputError: it is no folder of a run, or damaged.
-    """
+    """Open the folder of a run to read it."""
     return InstructionRun(folder, RunFolder(folder).settings_of(InstructionSettings))
 
 

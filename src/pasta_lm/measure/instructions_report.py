@@ -86,8 +86,6 @@ MEASURES: dict[str, Measure] = {
 
 
 def _nats_under(reader: str, key: str) -> Measure:
-    """Return the nats a token of one model's reading."""
-
     def share(answer: Answered) -> float | None:
         row = answer.read.get(reader)
         return float(row[key] / row["tokens"]) if row and row["tokens"] else None
@@ -96,11 +94,7 @@ def _nats_under(reader: str, key: str) -> Measure:
 
 
 def instructions_report(run: InstructionRun) -> Report:
-    """Compute the report of a run.
-
-    Raises:
-        InputError: the folder has no answers of both systems.
-    """
+    """Compute the report of a run."""
     prompts, scored, references = run.rows(PROMPTS), run.rows(SCORED), run.rows(REFERENCES)
     pairs, timed_rows = _pairs(run, prompts, scored), run.rows(TIMED)
     if not pairs:
@@ -157,12 +151,10 @@ def _facts(head: Mapping[str, Any]) -> list[str]:
 
 
 def _answers_of(rows: Iterable[Row], system: str) -> dict[str, AnswerRecord]:
-    """Return a system's answers by id of the prompt."""
     return {row["prompt_id"]: AnswerRecord.from_row(row) for row in rows if row["system"] == system}
 
 
 def _pairs(run: InstructionRun, prompts: Sequence[Row], scored: Sequence[Row]) -> Pairs:
-    """Return the answers to the prompts that both systems answered."""
     verdicts = {row["id"]: row for row in run.rows(VERDICTS)}
     read: dict[str, dict[str, Row]] = {}
     for row in run.rows(READ):
@@ -201,7 +193,6 @@ def _of_prompts(
     timed: tuple[Answers, Answers],
     unmasked: Answers,
 ) -> tuple[list[Metric], str]:
-    """Return the speed, structure and text of the answers to some prompts, and a footnote."""
     ours, base = (
         {side.prompt["id"]: side.record for side in own} for own in zip(*pairs, strict=True)
     )

@@ -128,7 +128,6 @@ def standard_error(values: Array) -> float | None:
 
 
 def _design(judgements: Sequence[Judgement], calibration: Calibration) -> tuple[Design, Array]:
-    """Return the rows of the fit, gamed ones first, and the features of equal length, [N, F]."""
     difficulty, gamed = calibration
     gaps = np.array([row.len_1 - row.len_2 for row in judgements], dtype=np.float64)
     spread = gaps.std(ddof=1) if len(gaps) > 1 else 0.0

@@ -58,9 +58,6 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[Prompt]:
     """Read the first so many prompts of each set; their groups are the sets, ids SET/ID.
 
     A set's order is drawn by the hash of its ids: the first prompts are a sample of it.
-
-    Raises:
-        InputError: a file cannot be read, or labels belong to no prompt.
     """
     sets = {
         ALPACA: files.alpaca and _alpaca(files.alpaca, files.alpaca_parts),
@@ -89,11 +86,7 @@ def _alpaca(source: str, labels: str | None) -> list[Prompt]:
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """Read which parts prompts ask for, by id.
-
-    Raises:
-        InputError: it cannot be read, or a label is none of one, several and between.
-    """
+    """Read which parts prompts ask for, by id."""
     try:
         labels = json.loads(path.read_text("utf-8-sig"))["parts"]
         wrong = [name for name, label in labels.items() if label not in PARTS]
@@ -105,11 +98,7 @@ def read_labels(path: Path) -> dict[str, str]:
 
 
 def read_ifeval(path: Path) -> list[Prompt]:
-    """Read IFEval's prompts.
-
-    Raises:
-        InputError: the file cannot be read, or a row is no prompt of IFEval.
-    """
+    """Read IFEval's prompts."""
     prompts = []
     for number, row in read_objects(path):
         for key, kind in IFEVAL_KEYS.items():
@@ -120,7 +109,6 @@ def read_ifeval(path: Path) -> list[Prompt]:
 
 
 def _starter(folder: Path) -> list[Prompt]:
-    """Return the held-out rows; their annotations say which parts they ask for."""
     first, second = (
         {record.id: record for record in read_records(folder / name)}
         for name in ("starter.jsonl", "second_pass.jsonl")
@@ -147,9 +135,6 @@ def read_instructions(source: str, limit: int | None = None) -> list[Prompt]:
             ``instruction`` or with ``messages`` of one user turn, and optionally ``id`` and
             ``dataset``; or a data set of the hub, ``owner/name`` or ``owner/name:file.json``.
         limit: None: all.
-
-    Raises:
-        InputError: nothing can be read there, a row has no instruction, or one occurs twice.
     """
     prompts: dict[str, Prompt] = {}
     for number, (place, row) in enumerate(_rows(source)):
@@ -170,9 +155,6 @@ def read_reference(source: str) -> Reference:
     """Read reference answers in AlpacaEval's form.
 
     Their name is the rows' ``generator``, or else the file's name.
-
-    Raises:
-        InputError: nothing can be read there, or a row lacks ``instruction`` or ``output``.
     """
     outputs: dict[str, str] = {}
     names = set[str]()
@@ -199,7 +181,6 @@ def _stem(source: str) -> str:
 
 
 def _rows(source: str) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a file, each with its place for error messages."""
     path = Path(source)
     if not path.exists() and _HUB_NAME.fullmatch(source):
         path = _from_hub(source)

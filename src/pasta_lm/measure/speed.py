@@ -84,10 +84,6 @@ def speed_report(sources: Sequence[Path], baseline: str) -> Report:
     If each source has answers of the baseline and no system is in two sources, a system is
     compared with the baseline of its own source, which ran on the same machine at the same time.
     Otherwise the sources are read as one.
-
-    Raises:
-        UsageError: the baseline is no system.
-        InputError: a source cannot be read.
     """
     each = [read_systems([source]) for source in sources]
     others = [name for systems in each for name in systems if name != baseline]
@@ -196,9 +192,6 @@ def read_systems(sources: Sequence[Path]) -> Systems:
     A source is a file of records, the folder of an ``alpaca`` run, or a folder of traces with a
     folder for each system and a file for each prompt: ``pasta/42.json``. Of two records of one
     answer, the one with a clock is taken.
-
-    Raises:
-        InputError: a source cannot be read, or a row is no record.
     """
     systems: Systems = {}
     for source in sources:
@@ -229,11 +222,7 @@ def _records(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
 
 
 def answer_of(row: Mapping[str, Any]) -> AnswerRecord:
-    """Return the record in a row; figures of speed do without the keys that are left out.
-
-    Raises:
-        InputError: a key is missing or has a wrong value.
-    """
+    """Return the record in a row; figures of speed do without the keys that are left out."""
     usual = {"program": "", "finish_reason": "stop", "num_illegal": 0}
     return AnswerRecord.from_row({**usual, **row})
 

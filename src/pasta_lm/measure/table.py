@@ -205,7 +205,6 @@ def _text(value: Cell, digits: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text that is neither HTML nor the end of a cell."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 

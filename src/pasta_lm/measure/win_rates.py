@@ -80,9 +80,6 @@ def win_rates(
     """Return all figures of one model.
 
     Where verdicts are missing and that is not allowed, there are no rates.
-
-    Raises:
-        InputError: a row has no difficulty.
     """
     rates, difficulty = plain_rates(judgements), calibration.difficulty
     if difficulty is not None:
@@ -147,11 +144,7 @@ def refusal(num_rows: int, missing: Sequence[int | str]) -> str:
 def stored_rates(
     annotations: Path, difficulty: Path, gamed: Path, *, allow_missing: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Return the figures of each model of a file of judgements; a scripted judge has no rates.
-
-    Raises:
-        InputError: a file cannot be read, or a row has no difficulty.
-    """
+    """Return the figures of each model of a file of judgements; a scripted judge has no rates."""
     models = read_judgements(annotations)
     calibration = Calibration(read_difficulty(difficulty), read_gamed(gamed))
     figures: dict[str, dict[str, Any]] = {}
@@ -224,9 +217,6 @@ def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     A row has ``model, row, preference, len_1, len_2`` and may have ``judge`` and ``baseline``.
     ``preference`` is from 1, the reference wins, to 2, the model wins; 0 and 1.5 are draws, null is
     a missing verdict.
-
-    Raises:
-        InputError: the file cannot be read, or a row is no judgement; the first is named.
     """
     models: dict[str, dict[int, Judgement]] = {}
     for number, row in read_objects(path):
@@ -267,11 +257,7 @@ def _preference(value: Any) -> float | None:
 
 
 def read_difficulty(path: Path) -> list[float]:
-    """Read the difficulty of each instruction: columns ``index``, ``instruction_difficulty``.
-
-    Raises:
-        InputError: the file cannot be read, or its rows are not 0, 1, 2 and so on.
-    """
+    """Read the difficulty of each instruction: columns ``index``, ``instruction_difficulty``."""
     rows = list(_columns(path, "index", "instruction_difficulty"))
     if [index for index, _ in rows] != list(range(len(rows))):
         raise InputError(f"{path}: 'index' must count its rows from 0")
@@ -279,11 +265,7 @@ def read_difficulty(path: Path) -> list[float]:
 
 
 def read_gamed(path: Path) -> list[GamedRow]:
-    """Read gamed rows: ``preference`` (0 to 1), ``std_delta_len``, ``instruction_difficulty``.
-
-    Raises:
-        InputError: the file cannot be read, or a cell is no number.
-    """
+    """Read gamed rows: ``preference`` (0 to 1), ``std_delta_len``, ``instruction_difficulty``."""
     cells = _columns(path, "preference", "std_delta_len", "instruction_difficulty")
     rows = [GamedRow(*row) for row in cells]
     if not all(0 <= row.preference <= 1 for row in rows):
@@ -292,7 +274,6 @@ def read_gamed(path: Path) -> list[GamedRow]:
 
 
 def _columns(path: Path, *names: str) -> Iterator[tuple[float, ...]]:
-    """Yield the named columns of a CSV file as numbers."""
     reader = csv.DictReader(read_lines(path))
     missing = [name for name in names if name not in (reader.fieldnames or ())]
     if missing:
