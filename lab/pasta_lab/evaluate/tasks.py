@@ -27,8 +27,8 @@ from pasta_lm.measure.answering import (
     Answerer,
     AnswerStore,
     Progress,
-    Prompt,
     Replay,
+    SetPrompt,
     System,
     check_served,
     machine_of,
@@ -144,9 +144,9 @@ class TaskEvaluation:
         return [one for by_name in rounds for some in by_name.values() for one in some]
 
 
-def prompts_of(tasks: Sequence[Task]) -> list[Prompt]:
+def prompts_of(tasks: Sequence[Task]) -> list[SetPrompt]:
     """Return tasks as prompts, each in the group of its family."""
-    return [Prompt(task.id, task.prompt, task.family) for task in tasks]
+    return [SetPrompt(task.id, task.prompt, task.family) for task in tasks]
 
 
 def graded(
@@ -214,7 +214,7 @@ def evaluate_tasks(
 
 
 def _perfect_forks(
-    model: Pasta, tasks: Mapping[str, Task], prompt: Prompt
+    model: Pasta, tasks: Mapping[str, Task], prompt: SetPrompt
 ) -> tuple[Pasta, Request]:
     """Return how the reference is decoded with its true forks."""
     document = gold(tasks[prompt.id]).with_spaces_after_tags()

@@ -25,10 +25,11 @@ from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.measure.answering import (
     TOO_LONG,
     Answerer,
+    AnswerSettings,
     AnswerStore,
     Models,
-    Prompt,
     Provenance,
+    SetPrompt,
     System,
     answer_id,
     check_served,
@@ -37,11 +38,10 @@ from pasta_lm.measure.answering import (
 from pasta_lm.measure.length_control import Calibration
 from pasta_lm.measure.prompt_sets import Reference, read_instructions, read_reference
 from pasta_lm.measure.win_rates import read_difficulty, read_gamed
-from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.model import SERVER_KEYS, Servers, baseline_of
+from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.strategies.requests import STRATEGIES
 
 ANSWERS, INSTRUCTIONS, REFERENCE = "answers.jsonl", "instructions.jsonl", "reference.jsonl"
@@ -82,19 +82,14 @@ class JudgeRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaSettings:
+class AlpacaSettings(AnswerSettings):
     """The recipe of ``pasta evaluate alpaca``; a run stores it."""
 
-    model: str | None = None
-    baseline: str | None = None
-    """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
     strategies: tuple[str, ...] = ("sequential", "pasta")
     systems: tuple[str, ...] = ()
     """More systems, each NAME=STRATEGY:MODEL."""
     instructions: str = "tatsu-lab/alpaca_eval"
     """A file with 'instruction', or owner/name or owner/name:file of the hub."""
-    limit: int | None = None
-    """The first so many instructions; None: all."""
     reference: str | None = None
     """A file of answers that are the baseline of quality, in AlpacaEval's form."""
     difficulty: str | None = None
@@ -106,12 +101,6 @@ class AlpacaSettings:
     max_tokens: int = 2048
     """Of an answer, all threads together."""
     judge: JudgeRecipe = JudgeRecipe()
-    pool_tokens: int = 65_536
-    """Cache entries of each model's engine."""
-    dtype: str | None = None
-    device: str | None = None
-    servers: Servers | None = None
-    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
 
     def __post_init__(self) -> None:
         """Validate values before a model is loaded."""
@@ -129,10 +118,8 @@ class AlpacaSettings:
     @property
     def all_systems(self) -> list[System]:
         """Return all systems; the first is the baseline of speed, and of quality as a rule."""
-        ours = self.model or BUILTIN
-        baseline = self.baseline or (baseline_of(ours) if self.servers is None else ours)
-        systems = [System(sequential.NAME, sequential.NAME, baseline)]
-        systems += [System(name, name, ours) for name in self.strategies if name != sequential.NAME]
+        names = [name for name in self.strategies if name != sequential.NAME]
+        systems = [self.sequential, *(System(name, name, self.taught) for name in names)]
         for spec in self.systems:
             name, _, rest = spec.partition("=")
             strategy, _, model = rest.partition(":")
@@ -148,7 +135,7 @@ class AlpacaRun:
 
     folder: Path
     settings: AlpacaSettings
-    prompts: list[Prompt]
+    prompts: list[SetPrompt]
     """Their groups are data sets."""
     reference: Reference | None
     answers: Journal
@@ -233,13 +220,7 @@ def evaluate_alpaca(
     require_prices(prices, cost_limit)
     run = begin_run(out, settings)
     if not run.is_answered:
-        models, made = load_models(
-            settings.all_systems,
-            dtype=settings.dtype,
-            device=settings.device,
-            pool_tokens=settings.pool_tokens,
-            servers=settings.servers,
-        )
+        models, made = load_models(settings, settings.all_systems)
         answer_instructions(run, models, show, made)
     if judge.model is None or judge.base_url is None:
         return run, False
@@ -286,7 +267,7 @@ def answer_instructions(
     Source: PASTA, section 5.1 (batch 1, greedy).
     """
 
-    def details(system: System, prompt: Prompt) -> Row:
+    def details(system: System, prompt: SetPrompt) -> Row:
         columns = {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
         return {**columns, **(made or {}).get(system.model, {})}
 
@@ -306,7 +287,7 @@ def open_run(folder: Path) -> AlpacaRun:
     """Open the folder of a run."""
     settings = RunFolder(folder).settings_of(AlpacaSettings)
     rows = read_rows(folder / INSTRUCTIONS)
-    prompts = [Prompt(row["id"], row["instruction"], row["dataset"]) for row in rows]
+    prompts = [SetPrompt(row["id"], row["instruction"], row["dataset"]) for row in rows]
     reference = read_reference(str(folder / REFERENCE)) if settings.reference else None
     return AlpacaRun(folder, settings, prompts, reference, Journal(folder / ANSWERS))
 

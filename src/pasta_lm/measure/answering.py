@@ -17,9 +17,9 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import ModelNotFoundError, UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.machine import processor, provenance
-from pasta_lm.models.names import resolve
-from pasta_lm.strategies import pasta
-from pasta_lm.strategies.model import Pasta, Servers
+from pasta_lm.models.names import BUILTIN, resolve
+from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being decoded, how many prompts are done, and of how many."""
@@ -30,7 +30,7 @@ TOO_LONG = "prompt_too_long"
 MODEL_FILES = ("config.json", "adapter_config.json")
 
 
-class Prompt(NamedTuple):
+class SetPrompt(NamedTuple):
     """One prompt of a benchmark."""
 
     id: str
@@ -53,14 +53,43 @@ class System(NamedTuple):
 
 
 Models = Mapping[str, Pasta]
-Replay = Callable[[Prompt], tuple[Pasta, Request]]
+Replay = Callable[[SetPrompt], tuple[Pasta, Request]]
 """Returns what is decoded in turn with the systems' answers to a prompt, and by which model."""
-Details = Callable[[System, Prompt], Row]
+Details = Callable[[System, SetPrompt], Row]
 """Returns what a row has besides the record."""
 Provenance = Mapping[str, Mapping[str, str]]
 """By model: the hardware, the dtype and the commit of its answers."""
 Decoded = tuple[AnswerRecord, Row]
 """An answer's record, with its engine and its positions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSettings:
+    """The models that answer, and the engine that decodes."""
+
+    model: str | None = None
+    """A folder, a hub id or a built-in name; None: the built-in model."""
+    baseline: str | None = None
+    """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
+    limit: int | None = None
+    """The first so many prompts; None: all."""
+    pool_tokens: int = 65_536
+    """Cache entries of each model's engine."""
+    dtype: str | None = None
+    device: str | None = None
+    servers: Servers | None = None
+    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
+
+    @property
+    def taught(self) -> str:
+        """Return the name of the model."""
+        return self.model or BUILTIN
+
+    @property
+    def sequential(self) -> System:
+        """Return the sequential baseline."""
+        own = baseline_of(self.taught) if self.servers is None else self.taught
+        return System(sequential.NAME, sequential.NAME, self.baseline or own)
 
 
 def check_served(servers: Servers | None, model: str | None, names: Iterable[str]) -> None:
@@ -90,21 +119,14 @@ def require_models(names: Iterable[str | None]) -> None:
             )
 
 
-def load_models(
-    systems: Iterable[System],
-    *,
-    dtype: str | None,
-    device: str | None,
-    pool_tokens: int,
-    servers: Servers | None = None,
-) -> tuple[Models, Provenance]:
+def load_models(settings: AnswerSettings, systems: Iterable[System]) -> tuple[Models, Provenance]:
     """Load the models of some systems by name, and describe where their answers are made."""
-    local = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
-    load = local if servers is None else servers.holding
-    names = dict.fromkeys(system.model for system in systems)
+    names, servers = dict.fromkeys(system.model for system in systems), settings.servers
     if servers is None:
         require_models(names)
-    models = {name: load(name) for name in names}
+    dtype, device, pool_tokens = settings.dtype, settings.device, settings.pool_tokens
+    local = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
+    models = {name: (servers.holding if servers else local)(name) for name in names}
     return models, {name: _provenance_of(model) for name, model in models.items()}
 
 
@@ -137,16 +159,16 @@ class AnswerStore:
         """Return the rows by ``answer_id``."""
         return self._rows if self._journal is None else self._journal.rows
 
-    def has(self, system: str, prompt: Prompt) -> bool:
+    def has(self, system: str, prompt: SetPrompt) -> bool:
         """Return whether a system's answer to a prompt is there."""
         return answer_id(system, prompt.id) in self.rows
 
-    def answers(self, system: str, prompts: Sequence[Prompt]) -> list[AnswerRecord]:
+    def answers(self, system: str, prompts: Sequence[SetPrompt]) -> list[AnswerRecord]:
         """Return a system's answers in the order of the prompts."""
         rows = self.rows
         return [AnswerRecord.from_row(rows[answer_id(system, item.id)]) for item in prompts]
 
-    def add(self, answers: Iterable[tuple[System, Prompt, Decoded]]) -> None:
+    def add(self, answers: Iterable[tuple[System, SetPrompt, Decoded]]) -> None:
         """Add answers that are not there yet; in a journal they are on disk afterwards."""
         rows = [self._row(*item) for item in answers if not self.has(item[0].name, item[1])]
         if self._journal is None:
@@ -154,7 +176,7 @@ class AnswerStore:
         else:
             self._journal.append(rows)
 
-    def _row(self, system: System, prompt: Prompt, decoded: Decoded) -> Row:
+    def _row(self, system: System, prompt: SetPrompt, decoded: Decoded) -> Row:
         record, origin = decoded
         columns = record.to_row()
         if columns["trace"] is None:
@@ -189,7 +211,7 @@ class Answerer:
     """Whether records of timed answers hold the packed trace."""
 
     def answer_together(
-        self, prompts: Sequence[Prompt], systems: Iterable[System], store: AnswerStore
+        self, prompts: Sequence[SetPrompt], systems: Iterable[System], store: AnswerStore
     ) -> None:
         """Decode the answers that the store lacks, many prompts at once."""
         for system in systems:
@@ -203,7 +225,7 @@ class Answerer:
 
     def answer_in_turn(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[SetPrompt],
         systems: Sequence[System],
         store: AnswerStore,
         replays: Mapping[str, Replay] | None = None,
@@ -231,7 +253,7 @@ class Answerer:
         (decoded,) = _decode(model, [request], is_timed=True, keeps_trace=self.keeps_traces)
         return decoded
 
-    def _request(self, system: System, prompt: Prompt) -> Request:
+    def _request(self, system: System, prompt: SetPrompt) -> Request:
         positions = self.positions if system.strategy == pasta.NAME else None
         return self.models[system.model].request(
             prompt.text, self.params, strategy=system.strategy, positions=positions

@@ -71,7 +71,7 @@ def ifeval_figures(
 ) -> dict[str, Interval | int | None]:
     """Return accuracies of two systems and their difference, paired by prompt.
 
-    Prompt-level: all instructions of a prompt are followed. Instruction-level: over all
+    SetPrompt-level: all instructions of a prompt are followed. Instruction-level: over all
     instructions; its interval too is over prompts.
     """
     result: dict[str, Interval | int | None] = {"num_prompts": len(ours)}

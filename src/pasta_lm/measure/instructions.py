@@ -31,11 +31,12 @@ from pasta_lm.learn.judge.answer_text import items_asked
 from pasta_lm.measure import ifeval
 from pasta_lm.measure.answering import (
     Answerer,
+    AnswerSettings,
     AnswerStore,
     Models,
     Progress,
-    Prompt,
     Provenance,
+    SetPrompt,
     System,
     answer_id,
     check_served,
@@ -45,11 +46,10 @@ from pasta_lm.measure.answering import (
 from pasta_lm.measure.cost import Read, Readers, measure, read_references, reading, reading_systems
 from pasta_lm.measure.prompt_sets import SetFiles, read_sets
 from pasta_lm.models.annotated import Record
-from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.run_folder import RunFolder
-from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.model import SERVER_KEYS, Servers, baseline_of
+from pasta_lm.strategies import pasta
+from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.strategies.requests import STRATEGIES
 
 PROMPTS = "prompts"
@@ -62,20 +62,14 @@ READING_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstructionSettings:
-    """The recipe of ``pasta evaluate instructions``."""
+class InstructionSettings(AnswerSettings):
+    """The recipe of ``pasta evaluate instructions``; ``limit`` counts prompts of each set."""
 
-    model: str | None = None
-    """The taught model: a folder, a hub id or a built-in name; None: the built-in one."""
-    baseline: str | None = None
-    """Its sequential baseline; None: the built-in one, or the model itself."""
     strategy: str = pasta.NAME
     """By which the taught model answers; its system is named ``pasta`` whatever it is."""
     untaught: str | None = None
     """The model before any training, for the nats of the references; None: left out."""
     sets: SetFiles = SetFiles()
-    limit: int | None = None
-    """The first so many prompts of each set, for a try; None: all."""
     max_tokens: int = 512
     """Of an answer, all threads together and tags included."""
     num_timed: int = 25
@@ -93,12 +87,6 @@ class InstructionSettings:
     batch_size: int = 192
     """Prompts that the engine gets together; their answers are written when all are done."""
     pool_tokens: int = 40_960
-    """Cache entries of each model's engine."""
-    dtype: str | None = None
-    """Of the models that answer; the references are read in float32."""
-    device: str | None = None
-    servers: Servers | None = None
-    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
 
     def __post_init__(self) -> None:
         """Validate values before a model is loaded."""
@@ -116,12 +104,7 @@ class InstructionSettings:
     @property
     def systems(self) -> tuple[System, System]:
         """Return the sequential baseline and the taught model."""
-        model = self.model or BUILTIN
-        baseline = baseline_of(model) if self.servers is None else model
-        return (
-            System(sequential.NAME, sequential.NAME, self.baseline or baseline),
-            System(pasta.NAME, self.strategy, model),
-        )
+        return self.sequential, System(pasta.NAME, self.strategy, self.taught)
 
     def given_answers(self) -> list[Record]:
         """Read the given answers whose nats are measured; none if no file is named."""
@@ -137,7 +120,7 @@ class InstructionRun:
 
     folder: Path
     settings: InstructionSettings
-    prompts: Sequence[Prompt] = ()
+    prompts: Sequence[SetPrompt] = ()
     """With their texts; empty if the run is only read."""
 
     def journal(self, name: str) -> Journal:
@@ -148,7 +131,7 @@ class InstructionRun:
         """Return the rows of a journal, or of its gzipped copy; none if there is neither."""
         return RunFolder(self.folder).rows(name)
 
-    def rounds(self) -> dict[str, tuple[list[Prompt], list[System]]]:
+    def rounds(self) -> dict[str, tuple[list[SetPrompt], list[System]]]:
         """Return the prompts and the systems of each round of answers."""
         own, both = self.settings, [*self.settings.systems]
         return {
@@ -157,7 +140,7 @@ class InstructionRun:
             UNMASKED: (self.first(own.num_unmasked), both[1:]),
         }
 
-    def first(self, count: int) -> list[Prompt]:
+    def first(self, count: int) -> list[SetPrompt]:
         """Return the first so many prompts of each set."""
         seen, first = Counter[str](), []
         for item in self.prompts:
@@ -183,13 +166,7 @@ def evaluate_instructions(
     run, systems = begin_run(out, settings), settings.systems
     require_models([settings.untaught, settings.reader])
     if not run.is_answered:
-        models, made = load_models(
-            systems,
-            dtype=settings.dtype,
-            device=settings.device,
-            pool_tokens=settings.pool_tokens,
-            servers=settings.servers,
-        )
+        models, made = load_models(settings, systems)
         answer_prompts(run, models, show, made)
         del models
         gc.collect()  # before the models that read are loaded
@@ -233,7 +210,7 @@ def answer_prompts(
 ) -> None:
     """Let both models answer what has no row yet: in batches, one at a time, without the mask."""
 
-    def details(system: System, prompt: Prompt) -> Row:
+    def details(system: System, prompt: SetPrompt) -> Row:
         return {"prompt_id": prompt.id, "set": prompt.group, **(made or {}).get(system.model, {})}
 
     answerer = Answerer(

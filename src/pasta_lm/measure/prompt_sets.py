@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError, MissingExtraError, cause
 from pasta_lm.journal import Row, read_objects
-from pasta_lm.measure.answering import Prompt
+from pasta_lm.measure.answering import SetPrompt
 from pasta_lm.models.annotated import read_ids, read_records
 
 ALPACA, IFEVAL, STARTER, INSTRUCTIONS = "alpaca", "ifeval", "starter", "instructions"
@@ -54,7 +54,7 @@ class Reference(NamedTuple):
     """By the text of the instruction; files do not agree in their ids."""
 
 
-def read_sets(files: SetFiles, limit: int | None = None) -> list[Prompt]:
+def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
     """Read the first so many prompts of each set; their groups are the sets, ids SET/ID.
 
     A set's order is drawn by the hash of its ids: the first prompts are a sample of it.
@@ -65,7 +65,7 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[Prompt]:
         STARTER: files.starter and _starter(Path(files.starter)),
         INSTRUCTIONS: files.instructions and _instructions(Path(files.instructions)),
     }
-    prompts: list[Prompt] = []
+    prompts: list[SetPrompt] = []
     for name, own in sets.items():
         drawn = [item._replace(id=f"{name}/{item.id}", group=name) for item in own or ()]
         prompts += sorted(drawn, key=lambda item: sha256(item.id.encode()).digest())[:limit]
@@ -77,7 +77,7 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[Prompt]:
     return prompts
 
 
-def _alpaca(source: str, labels: str | None) -> list[Prompt]:
+def _alpaca(source: str, labels: str | None) -> list[SetPrompt]:
     prompts, parts = read_instructions(source), read_labels(Path(labels)) if labels else {}
     lacking = [item.id for item in prompts if parts and item.id not in parts]
     if lacking:
@@ -97,18 +97,18 @@ def read_labels(path: Path) -> dict[str, str]:
     return dict(labels)
 
 
-def read_ifeval(path: Path) -> list[Prompt]:
+def read_ifeval(path: Path) -> list[SetPrompt]:
     """Read IFEval's prompts."""
     prompts = []
     for number, row in read_objects(path):
         for key, kind in IFEVAL_KEYS.items():
             if not isinstance(row.get(key), kind):
                 raise InputError(f"{path}:{number}: no {key!r}, as IFEval's prompts have it")
-        prompts.append(Prompt(str(row.get("key", number - 1)), row["prompt"], checked=row))
+        prompts.append(SetPrompt(str(row.get("key", number - 1)), row["prompt"], checked=row))
     return prompts
 
 
-def _starter(folder: Path) -> list[Prompt]:
+def _starter(folder: Path) -> list[SetPrompt]:
     first, second = (
         {record.id: record for record in read_records(folder / name)}
         for name in ("starter.jsonl", "second_pass.jsonl")
@@ -117,17 +117,17 @@ def _starter(folder: Path) -> list[Prompt]:
     for name in read_ids(folder / HELD_OUT):
         forks = {bool(side[name].document.blocks) for side in (first, second)}
         parts = "between" if len(forks) > 1 else "several" if forks == {True} else "one"
-        prompts.append(Prompt(name, first[name].prompt, parts=parts))
+        prompts.append(SetPrompt(name, first[name].prompt, parts=parts))
     return prompts
 
 
-def _instructions(folder: Path) -> list[Prompt]:
+def _instructions(folder: Path) -> list[SetPrompt]:
     rows = {row["id"]: row for _, row in read_objects(folder / "instructions.jsonl")}
     kept = [rows[name] for name in read_ids(folder / HELD_OUT)]
-    return [Prompt(row["id"], row["instruction"], parts=row.get("parts")) for row in kept]
+    return [SetPrompt(row["id"], row["instruction"], parts=row.get("parts")) for row in kept]
 
 
-def read_instructions(source: str, limit: int | None = None) -> list[Prompt]:
+def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
     """Read the first so many instructions; their groups are data sets, such as ``koala``.
 
     Args:
@@ -136,7 +136,7 @@ def read_instructions(source: str, limit: int | None = None) -> list[Prompt]:
             ``dataset``; or a data set of the hub, ``owner/name`` or ``owner/name:file.json``.
         limit: None: all.
     """
-    prompts: dict[str, Prompt] = {}
+    prompts: dict[str, SetPrompt] = {}
     for number, (place, row) in enumerate(_rows(source)):
         text = row.get("instruction") or _only_turn(row.get("messages"))
         if not isinstance(text, str) or not text.strip():
@@ -145,7 +145,7 @@ def read_instructions(source: str, limit: int | None = None) -> list[Prompt]:
         if name in prompts:
             raise InputError(f"{source}: id {name} occurs twice")
         dataset = str(next((row[key] for key in SOURCES if row.get(key)), ""))
-        prompts[name] = Prompt(name, text, dataset)
+        prompts[name] = SetPrompt(name, text, dataset)
     if not prompts:
         raise InputError(f"{source} has no instructions")
     return list(prompts.values())[:limit]
