@@ -41,13 +41,6 @@ def test_settings_that_no_result_depends_on_may_change_and_are_stored(run: RunFo
     assert run.settings() == changed
 
 
-def test_a_key_that_an_older_version_did_not_store_has_its_default(run: RunFolder) -> None:
-    run.begin(SETTINGS)
-    run.begin(SETTINGS | {"seed": 0}, defaults={"seed": 0})
-    with pytest.raises(UsageError, match="seed = 0, not 1"):
-        run.begin(SETTINGS | {"seed": 1}, defaults={"seed": 0})
-
-
 def test_a_folder_whose_inputs_failed_holds_no_run(run: RunFolder) -> None:
     def fail() -> None:
         raise InputError("no such file: prompts.jsonl")
@@ -86,7 +79,6 @@ def test_a_run_is_replaced_only_on_request(run: RunFolder) -> None:
 
 
 def test_files_that_are_no_run_are_never_deleted(run: RunFolder) -> None:
-    run.clear()
     run.path.mkdir(parents=True)
     (run.path / "thesis.tex").touch()
     with pytest.raises(UsageError, match="holds files, but no run"):
@@ -106,16 +98,6 @@ def test_rows_are_read_from_the_journal_or_from_its_packed_copy(run: RunFolder) 
     assert list(run.journal("answers").rows.values()) == ROWS
     run.pack(["answers"])
     assert (run.path / "answers.jsonl.gz").read_bytes() == packed
-
-
-def test_a_run_is_over_when_its_result_is_stored(run: RunFolder) -> None:
-    run.begin(SETTINGS)
-    assert not run.is_done
-    with pytest.raises(InputError, match="is not over"):
-        run.result()
-    run.finish({"loss": 0.5})
-    assert run.is_done
-    assert run.result() == {"loss": 0.5}
 
 
 def test_one_process_at_a_time_holds_a_folder(run: RunFolder) -> None:

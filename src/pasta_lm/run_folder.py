@@ -4,7 +4,6 @@
 
     settings.json     the settings that the results depend on
     NAME.jsonl        rows: a journal each; NAME.jsonl.gz is its packed copy
-    done.json         the result, written when the run is over
     lock              held by the process that writes
 
 The same command continues a run. With other settings it is refused: rows of two kinds would stand
@@ -26,11 +25,11 @@ from pasta_lm.journal import Journal, Row, held, read_rows, write_json, write_ro
 from pasta_lm.recipe import check_same_settings, validated
 
 T = TypeVar("T")
-SETTINGS, DONE, LOCK = "settings.json", "done.json", "lock"
+SETTINGS, LOCK = "settings.json", "lock"
 
 
 class RunFolder:
-    """The settings, the rows and the result of a run."""
+    """The settings and the rows of a run."""
 
     def __init__(self, path: Path, settings_file: str = SETTINGS) -> None:
         """Name the folder; nothing is read or made."""
@@ -44,7 +43,15 @@ class RunFolder:
 
     def settings(self) -> Row:
         """Read the stored settings."""
-        return _read_object(self._settings_file, f"{self.path} is not the folder of a run")
+        file = self._settings_file
+        try:
+            data = json.loads(file.read_text("utf-8-sig"))
+        except (OSError, ValueError) as exc:
+            problem = f"{self.path} is not the folder of a run"
+            raise InputError(f"{problem}: {file.name}: {cause(exc)}") from exc
+        if not isinstance(data, dict):
+            raise InputError(f"{file} is no JSON object")
+        return data
 
     def settings_of(self, kind: type[T]) -> T:
         """Read the stored settings into their dataclass."""
@@ -57,7 +64,6 @@ class RunFolder:
         self,
         settings: Mapping[str, object],
         *,
-        defaults: Mapping[str, object] | None = None,
         may_change: Collection[str] = (),
         prepare: Callable[[], None] = lambda: None,
     ) -> bool:
@@ -65,15 +71,13 @@ class RunFolder:
 
         Args:
             settings: Nested tables, such as ``asdict(config)``.
-            defaults: Values of keys that an older version did not store.
             may_change: Dotted keys that no result depends on.
             prepare: Writes the inputs of a new run. The settings are stored after it, so a folder
                 with settings has all inputs.
         """
         is_new = not self.has_begun
         if not is_new:
-            begun = {**(defaults or {}), **self.settings()}
-            check_same_settings(self.path, begun, settings, may_change=may_change)
+            check_same_settings(self.path, self.settings(), settings, may_change=may_change)
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             if is_new:
@@ -85,19 +89,12 @@ class RunFolder:
         """Refuse a folder that holds a run, unless it is to be continued or replaced."""
         if resume and overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
-        if overwrite:
-            self.clear()
-        elif self.has_begun and not resume:
+        if self.has_begun and not resume and not overwrite:
             raise UsageError(
                 f"{self.path} has a run already",
                 hint="--resume continues it, --overwrite replaces it; or name another folder",
             )
-
-    def clear(self) -> None:
-        """Delete everything in the folder."""
-        if not self.path.exists():
-            return
-        files = list(self.path.iterdir())
+        files = [*self.path.iterdir()] if overwrite and self.path.exists() else []
         if files and not self.has_begun:
             raise UsageError(
                 f"{self.path} holds files, but no run: it is not overwritten",
@@ -130,27 +127,13 @@ class RunFolder:
             if not (self.path / f"{name}.jsonl").exists() and (rows := self.rows(name)):
                 write_rows(self.path / f"{name}.jsonl", rows)
 
-    @property
-    def is_done(self) -> bool:
-        """Return whether the run is over."""
-        return (self.path / DONE).exists()
-
-    def finish(self, result: Mapping[str, object]) -> None:
-        """Store the result: the run is over."""
-        with self._writing():
-            write_json(self.path / DONE, result)
-
-    def result(self) -> Row:
-        """Read the stored result; raises an InputError if the run is not over."""
-        return _read_object(self.path / DONE, f"the run in {self.path} is not over")
-
     @contextmanager
-    def locked(self, name: str = LOCK) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold the folder, which is made if it does not exist."""
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / name).touch()
-        with held(self.path / name):
+            (self.path / LOCK).touch()
+        with held(self.path / LOCK):
             yield
 
     @contextmanager
@@ -162,13 +145,3 @@ class RunFolder:
                 f"{self.path} cannot be written: {cause(exc)}",
                 hint="make room, or name another folder; what is stored is safe",
             ) from exc
-
-
-def _read_object(path: Path, problem: str) -> Row:
-    try:
-        data = json.loads(path.read_text("utf-8-sig"))
-    except (OSError, ValueError) as exc:
-        raise InputError(f"{problem}: {path.name}: {cause(exc)}") from exc
-    if not isinstance(data, dict):
-        raise InputError(f"{path} is no JSON object")
-    return data

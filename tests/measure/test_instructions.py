@@ -145,17 +145,6 @@ def test_other_settings_are_refused_and_a_reader_may_be_added(tmp_path: Path) ->
     begin_run(tmp_path / "run", settings(tmp_path, reader="other"))
 
 
-def test_a_run_of_an_older_version_which_knew_one_strategy_goes_on(tmp_path: Path) -> None:
-    begun = begin_run(tmp_path / "run", settings(tmp_path))
-    file = begun.folder / "settings.json"
-    stored = json.loads(file.read_text())
-    assert stored.pop("strategy") == "pasta"
-    file.write_text(json.dumps(stored))
-    begin_run(begun.folder, settings(tmp_path))
-    with pytest.raises(UsageError, match="was begun with strategy = 'pasta'"):
-        begin_run(begun.folder, settings(tmp_path, strategy="apar"))
-
-
 def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Path) -> None:
     run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
     ours = [row for row in run.rows("scored") if row["system"] == "pasta"]

@@ -13,18 +13,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pasta_lm.errors import InputError, PastaError, UsageError, cause
+from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Row, line_of, write_json, write_whole
 from pasta_lm.learn.judge.judge import same_winner
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome, missing_to_json, missing_verdicts
 from pasta_lm.measure.alpaca import AlpacaRun
-from pasta_lm.measure.length_control import (
-    Array,
-    Calibration,
-    Judgement,
-    interval,
-    length_controlled,
-)
+from pasta_lm.measure.length_control import Judgement, interval, length_controlled
 from pasta_lm.measure.speed import Systems, answer_of, speed_rows
 from pasta_lm.measure.table import Interval, Metric, Place, Report, mean
 from pasta_lm.measure.win_rates import comparability, plain_rates, refusal, win_rates
@@ -98,21 +92,18 @@ def refused(report: Report) -> dict[str, str]:
 
 
 def _answers(run: AlpacaRun) -> Systems:
-    systems = {system.name: run.rows(system.name) for system in run.settings.all_systems}
-    for name, rows in systems.items():
-        if not rows:
+    systems: Systems = {}
+    for name, _, _ in run.settings.all_systems:
+        systems[name] = {key: answer_of(row) for key, row in run.rows(name).items()}
+        if not systems[name]:
             raise InputError(
                 f"{run.folder}: no answers of {name} yet",
                 hint="run the same command again: it continues where it stopped",
             )
-    return {
-        name: {key: answer_of(row) for key, row in rows.items()} for name, rows in systems.items()
-    }
+    return systems
 
 
 def _outcomes(run: AlpacaRun, judge: LLMJudge, system: str) -> dict[str, list[Outcome]]:
-    if judge.client is not None:
-        raise UsageError("figures are computed from stored replies")
     return {name: judge.ask(pair) for name, pair in run.comparisons(system).items()}
 
 
@@ -165,33 +156,19 @@ def _rate_rows(
         missing = [run.prompts[row].id for row in rates.missing_rows]
         figures["refused"] = refusal(len(judgements), missing)
         return _metrics(place, figures), []
-    controlled, predictions = _controlled(judgements, calibration)
-    figures |= {"win_rate_interval": _mean_rate(judgements), **controlled}
-    return _metrics(place, figures), [
-        metric
-        for name, rows in _groups(run).items()
-        for metric in _group_metrics((*place, "datasets", name), rows, judgements, predictions)
-    ]
-
-
-def _controlled(
-    judgements: Sequence[Judgement], calibration: Calibration
-) -> tuple[Figures, Array | None]:
+    figures["win_rate_interval"] = _mean_rate(judgements)
     fitted = length_controlled(judgements, calibration)
-    if fitted is None:
-        return {}, None
-    bounds = interval(judgements, calibration, fitted)
-    return {"length_controlled_interval": Interval(fitted.win_rate, *bounds)}, fitted.predictions
-
-
-def _group_metrics(
-    place: Place, rows: list[int], judgements: Sequence[Judgement], predictions: Array | None
-) -> list[Metric]:
-    own = [judgements[row] for row in rows]
-    figures = plain_rates(own).to_dict() | {"win_rate_interval": _mean_rate(own)}
-    if predictions is not None:
-        figures["length_controlled_winrate"] = float(predictions[rows].mean())
-    return _metrics(place, figures)
+    if fitted is not None:
+        bounds = interval(judgements, calibration, fitted)
+        figures["length_controlled_interval"] = Interval(fitted.win_rate, *bounds)
+    of_groups = []
+    for name, rows in _groups(run).items():
+        own = [judgements[row] for row in rows]
+        rates_of_group = plain_rates(own).to_dict() | {"win_rate_interval": _mean_rate(own)}
+        if fitted is not None:
+            rates_of_group["length_controlled_winrate"] = float(fitted.predictions[rows].mean())
+        of_groups += _metrics((*place, "datasets", name), rates_of_group)
+    return _metrics(place, figures), of_groups
 
 
 def _metrics(place: Place, figures: Figures) -> list[Metric]:

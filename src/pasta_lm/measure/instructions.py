@@ -190,7 +190,7 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
         ifeval.checkers()
     settings.given_answers()
     run = RunFolder(folder)
-    run.begin(asdict(settings), defaults={"strategy": pasta.NAME}, may_change=MAY_CHANGE)
+    run.begin(asdict(settings), may_change=MAY_CHANGE)
     run.unpack(JOURNALS)
     rows = [
         {"id": item.id, "set": item.group, "parts": item.parts, "items": items_asked(item.text)}
