@@ -12,7 +12,7 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from pasta_lm.learn.judge.answer_text import BULLET, NUMBERED, WORD
+from pasta_lm.measure.answer_text import BULLET, NUMBERED, WORD
 
 Span = tuple[int, int]
 """Begin and end in characters."""

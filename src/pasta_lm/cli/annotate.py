@@ -112,7 +112,6 @@ def annotate_all(
 
 
 def _answer_first(recipe: AnswerConfig) -> None:
-    """Let a model answer instructions; progress is a bar, or a line each minute."""
     silence_libraries()
     from pasta_lm.strategies.model import Pasta
 
@@ -136,7 +135,6 @@ def _answer_first(recipe: AnswerConfig) -> None:
 
 
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
-    """Print the estimate of a run, and return the number of rows if it is known."""
     if recipe.teacher is None:
         say(f"{recipe.annotator} sends no requests and costs nothing")
         return None

@@ -27,8 +27,8 @@ from pathlib import Path
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal, Row, write_rows
-from pasta_lm.learn.judge.answer_text import items_asked
 from pasta_lm.measure import ifeval
+from pasta_lm.measure.answer_text import items_asked
 from pasta_lm.measure.answering import (
     Answerer,
     AnswerSettings,

@@ -17,7 +17,7 @@ from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Row
 from pasta_lm.language.document import Document, parse_program
-from pasta_lm.learn.judge import answer_text
+from pasta_lm.measure import answer_text
 from pasta_lm.measure.answering import answer_id
 from pasta_lm.measure.cost import cost_rows
 from pasta_lm.measure.ifeval import Followed, ifeval_figures
@@ -75,7 +75,7 @@ def _coverage(answer: Answered) -> float | None:
 
 
 MEASURES: dict[str, Measure] = {
-    "repetition": lambda answer: answer_text.repetition([answer.record.text]).within,
+    "repetition": lambda answer: answer_text.repetition(answer.record.text),
     "repeated_topics": lambda answer: answer_text.has_repeated_topic(
         _document(answer.record.program)
     ),

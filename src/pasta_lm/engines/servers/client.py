@@ -196,7 +196,6 @@ class Connection:
             )
 
     async def _detected_dialect(self) -> Dialect | None:
-        """Return the first dialect whose own page the server has."""
         for dialect in DIALECTS.values():
             path, key = dialect.known_by
             with suppress(RemoteError, RequestError, EndpointError):
@@ -291,7 +290,6 @@ class Connection:
         return CompletionPiece(token_ids, "length")
 
     async def _whole(self, request: TokenRequest) -> list[int]:
-        """Return the ids of a completion that is not streamed."""
         dialect = self.dialect
         assert dialect.whole is not None
         body = dialect.body(self.server.model, request) | {"stream": False}
@@ -301,7 +299,6 @@ class Connection:
 
     @contextmanager
     def _understood(self, text: str) -> Iterator[None]:
-        """Raise a ``RemoteError`` where a reply is not what the dialect has."""
         try:
             yield
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:

@@ -250,7 +250,6 @@ async def _check_tag_rows(
 
 
 async def _greedy(connection: Connection, request: TokenRequest) -> list[int]:
-    """Return the ids of a completion, with the one at which the server stopped."""
     token_ids: list[int] = []
     async for piece in connection.stream(request):
         token_ids += piece.token_ids

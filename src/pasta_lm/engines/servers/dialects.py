@@ -74,7 +74,6 @@ class Dialect:
 
 
 def _sampling(request: TokenRequest) -> dict[str, Any]:
-    """Return the keys that vLLM and SGLang spell alike."""
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,

@@ -221,7 +221,6 @@ def raise_for_status(
 
 
 def _error_of(body: bytes) -> tuple[str, str]:
-    """Return the code and the message in the body of an error, as far as it has them."""
     shown = body[:200].decode(errors="replace")
     error: Any = shown
     with suppress(ValueError, AttributeError):

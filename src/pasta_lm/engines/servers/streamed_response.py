@@ -133,7 +133,6 @@ class StreamedResponse:
         return live.decodes and live.joined is None
 
     def _ids_of(self, piece: CompletionPiece) -> list[int | Literal[Special.END_OF_TEXT]]:
-        """Return the ids of a piece with the end that its finish reason stands for."""
         ids: list[int | Literal[Special.END_OF_TEXT]] = list(piece.token_ids)
         if piece.finish_reason == "stop":
             end = piece.matched if piece.matched is not None else min(self._eos_ids, default=None)
@@ -198,7 +197,6 @@ class StreamedResponse:
                 self._open(live, barred=self._never_legal(live.thread))
 
     def _never_legal(self, thread: Thread) -> set[int]:
-        """Return the ids that are illegal in a thread from its first token to its last."""
         if not self._has_mask:
             return set()
         if not self.response.request.forks:
@@ -249,7 +247,6 @@ class StreamedResponse:
         stream.task.add_done_callback(self._tasks.discard)
 
     def _context(self, thread: Thread) -> list[int]:
-        """Return the tokens that a thread sees, which are a plain causal text."""
         assert thread.row is not None
         entries = enumerate(self.response.placer.entries.items)
         seen = sorted(

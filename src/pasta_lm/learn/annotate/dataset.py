@@ -146,7 +146,6 @@ class AnnotationLog:
         self.store_row(index, row, {"id": name, "index": index, "message": message})
 
     def _note(self, line: Row) -> None:
-        """Update the row of a line, and the sums."""
         kind = line["id"].partition("/")[0]
         if kind == "row":
             source = SourceRow(line["row_id"], line["prompt"], line["answer"], line["skipped"])
@@ -257,7 +256,6 @@ def _card(
     documents: Sequence[Document],
     num_pending: int,
 ) -> str:
-    """Return the data card: the contents, how they were made, and figures."""
     source = config.rows
     where = f"the file `{Path(source.file or '').name}`"
     if source.hub is not None:

@@ -196,7 +196,6 @@ def _check_order(marks: Marks, num_units: int) -> None:
 
 
 def _items(text: str, places: Sequence[Unit], marks: Marks) -> Iterator[Item]:
-    """Yield text, blocks and syncs in order."""
     cuts: list[tuple[int, int, Block | Sync]] = []
     for first, last, topic in marks.blocks:
         begin, end = places[first - 1].inside, places[last - 1].end
@@ -237,7 +236,6 @@ def _units(text: str) -> Iterator[Unit]:
 
 
 def _sentences(text: str, begin: int, end: int) -> Iterator[Unit]:
-    """Yield the sentences of a line; the first has the line's marker and label."""
     inside = base = _inside(text, begin, end)
     for match in _SENTENCE_END.finditer(text[base:end]):
         stop = base + match.start() + len(match.group().rstrip())

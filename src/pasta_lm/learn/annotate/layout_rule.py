@@ -33,7 +33,6 @@ _WORDS: Mapping[str, Sequence[str]] = tomllib.loads(
 
 
 def _any_of(name: str, before: str = r"\b", after: str = r"\b") -> re.Pattern[str]:
-    """Return a pattern of the phrases under a name; each is a regular expression."""
     return re.compile(f"{before}(?:{'|'.join(_WORDS[name])}){after}", re.I)
 
 
@@ -88,7 +87,6 @@ class PlainAnswer:
     """A plain answer with its units and pieces."""
 
     def __init__(self, text: str) -> None:
-        """Split a Markdown answer into its pieces."""
         self.text = text
         self.units: Sequence[Unit] = units(text)
         self.pieces = list(self._pieces())
@@ -125,7 +123,6 @@ class PlainAnswer:
 
 
 def _kind(text: str, layout: Layout, has_label: bool) -> str:
-    """Return a finer layout: of fenced code, numbers, and lines that are a heading."""
     if text.startswith(("```", "~~~")) and "\n" in text:
         return "code"
     if layout is Layout.ITEM:
@@ -341,7 +338,6 @@ def sync_points(prompt: str, intro: str, blocks: Sequence[str], closing: str) ->
 
 
 def _words(text: str) -> frozenset[str]:
-    """Return the words that carry meaning, in lower case and without a plural's s."""
     words = (word.lower() for word in _WORD.findall(text))
     return frozenset(w.rstrip("s") for w in words if len(w) > 2 and w not in _STOP_WORDS)
 

@@ -91,7 +91,6 @@ class AnswerConfig:
     """Answers that are decoded at the same time."""
 
     def __post_init__(self) -> None:
-        """Validate values before a model is loaded."""
         check_positive("answers", self, "limit", "max_tokens", "in_flight")
 
     @property
@@ -219,7 +218,6 @@ def _answers(
     sampling: SamplingParams,
     in_flight: int,
 ) -> Iterator[Row]:
-    """Yield a row for each instruction as soon as it is complete."""
     engine, waiting = model.engine, iter(instructions.items())
     running: dict[int, str] = {}
     try:

@@ -111,7 +111,6 @@ Exchange = tuple[str, str]
 
 
 def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange | None:
-    """Return the turns before the first answer, and that answer."""
     turns = row.get(key)
     if isinstance(turns, Mapping):  # a sequence of records, stored column by column
         roles, texts = turns.get(role), turns.get(text)
@@ -142,7 +141,6 @@ def _pairs(row: Mapping[str, Any]) -> Exchange | None:
 
 
 def _annotated(row: Mapping[str, Any]) -> Exchange | None:
-    """Return the prompt and plain answer of annotated data, to annotate it anew."""
     answer, turns = row.get("response"), _turns(row, "messages", "role", "content")
     if not isinstance(answer, str) or turns is None:
         return None

@@ -58,7 +58,6 @@ class Prompt:
 
 @cache
 def _shown(prompt: Prompt) -> tuple[Message, ...]:
-    """Return the messages that all requests share: instructions and demonstrations."""
     shown: list[Message] = [{"role": "system", "content": prompt.instructions}]
     for example in prompt.demonstrations:
         plain = parse(example.annotated, Form.ANNOTATOR).plain_text

@@ -244,7 +244,6 @@ class ChatServers:
     def __init__(
         self, clients: Sequence[HttpServer], now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take at least one client."""
         self._servers = [ChatServer(client, now_s) for client in clients]
         self._now_s = now_s
 
@@ -305,7 +304,6 @@ class ChatClient:
         random: Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Prepare to ask; raises the errors of ``connect``."""
         self.endpoint = endpoint
         self.pace = pace or RequestPace(endpoint.max_in_flight)
         self._policy = policy or RetryPolicy()

@@ -72,7 +72,6 @@ class Budget:
     """Hard limit on total cost; requests that could exceed it are not sent."""
 
     def __init__(self, spending: Spending, limit_usd: float | None) -> None:
-        """Set the limit; raises a UsageError if there is one and no prices."""
         require_prices(spending.prices, limit_usd)
         self._spending = spending
         self._limit_usd = limit_usd

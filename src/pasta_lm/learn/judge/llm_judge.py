@@ -162,7 +162,6 @@ class LLMJudge:
         return {"prompt_tokens": tokens.prompt, "completion_tokens": tokens.completion}
 
     def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
-        """Return the comparisons without a stored reply, by key; equal answers need none."""
         keyed = {self.key(pair): pair for pair in comparisons if pair.first != pair.second}
         return {key: pair for key, pair in keyed.items() if key not in self.journal.rows}
 
@@ -172,7 +171,6 @@ class LLMJudge:
         return read_verdict(self.template.method, read_reply(self.journal.rows[key]["reply"]))
 
     def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
-        """Ask about all comparisons that no other process has asked about meanwhile."""
         with held(self.journal.path.with_name(f"{self.journal.path.name}.lock")):
             self.journal.read_again()
             rows, spent = self.journal.rows, self.spending()

@@ -1,23 +1,15 @@
-"""Measures of an answer's text that need no model: repetition, items asked for and given.
-
-All are rules without exceptions, the same for every system, so that a difference of two systems
-means something even where a rule misreads single answers.
-"""
+"""Measures of an answer's text that need no model: repetition, items asked for and given."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from pasta_lm.language.document import Document
 
 WORD = re.compile(r"\w+")
 GRAM = 4
 """Words in a row that count as repeated."""
-MIN_LINE_WORDS = 3
-"""Shorter lines may occur twice: headings, closing brackets."""
-
 _NAMES = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 NUMBERS = {name: value for value, name in enumerate(_NAMES.split("|"), start=2)} | {
     "fifteen": 15,
@@ -47,59 +39,21 @@ BOLD = re.compile(r"^()(?:\*\*|#+\s)")
 SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
 
 
-class Repetition(NamedTuple):
-    """Shares of the 4-grams of words that occurred before."""
-
-    within: float
-    """In the same passage."""
-    between: float
-    """In an earlier passage only."""
-
-
-def repetition(passages: Iterable[str]) -> Repetition:
-    """Return how much of some passages of text was said before; no 4-gram crosses passages.
-
-    Case and punctuation do not count. Passages of fewer than four words have no 4-gram, and a
-    text without any repeats nothing.
-    """
-    before: set[tuple[str, ...]] = set()
-    num_within = num_between = num_all = 0
-    for passage in passages:
-        own: set[tuple[str, ...]] = set()
-        for gram in _grams(passage):
-            num_within += gram in own
-            num_between += gram not in own and gram in before
-            num_all += 1
-            own.add(gram)
-        before |= own
-    return Repetition(num_within / max(num_all, 1), num_between / max(num_all, 1))
-
-
-def _grams(text: str) -> Iterator[tuple[str, ...]]:
+def repetition(text: str) -> float:
+    """Return the share of a text's 4-grams of words that occurred before; case does not count."""
     words = _words(text)
-    return (tuple(words[start : start + GRAM]) for start in range(len(words) - GRAM + 1))
+    grams = [tuple(words[start : start + GRAM]) for start in range(len(words) - GRAM + 1)]
+    return (len(grams) - len(set(grams))) / max(len(grams), 1)
 
 
 def _words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
-def has_repeated_line(text: str) -> bool:
-    """Return whether a line of three words or more occurs twice, markers and case apart."""
-    lines = [item for line in text.splitlines() if len(item := _item(line)) >= MIN_LINE_WORDS]
-    return len(set(lines)) < len(lines)
-
-
 def has_repeated_topic(document: Document) -> bool | None:
     """Return whether two blocks have the same topic; None for an answer with fewer than two."""
     topics = [tuple(_words(block.topic)) for block in document.blocks]
     return len(set(topics)) < len(topics) if len(topics) > 1 else None
-
-
-def blocks_repetition(document: Document) -> Repetition | None:
-    """Return the repetition within blocks and between them; None for fewer than two blocks."""
-    blocks = document.blocks
-    return repetition(block.plain_text for block in blocks) if len(blocks) > 1 else None
 
 
 def items_asked(prompt: str) -> int | None:
@@ -137,7 +91,6 @@ def _outermost(lines: Sequence[str], marker: re.Pattern[str]) -> list[tuple[str,
 
 
 def _item(line: str) -> tuple[str, ...]:
-    """Return the words of a line without its marker."""
     return tuple(_words(NUMBERED.sub("", BULLET.sub("", line))))
 
 

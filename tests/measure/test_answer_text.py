@@ -6,10 +6,8 @@ import pytest
 
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
-from pasta_lm.learn.judge.answer_text import (
-    blocks_repetition,
+from pasta_lm.measure.answer_text import (
     coverage,
-    has_repeated_line,
     has_repeated_topic,
     items_asked,
     items_given,
@@ -21,32 +19,11 @@ WATER = "Drink a glass of water."
 
 
 @pytest.mark.parametrize(
-    ("passages", "expected"),
-    [
-        ([FRUIT, WATER], (0, 0)),
-        ([f"{FRUIT[:-1]} {FRUIT}"], (1 / 5, 0)),
-        ([FRUIT, WATER, "EAT fruit, every day!"], (0, 1 / 4)),
-        (["eat fruit", "every day", "eat fruit", "every day"], (0, 0)),  # no gram crosses passages
-        ([FRUIT, f"{FRUIT} {FRUIT}"], (1 / 6, 1 / 6)),
-    ],
-)
-def test_repetition_within_and_between_passages(
-    passages: list[str], expected: tuple[float, float]
-) -> None:
-    assert repetition(passages) == expected
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("1. Eat more fruit\n2. Sleep well at night", False),
-        ("1. Eat more fruit\n2. **eat more fruit**", True),
-        ("- Eat more fruit.\n- Eat more fruit.", True),
-        ("}\n}\nyes\nyes", False),
-    ],
+    [(f"{FRUIT} {WATER}", 0), (f"{FRUIT[:-1]} {FRUIT}", 1 / 5), ("eat fruit", 0)],
 )
-def test_a_line_of_three_words_that_occurs_twice_is_found(text: str, expected: bool) -> None:
-    assert has_repeated_line(text) is expected
+def test_repetition_is_the_share_of_word_sequences_seen_before(text: str, expected: float) -> None:
+    assert repetition(text) == expected
 
 
 def blocks(*topics_and_texts: tuple[str, str]) -> Document:
@@ -58,13 +35,6 @@ def test_topics_are_compared_without_case() -> None:
     assert has_repeated_topic(blocks(("Sleep", "a"), ("sleep", "b"))) is True
     assert has_repeated_topic(blocks(("Sleep", "a"), ("Fruit", "b"))) is False
     assert has_repeated_topic(blocks(("Sleep", "a"))) is None
-
-
-def test_repetition_of_blocks_tells_within_from_between() -> None:
-    twice = f"{FRUIT} {FRUIT}"
-    assert blocks_repetition(blocks(("a", FRUIT), ("b", FRUIT))) == (0, 1 / 2)
-    assert blocks_repetition(blocks(("a", twice), ("b", WATER))) == (1 / 7, 0)
-    assert blocks_repetition(blocks(("a", twice))) is None
 
 
 @pytest.mark.parametrize(
