@@ -27,28 +27,44 @@ Written by `scripts/reference_pages.py` from the code. A recipe is a TOML file, 
 anything is loaded: unknown keys, wrong types and contradictions are errors that name the key.
 `--set table.key=value` changes a key and may be repeated; without a value it removes the key.
 """
-ROOMS = {  # heading: its file below src/pasta_lm, then table: dataclass
-    "Supervised finetuning": (
-        "learn/train/config.py",
-        {
-            "model": "ModelConfig",
-            "model.random": "RandomConfig",
-            "data": "DataConfig",
-            "train": "TrainConfig",
-            "lora": "LoraConfig",
-        },
-    ),
-    "Preference optimisation": (
-        "learn/train/preference_config.py",
-        {
-            "model": "StartConfig",
-            "data": "PairsConfig",
-            "data.records": "RecordsConfig",
-            "rollouts": "RolloutsConfig",
-            "loss": "LossConfig",
-            "train": "PreferenceTrainConfig",
-        },
-    ),
+TRAIN, TEACH = "learn/train/config.py", "learn/teach/config.py"
+STAGE_TWO = "learn/train/preference_config.py"
+ANNOTATION = "learn/annotate/recipe.py"
+ROOMS = {  # heading: its tables, each with its file below src/pasta_lm and its dataclass
+    "Supervised finetuning": {
+        "model": (TRAIN, "ModelConfig"),
+        "model.random": (TRAIN, "RandomConfig"),
+        "data": (TRAIN, "DataConfig"),
+        "train": (TRAIN, "TrainConfig"),
+        "lora": (TRAIN, "LoraConfig"),
+    },
+    "Preference optimisation": {
+        "model": (STAGE_TWO, "StartConfig"),
+        "data": (STAGE_TWO, "PairsConfig"),
+        "data.records": (STAGE_TWO, "RecordsConfig"),
+        "rollouts": (STAGE_TWO, "RolloutsConfig"),
+        "rollouts.servers": ("strategies/model.py", "Servers"),
+        "score": ("learn/data/preferences.py", "ScoreConfig"),
+        "judge": (STAGE_TWO, "JudgeConfig"),
+        "loss": (STAGE_TWO, "LossConfig"),
+        "train": (STAGE_TWO, "PreferenceTrainConfig"),
+    },
+    "Teaching": {
+        "answers": (TEACH, "AnswersConfig"),
+        "annotation": (TEACH, "AnnotationConfig"),
+        "annotation.teacher": (ANNOTATION, "TeacherConfig"),
+        "data": (TEACH, "MixConfig"),
+        "train": (TEACH, "LearningConfig"),
+        "preference": (TEACH, "StageTwoConfig"),
+        "measures": (TEACH, "MeasuresConfig"),
+    },
+    "Annotation": {
+        "source": ("learn/annotate/sources.py", "SourceConfig"),
+        "answers": ("learn/annotate/own_answers.py", "AnswerConfig"),
+        "teacher": (ANNOTATION, "TeacherConfig"),
+        "filters": (ANNOTATION, "FilterConfig"),
+        "output": (ANNOTATION, "OutputConfig"),
+    },
 }
 
 
@@ -86,9 +102,13 @@ def command_page() -> str:
     return "\n".join([CLI, *(section(*verb) for verb in verbs(group, "pasta"))])
 
 
-def keys(body: list[ast.stmt], table: str) -> Iterator[str]:
+def keys(file: str, name: str, table: str) -> Iterator[str]:
     """Yield a row for each field of a dataclass: key, default, and the text below it."""
-    for field, below in zip(body, [*body[1:], None], strict=True):
+    tree = ast.parse((ROOT / "src" / "pasta_lm" / file).read_text("utf-8"))
+    kind = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    if "Endpoint" in map(ast.unparse, kind.bases):
+        yield from keys("learn/chat/client.py", "Endpoint", table)
+    for field, below in zip(kind.body, [*kind.body[1:], None], strict=True):
         if not isinstance(field, ast.AnnAssign) or "Config" in ast.unparse(field.annotation):
             continue
         value = ast.unparse(field.value) if field.value else "required"
@@ -100,10 +120,8 @@ def keys(body: list[ast.stmt], table: str) -> Iterator[str]:
 def recipe_page() -> str:
     """Return the page of the keys of recipes."""
     lines = [RECIPES]
-    for heading, (file, tables) in ROOMS.items():
-        tree = ast.parse((ROOT / "src" / "pasta_lm" / file).read_text("utf-8"))
-        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-        rows = [row for table, name in tables.items() for row in keys(classes[name].body, table)]
+    for heading, tables in ROOMS.items():
+        rows = [row for table, place in tables.items() for row in keys(*place, table)]
         lines += [f"## {heading}\n", "| key | default | meaning |", "|---|---|---|", *rows, ""]
     return "\n".join(lines)
 

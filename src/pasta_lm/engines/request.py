@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
@@ -19,7 +19,6 @@ from pasta_lm.language.parser import Form
 from pasta_lm.models.encoded import EncodedDocument
 
 SHOWN = 40  # characters of an answer in its ``repr``
-SampledTokens = Literal["all", "structure"]
 
 
 class Guesser(Protocol):
@@ -40,7 +39,6 @@ class SamplingParams:
     temperature: float = 0.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int | None = None
-    sampled: SampledTokens = "all"  # structure: main's tags and its end; text is greedy
     seed: int | None = 0  # None draws a fresh seed for each request
     n: int = 1  # samples of one prompt; its entries are computed once
     stop: tuple[str, ...] = ()  # each ends the answer; matched inside one thread, then removed

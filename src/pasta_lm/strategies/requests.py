@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Final, Literal, TypedDict
+from typing import Final, TypedDict
 
 from pasta_lm.engines import ModelFacts
 from pasta_lm.engines.guesses import PromptLookup
@@ -53,7 +53,6 @@ class Options(TypedDict, total=False):
     temperature: float
     top_p: float
     top_k: int | None
-    sampled: Literal["all", "structure"]
     seed: int | None
     n: int
     stop: tuple[str, ...]

@@ -107,11 +107,10 @@ def test_a_long_prompt_is_computed_in_one_pass_without_a_bucket(device: str) -> 
     [
         SamplingParams(max_tokens=30),
         SamplingParams(max_tokens=30, temperature=0.8, top_k=7, top_p=0.9, seed=1, n=2),
-        SamplingParams(max_tokens=30, temperature=1.0, sampled="structure", seed=2),
         SamplingParams(max_tokens=30, temperature=0.7, repetition_penalty=1.3, seed=3),
         SamplingParams(max_tokens=20, logprobs=2, temperature=1.0, seed=4),
     ],
-    ids=["greedy", "drawn", "structure", "penalty", "logprobs"],
+    ids=["greedy", "drawn", "penalty", "logprobs"],
 )
 def test_tokens_are_those_of_a_pass_over_views(params: SamplingParams, device: str) -> None:
     model = loaded("qwen2", device)

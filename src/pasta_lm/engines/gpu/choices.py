@@ -55,7 +55,7 @@ def settings_of(
     lines = []
     for choice in choices:
         number, params = masks.number(choice), choice.params
-        if number is None or choice.seen is not None or choice.draws_structure:
+        if number is None or choice.seen is not None:
             return False
         lines.append((params.temperature, params.top_p, choice.uniform, params.top_k or 0, number))
     if lines:

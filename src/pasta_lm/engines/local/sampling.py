@@ -17,7 +17,6 @@ from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.models.vocabulary import Vocabulary
 
-_DECIDES = frozenset({LexemeKind.PROMISE_OPEN, LexemeKind.SYNC})
 # Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).
 
 
@@ -29,11 +28,6 @@ class Choice:
     legal: Legal
     uniform: float  # in [0, 1); not read where the choice is greedy
     seen: Tensor | None = None  # int64, ids that the thread sees, for the repetition penalty
-
-    @property
-    def draws_structure(self) -> bool:
-        """Return whether main's tags and end are drawn, and text is greedy."""
-        return self.params.temperature > 0 and self.params.sampled == "structure"
 
 
 def uniform_number(seed: int, sample: int, path: tuple[int, ...], index: int) -> float:
@@ -59,7 +53,6 @@ class TokenMasks:
         self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
         self._vocabulary, self._vocab_size, self._device = vocabulary, vocab_size, device
         self.rows: dict[tuple[Legal, bool], Tensor] = {}
-        self._structure: dict[Legal, list[int]] = {}
 
     def row(self, legal: Legal, *, ignore_eos: bool = False) -> Tensor:
         """Return float32 [V]: 0 where a token is legal, minus infinity elsewhere."""
@@ -67,20 +60,6 @@ class TokenMasks:
         if key not in self.rows:
             self.rows[key] = self._make(legal, ignore_eos)
         return self.rows[key]
-
-    def structure_ids(self, legal: Legal) -> list[int]:
-        """Return the ids by which main decides on structure: a promise's opening, a sync, the end.
-
-        None in a block or in a topic, where nothing is decided.
-        """
-        if legal not in self._structure:
-            opening = legal.kinds & _DECIDES if not legal.in_topic else frozenset()
-            ids = [] if legal.in_topic or not legal.end_of_text else [*self._eos_ids]
-            pieces = self._vocabulary.piece_ids.values()
-            lexemes = ((token, self._vocabulary.id_to_lexeme(token)) for token in pieces)
-            ids += [token for token, lexeme in lexemes if lexeme and lexeme.kind in opening]
-            self._structure[legal] = sorted(ids)
-        return self._structure[legal]
 
     def _make(self, legal: Legal, ignore_eos: bool) -> Tensor:
         vocabulary = self._vocabulary
@@ -109,10 +88,7 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
     tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
     for row, choice in enumerate(choices):
         mask_V = masks.row(choice.legal, ignore_eos=choice.params.ignore_eos)
-        if choice.draws_structure:
-            ids = masks.structure_ids(choice.legal)
-            tokens[row] = _draw_structure(scores_WV[row] + mask_V, choice, ids)
-        elif choice.params.temperature > 0:
+        if choice.params.temperature > 0:
             params = choice.params
             settings = (params.temperature, params.top_p, choice.uniform, params.top_k or 0)
             settings_1 = torch.tensor(settings, dtype=torch.float64, device=mask_V.device)[:, None]
@@ -145,21 +121,6 @@ def penalised(logits_WV: Tensor, choices: Sequence[Choice]) -> Tensor:
             penalty = choice.params.repetition_penalty
             scores[row, choice.seen] = torch.where(old > 0, old / penalty, old * penalty)
     return scores
-
-
-def _draw_structure(scores_V: Tensor, choice: Choice, ids: Sequence[int]) -> int:
-    """Return one of main's decisions, drawn against all text together, or the likeliest text."""
-    if not ids:
-        return int(scores_V.argmax())
-    weights_V = torch.softmax((scores_V.double() - scores_V.max()) / choice.params.temperature, 0)
-    cumulated = weights_V[list(ids)].cumsum(0)
-    index = int(torch.searchsorted(cumulated, choice.uniform, right=True))
-    text_V = scores_V.clone()
-    text_V[list(ids)] = float("-inf")
-    has_text = bool(torch.isfinite(text_V).any())
-    if index < len(ids) or not has_text:
-        return int(ids[min(index, len(ids) - 1)])
-    return int(text_V.argmax())
 
 
 def draw(scores_NV: Tensor, settings: Tensor) -> Tensor:

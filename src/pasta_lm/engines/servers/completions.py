@@ -302,11 +302,6 @@ class CompletionsEngine:
                 None,
             ),
             (
-                params.sampled != "all",
-                "a stock server samples all tokens, not structure alone",
-                None,
-            ),
-            (
                 params.repetition_penalty != 1.0,
                 "a stock server's repetition penalty counts tag pieces, ours does not",
                 "leave it at 1",

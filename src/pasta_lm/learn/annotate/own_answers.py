@@ -25,7 +25,7 @@ from pasta_lm.strategies import sequential
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
-OWN_SAMPLING = SamplingParams(temperature=0.3, top_k=40, max_tokens=500)
+OWN_SAMPLING = SamplingParams(top_k=40)
 """How the answers of ``corpora/own_answers`` were sampled."""
 IN_FLIGHT = 160
 """Answers that are decoded at the same time, if the engine's pool has room for them."""
@@ -82,11 +82,16 @@ class AnswerConfig:
     """A file with the ids of instructions that are held out."""
     limit: int | None = None
     """Only the first so many; None: all."""
-    temperature: float = OWN_SAMPLING.temperature
-    max_tokens: int = OWN_SAMPLING.max_tokens
+    temperature: float = 0.3
+    """Of the answers."""
+    max_tokens: int = 500
+    """Of one answer; longer ones are cut off and left out."""
     seed: int = 0
+    """Of the sampling."""
     dtype: str | None = None
+    """``float32`` or ``bfloat16``; None: float32 on a CPU, else as the model was saved."""
     device: str | None = None
+    """Such as ``cuda``; None: the first that there is."""
     in_flight: int = IN_FLIGHT
     """Answers that are decoded at the same time."""
 

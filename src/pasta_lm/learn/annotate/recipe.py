@@ -24,6 +24,7 @@ class TeacherConfig(Endpoint):
     """The model that annotates."""
 
     temperature: float = 0.0
+    """Of its replies."""
 
     @staticmethod
     def table() -> str:
@@ -36,7 +37,9 @@ class FilterConfig:
     """Which answers are sent, and which annotations are kept."""
 
     least_words: int = 5
+    """Minimum of a block."""
     most_words: int = 640
+    """Maximum of a block."""
     max_answer_characters: int = 20_000
     """Longer answers are skipped: a copy of them would be cut off."""
 
@@ -51,6 +54,7 @@ class OutputConfig:
     """The folder of the journal and of all files made from it."""
 
     folder: str
+    """A new folder, or that of the run to continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ class SourceConfig:
     hub: str | None = None
     """Id of a data set of Hugging Face, read as a stream."""
     split: str = "train"
+    """Of a data set of the hub."""
     revision: str | None = None
     """Commit, tag or branch of a data set of the hub; None: its newest state."""
     columns: str | None = None

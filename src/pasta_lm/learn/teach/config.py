@@ -23,8 +23,11 @@ class AnswersConfig:
     num_held_out: int = 100
     """Instructions at the end of ``file`` that only measure; the package's own are marked."""
     temperature: float = 0.3
+    """Of the own answers."""
     max_tokens: int = 500
+    """Of one answer; longer ones are cut off and left out."""
     seed: int = 0
+    """Of the sampling."""
     in_flight: int | None = None
     """Answers that are decoded at the same time; None: 64, on a CPU 16."""
 
@@ -39,6 +42,7 @@ class AnnotationConfig:
     annotator: Literal["markdown_rule", "teacher"] = MARKDOWN_RULE
     """``markdown_rule``, which reads layout and question; or ``teacher``, a model on a server."""
     teacher: TeacherConfig | None = None
+    """The teacher's server and prompt."""
 
     def __post_init__(self) -> None:
         if self.annotator == TEACHER and self.teacher is None:
@@ -75,15 +79,21 @@ class LearningConfig:
     tag_learning_rate: float | None = None
     """None: 2e-3 beside adapters, 1e-3 beside all weights."""
     decision_weight: float = 5.0
+    """Weight of main's decisions in the mean loss; other labels weigh 1."""
     rank: int = 64
+    """Of the adapters."""
     positions: Literal["predict", "continue"] = "predict"
+    """Positions of main after a promise and at a sync."""
     join: Literal["shared", "recompute"] = "shared"
     """``continue`` and ``recompute`` are for stock servers, as ``--for servers`` sets them."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of frozen and of saved weights; None: float32, on a GPU bfloat16."""
     checkpointing: bool = False
+    """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
     save_steps: int = 20
+    """Steps between two checkpoints."""
     seed: int = 0
+    """Of the order of the data."""
 
     def __post_init__(self) -> None:
         keys = ("passes", "learning_rate", "tag_learning_rate", "decision_weight", "rank")
@@ -98,11 +108,15 @@ class StageTwoConfig:
     judge: JudgeConfig
     """The model that compares samples with the baseline's answers."""
     rounds: int = 2
+    """Of sampling and training."""
     num_prompts: int = 100
     """Of one round; fewer if there are too few usable answers."""
     samples: int = 10
+    """Of one prompt; a pair is the best and the worst."""
     quality_weight: float = 4.0
+    """The paper's lambda."""
     steps: int = 30
+    """Of one round."""
     learning_rate: float | None = None
     """None: a tenth of that of stage one."""
 
@@ -117,8 +131,11 @@ class MeasuresConfig:
     num_prompts: int = 80
     """Of each set."""
     max_tokens: int = 512
+    """Of one answer."""
     num_timed: int = 6
+    """Prompts whose answers are timed alone."""
     num_unmasked: int = 15
+    """Prompts that are answered without the mask of legal tags."""
     num_references: int = 50
     """Annotated answers that are not learned, for the cost of restricted visibility."""
     alpaca: str | None = None
