@@ -45,10 +45,7 @@ class PromptLookup:
 
 
 class Contexts:
-    """The token ids that each thread sees, in the order in which it came to see them.
-
-    Guesses and the repetition penalty read them; without either nothing is noted.
-    """
+    """The token ids that each thread sees; kept if guesses or a repetition penalty read them."""
 
     def __init__(self, prompt: Sequence[int], *, is_read: bool) -> None:
         self._is_read = is_read
@@ -172,10 +169,8 @@ class Guesses:
         self._proposals: dict[int, _Proposal] = {}
 
     def propose(self, feeding: Sequence[LiveThread], limits: Limits, room: int) -> None:
-        """Guess the next tokens of threads, ``room`` at most; none in a pass with a sync.
-
-        Tags are not guessed, nor tokens of topics: what is legal there depends on every token.
-        """
+        """Guess the next tokens of threads, ``room`` at most; none in a pass with a sync."""
+        # Tags are not guessed, nor tokens of topics: what is legal there depends on every token.
         self.settle()  # a pass that was not run after all
         if self._guesser is None or any(live.joined is not None for live in feeding):
             return
@@ -205,10 +200,7 @@ class Guesses:
         return [] if proposal is None else [place.slot for place in proposal.placements]
 
     def confirm(self, live: LiveThread, number: int) -> bool:
-        """Return whether the token just decoded is a thread's guess with this number, from 1.
-
-        All guesses before it must be right; then it was fed already.
-        """
+        """Return whether the token just decoded is a thread's n-th guess, those before it right."""
         proposal = self._proposals[live.thread.id]
         if proposal.num_right != number - 1 or live.next_token != live.guesses[number - 1]:
             return False

@@ -59,10 +59,7 @@ class LiveThread:
 def expand(
     expansion: Expansion, interpreter: Interpreter, placer: Placer
 ) -> tuple[list[Command], dict[int, Start]]:
-    """End main and start the threads that write the answer; return these by their ids.
-
-    Without a thread to start, the answer is main's after all.
-    """
+    """End main and start the threads that write the answer, by id; if none, it is main's text."""
     main, limits = interpreter.main, interpreter.limits
     starts = expansion.starts("".join(part for part in main.content if isinstance(part, str)))
     if not starts:

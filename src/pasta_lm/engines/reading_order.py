@@ -49,14 +49,12 @@ class _Part:
 
 
 class ReadingOrder:
-    """One sample's text, as far as it is certain after each step."""
+    """One sample's text, as far as it is certain after each step.
+
+    ``keeps_tags``: the written form; ``is_held``: all comes at the end (the first text is a plan).
+    """
 
     def __init__(self, *, keeps_tags: bool = False, is_held: bool = False) -> None:
-        """Begin before the first step.
-
-        ``keeps_tags``: the written form instead of the plain text; ``is_held``: everything comes at
-        the end (strategies whose first text is a plan).
-        """
         self._keeps_tags, self._is_held = keeps_tags, is_held
         self._parts: dict[int, _Part] = {0: _Part(opening=_Tag())}
         self._open = [0]  # the thread that is read, behind those that it stands in

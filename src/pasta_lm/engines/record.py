@@ -115,10 +115,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRecord:
-    """One answer as a row of a file: its text, how it ended, and the counts behind its speed.
-
-    Evaluation, rollouts and replay keep this record; each adds columns of its own.
-    """
+    """One answer as a row of a file: its text, how it ended, and the counts behind its speed."""
 
     text: str  # without tags
     program: str  # the written form; the annotator form where blocks promise no length (APAR)

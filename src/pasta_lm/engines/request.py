@@ -1,7 +1,4 @@
-"""Requests to an engine, the events of a response, and the finished answer.
-
-Engines share these values and the interpreter, no base class.
-"""
+"""Requests to an engine, the events of a response, and the finished answer."""
 
 from __future__ import annotations
 

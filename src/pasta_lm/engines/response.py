@@ -1,7 +1,6 @@
 """One response while it runs, the same for every engine: its live threads between two passes.
 
-Joins interpreter, placer and recorder to token ids. The engine decides when a thread feeds and
-where tokens come from; neither tensors nor clocks are known here.
+Joins interpreter, placer and recorder to token ids; the engine decides when a thread feeds.
 """
 
 from __future__ import annotations
@@ -110,10 +109,7 @@ class Response:
     # Feeding
 
     def threads_to_feed(self, width: int | None = None) -> list[LiveThread]:
-        """Return the threads that feed in the coming pass: by birth, then those at a sync.
-
-        ``width`` bounds the threads that decode in it, as far as that changes no token.
-        """
+        """Return the threads of the coming pass, syncs last; ``width`` bounds those that decode."""
         threads = [live for live in self.live.values() if live.feeds_next]
         going = [live.thread for live in threads if live.decodes]
         if not (self.request.forks and self._pace.can_vary):

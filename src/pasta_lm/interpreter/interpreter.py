@@ -108,10 +108,7 @@ class Interpreter:
     # Decoded tokens
 
     def advance(self, thread: Thread, lexeme: Lexeme) -> list[Command]:
-        """Take the token that a thread decoded, chosen or forced; return the commands that follow.
-
-        Text outside topics is not read: engines add it with ``Thread.write``, in whole characters.
-        """
+        """Take a decoded token; text outside topics is added with ``Thread.write`` instead."""
         assert thread.state is ThreadState.RUNNING
         is_forced = self.forced(thread) is not None
         thread.num_tokens += 1
@@ -196,10 +193,9 @@ class Interpreter:
     def expand(
         self, starts: Iterable[tuple[str | None, int]], *, is_cut: bool = False
     ) -> list[Command]:
-        """End main and let other threads write the answer; main's text is no part of it.
+        """End main and let others write the answer: their topics and numbers of prefix tokens.
 
-        ``starts`` has their topics (None: no block of the answer) and numbers of prefix tokens;
-        ``is_cut``: a limit left some out, so that the answer is incomplete.
+        A thread without a topic is no block of it; ``is_cut``: a limit left some out.
         """
         self.main.content.clear()
         for topic, num_prefix in starts:

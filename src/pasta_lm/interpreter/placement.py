@@ -116,13 +116,9 @@ class Placer:
         promised: Thread | None = None,
         is_same_pass: bool = False,
     ) -> Placement:
-        """Place the next token of a thread.
+        """Place the next token of a thread; ``promised`` is the thread that it forks.
 
-        Args:
-            thread: The thread that feeds it.
-            token: The id of the token.
-            promised: The thread that this token, the closing piece of a promise, forks.
-            is_same_pass: The thread's last token is fed in the same pass: this one is no deeper.
+        ``is_same_pass``: the thread's last token is fed in the same pass, so this is no deeper.
         """
         if thread.row is None:
             self._begin(thread)
@@ -138,11 +134,7 @@ class Placer:
         return placement
 
     def guess(self, thread: Thread, tokens: Sequence[int]) -> list[Placement]:
-        """Place guesses behind the token that a thread has just fed; the thread does not move.
-
-        All tokens of the pass that are no guesses are placed before; ``Entries.keep`` removes the
-        wrong ones.
-        """
+        """Place guesses behind all else that the pass feeds; wrong ones are removed later."""
         assert thread.row is not None
         placements = []
         for position, token in enumerate(tokens, start=thread.position):

@@ -31,10 +31,7 @@ def theoretical_speedup(baseline_path: int, critical_path: int) -> float:
 def speedup_over_text(
     num_text_tokens: int, critical_path: int, *, is_parallel: bool, is_cut: bool = False
 ) -> float:
-    """Return the theoretical speedup over the same text decoded by one thread.
-
-    ``is_cut``: a limit cut the text at its last token, which is then not fed.
-    """
+    """Return the speedup over the same text in one thread; cut text has a last token not fed."""
     if not is_parallel:
         return 1.0
     return theoretical_speedup(num_text_tokens - is_cut, critical_path)
@@ -64,10 +61,7 @@ def efficiency(realised: float, theoretical: float) -> float:
 
 
 def document_critical_path(document: Document, count_tokens: Callable[[str], int]) -> int:
-    """Return the critical path of an answer of depth 1, read from its structure.
-
-    Equal to the trace's when the same tokens are decoded with unlimited threads.
-    """
+    """Return the critical path of an answer of depth 1: its trace's with unlimited threads."""
     main, pending, ends = 0, 0, 0
     for item in document.items:
         if isinstance(item, Text):
