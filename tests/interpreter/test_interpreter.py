@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.interpreter import FinishReason, Interpreter, Limits, Thread, ThreadState
+from pasta_lm.interpreter import FinishReason, Interpreter, Limits, ThreadState
 from pasta_lm.interpreter.commands import ASYNC_OPEN, Begin, Command, End, Finish, Fork, Resume
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
@@ -29,13 +29,16 @@ def spelled(commands: list[Command]) -> str:
 
 
 def decode(interpreter: Interpreter, script: str) -> list[str]:
-    """Let threads decode: ``0:A 1:b 0:.`` is A in main, b in thread 1, an end-of-text in main."""
+    """Let threads decode: ``0:A 1:b 0:. 1:!`` is A in main, b in 1, an end-of-text, a stop in 1."""
     answers = []
     for step in script.split():
         number, _, word = step.partition(":")
         thread = interpreter.threads[int(number)]
         if word == ".":
             answers.append(spelled(interpreter.end_of_text(thread)))
+            continue
+        if word == "!":
+            answers.append(spelled(interpreter.stop(thread)))
             continue
         lexeme = lexeme_of(word)
         if not thread.in_topic:
@@ -73,13 +76,6 @@ JOINED = ["resume 0 with [1]"]
 )  # fmt: skip
 def test_what_a_thread_decodes_gives_commands(script: str, commands: list[str]) -> None:
     assert decode(Interpreter(Limits()), script) == commands
-
-
-def test_a_sync_waits_for_every_block_and_for_the_blocks_inside_them() -> None:
-    interpreter = Interpreter(Limits(max_depth=2))
-    decode(interpreter, "0:<p 0:t 0:>1 1:<p 1:u 1:>1 0:|")
-    assert decode(interpreter, f"1:{CLOSED}") == ["end 1 stop"], "thread 2 still decodes"
-    assert decode(interpreter, f"2:{CLOSED}") == ["end 2 stop, resume 0 with [1, 2]"]
 
 
 def test_a_sync_waits_for_the_inner_block_also_when_the_outer_one_has_ended() -> None:
@@ -137,76 +133,40 @@ def test_an_abort_ends_everything_once() -> None:
     assert interpreter.finish_reason is FinishReason.ABORT
 
 
-# Stops: main is "A [1] B [2] C", the earliest match in reading order cuts.
-
+# Main is "A [1] B [2] C"; the stop that is earliest in reading order cuts.
 TWO = "0:A 0:<p 0:t 0:>1 1:x 0:B 0:<p 0:u 0:>1 2:y 0:C"
 
 
-@pytest.fixture
-def two() -> Interpreter:
+@pytest.mark.parametrize(
+    ("script", "commands", "text"),
+    [
+        # a stop in main lets all its blocks finish
+        (f"0:! 1:x 1:{CLOSED} 2:{CLOSED}",
+         ["end 0 stop", "", "end 1 stop", "end 2 stop, finish stop"], "AxxByC"),
+        # one in a block aborts what stands later, and earlier blocks finish
+        ("1:!", ["end 0 abort, end 2 abort, end 1 stop, finish stop"], "Ax"),
+        (f"2:! 1:z 1:{CLOSED}",
+         ["end 0 abort, end 2 stop", "", "end 1 stop, finish stop"], "AxzBy"),
+        # of two the earlier wins; one behind the cut changes nothing
+        ("2:! 1:!", ["end 0 abort, end 2 stop", "end 1 stop, finish stop"], "Ax"),
+        (f"0:! 2:{CLOSED} 1:! 2:!",
+         ["end 0 stop", "end 2 stop", "end 1 stop, finish stop", ""], "Ax"),
+        # a main that waits is ended
+        (f"0:| 2:{CLOSED} 1:!",
+         ["wait 0", "end 2 stop", "end 0 abort, end 1 stop, finish stop"], "Ax"),
+    ],
+)  # fmt: skip
+def test_a_stop_cuts_the_answer_in_reading_order(
+    script: str, commands: list[str], text: str
+) -> None:
     interpreter = Interpreter(Limits())
     decode(interpreter, TWO)
-    return interpreter
+    assert decode(interpreter, script) == commands
+    assert interpreter.document().plain_text == text
 
 
-def texts(interpreter: Interpreter) -> str:
-    return interpreter.document().plain_text
-
-
-def stop(interpreter: Interpreter, number: int) -> str:
-    return spelled(interpreter.stop(interpreter.threads[number]))
-
-
-def test_a_stop_in_main_lets_all_its_blocks_finish(two: Interpreter) -> None:
-    assert stop(two, 0) == "end 0 stop"
-    decode(two, f"1:x 1:{CLOSED}")
-    assert decode(two, f"2:{CLOSED}") == ["end 2 stop, finish stop"]
-    assert texts(two) == "AxxByC"
-
-
-def test_a_stop_in_a_block_aborts_what_stands_later_and_cuts_there(two: Interpreter) -> None:
-    assert stop(two, 1) == "end 0 abort, end 2 abort, end 1 stop, finish stop"
-    assert texts(two) == "Ax"
-
-
-def test_a_stop_in_a_later_block_lets_the_earlier_one_finish(two: Interpreter) -> None:
-    assert stop(two, 2) == "end 0 abort, end 2 stop"
-    assert decode(two, f"1:z 1:{CLOSED}") == ["", "end 1 stop, finish stop"]
-    assert texts(two) == "AxzBy"
-
-
-def test_of_two_stops_the_earlier_in_reading_order_wins(two: Interpreter) -> None:
-    stop(two, 2)
-    assert stop(two, 1) == "end 1 stop, finish stop"
-    assert texts(two) == "Ax"
-
-
-def test_a_stop_later_in_reading_order_than_another_changes_nothing(two: Interpreter) -> None:
-    stop(two, 0)
-    decode(two, f"2:{CLOSED}")
-    assert stop(two, 1) == "end 1 stop, finish stop"
-    assert stop(two, 2) == "", "the answer is cut before it"
-    assert texts(two) == "Ax"
-
-
-def test_a_stop_ends_a_main_that_waits(two: Interpreter) -> None:
-    decode(two, f"0:| 2:{CLOSED}")
-    assert stop(two, 1) == "end 0 abort, end 1 stop, finish stop"
-
-
-def test_runnable_threads_come_in_order_of_birth(two: Interpreter) -> None:
-    def running() -> list[int]:
-        return [thread.id for thread in two.runnable()]
-
-    assert running() == [0, 1, 2]
-    decode(two, "0:|")
-    assert running() == [1, 2]
-    decode(two, f"1:{CLOSED} 2:{CLOSED}")
-    assert running() == [0]
-
-
-def test_reading_order_of_next_tokens_puts_blocks_before_main(two: Interpreter) -> None:
-    def key(thread: Thread) -> tuple[float, ...]:
-        return thread.reading_key
-
-    assert [thread.id for thread in sorted(two.threads, key=key)] == [1, 2, 0]
+def test_reading_order_of_next_tokens_puts_blocks_before_main() -> None:
+    interpreter = Interpreter(Limits())
+    decode(interpreter, TWO)
+    ordered = sorted(interpreter.threads, key=lambda thread: thread.reading_key)
+    assert [thread.id for thread in ordered] == [1, 2, 0]

@@ -165,7 +165,8 @@ def test_a_block_at_its_limit_is_closed(block: str, words: str, reason: str) -> 
     limits = Limits(max_tokens_per_thread=4)
     answer = WordDecoder("<p t >1 | X", [block], limits=limits).run()
     _, thread = answer.interpreter.threads
-    assert thread.block().plain_text == words
+    (block,) = answer.interpreter.document().blocks
+    assert block.plain_text == words
     assert thread.num_tokens <= 4
     assert (str(thread.finish_reason), answer.interpreter.finish_reason) == (reason, "stop")
     assert CLOSED in [fed.word for fed in answer.fed]

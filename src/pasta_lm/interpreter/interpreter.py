@@ -23,7 +23,7 @@ from pasta_lm.interpreter.commands import (
     Resume,
 )
 from pasta_lm.interpreter.limits import FinishReason, Limits
-from pasta_lm.interpreter.thread import Thread, ThreadState, descendants, items_until
+from pasta_lm.interpreter.thread import Thread, ThreadState, descendants
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import AsyncClose, Promise, Sync
 from pasta_lm.language.lexer import Lexeme, LexemeKind
@@ -278,6 +278,4 @@ class Interpreter:
 
     def document(self) -> Document:
         """Return the answer as it stands, cut where a ``stop`` string was found."""
-        if self._stopped_at is None:
-            return Document(self.main.items())
-        return Document(items_until(self.main, self._stopped_at))
+        return Document(self.main.items(self._stopped_at.path if self._stopped_at else ()))

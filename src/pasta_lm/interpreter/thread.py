@@ -103,25 +103,25 @@ class Thread:
         if text:
             self.content.append(text)
 
-    def items(self) -> tuple[Item, ...]:
-        """Return its content as items of a document; threads without a topic are no blocks."""
+    def items(self, until: tuple[int, ...] = ()) -> tuple[Item, ...]:
+        """Return its content as items of a document, up to the end of the thread at a path in it.
+
+        A thread without a topic decodes the answer itself: it is no block of it.
+        """
         items: list[Item] = []
         for part in self.content:
             match part:
-                case Thread(topic=None):
-                    items.extend(part.items())
                 case Thread():
-                    items.append(part.block())
+                    is_last = part.path == until[: len(part.path)]
+                    inner = part.items(until if is_last else ())
+                    items += inner if part.topic is None else [Block(part.topic, part.units, inner)]
+                    if is_last:
+                        break
                 case Sync():
                     items.append(part)
                 case _:
                     items.append(Text(part))
         return tuple(items)
-
-    def block(self) -> Block:
-        """Return the thread as a block of the document."""
-        assert self.topic is not None
-        return Block(self.topic, self.units, self.items())
 
 
 def descendants(threads: Iterable[Thread]) -> Iterator[Thread]:
@@ -129,18 +129,3 @@ def descendants(threads: Iterable[Thread]) -> Iterator[Thread]:
     for thread in threads:
         yield thread
         yield from descendants(thread.children)
-
-
-def items_until(thread: Thread, last: Thread) -> tuple[Item, ...]:
-    """Return a thread's items up to the end of ``last``, which stands in it or in a descendant."""
-    if thread is last:
-        return thread.items()
-    kept = Thread(thread.id, thread.owner, thread.parser, topic=thread.topic, units=thread.units)
-    for part in thread.content:
-        if isinstance(part, Thread) and part.path == last.path[: len(part.path)]:
-            inner = items_until(part, last)
-            if part.topic is not None:
-                inner = (Block(part.topic, part.units, inner),)
-            return (*kept.items(), *inner)
-        kept.content.append(part)
-    return kept.items()

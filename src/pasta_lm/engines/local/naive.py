@@ -1,6 +1,6 @@
 """The oracle of the tests: everything that was fed, recomputed in one masked forward pass.
 
-Slow and obvious. The mask and the positions come from ``interpreter.entries``; positions 'rotate'
+Slow and obvious. The mask and the positions come from ``interpreter.placement``; positions 'rotate'
 are expressed by repeating keys and values once per epoch and masking all but the query's own.
 """
 
