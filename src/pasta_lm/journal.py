@@ -37,7 +37,7 @@ class Journal:
         return self._rows
 
     def read_again(self) -> None:
-        """Read the rows that other processes have appended; raises the same error."""
+        """Cut an incomplete last line off, and read the rows, also those of other processes."""
         _cut_torn_line(self.path)
         self._rows = {row["id"]: row for row in read_rows(self.path)} if self.path.exists() else {}
         self._is_torn = False
@@ -71,7 +71,7 @@ class Journal:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Lock a file for this process; the file is made if it does not exist.
+    """Lock a file, which is made if it does not exist; a ``UsageError`` if another process did.
 
     The system releases the lock however the process ends.
     """
@@ -139,8 +139,11 @@ def read_rows(path: Path) -> list[Row]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        row = _row_of(line)
-        if row is None:
+        try:
+            row = json.loads(line.decode("utf-8-sig"))
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str):
             raise InputError(f"{path}:{number}: no JSON object with an id")
         if row["id"] in rows:
             raise InputError(f"{path}:{number}: {row['id']} occurs twice")
@@ -173,8 +176,8 @@ def write_json(path: Path, data: object) -> None:
 def line_of(row: Row, *, escapes: bool = True) -> bytes:
     """Return a row as a line of a file.
 
-    Half a surrogate pair, which UTF-8 cannot encode, is written as a JSON escape: no row is lost.
-    Without ``escapes`` it is a UnicodeEncodeError.
+    Half a surrogate pair, which UTF-8 cannot encode, is written as a JSON escape; without
+    ``escapes`` it is a UnicodeEncodeError.
     """
     try:
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
@@ -182,14 +185,6 @@ def line_of(row: Row, *, escapes: bool = True) -> bytes:
         if not escapes:
             raise
         return json.dumps(row).encode() + b"\n"
-
-
-def _row_of(line: bytes) -> Row | None:
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("id"), str) else None
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -17,12 +17,7 @@ CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "
 
 
 def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[str, str | int]:
-    """Return the hardware, the versions and the commit of a measurement.
-
-    Args:
-        gpu: The name of the GPU.
-        num_threads: Of torch; None: one per core.
-    """
+    """Return the hardware, the versions and the commit; by default torch has a thread per core."""
     num_cores = os.cpu_count() or 1
     return {
         "cpu": f"{processor()}, {num_cores} cores",

@@ -25,6 +25,7 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
 
     Types are strict, except that an integer is accepted for a float. A ``Literal`` lists the
     values of a key. Combinations of keys are validated by the dataclass, in ``__post_init__``.
+    Every mistake is a ``UsageError`` that names the key.
 
     Args:
         path: A TOML file; None: an empty recipe.
@@ -44,12 +45,7 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
 
 
 def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
-    """Return a recipe's tables as TOML; what is None is left out.
-
-    Args:
-        data: Keys and nested tables, such as ``asdict(config)``.
-        comments: Lines on top.
-    """
+    """Return a recipe's tables as TOML, without keys that are None, below comments."""
     lines = [f"# {line}".rstrip() for line in comments]
 
     def write(table: Mapping[str, Any], place: str) -> None:
@@ -57,9 +53,8 @@ def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
         if place and (keys or not table):
             lines.extend(("", f"[{place}]"))
         for key, value in keys.items():
-            lines.append(
-                f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("Infinity", "inf")
-            )
+            text = json.dumps(value, ensure_ascii=False).replace("Infinity", "inf")
+            lines.append(f"{key} = {text}")
         for key, value in table.items():
             if isinstance(value, Mapping):
                 write(value, f"{place}.{key}".lstrip("."))
@@ -77,12 +72,8 @@ def check_same_settings(
 ) -> None:
     """Refuse to continue a run with other settings than those it was begun with.
 
-    Args:
-        folder: The run's output folder, for the message.
-        begun: The stored settings: nested tables, or flat with dotted keys. Keys that ``now``
-            lacks are not compared.
-        now: The current settings, such as ``asdict(config)``.
-        may_change: Dotted keys that are not compared, such as ``train.workers``.
+    ``begun`` are the stored settings, nested tables or dotted keys; those that ``now`` lacks are
+    not compared, nor are the dotted keys in ``may_change``.
     """
     before = dict(_flat(begun))
     changed = [
@@ -160,15 +151,14 @@ def validated(kind: type[T], data: Mapping[str, Any]) -> T:
         raise UsageError(f"{place} is missing")
     if mistake["type"] == "literal_error":
         check_choice(place, mistake["input"], get_args(_members(hint)[0]))
-    names = " or ".join(
-        "a table"
-        if is_dataclass(entry)
-        else "a list"
-        if get_origin(entry) is tuple
-        else entry.__name__
-        for entry in _members(hint)
-    )
+    names = " or ".join(map(_type_name, _members(hint)))
     raise UsageError(f"{place} must be {names}, not {mistake['input']!r}")
+
+
+def _type_name(hint: Any) -> str:
+    if is_dataclass(hint):
+        return "a table"
+    return "a list" if get_origin(hint) is tuple else str(hint.__name__)
 
 
 def _check_keys(hint: Any, data: Any, place: str) -> None:
