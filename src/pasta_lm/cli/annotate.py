@@ -20,7 +20,6 @@ from pasta_lm.cli.terminal import (
     interruptible,
     minute_lines,
     say,
-    silence_libraries,
 )
 from pasta_lm.learn.annotate.dataset import Tally
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
@@ -112,7 +111,6 @@ def annotate_all(
 
 
 def _answer_first(recipe: AnswerConfig) -> None:
-    silence_libraries()
     from pasta_lm.strategies.model import Pasta
 
     load = partial(

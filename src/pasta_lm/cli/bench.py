@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.flags import Device, Dtype, Json, Model, Threads, option
-from pasta_lm.cli.terminal import bars, number, print_json, print_table, silence_libraries
+from pasta_lm.cli.terminal import bars, number, print_json, print_table
 from pasta_lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def bench(
     --requests, all requests arrive at once and decode the same text, sequentially and in parallel.
     """
     counts = numbers("--rows", rows), numbers("--requests", requests)
-    silence_libraries()
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.measure.bench import BenchSettings, bench_model
 

@@ -10,19 +10,8 @@ from typing import Annotated, cast
 
 import typer
 
-from pasta_lm.cli.flags import (
-    DECODING,
-    Device,
-    Draft,
-    Dtype,
-    MaxTokens,
-    Model,
-    Seed,
-    Temperature,
-    option,
-    require_draft,
-    require_one_of,
-)
+from pasta_lm.cli import flags
+from pasta_lm.cli.flags import option, require_draft, require_one_of
 from pasta_lm.cli.terminal import print_answer, say, status
 from pasta_lm.cli.thread_view import live_threads, print_picture, summary
 from pasta_lm.engines.reading_order import ReadingOrder
@@ -135,17 +124,17 @@ class Dialogue:
 
 
 def chat(
-    model: Model = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    draft: Draft = None,
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    draft: flags.Draft = None,
     strategy: Annotated[
         str,
-        option("--strategy NAME", "The first strategy; /strategy changes it.", panel=DECODING),
+        option("--strategy NAME", "The first strategy; /strategy changes it."),
     ] = "pasta",
-    max_tokens: MaxTokens = 1024,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
+    max_tokens: flags.MaxTokens = 1024,
+    temperature: flags.Temperature = 0.0,
+    seed: flags.Seed = 0,
     system: Annotated[str | None, option("--system TEXT", "The system message.")] = None,
 ) -> None:
     """Talk with a model; /help lists the commands.

@@ -10,25 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pasta_lm.cli.flags import (
-    ENVIRONMENT,
-    AllowInexact,
-    CostLimit,
-    Device,
-    Dialect,
-    Dtype,
-    Engine,
-    Json,
-    Limit,
-    Model,
-    Offline,
-    Out,
-    Recipe,
-    Set,
-    Strategies,
-    option,
-    server_flags,
-)
+from pasta_lm.cli import flags
+from pasta_lm.cli.flags import ENVIRONMENT, option, server_flags
 from pasta_lm.cli.terminal import FAILED, bars, interruptible, print_json, print_table, say
 from pasta_lm.recipe import read_recipe
 
@@ -54,12 +37,15 @@ def split_names(listed: str | None) -> list[str] | None:
 
 
 def read_settings(
-    kind: type[T], recipe: Path | None, flags: Mapping[str, Any], changes: Sequence[str] | None
+    kind: type[T], recipe: Path | None, values: Mapping[str, Any], changes: Sequence[str] | None
 ) -> T:
     """Return a recipe's settings: ``--set`` over flags, environment, file and defaults."""
     machine = {key: os.environ.get(ENVIRONMENT[f"--{key}"]) or None for key in ("dtype", "device")}
-    values = {key: value for key, value in {**machine, **flags}.items() if value is not None}
-    lines = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    lines = [
+        f"{key}={json.dumps(value)}"
+        for key, value in {**machine, **values}.items()
+        if value is not None
+    ]
     return read_recipe(recipe, kind, [*lines, *(changes or [])])
 
 
@@ -92,23 +78,23 @@ def print_report(report: Report, page: Path | None = None, *, as_json: bool) -> 
 
 
 def alpaca(
-    out: Out,
-    recipe: Recipe = None,
-    limit: Limit = None,
-    model: Model = None,
-    strategies: Strategies = None,
+    out: flags.Out,
+    recipe: flags.Recipe = None,
+    limit: flags.Limit = None,
+    model: flags.Model = None,
+    strategies: flags.Strategies = None,
     system: Annotated[
         list[str] | None,
         option("--system NAME=STRATEGY:MODEL", "One more system, under its own name; repeatable."),
     ] = None,
-    cost_limit: CostLimit = None,
+    cost_limit: flags.CostLimit = None,
     allow_missing: AllowMissing = False,
-    offline: Offline = False,
-    engine: Engine = None,
-    dialect: Dialect = None,
-    allow_inexact: AllowInexact = False,
-    changes: Set = None,
-    as_json: Json = False,
+    offline: flags.Offline = False,
+    engine: flags.Engine = None,
+    dialect: flags.Dialect = None,
+    allow_inexact: flags.AllowInexact = False,
+    changes: flags.Set = None,
+    as_json: flags.Json = False,
 ) -> None:
     """Answer instructions, have them judged, and report.
 
@@ -122,14 +108,14 @@ def alpaca(
     if offline:
         run = measure.open_run(out)
     else:
-        flags = {
+        values = {
             "limit": limit,
             "model": model,
             "strategies": split_names(strategies),
             "systems": system or None,
             **server_flags(engine, dialect, allow_inexact=allow_inexact),
         }
-        settings = read_settings(measure.AlpacaSettings, recipe, flags, changes)
+        settings = read_settings(measure.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
             run, is_stopped = measure.evaluate_alpaca(out, settings, cost_limit, show, say)
     report = alpaca_report(run, allow_missing=allow_missing)
@@ -146,7 +132,7 @@ def lc_winrate(
     difficulty: Annotated[Path, option("--difficulty CSV", "Difficulty by instruction.")],
     gamed: Annotated[Path, option("--gamed CSV", "Judgements of the gamed reference.")],
     allow_missing: AllowMissing = False,
-    as_json: Json = False,
+    as_json: flags.Json = False,
 ) -> None:
     """Compute AlpacaEval's win rates from stored judgements.
 
@@ -167,17 +153,17 @@ def lc_winrate(
 
 
 def instructions(
-    out: Out,
-    recipe: Recipe = None,
-    model: Model = None,
+    out: flags.Out,
+    recipe: flags.Recipe = None,
+    model: flags.Model = None,
     baseline: Baseline = None,
-    limit: Limit = None,
-    offline: Offline = False,
-    engine: Engine = None,
-    dialect: Dialect = None,
-    allow_inexact: AllowInexact = False,
-    changes: Set = None,
-    as_json: Json = False,
+    limit: flags.Limit = None,
+    offline: flags.Offline = False,
+    engine: flags.Engine = None,
+    dialect: flags.Dialect = None,
+    allow_inexact: flags.AllowInexact = False,
+    changes: flags.Set = None,
+    as_json: flags.Json = False,
 ) -> None:
     """Compare a taught model with its baseline on instructions.
 
@@ -190,22 +176,22 @@ def instructions(
     settings = None
     if not offline:
         served = server_flags(engine, dialect, allow_inexact=allow_inexact)
-        flags = {"model": model, "baseline": baseline, "limit": limit, **served}
-        settings = read_settings(InstructionSettings, recipe, flags, changes)
+        values = {"model": model, "baseline": baseline, "limit": limit, **served}
+        settings = read_settings(InstructionSettings, recipe, values, changes)
     _instructions(out, settings, as_json=as_json)
 
 
 def ifeval(
     prompts: Annotated[Path, option("--prompts FILE", "IFEval's prompts.")],
-    out: Out,
-    model: Model = None,
+    out: flags.Out,
+    model: flags.Model = None,
     baseline: Baseline = None,
-    limit: Limit = None,
-    engine: Engine = None,
-    dialect: Dialect = None,
-    allow_inexact: AllowInexact = False,
-    changes: Set = None,
-    as_json: Json = False,
+    limit: flags.Limit = None,
+    engine: flags.Engine = None,
+    dialect: flags.Dialect = None,
+    allow_inexact: flags.AllowInexact = False,
+    changes: flags.Set = None,
+    as_json: flags.Json = False,
 ) -> None:
     """Check which of IFEval's instructions models follow.
 
@@ -215,8 +201,8 @@ def ifeval(
 
     served = server_flags(engine, dialect, allow_inexact=allow_inexact)
     alone = {"sets.ifeval": str(prompts), "num_timed": 0, "num_unmasked": 0}
-    flags = {"model": model, "baseline": baseline, "limit": limit, **served, **alone}
-    settings = read_settings(InstructionSettings, None, flags, changes)
+    values = {"model": model, "baseline": baseline, "limit": limit, **served, **alone}
+    settings = read_settings(InstructionSettings, None, values, changes)
     _instructions(out, settings, as_json=as_json)
 
 
@@ -236,7 +222,7 @@ def cost(
         Path, typer.Argument(metavar="ANSWERS.jsonl", help="Annotated answers to read.")
     ],
     ids: Annotated[Path | None, option("--ids FILE", "Read only the rows that it lists.")] = None,
-    model: Model = None,
+    model: flags.Model = None,
     baseline: Baseline = None,
     untaught: Annotated[
         str | None, option("--untaught DIR|HF_ID", "The model before any training.")
@@ -244,9 +230,9 @@ def cost(
     records: Annotated[
         Path | None, option("--records FILE", "Write a row for each answer here.")
     ] = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    as_json: Json = False,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    as_json: flags.Json = False,
 ) -> None:
     """Measure the cost of not seeing other threads.
 
@@ -273,7 +259,7 @@ def speed(
     baseline: Annotated[
         str, option("--baseline NAME", "The system with which the others are compared.")
     ] = "sequential",
-    as_json: Json = False,
+    as_json: flags.Json = False,
 ) -> None:
     """Compute the paper's table of speed.
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.flags import MODELS, option
-from pasta_lm.cli.terminal import silence_libraries
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 
@@ -40,7 +39,6 @@ def export(
             "give either --merged or --gguf",
             hint="--merged writes a folder for vLLM and SGLang, --gguf a file for llama.cpp",
         )
-    silence_libraries()
     if merged:
         from pasta_lm.models.export import export_merged
 

@@ -16,7 +16,13 @@ ENVIRONMENT = {
 }
 """The flags that environment variables set as well: what the machine decides, not the task."""
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
-MODEL, DECODING, SERVERS = "Model", "Decoding", "Stock servers"
+PANELS = {
+    "Model": "--model --dtype --device --draft --random --tokenizer --threads",
+    "Decoding": "--strategy --positions --max-tokens --max-threads --temperature --top-p --seed "
+    "--n",
+    "Stock servers": "--engine --dialect --allow-inexact",
+}
+"""The headings of the help, and the flags below each."""
 
 
 def option(
@@ -24,7 +30,6 @@ def option(
     help: str,
     *,
     min: float | None = None,
-    panel: str | None = None,
     callback: Callable[..., object] | None = None,
 ) -> Any:
     """Return the annotation that makes a parameter of a verb a flag.
@@ -33,7 +38,6 @@ def option(
         spelling: Its names and, for the help, that of its value: ``--file -f FILE``.
         help: Its line in the help.
         min: The smallest number allowed.
-        panel: The heading under which the help lists it.
         callback: Returns the value that the verb gets.
     """
     parts = spelling.split()
@@ -45,7 +49,9 @@ def option(
         help=help,
         metavar=next((part for part in parts if part not in names), None),
         min=min,
-        rich_help_panel=panel,
+        rich_help_panel=next(
+            (panel for panel, listed in PANELS.items() if names[0] in listed.split()), None
+        ),
         callback=callback,
     )
 
@@ -64,7 +70,7 @@ Limit = Annotated[int | None, option("--limit N", "Only the first N rows.", min=
 Strategies = Annotated[str | None, option("--strategies A,B", "Strategies, separated by commas.")]
 Model = Annotated[
     str | None,
-    option("--model -m MODEL", f"{MODELS} Default: the built-in model.", panel=MODEL),
+    option("--model -m MODEL", f"{MODELS} Default: the built-in model."),
 ]
 Dtype = Annotated[
     str | None,
@@ -72,54 +78,39 @@ Dtype = Annotated[
         "--dtype DTYPE",
         "auto, float32, bfloat16, float16 (or bf16, half), or weights in int8 (CPU) or float8 "
         "(GPU). auto: float32 on a CPU, otherwise as saved.",
-        panel=MODEL,
         callback=dtype_name,
     ),
 ]
 Device = Annotated[
     str | None,
-    option("--device DEVICE", "cpu or cuda. Default: a GPU if there is one.", panel=MODEL),
+    option("--device DEVICE", "cpu or cuda. Default: a GPU if there is one."),
 ]
 Draft = Annotated[
-    str | None, option("--draft MODEL", "The draft model of the strategy draft-model.", panel=MODEL)
+    str | None, option("--draft MODEL", "The draft model of the strategy draft-model.")
 ]
-Threads = Annotated[int, option("--threads N", "CPU threads.", min=1, panel=MODEL)]
+Threads = Annotated[int, option("--threads N", "CPU threads.", min=1)]
 MaxTokens = Annotated[
     int,
-    option(
-        "--max-tokens N",
-        "Maximum number of tokens of all threads together, tags included.",
-        panel=DECODING,
-    ),
+    option("--max-tokens N", "Maximum number of tokens of all threads together, tags included."),
 ]
 MaxThreads = Annotated[
     int | None,
-    option(
-        "--max-threads N",
-        "Maximum number of threads in one step. Default: all.",
-        panel=DECODING,
-    ),
+    option("--max-threads N", "Maximum number of threads in one step. Default: all."),
 ]
-Temperature = Annotated[float, option("--temperature T", "0 is greedy decoding.", panel=DECODING)]
-Seed = Annotated[int, option("--seed N", "Same seed, same answer.", panel=DECODING)]
+Temperature = Annotated[float, option("--temperature T", "0 is greedy decoding.")]
+Seed = Annotated[int, option("--seed N", "Same seed, same answer.")]
 Engine = Annotated[
     str | None,
     option(
-        "--engine URL[,URL]",
-        "Decode on servers that hold the model: vLLM, SGLang or llama.cpp's.",
-        panel=SERVERS,
+        "--engine URL[,URL]", "Decode on servers that hold the model: vLLM, SGLang or llama.cpp's."
     ),
 ]
 Dialect = Annotated[
     str | None,
-    option(
-        "--dialect NAME",
-        "vllm, sglang or llama.cpp. Default: the servers are asked.",
-        panel=SERVERS,
-    ),
+    option("--dialect NAME", "vllm, sglang or llama.cpp. Default: the servers are asked."),
 ]
 AllowInexact = Annotated[
-    bool, option("--allow-inexact", "Also a model that was trained otherwise.", panel=SERVERS)
+    bool, option("--allow-inexact", "Also a model that was trained otherwise.")
 ]
 CostLimit = Annotated[
     float | None,

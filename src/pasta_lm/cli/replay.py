@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.flags import (
-    MODEL,
-    MODELS,
-    Device,
-    Dtype,
-    Json,
-    Limit,
-    MaxThreads,
-    option,
-    require_one_of,
-)
+from pasta_lm.cli import flags
+from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.cli.terminal import (
     INTERRUPTED,
     INVALID,
@@ -58,28 +49,23 @@ def replay(
             metavar="FILE.jsonl[.gz]", help="Annotated answers, one JSON object per line."
         ),
     ],
-    model: Annotated[str | None, option("--model -m MODEL", MODELS, panel=MODEL)] = None,
+    model: Annotated[str | None, option("--model -m MODEL", flags.MODELS)] = None,
     random: Annotated[
         Path | None,
-        option(
-            "--random ARCH.json",
-            "Random weights of this architecture instead of a model.",
-            panel=MODEL,
-        ),
+        option("--random ARCH.json", "Random weights of this architecture instead of a model."),
     ] = None,
     tokenizer: Annotated[
         Path | None,
         option(
             "--tokenizer DIR",
             "Tokenizer for --random. Default: one trained on the answers of the file.",
-            panel=MODEL,
         ),
     ] = None,
-    dtype: Dtype = None,
-    device: Device = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
     threads: Annotated[
         int | None,
-        option("--threads N", "Number of CPU threads that torch uses.", min=1, panel=MODEL),
+        option("--threads N", "Number of CPU threads that torch uses.", min=1),
     ] = None,
     strategy: Annotated[
         str,
@@ -89,9 +75,9 @@ def replay(
             "promise: predict, continue, rotate or oracle.",
         ),
     ] = "pasta",
-    max_threads: MaxThreads = None,
-    limit: Limit = None,
-    json: Json = False,
+    max_threads: flags.MaxThreads = None,
+    limit: flags.Limit = None,
+    json: flags.Json = False,
 ) -> None:
     """Decode given answers sequentially and in parallel.
 

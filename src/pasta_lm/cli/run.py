@@ -8,26 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.flags import (
-    DECODING,
-    AllowInexact,
-    Device,
-    Dialect,
-    Draft,
-    Dtype,
-    Engine,
-    Json,
-    MaxThreads,
-    MaxTokens,
-    Model,
-    Seed,
-    Temperature,
-    option,
-    require_draft,
-    require_engine,
-    require_one_of,
-    require_served,
-)
+from pasta_lm.cli import flags
+from pasta_lm.cli.flags import option, require_draft, require_engine, require_one_of, require_served
 from pasta_lm.cli.terminal import (
     STDIN,
     print_answer,
@@ -61,45 +43,39 @@ def run(
     file: Annotated[
         Path | None, option("--file -f FILE", "Read the prompt from this file.")
     ] = None,
-    model: Model = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    draft: Draft = None,
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    draft: flags.Draft = None,
     strategy: Annotated[
         str,
         option(
             "--strategy NAME",
             "pasta, sequential, apar, sot, prompt-lookup, draft-model, or pasta-prompt-lookup, "
             "pasta-draft-model.",
-            panel=DECODING,
         ),
     ] = "pasta",
-    max_tokens: MaxTokens = 1024,
-    max_threads: MaxThreads = None,
-    temperature: Temperature = 0.0,
+    max_tokens: flags.MaxTokens = 1024,
+    max_threads: flags.MaxThreads = None,
+    temperature: flags.Temperature = 0.0,
     top_p: Annotated[
         float,
-        option(
-            "--top-p P",
-            "Sample from the most likely tokens whose probabilities add up to P.",
-            panel=DECODING,
-        ),
+        option("--top-p P", "Sample from the most likely tokens whose probabilities add up to P."),
     ] = 1.0,
-    seed: Seed = 0,
-    n: Annotated[int, option("--n -n N", "Number of answers.", panel=DECODING)] = 1,
+    seed: flags.Seed = 0,
+    n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
     positions: Annotated[
         str | None,
         option(
             "--positions STRATEGY",
             "Positions after a promise: predict, continue or rotate. Default: as the model was "
             "trained.",
-            panel=DECODING,
         ),
     ] = None,
-    engine: Engine = None,
-    dialect: Dialect = None,
-    allow_inexact: AllowInexact = False,
-    json: Json = False,
+    engine: flags.Engine = None,
+    dialect: flags.Dialect = None,
+    allow_inexact: flags.AllowInexact = False,
+    json: flags.Json = False,
     trace: Annotated[
         Path | None,
         option("--trace FILE", "Write the trace to this file; pasta view shows it."),

@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.flags import (
-    AllowInexact,
-    Device,
-    Dialect,
-    Dtype,
-    Engine,
-    Model,
-    Set,
-    option,
-    require_engine,
-    require_one_of,
-    require_served,
-)
-from pasta_lm.cli.terminal import INTERRUPTED, read_text, say, silence_libraries, status
+from pasta_lm.cli import flags
+from pasta_lm.cli.flags import option, require_engine, require_one_of, require_served
+from pasta_lm.cli.terminal import INTERRUPTED, read_text, say, status
 from pasta_lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +27,7 @@ def serve(
         str | None,
         typer.Argument(metavar="[MODEL|LIMITS.toml]", help="As --model, or a file of limits."),
     ] = None,
-    model: Model = None,
+    model: flags.Model = None,
     host: Annotated[str, option("--host HOST", "The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, option("--port N", "The port; 0 takes a free one.", min=0)] = 8000,
     api_key: Annotated[
@@ -52,12 +41,12 @@ def serve(
         str | None, option("--served-model-name NAME", "The model's name for clients.")
     ] = None,
     log_prompts: Annotated[bool, option("--log-prompts", "Write prompts into the log.")] = False,
-    dtype: Dtype = None,
-    device: Device = None,
-    engine: Engine = None,
-    dialect: Dialect = None,
-    allow_inexact: AllowInexact = False,
-    changes: Set = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    engine: flags.Engine = None,
+    dialect: flags.Dialect = None,
+    allow_inexact: flags.AllowInexact = False,
+    changes: flags.Set = None,
 ) -> None:
     """Serve a model to OpenAI clients.
 
@@ -85,7 +74,6 @@ def serve(
     recipe = read_recipe(limits, ServeRecipe, changes or ())
     require_one_of("strategy", recipe.strategy, STRATEGIES)
     with bind(host, port) as place:
-        silence_libraries()
         if engine is None:
             backend = _local(model, dtype, device, recipe, served_model_name)
         else:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.flags import DryRun, Out, Set, option, require_one_of
-from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
+from pasta_lm.cli.terminal import bars, has_bars, interruptible
 
 
 def teach(
@@ -42,7 +42,6 @@ def teach(
     if target is not None:
         require_one_of("--for", target, ["servers"])
     config = read_recipe(recipe, TeachConfig, changes or ())
-    silence_libraries()
     from pasta_lm.learn.teach.run import describe
     from pasta_lm.learn.teach.run import teach as carry_out
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.flags import AllowInexact, Dialect, DryRun, Engine, Set, option, server_flags
-from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
+from pasta_lm.cli.terminal import bars, has_bars, interruptible
 
 Recipe = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; docs/training.md has examples.")
@@ -35,7 +35,6 @@ def sft(
     from pasta_lm.recipe import read_recipe
 
     recipe = read_recipe(config, SftConfig, changes or ())
-    silence_libraries()
     from pasta_lm.learn.train.learner import is_first
     from pasta_lm.learn.train.sft import preflight, train_sft
 
@@ -72,7 +71,6 @@ def preference(
         f"rollouts.{key}={json.dumps(flag)}" for key, flag in flags.items() if flag is not None
     ]
     recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
-    silence_libraries()
     from pasta_lm.learn.train.preference import preflight, train_preference
 
     if dry_run:
