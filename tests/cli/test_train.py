@@ -156,10 +156,7 @@ def test_a_wrong_key_is_named_with_what_may_be_meant(
 def test_a_wrong_change_is_refused_as_the_key_would_be(
     pasta: Pasta, model: ModelConfig, preference_models: dict[str, str], out: Path
 ) -> None:
-    recipes = {
-        "sft": recipe(model, out),
-        "preference": preference_recipe(preference_models, out),
-    }
+    recipes = {"sft": recipe(model, out), "preference": preference_recipe(preference_models, out)}
     for stage, file in recipes.items():
         result = pasta("train", stage, file, "--set", "train.sepoch=3")
         assert (result.code, result.out) == (2, "")

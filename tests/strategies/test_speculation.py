@@ -78,10 +78,7 @@ def test_prompt_lookup_gives_the_sequential_answer(temperature: float, penalty: 
     found = decoded(sequential.request(PROMPT, params, PromptLookup(), LOOKUP))
     assert said(found) == said(alone)
     assert (found.text, found.finish_reason) == (alone.text, alone.finish_reason)
-    assert (found.trace.strategy, found.trace.forward_passes) == (
-        LOOKUP,
-        found.trace.critical_path,
-    )
+    assert (found.trace.strategy, found.trace.forward_passes) == (LOOKUP, found.trace.critical_path)
     assert found.trace.forward_passes <= alone.trace.forward_passes
 
 

@@ -35,7 +35,7 @@ def peers(
     settings = BenchSettings(rows=counts[0], requests=counts[1])
     with bars() as show:
         show_rounds = partial(show, "rounds")
-        found, beside = bench_with_peers(model, dtype, device, threads, settings, show_rounds)
+        found, beside = bench_with_peers(model, dtype, device, threads or 1, settings, show_rounds)
     if as_json:
         print_json(found.to_dict() | {"peers": beside})
         return

@@ -13,14 +13,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.flags import CostLimit, DryRun, Limit, option
-from pasta_lm.cli.terminal import (
-    FAILED,
-    INTERRUPTED,
-    bars,
-    interruptible,
-    minute_lines,
-    say,
-)
+from pasta_lm.cli.terminal import FAILED, INTERRUPTED, bars, interruptible, minute_lines, say
 from pasta_lm.learn.annotate.dataset import Tally
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module, metadata
@@ -40,7 +40,8 @@ Run and train language models that mark the independent parts of their own answe
 The marked parts are decoded in parallel. The environment variables PASTA_MODEL, PASTA_DTYPE and
 PASTA_DEVICE set --model, --dtype and --device of every command, and PASTA_DEBUG=1 sets --debug.
 A flag on the command line wins."""
-Sections = Mapping[str, Mapping[str, str]]
+Sections = Mapping[str, Mapping[str, str] | Sequence[str]]
+"""Verbs by heading, with their lines in the help, or else those of their docstrings."""
 VERBS: Sections = {
     "Use a model": {
         "run": "Answer a prompt with a model.",
@@ -65,24 +66,10 @@ VERBS: Sections = {
         "doctor": "Check the installation.",
     },
 }
-"""The lines of the help by heading; a verb's own help is the docstring of its function."""
-TRAIN: Sections = {
-    "Stages": {
-        "sft": "Finetune a model on annotated answers.",
-        "preference": "Train a finetuned model to prefer fast and good answers.",
-    }
-}
-EVALUATE: Sections = {
-    "Benchmarks": {
-        "alpaca": "Compare answers to AlpacaEval's instructions by a judge.",
-        "instructions": "Answer instructions; report decisions, speedups and text.",
-        "ifeval": "Grade how far answers follow checkable instructions.",
-    },
-    "Reports": {
-        "cost": "Measure the loss caused by hidden blocks.",
-        "lc-winrate": "Compute length-controlled win rates of stored judgements.",
-        "speed": "Compute the paper's table of speed.",
-    },
+TRAIN = {"Stages": ("sft", "preference")}
+EVALUATE = {
+    "Benchmarks": ("alpaca", "instructions", "ifeval"),
+    "Reports": ("cost", "lc-winrate", "speed"),
 }
 MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's
 REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")
@@ -142,7 +129,11 @@ class VerbGroup(TyperGroup):
         width = max(map(len, self.list_commands(ctx)))
         for heading, verbs in self.sections.items():
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), text) for name, text in verbs.items()])
+                if not isinstance(verbs, Mapping):
+                    commands = {name: self.get_command(ctx, name) for name in verbs}
+                    verbs = {name: (item and item.help) or "" for name, item in commands.items()}
+                lines = {name: text.partition("\n")[0] for name, text in verbs.items()}
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
 def _group(name: str, help: str, **members: object) -> typer.Typer:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 Rows = Annotated[str, option("--rows T,T", "Threads of a response, one token each a pass.")]
 Requests = Annotated[
-    str | None,
-    option("--requests N,N", "Also measure latency with so many requests at once."),
+    str | None, option("--requests N,N", "Also measure latency with so many requests at once.")
 ]
 ROWS = "1,2,4,8,16"
 

@@ -129,8 +129,7 @@ def chat(
     device: flags.Device = None,
     draft: flags.Draft = None,
     strategy: Annotated[
-        str,
-        option("--strategy NAME", "The first strategy; /strategy changes it."),
+        str, option("--strategy NAME", "The first strategy; /strategy changes it.")
     ] = "pasta",
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = 0.0,

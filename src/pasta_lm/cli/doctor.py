@@ -71,8 +71,9 @@ def doctor(
             (f"[{name}]", "installed" if is_there else f"pip install '.[{name}]' in a clone")
             for name, is_there in is_installed.items()
         ]
-        sections = [versions, listed, _health(places, test, builtin)]
-        print_facts(*sections, *([] if report is None else [_model_rows(report)]))
+        model_rows = [(key.replace("_", " "), str(value)) for key, value in (report or {}).items()]
+        sections = [versions, listed, _health(places, test, builtin), model_rows]
+        print_facts(*filter(None, sections))
     if test is not None and not test.is_exact:
         raise typer.Exit(FAILED)
 
@@ -123,17 +124,3 @@ def _facts(loaded: LoadedModel) -> dict[str, Any]:
         "can_rotate": loaded.can_rotate,
         "max_position": loaded.max_position,
     }
-
-
-def _model_rows(model: dict[str, Any]) -> Rows:
-    size = f"{model['num_parameters'] / 1e6:.1f}M parameters"
-    place = f"{model['dtype']} on {model['device']}"
-    last = model["max_position"]
-    untaught = "no: it was not taught PASTA-LANG and answers sequentially"
-    return [
-        ("model", f"{model['name']} ({model['architecture']}, {size}, {place})"),
-        ("exact", "yes, tested at load"),
-        ("tag pieces", "yes" if model["has_tag_pieces"] else untaught),
-        ("positions", f"predict, continue{', rotate' if model['can_rotate'] else ''}"),
-        ("context", "unlimited" if last is None else f"{last + 1} tokens"),
-    ]

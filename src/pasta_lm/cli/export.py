@@ -25,8 +25,7 @@ def export(
     ] = False,
     gguf: Annotated[bool, option("--gguf", "Write a GGUF file for llama.cpp.")] = False,
     dtype: Annotated[
-        str,
-        option("--dtype DTYPE", "float32, bfloat16 or float16; GGUF files also q8_0."),
+        str, option("--dtype DTYPE", "float32, bfloat16 or float16; GGUF files also q8_0.")
     ] = DEFAULT_DTYPE,
 ) -> None:
     """Write a model, adapter merged, for stock servers.

@@ -34,11 +34,7 @@ def option(
 ) -> Any:
     """Return the annotation that makes a parameter of a verb a flag.
 
-    Args:
-        spelling: Its names and, for the help, that of its value: ``--file -f FILE``.
-        help: Its line in the help.
-        min: The smallest number allowed.
-        callback: Returns the value that the verb gets.
+    ``spelling`` has its names and, for the help, that of its value: ``--file -f FILE``.
     """
     parts = spelling.split()
     names = [part for part in parts if part.startswith("-")]
@@ -68,10 +64,7 @@ Offline = Annotated[bool, option("--offline", "Compute the report of a stored ru
 DryRun = Annotated[bool, option("--dry-run", "Print the plan and the amount of work, and stop.")]
 Limit = Annotated[int | None, option("--limit N", "Only the first N rows.", min=1)]
 Strategies = Annotated[str | None, option("--strategies A,B", "Strategies, separated by commas.")]
-Model = Annotated[
-    str | None,
-    option("--model -m MODEL", f"{MODELS} Default: the built-in model."),
-]
+Model = Annotated[str | None, option("--model -m MODEL", f"{MODELS} Default: the built-in model.")]
 Dtype = Annotated[
     str | None,
     option(
@@ -82,20 +75,18 @@ Dtype = Annotated[
     ),
 ]
 Device = Annotated[
-    str | None,
-    option("--device DEVICE", "cpu or cuda. Default: a GPU if there is one."),
+    str | None, option("--device DEVICE", "cpu or cuda. Default: a GPU if there is one.")
 ]
 Draft = Annotated[
     str | None, option("--draft MODEL", "The draft model of the strategy draft-model.")
 ]
-Threads = Annotated[int, option("--threads N", "CPU threads.", min=1)]
+Threads = Annotated[int | None, option("--threads N", "CPU threads of torch.", min=1)]
 MaxTokens = Annotated[
     int,
     option("--max-tokens N", "Maximum number of tokens of all threads together, tags included."),
 ]
 MaxThreads = Annotated[
-    int | None,
-    option("--max-threads N", "Maximum number of threads in one step. Default: all."),
+    int | None, option("--max-threads N", "Maximum number of threads in one step. Default: all.")
 ]
 Temperature = Annotated[float, option("--temperature T", "0 is greedy decoding.")]
 Seed = Annotated[int, option("--seed N", "Same seed, same answer.")]

@@ -29,17 +29,7 @@ from pasta_lm.strategies.replay import replay as decode
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel
 
-ROWS = (
-    ("answers", "num_documents", 0, ""),
-    ("threads, mean", "num_threads_mean", 2, ""),
-    ("theoretical speedup", "theoretical_speedup", 2, "x"),
-    ("realised speedup", "realised_speedup", 2, "x"),
-    ("efficiency", "efficiency", 2, ""),
-    ("parallelism", "parallelism", 2, ""),
-    ("sequential tokens/s", "sequential_tokens_per_s", 1, ""),
-    ("parallel tokens/s", "parallel_tokens_per_s", 1, ""),
-)
-"""Label, figure, decimals and unit of each row of the table."""
+LABELS = {"num_documents": "answers", "num_threads_mean": "threads, mean"}
 
 
 def replay(
@@ -63,10 +53,7 @@ def replay(
     ] = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
-    threads: Annotated[
-        int | None,
-        option("--threads N", "Number of CPU threads that torch uses.", min=1),
-    ] = None,
+    threads: flags.Threads = None,
     strategy: Annotated[
         str,
         option(
@@ -103,7 +90,7 @@ def replay(
             hint="each line is a JSON object with 'response' or 'annotated'",
         )
     if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
     with status(f"loading {model or random}"):
         loaded = _load(model, random, tokenizer, answers, (dtype, device))
     with bars() as progress:
@@ -153,11 +140,13 @@ def _load(
 
 
 def _print(report: ReplayReport) -> None:
-    columns = (figures_of(report.pairs), figures_of(report.multi_block))
-    rows = [
-        (label, *(number(figures[name], digits, unit) for figures in columns))
-        for label, name, digits, unit in ROWS
-    ]
+    every, several = figures_of(report.pairs), figures_of(report.multi_block)
+    rows = []
+    for name, value in every.items():
+        label = LABELS.get(name, name.replace("_per_s", "/s").replace("_", " "))
+        digits = 1 if name.endswith("_per_s") else 0 if name == "num_documents" else 2
+        unit = "x" if name.endswith("speedup") else ""
+        rows.append((label, number(value, digits, unit), number(several[name], digits, unit)))
     print_table(("", "all answers", "two blocks or more"), rows)
     weights = "random weights" if report.weights == "random-weights" else "given weights"
     skipped = f"; {len(report.skipped)} answers did not fit" if report.skipped else ""

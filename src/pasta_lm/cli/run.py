@@ -77,8 +77,7 @@ def run(
     allow_inexact: flags.AllowInexact = False,
     json: flags.Json = False,
     trace: Annotated[
-        Path | None,
-        option("--trace FILE", "Write the trace to this file; pasta view shows it."),
+        Path | None, option("--trace FILE", "Write the trace to this file; pasta view shows it.")
     ] = None,
 ) -> None:
     """Answer a prompt with a model.

@@ -20,12 +20,10 @@ def teach(
         Path | None, option("--recipe R.toml", "Settings; see docs/teach.md.")
     ] = None,
     target: Annotated[
-        str | None,
-        option("--for servers", "Train what stock servers decode exactly."),
+        str | None, option("--for servers", "Train what stock servers decode exactly.")
     ] = None,
     budget_hours: Annotated[
-        float | None,
-        option("--budget-hours H", "Begin no further step after so much time.", min=0),
+        float | None, option("--budget-hours H", "Begin no further step after so much time.", min=0)
     ] = None,
     dry_run: DryRun = False,
     changes: Set = None,

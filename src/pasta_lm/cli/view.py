@@ -28,8 +28,7 @@ def view(
     html: Annotated[
         Path | None,
         option(
-            "--html OUT.html",
-            "Write a page of HTML: timeline, answer and written form, offline.",
+            "--html OUT.html", "Write a page of HTML: timeline, answer and written form, offline."
         ),
     ] = None,
     beside: Annotated[

@@ -18,14 +18,7 @@ from typing import Self, TypeVar, Unpack, overload
 
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
-from pasta_lm.engines.request import (
-    Answer,
-    Finished,
-    Guesser,
-    Request,
-    SamplingParams,
-    StreamEvent,
-)
+from pasta_lm.engines.request import Answer, Finished, Guesser, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import MissingExtraError
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
