@@ -51,13 +51,11 @@ MAY_CHANGE |= {"judge.api_key_env", "judge.input_price", "judge.output_price"}
 """Settings that no stored answer or reply depends on; rows record their dtype and device."""
 BATCH_SIZE = 64
 """Prompts that are decoded together: a journal row is written only when its batch is done."""
-MAX_IN_FLIGHT = 64
-"""Requests to the judge."""
+MAX_IN_FLIGHT = 64  # requests to the judge
 
 Show = Callable[..., None]
 """Shows the state of a task, for example ``show("prompts", 3, 10, note)``."""
-Say = Callable[[str], None]
-"""Prints a notice."""
+Say = Callable[[str], None]  # prints a notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +63,9 @@ class JudgeRecipe:
     """The judge's endpoint; without a model nothing is judged."""
 
     model: str | None = None
-    base_url: str | None = None
-    """Up to and including ``/v1``."""
-    api_key_env: str | None = None
-    """The environment variable with the key."""
-    input_price: float | None = None
-    """US dollars for a million tokens."""
+    base_url: str | None = None  # up to and including ``/v1``
+    api_key_env: str | None = None  # the environment variable with the key
+    input_price: float | None = None  # US dollars for a million tokens
     output_price: float | None = None
     template: str = "stated-confidence-v1"
     """A built-in prompt (stated-confidence-v1, one-token-v1), or a file FILE.md."""
@@ -86,20 +81,17 @@ class AlpacaSettings(AnswerSettings):
     """The recipe of ``pasta evaluate alpaca``; a run stores it."""
 
     strategies: tuple[str, ...] = ("sequential", "pasta")
-    systems: tuple[str, ...] = ()
-    """More systems, each NAME=STRATEGY:MODEL."""
+    systems: tuple[str, ...] = ()  # more systems, each NAME=STRATEGY:MODEL
     instructions: str = "tatsu-lab/alpaca_eval"
     """A file with 'instruction', or owner/name or owner/name:file of the hub."""
     reference: str | None = None
     """A file of answers that are the baseline of quality, in AlpacaEval's form."""
     difficulty: str | None = None
     """AlpacaEval's table of the instructions' difficulty; None: not known."""
-    gamed: str | None = None
-    """AlpacaEval's verdicts on the gamed reference."""
+    gamed: str | None = None  # AlpacaEval's verdicts on the gamed reference
     num_timed: int | None = None
     """The first so many instructions are decoded one at a time; None: all."""
-    max_tokens: int = 2048
-    """Of an answer, all threads together."""
+    max_tokens: int = 2048  # of an answer, all threads together
     judge: JudgeRecipe = JudgeRecipe()
 
     def __post_init__(self) -> None:
@@ -135,8 +127,7 @@ class AlpacaRun:
 
     folder: Path
     settings: AlpacaSettings
-    prompts: list[SetPrompt]
-    """Their groups are data sets."""
+    prompts: list[SetPrompt]  # their groups are data sets
     reference: Reference | None
     answers: Journal
 

@@ -23,8 +23,7 @@ from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being decoded, how many prompts are done, and of how many."""
-BATCH_SIZE = 250
-"""Prompts that the engine gets together."""
+BATCH_SIZE = 250  # prompts that the engine gets together
 TOO_LONG = "prompt_too_long"
 """The finish reason of a prompt that does not fit the model's context: a failed answer."""
 MODEL_FILES = ("config.json", "adapter_config.json")
@@ -35,12 +34,10 @@ class SetPrompt(NamedTuple):
 
     id: str
     text: str
-    group: str = ""
-    """Prompts of one group have figures of their own."""
+    group: str = ""  # prompts of one group have figures of their own
     parts: str | None = None
     """One thing is asked for, several independent parts, or neither clearly; None: not labelled."""
-    checked: Mapping[str, Any] | None = None
-    """The row of IFEval, whose checkers need it."""
+    checked: Mapping[str, Any] | None = None  # the row of IFEval, whose checkers need it
 
 
 class System(NamedTuple):
@@ -48,33 +45,27 @@ class System(NamedTuple):
 
     name: str
     strategy: str
-    model: str
-    """The name under which the model was loaded: a folder, a hub id, a built-in name."""
+    model: str  # the name under which the model was loaded: a folder, a hub id, a built-in name
 
 
 Models = Mapping[str, Pasta]
 Replay = Callable[[SetPrompt], tuple[Pasta, Request]]
 """Returns what is decoded in turn with the systems' answers to a prompt, and by which model."""
-Details = Callable[[System, SetPrompt], Row]
-"""Returns what a row has besides the record."""
+Details = Callable[[System, SetPrompt], Row]  # returns what a row has besides the record
 Provenance = Mapping[str, Mapping[str, str]]
 """By model: the hardware, the dtype and the commit of its answers."""
-Decoded = tuple[AnswerRecord, Row]
-"""An answer's record, with its engine and its positions."""
+Decoded = tuple[AnswerRecord, Row]  # an answer's record, with its engine and its positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSettings:
     """The models that answer, and the engine that decodes."""
 
-    model: str | None = None
-    """A folder, a hub id or a built-in name; None: the built-in model."""
+    model: str | None = None  # a folder, a hub id or a built-in name; None: the built-in model
     baseline: str | None = None
     """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
-    limit: int | None = None
-    """The first so many prompts; None: all."""
-    pool_tokens: int = 65_536
-    """Cache entries of each model's engine."""
+    limit: int | None = None  # the first so many prompts; None: all
+    pool_tokens: int = 65_536  # cache entries of each model's engine
     dtype: str | None = None
     device: str | None = None
     servers: Servers | None = None
@@ -207,8 +198,7 @@ class Answerer:
     """The position strategy of ``pasta``; None: the one that the model was trained with."""
     progress: Progress = lambda *_: None
     batch_size: int = BATCH_SIZE
-    keeps_traces: bool = True
-    """Whether records of timed answers hold the packed trace."""
+    keeps_traces: bool = True  # whether records of timed answers hold the packed trace
 
     def answer_together(
         self, prompts: Sequence[SetPrompt], systems: Iterable[System], store: AnswerStore

@@ -51,18 +51,15 @@ LOAD_ANSWER = (
     + "\n<sync/>\nTogether they make the year."
 )
 
-Progress = Callable[[int, int], None]
-"""Called with the number of done and of all rounds."""
+Progress = Callable[[int, int], None]  # called with the number of done and of all rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSettings:
     """The measurements of a benchmark."""
 
-    rows: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Threads that feed one token each in a pass."""
-    requests: tuple[int, ...] = ()
-    """Requests at once; none: latency under load is not measured."""
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16)  # threads that feed one token each in a pass
+    requests: tuple[int, ...] = ()  # requests at once; none: latency under load is not measured
 
     def __post_init__(self) -> None:
         """Raise a UsageError if the settings cannot be measured."""
@@ -80,11 +77,9 @@ class BenchReport:
     model: str
     dtype: str
     machine: dict[str, str | int]
-    step_ms: dict[str, float]
-    """Milliseconds of a pass by its rows."""
+    step_ms: dict[str, float]  # milliseconds of a pass by its rows
     sequential_tokens_per_s: float
-    bandwidth_share: float
-    """Time of reading the weights once / time of a pass of one row."""
+    bandwidth_share: float  # time of reading the weights once / time of a pass of one row
     load: dict[str, dict[str, float]] = field(default_factory=dict)
     """Median seconds from the arrival of a request to the end of its answer: ``sequential_s`` and
     ``pasta_s`` by the number of requests.

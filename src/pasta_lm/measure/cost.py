@@ -37,8 +37,7 @@ from pasta_lm.strategies.model import baseline_of
 from pasta_lm.strategies.requests import NO_TAG_PIECES
 
 KIND = "teacher_forced"
-Answers = dict[str, Mapping[str, Any]]
-"""A system's rows by id of the answer."""
+Answers = dict[str, Mapping[str, Any]]  # a system's rows by id of the answer
 
 FIRST, REST, MAIN, AFTER_SYNC = REGIONS = ("first", "rest", "main", "after_sync")
 """A token is the first of a block, another one of a block, main's, or main's behind a sync."""
@@ -78,15 +77,13 @@ class ReadingSystem(NamedTuple):
     read: Reader
     positions: PositionStrategy = PositionStrategy.CONTINUE
     """Of main after a promise; for 'pasta' only."""
-    join: Join = Join.SHARED
-    """What main sees from a sync on; for 'pasta' only."""
+    join: Join = Join.SHARED  # what main sees from a sync on; for 'pasta' only
 
 
 class Content(NamedTuple):
     """One token of an answer's text."""
 
-    label: int
-    """The place of the token that predicts it."""
+    label: int  # the place of the token that predicts it
     text: bytes
     region: str
 
@@ -261,8 +258,7 @@ class Readers(NamedTuple):
 
     taught: str
     baseline: str
-    untaught: str | None = None
-    """The model before any training; None: it is left out."""
+    untaught: str | None = None  # the model before any training; None: it is left out
 
     @classmethod
     def of(cls, model: str | None, baseline: str | None, untaught: str | None) -> Readers:

@@ -26,8 +26,7 @@ class Followed(NamedTuple):
     """Which of a prompt's instructions an answer follows."""
 
     strict: list[bool]
-    loose: list[bool]
-    """The same if the first line, the last line or asterisks may be left out."""
+    loose: list[bool]  # the same if the first line, the last line or asterisks may be left out
 
 
 @cache

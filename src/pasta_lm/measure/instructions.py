@@ -57,8 +57,7 @@ SCORED, TIMED, UNMASKED = "scored", "timed", "unmasked"
 VERDICTS, READ, REFERENCES = "verdicts", "read", "references"
 JOURNALS = (SCORED, TIMED, UNMASKED, VERDICTS, READ, REFERENCES)
 MAY_CHANGE = ("batch_size", "pool_tokens", "device", "reader", "num_read", *SERVER_KEYS)
-READING_BATCH = 32
-"""Answers that are read between two writes of the journal."""
+READING_BATCH = 32  # answers that are read between two writes of the journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +69,12 @@ class InstructionSettings(AnswerSettings):
     untaught: str | None = None
     """The model before any training, for the nats of the references; None: left out."""
     sets: SetFiles = SetFiles()
-    max_tokens: int = 512
-    """Of an answer, all threads together and tags included."""
-    num_timed: int = 25
-    """Prompts of each set that both models answer one at a time, too."""
+    max_tokens: int = 512  # of an answer, all threads together and tags included
+    num_timed: int = 25  # prompts of each set that both models answer one at a time, too
     num_unmasked: int = 50
     """Prompts of each set that the taught model answers without the mask, too."""
-    num_read: int = 200
-    """Prompts of each set whose answers another model reads."""
-    reader: str | None = None
-    """The model that reads the answers; None: none does."""
+    num_read: int = 200  # prompts of each set whose answers another model reads
+    reader: str | None = None  # the model that reads the answers; None: none does
     references: str | None = None
     """Annotated answers for the cost of not seeing; None: it is not measured."""
     reference_ids: str | None = None
@@ -120,8 +115,7 @@ class InstructionRun:
 
     folder: Path
     settings: InstructionSettings
-    prompts: Sequence[SetPrompt] = ()
-    """With their texts; empty if the run is only read."""
+    prompts: Sequence[SetPrompt] = ()  # with their texts; empty if the run is only read
 
     def journal(self, name: str) -> Journal:
         """Open one of the run's journals."""

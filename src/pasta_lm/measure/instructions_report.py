@@ -53,10 +53,8 @@ class Answered(NamedTuple):
 
     prompt: Row
     record: AnswerRecord
-    verdict: Row | None = None
-    """Of IFEval's checkers."""
-    read: Mapping[str, Row] = MappingProxyType({})
-    """By the name of the model that read it."""
+    verdict: Row | None = None  # of IFEval's checkers
+    read: Mapping[str, Row] = MappingProxyType({})  # by the name of the model that read it
 
 
 Measure = Callable[[Answered], float | None]

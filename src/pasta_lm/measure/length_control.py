@@ -27,36 +27,28 @@ class Judgement(NamedTuple):
     """One verdict on a model's answer, compared with the reference's."""
 
     model: str
-    row: int
-    """Of the instruction, in the table of difficulty."""
+    row: int  # of the instruction, in the table of difficulty
     preference: float | None
     """From 0, the reference wins, to 1, the model wins; a draw is 0.5. None: no verdict."""
-    len_1: int
-    """Characters of the reference's answer."""
-    len_2: int
-    """Characters of the model's answer."""
+    len_1: int  # characters of the reference's answer
+    len_2: int  # characters of the model's answer
     judge: str | None = None
-    baseline: str | None = None
-    """The name of the reference; None: not recorded."""
+    baseline: str | None = None  # the name of the reference; None: not recorded
 
 
 class GamedRow(NamedTuple):
     """A verdict on the reference told to be brief or verbose, which steadies the fit."""
 
-    preference: float
-    """From 0 to 1, as above."""
-    length: float
-    """The difference of lengths in its standard deviations, reference minus model."""
+    preference: float  # from 0 to 1, as above
+    length: float  # the difference of lengths in its standard deviations, reference minus model
     difficulty: float
 
 
 class Calibration(NamedTuple):
     """The difficulties and gamed rows that the length-controlled fit needs."""
 
-    difficulty: Sequence[float] | None = None
-    """By row; None: not known."""
-    gamed: Sequence[GamedRow] = ()
-    """Empty without difficulty."""
+    difficulty: Sequence[float] | None = None  # by row; None: not known
+    gamed: Sequence[GamedRow] = ()  # empty without difficulty
 
 
 class Design(NamedTuple):
@@ -73,8 +65,7 @@ class LengthControlled(NamedTuple):
     win_rate: float
     standard_error: float | None
     """Of the mean prediction, as AlpacaEval has it: the fit itself is taken as known."""
-    weights: dict[str, float]
-    """By feature."""
+    weights: dict[str, float]  # by feature
     inverse_penalty: float
     predictions: Array  # [N]; their mean over some rows is the win rate of these
 

@@ -23,10 +23,8 @@ ALPACA, IFEVAL, STARTER, INSTRUCTIONS = "alpaca", "ifeval", "starter", "instruct
 PARTS = ("one", "several", "between")
 HELD_OUT = "held_out.txt"
 IFEVAL_KEYS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
-SOURCES = ("dataset", "domain", "source")
-"""Keys that name a row's data set; the first one counts."""
-HUB_FILE = "alpaca_eval.json"
-"""The file of a hub data set that is read if none is named."""
+SOURCES = ("dataset", "domain", "source")  # keys that name a row's data set; the first one counts
+HUB_FILE = "alpaca_eval.json"  # the file of a hub data set that is read if none is named
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)(?<!\.jsonl)(?<!\.gz)(:.+)?")
 
 
@@ -34,8 +32,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)(?<!\.jsonl)(?<!\.gz)(:.+
 class SetFiles:
     """Where the sets are; a set without a file is left out. ``[sets]`` of a recipe."""
 
-    alpaca: str | None = None
-    """AlpacaEval's instructions: JSON lines with 'id' and 'instruction'."""
+    alpaca: str | None = None  # AlpacaEval's instructions: JSON lines with 'id' and 'instruction'
     alpaca_parts: str | None = None
     """Labels of AlpacaEval's prompts by id, written before any model answered; None: none."""
     ifeval: str | None = None
@@ -50,8 +47,7 @@ class Reference(NamedTuple):
     """Answers from a file that others are compared with."""
 
     name: str
-    outputs: dict[str, str]
-    """By the text of the instruction; files do not agree in their ids."""
+    outputs: dict[str, str]  # by the text of the instruction; files do not agree in their ids
 
 
 def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:

@@ -21,17 +21,13 @@ from pasta_lm.journal import read_objects
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.table import Interval, Metric, Place, Report, geometric_mean, mean
 
-Answers = Mapping[str, AnswerRecord]
-"""By prompt."""
-Systems = dict[str, dict[str, AnswerRecord]]
-"""Answers by system and by prompt."""
+Answers = Mapping[str, AnswerRecord]  # by prompt
+Systems = dict[str, dict[str, AnswerRecord]]  # answers by system and by prompt
 Pairs = Sequence[tuple[AnswerRecord, AnswerRecord]]
 """Answers and the baseline's to the same prompts."""
 
-ANSWERS = "answers.jsonl"
-"""The answers in the folder of an ``alpaca`` run."""
-MIN_PARALLELISM = 1e-3
-"""Of an answer without content, so that the geometric mean exists."""
+ANSWERS = "answers.jsonl"  # the answers in the folder of an ``alpaca`` run
+MIN_PARALLELISM = 1e-3  # of an answer without content, so that the geometric mean exists
 SPEEDUPS = {
     "theoretical_speedup": "theoretical speedup",
     "realised_speedup": "realised speedup",

@@ -82,8 +82,7 @@ Figure = Interval | float | int | None
 Cell = str | Figure
 Cells = Sequence[Cell]
 Place = tuple[str, ...]
-MISSING = "-"
-"""Stands where there is no figure."""
+MISSING = "-"  # stands where there is no figure
 HEADER = ("figure", "value", "low", "high", "n")
 COMPARED_HEADER = ("figure", "pasta", "sequential", "difference", "low", "high", "pairs")
 GROUPS = {"systems", "datasets", "sets", "parts"}
@@ -102,15 +101,11 @@ class Compared(NamedTuple):
 class Metric(NamedTuple):
     """One figure of a report."""
 
-    place: Place
-    """Keys of the objects around it in JSON; figures of one place stand in one table."""
+    place: Place  # keys of the objects around it in JSON; figures of one place stand in one table
     key: str
-    value: Any
-    """JSON, in which a figure may be an ``Interval`` or ``Compared``."""
-    title: str = ""
-    """In tables; without one it stands in JSON alone."""
-    num: int | None = None
-    """The number of prompts or answers."""
+    value: Any  # JSON, in which a figure may be an ``Interval`` or ``Compared``
+    title: str = ""  # in tables; without one it stands in JSON alone
+    num: int | None = None  # the number of prompts or answers
 
     def cells(self) -> Cells:
         """Return its value and the bounds of its 95 % interval."""
@@ -131,10 +126,8 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Cells]
     title: str = ""
-    note: str = ""
-    """Stands below the table."""
-    digits: int = 3
-    """Decimals of its numbers."""
+    note: str = ""  # stands below the table
+    digits: int = 3  # decimals of its numbers
 
     def texts(self) -> list[list[str]]:
         """Return the rows as texts."""
@@ -148,8 +141,7 @@ class Report:
     title: str
     rows: list[Metric]
     facts: list[str] = field(default_factory=list)
-    notes: Mapping[Place, Sequence[str]] = field(default_factory=dict)
-    """Footnotes of the tables."""
+    notes: Mapping[Place, Sequence[str]] = field(default_factory=dict)  # footnotes of the tables
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that a verb prints with ``--json``."""

@@ -27,8 +27,7 @@ JUDGE = "weighted_alpaca_eval_gpt4_turbo"
 """AlpacaEval 2's judge: gpt-4-1106-preview with a template of its own."""
 BASELINE = "gpt4_1106_preview"
 NUM_INSTRUCTIONS = 805
-NUM_NAMED = 10
-"""Missing rows that a message names."""
+NUM_NAMED = 10  # missing rows that a message names
 COUNTS = {"model": str, "row": int, "len_1": int, "len_2": int}
 """Keys of a stored judgement with their types; numbers are not below 0."""
 COLUMNS = {
@@ -49,24 +48,21 @@ class WinRates:
 
     win_rate: float | None
     standard_error: float | None
-    n_total: int
-    """Verdicts."""
+    n_total: int  # verdicts
     n_wins: int
     n_wins_base: int
     n_draws: int
     n_missing: int
     missing_rows: list[int]
     avg_length: int | None
-    win_rate_missing_lost: float | None
-    """None if no verdict is missing."""
+    win_rate_missing_lost: float | None  # none if no verdict is missing
     n_absent: int | None = None
     """Instructions that have a difficulty and no row; None: no difficulties."""
     length_controlled_winrate: float | None = None
     lc_standard_error: float | None = None
     lc_weights: dict[str, float] | None = None
     lc_inverse_penalty: float | None = None
-    refused: str | None = None
-    """Why there are no rates: verdicts are missing."""
+    refused: str | None = None  # why there are no rates: verdicts are missing
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON has them."""
