@@ -137,14 +137,6 @@ def test_a_second_reader_reads_the_same_answers_again(tmp_path: Path) -> None:
     assert report["read_by"]["first"] == report["read_by"]["second"]
 
 
-def test_other_settings_are_refused_and_a_reader_may_be_added(tmp_path: Path) -> None:
-    begun = settings(tmp_path)
-    begin_run(tmp_path / "run", begun)
-    with pytest.raises(UsageError, match="was begun with max_tokens"):
-        begin_run(tmp_path / "run", settings(tmp_path, max_tokens=50))
-    begin_run(tmp_path / "run", settings(tmp_path, reader="other"))
-
-
 def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Path) -> None:
     run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
     ours = [row for row in run.rows("scored") if row["system"] == "pasta"]
@@ -220,6 +212,12 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
     assert coverage["difference"]["mean"] == -0.6
     assert found["num_timed"] == 0
     assert found["realised_speedup"] is None
+    page = instructions_report(open_run(begun.folder)).markdown()
+    whole, parts = (page.partition(f"## {name}\n")[2] for name in ("alpaca", "alpaca, several"))
+    assert "| theoretical speedup |" in whole.partition("\n## ")[0]
+    shorter = parts.partition("\n## ")[0]
+    assert "no speedup is given: lengths are" in shorter
+    assert "| theoretical speedup |" not in shorter
 
 
 def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> None:
@@ -233,13 +231,6 @@ def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> N
     report = instructions_report(begun)
     assert report.to_dict()["num_unanswered"] == 3
     assert "3 prompts are not answered yet" in report.markdown()
-
-
-def test_the_report_is_a_page_of_markdown(run: InstructionRun) -> None:
-    page = instructions_report(run).markdown()
-    assert "## alpaca\n" in page
-    assert "## alpaca, several" in page
-    assert "| repetition |" in page
 
 
 class TestSets:
