@@ -69,10 +69,10 @@ class Reply:
         self.id = self.id or f"{kind}-{secrets.token_hex(16)}"
         is_held = self.request.expansion is not None
         keeps_tags = self.body.options.tags == "keep"
-        prompts = [len(it.prompt) for it in self.requests for _ in range(it.params.n)]
-        for sample, num_prompt in enumerate(prompts):
-            self.orders[sample] = ReadingOrder(keeps_tags=keeps_tags, is_held=is_held)
-            self.live_runs[sample] = LiveRun(num_prompt)
+        for request in self.requests:
+            for sample in range(len(self.orders), len(self.orders) + request.params.n):
+                self.orders[sample] = ReadingOrder(keeps_tags=keeps_tags, is_held=is_held)
+                self.live_runs[sample] = LiveRun(len(request.prompt))
 
     @property
     def finished(self) -> list[Answer]:

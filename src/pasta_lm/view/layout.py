@@ -126,7 +126,10 @@ def to_perfetto(trace: Trace) -> str:
     for thread in trace.threads:
         title = "main" if thread.parent is None else f"{thread.id} {thread.topic}"
         tokens = [token for token in trace.tokens_of(thread.id) if token.fed_step is not None]
-        events += [_name("thread_name", thread.id, title), *(_slice(trace, it) for it in tokens)]
+        events += [
+            _name("thread_name", thread.id, title),
+            *(_slice(trace, token) for token in tokens),
+        ]
     for edge in places.forks:
         events += _arrow(trace, "fork", edge.target, edge)
     for number, edge in enumerate(places.joins):
