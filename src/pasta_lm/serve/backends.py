@@ -297,11 +297,11 @@ def _count(responses: Iterable[Response]) -> Threads:
 
 def _public_error(error: Exception) -> Exception:
     """Return an error for clients, which names no server behind this one; the log has its cause."""
-    public = error
     if isinstance(error, RemoteError):
         public = unavailable("a server behind this one failed", "backend_lost")
     elif isinstance(error, InputError) and not isinstance(error, EndpointError):
         public = bad_request("a server behind this one refuses it", code="refused")
-    if public is not error:
-        public.__cause__ = error
+    else:
+        return error
+    public.__cause__ = error
     return public

@@ -62,7 +62,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        scope["path"] = plain_path(scope["path"])
+        path = re.sub("/{2,}", "/", scope["path"])  # of clients whose base URL ends in a slash
+        scope["path"] = path.rstrip("/") if path.startswith("/v1/") else path
         request_id = headers.get("x-request-id", "")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
@@ -103,12 +104,6 @@ class Guard:
         if scheme.lower() != "bearer" or not is_right:
             message = "the API key is missing or wrong; send Authorization: Bearer KEY"
             raise ApiError(401, message, kind="authentication_error", code="invalid_api_key")
-
-
-def plain_path(path: str) -> str:
-    """Return a path as the routes have it: clients whose base URL ends in a slash write others."""
-    path = re.sub("/{2,}", "/", path)
-    return path.rstrip("/") if path.startswith("/v1/") else path
 
 
 def _digest(key: bytes) -> bytes:

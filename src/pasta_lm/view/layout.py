@@ -95,11 +95,11 @@ def layout(trace: Trace) -> RunLayout:
     places = RunLayout(num_passes=max(1, trace.forward_passes))
     fed = sorted((token for token in trace.tokens if token.fed_step is not None), key=_fed_step)
     places.grow(trace.threads, trace.tokens, fed, trace.syncs)
-    places.critical = critical_spans(trace.critical_tokens())
+    places.critical = _critical_spans(trace.critical_tokens())
     return places
 
 
-def critical_spans(chain: Sequence[TokenRecord]) -> list[Span]:
+def _critical_spans(chain: Sequence[TokenRecord]) -> list[Span]:
     """Return the critical path as spans from its first token to its last, each pass once."""
     spans: list[Span] = []
     for token in reversed(chain):
