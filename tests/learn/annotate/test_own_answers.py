@@ -25,7 +25,7 @@ from pasta_lm.strategies.model import Pasta
 from tests import architectures
 
 INSTRUCTIONS = {f"i-{number}": f"Name {number} rivers." for number in range(5)}
-SAMPLING = replace(OWN_SAMPLING, max_tokens=12)
+SAMPLING = replace(OWN_SAMPLING, temperature=0.3, max_tokens=12)
 
 
 @pytest.fixture(scope="module")

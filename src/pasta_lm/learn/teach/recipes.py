@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError
 from pasta_lm.journal import write_rows, write_whole
@@ -50,14 +50,7 @@ class Recipes(NamedTuple):
 
 
 def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -> Recipes:
-    """Return the recipes of a run.
-
-    Args:
-        model: Folder, GGUF file or hub id.
-        out: The run's folder.
-        config: With the defaults of the device.
-        instructions: The file that is answered.
-    """
+    """Return the recipes of a run in ``out``, which answers a file of instructions."""
     own, two, measures = config.answers, config.preference, config.measures
     answers = AnswerConfig(
         model=model,
@@ -113,6 +106,21 @@ def _rate(config: TeachConfig) -> float:
     return config.train.learning_rate or (2e-4 if config.train.weights == "all" else 1e-3)
 
 
+def _settings(config: TeachConfig) -> dict[str, Any]:
+    """Return the settings of training that both stages share."""
+    own = config.train
+    return {
+        "positions": own.positions,
+        "join": own.join,
+        "dtype": own.dtype or "float32",
+        "mixed_precision": True,
+        "checkpointing": own.checkpointing,
+        "log_steps": 1,
+        "save_steps": own.save_steps,
+        "seed": own.seed,
+    }
+
+
 def _stage_one(model: str, out: Path, config: TeachConfig, step: str) -> SftConfig:
     own, trains_all = config.train, config.train.weights == "all"
     accumulate = ALL_ACCUMULATE if trains_all else 1
@@ -133,22 +141,15 @@ def _stage_one(model: str, out: Path, config: TeachConfig, step: str) -> SftConf
             decision_weight=own.decision_weight,
             freeze_old_rows=trains_all,
             warmup=0.03,
-            positions=own.positions,
-            join=own.join,
             save="merged" if trains_all else "adapter",
-            dtype=own.dtype or "float32",
-            mixed_precision=True,
-            checkpointing=own.checkpointing,
-            log_steps=1,
-            save_steps=own.save_steps,
-            seed=own.seed,
+            **_settings(config),
         ),
         lora=_lora(config),
     )
 
 
 def _stage_two(out: Path, config: TeachConfig, two: StageTwoConfig) -> PreferenceConfig:
-    own, answers = config.train, config.answers
+    answers = config.answers
     return PreferenceConfig(
         model=StartConfig(
             base=str(out / PASTA / MODEL_FOLDER), baseline=str(out / BASELINE / MODEL_FOLDER)
@@ -170,14 +171,7 @@ def _stage_two(out: Path, config: TeachConfig, two: StageTwoConfig) -> Preferenc
             rounds=two.rounds,
             steps=two.steps,
             learning_rate=two.learning_rate or _rate(config) / 10,
-            positions=own.positions,
-            join=own.join,
-            dtype=own.dtype or "float32",
-            mixed_precision=True,
-            checkpointing=own.checkpointing,
-            log_steps=1,
-            save_steps=own.save_steps,
-            seed=own.seed,
+            **_settings(config),
         ),
     )
 
@@ -193,11 +187,7 @@ def packaged_instructions() -> Path:
 
 
 def split_instructions(config: TeachConfig) -> tuple[Path, list[str]]:
-    """Return the file of instructions, and the ids of those that only measure.
-
-    Raises:
-        InputError: the file cannot be read, or has too few.
-    """
+    """Return the file of instructions, and the ids of those that only measure."""
     if config.answers.file is None:
         folder = packaged_instructions()
         return folder / INSTRUCTIONS, read_ids(folder / HELD_OUT)[: config.answers.num_held_out]
@@ -219,11 +209,7 @@ def write_held_out(out: Path, instructions: Path, held_out: Sequence[str]) -> No
 
 
 def hold_back(out: Path, config: TeachConfig) -> None:
-    """Hold annotated answers back from stage one: references, and prompts of stage two.
-
-    Raises:
-        InputError: too few answers were usable.
-    """
+    """Hold annotated answers back from stage one: references, and prompts of stage two."""
     records = read_records(out / ANNOTATED / RECORDS)
     if len(records) < 2:
         raise InputError(

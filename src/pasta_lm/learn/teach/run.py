@@ -22,17 +22,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from pasta_lm.engines.local.loading import usable_device
 from pasta_lm.errors import PastaError
-from pasta_lm.journal import Journal, read_rows, write_whole
+from pasta_lm.journal import Journal, Row, read_rows, write_whole
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import USABLE, answer
 from pasta_lm.learn.annotate.run import annotate
-from pasta_lm.learn.teach.card import model_card
 from pasta_lm.learn.teach.config import TeachConfig
 from pasta_lm.learn.teach.recipes import (
     ANNOTATED,
@@ -47,7 +47,6 @@ from pasta_lm.learn.teach.recipes import (
     split_instructions,
     write_held_out,
 )
-from pasta_lm.learn.train.config import SftConfig
 from pasta_lm.learn.train.learner import MODEL_FOLDER, full_disk_named, written_whole
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.rounds import Show
@@ -93,13 +92,8 @@ def teach(
 
     The same call continues a run that was stopped in any way.
 
-    Args:
-        model: Folder, GGUF file or hub id.
-        out: The folder of the run.
-        recipe: Amounts and settings; None: the default recipe.
-        for_servers: Train for positions and join that stock servers compute.
-        budget_hours: No further step begins when the finished ones took longer.
-        show: Shows the progress of one activity.
+    ``model`` is a folder, a GGUF file or a hub id. With ``for_servers`` it learns positions and a
+    join that stock servers compute. No further step begins once ``budget_hours`` are used up.
 
     Raises:
         UsageError: the folder holds a run with another model or recipe.
@@ -138,13 +132,7 @@ def steps_of(
 ) -> Iterator[Step]:
     """Yield the steps of a run, in order."""
     bar: Show = show or (lambda name, done, total, note="": None)
-    sft = "pasta train sft {}/recipe.toml --resume"
-    yield Step(
-        "answers",
-        "the model answers instructions",
-        lambda: _answer(recipes, bar),
-        ANSWERS,
-    )
+    yield Step("answers", "the model answers instructions", lambda: _answer(recipes, bar), ANSWERS)
     yield Step(
         "annotated",
         "its answers are annotated",
@@ -157,18 +145,21 @@ def steps_of(
         ("baseline", "Baseline-SFT", BASELINE, recipes.baseline),
         ("pasta", "Pasta-SFT", PASTA, recipes.pasta),
     ):
-        yield Step(name, title, partial(_train, own, out), folder, sft, own)
+        sft = partial(train_sft, own, resume=True)
+        verb = "pasta train sft {}/recipe.toml --resume"
+        yield Step(name, title, partial(_trained, sft, out), folder, verb, own)
+    last = "pasta"
     if recipes.preference is not None:
+        last = "preference"
         optimise = partial(train_preference, recipes.preference, resume=True, show=show)
         yield Step(
-            "preference",
+            last,
             "rounds of preference optimisation",
-            lambda: _best(optimise(), out),
+            partial(_trained, optimise, out),
             PREFERENCE,
             "pasta train preference {}/recipe.toml --resume",
             recipes.preference,
         )
-    last = "pasta" if recipes.preference is None else "preference"
     yield Step(
         "model",
         "the taught model is written",
@@ -263,12 +254,8 @@ def _annotate(
     return {"num_rows": dict(run.tally.num_rows)}
 
 
-def _train(recipe: SftConfig, out: Path) -> Result:
-    return _best(train_sft(recipe, resume=True), out)
-
-
-def _best(folder: Path, out: Path) -> Result:
-    return {"best": str(folder.resolve().relative_to(out))}
+def _trained(train: Callable[[], Path], out: Path) -> Result:
+    return {"best": str(train().resolve().relative_to(out))}
 
 
 def _copy(best: Path, folder: Path) -> Result:
@@ -288,3 +275,60 @@ def _card(out: Path, model: str, config: TeachConfig, journal: Journal) -> Resul
     card = model_card(model, config, journal.rows, report)
     write_whole(out / MODEL_FOLDER / CARD, card.encode())
     return {}
+
+
+# --- the card
+
+
+def model_card(model: str, config: TeachConfig, rows: Mapping[str, Row], report: str) -> str:
+    """Return the card of a taught model, with the rows of the journal by step, as Markdown."""
+    name = Path(model).name if Path(model).exists() else model
+    has_adapter = config.train.weights == "adapter" and config.preference is None
+    tags = "pasta-lang, parallel-decoding" + ", lora" * has_adapter
+    front = f"---\nlibrary_name: pasta-lm\nbase_model: {name}\ntags: [{tags}]\n---"
+    others = "".join(f" and {Path(file).name}" for file in config.data.file)
+    about = (
+        f"{name}, taught by `pasta teach` of pasta-lm {version('pasta-lm')} to decide which parts "
+        "of an answer are decoded at the same time.\nThe licence of the base applies. It learned "
+        f"from its own answers{others}."
+    )
+    figures = report.partition("\n")[2].strip()  # the report has a title of its own
+    parts = [
+        *(front, f"# {name}, taught PASTA-LANG", about),
+        "\n".join(f"- {line}" for line in _making(model, config, rows)),
+        *("## Measured", figures),
+        *("## Not measured", "\n".join(f"- {line}" for line in _not_measured(config))),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _making(model: str, config: TeachConfig, rows: Mapping[str, Row]) -> Iterator[str]:
+    train, two, answered = config.train, config.preference, rows["answers"]
+    adapters = f"adapters of rank {train.rank} and the rows of the tag pieces"
+    counts = [f"{count} {reason}" for reason, count in answered["counts"].items()]
+    hours = sum(float(row["wall_s"]) for row in rows.values()) / 3600
+    yield f"**Base**: {model}."
+    yield (
+        f"**Trained**: {'all weights' if train.weights == 'all' else adapters}; {train.dtype}, "
+        f"positions `{train.positions}`, join `{train.join}`."
+    )
+    yield f"**Own answers**: {answered['num_answers']} answers of the base: {', '.join(counts)}."
+    yield f"**Annotation**: `{config.annotation.annotator}`; nobody has read the annotated answers."
+    yield (
+        f"**Stage one**: {train.passes} passes of at most {config.data.max_tokens} tokens, and as "
+        "many for the sequential baseline on the same answers without tags."
+    )
+    rounds = "none" if two is None else f"{two.rounds} rounds, judged by {two.judge.model}"
+    yield f"**Stage two**: {rounds}."
+    yield f"**Time**: {hours:.2f} hours."
+
+
+def _not_measured(config: TeachConfig) -> Iterator[str]:
+    yield "quality by a judge: no answer was compared by a judge or by a person"
+    if config.measures.reader is None:
+        yield "quality under another model: no other model read the answers"
+    if config.measures.ifeval is None:
+        yield "instructions that can be checked (IFEval)"
+    if not config.measures.num_timed:
+        yield "speed: no prompt was timed"
+    yield "facts, safety and bias: the base's, and nothing was done about them"
