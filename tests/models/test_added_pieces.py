@@ -10,10 +10,9 @@ from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
     PhiConfig,
     PhiForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
@@ -24,20 +23,17 @@ from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.folder import FILE_NAME, PastaConfig, read_pasta_config, save_model_folder
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
+from tests.adapters import a_base
 from tests.small_tokenizers import FAMILIES, add_markers, byte_level, gemma_like
 
-SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
 PIECES_ALREADY_THERE = (SYNC, closing_piece(7))
 
 
-def llama(num_rows: int, *, tied: bool = False) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=num_rows, tie_word_embeddings=tied, **SIZES, **HEADS)
-    return LlamaForCausalLM(config)
+def llama(num_rows: int, *, tied: bool = False) -> PreTrainedModel:
+    return a_base(vocab_size=num_rows, tie_word_embeddings=tied)[0]
 
 
-def rows(model: LlamaForCausalLM) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Return float32 [V, hidden] of the input and of the output, copied."""
     modules = (model.get_input_embeddings(), model.get_output_embeddings())
     return tuple(module.weight.detach().clone() for module in modules)
@@ -62,33 +58,27 @@ def test_a_new_row_is_the_mean_of_the_old_rows_of_its_text(padding: int, tied: b
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_tied_stays_tied_and_sizes_agree(tied: bool) -> None:
+def test_tied_stays_tied_and_bfloat16_stays_bfloat16(tied: bool) -> None:
     tokenizer = byte_level()
-    model = llama(len(tokenizer), tied=tied)
-    add_pieces(model, tokenizer)
+    model = llama(len(tokenizer), tied=tied).to(torch.bfloat16)
+    ids = add_pieces(model, tokenizer)
     into, out = model.get_input_embeddings(), model.get_output_embeddings()
     assert (into.weight is out.weight) == tied
     assert model.config.vocab_size == into.num_embeddings == out.out_features == len(tokenizer)
-    assert model(torch.tensor([[len(tokenizer) - 1]])).logits.shape[-1] == len(tokenizer)
+    row = into.weight[ids[SYNC]]
+    assert row.dtype == torch.bfloat16
+    assert row.abs().sum() > 0
 
 
 def test_a_row_of_the_output_bias_is_a_mean_too() -> None:
     tokenizer = byte_level()
-    model = PhiForCausalLM(PhiConfig(vocab_size=len(tokenizer), **SIZES, num_attention_heads=2))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = PhiForCausalLM(PhiConfig(vocab_size=len(tokenizer), **sizes))
     torch.nn.init.normal_(model.lm_head.bias)
     old, spelling = model.lm_head.bias.detach().clone(), Vocabulary(tokenizer).encode_text(SYNC)
     ids = add_pieces(model, tokenizer)
     torch.testing.assert_close(model.lm_head.bias[ids[SYNC]], old[spelling].mean())
     assert len(model.lm_head.bias) == len(tokenizer)
-
-
-def test_bfloat16_stays_bfloat16() -> None:
-    tokenizer = byte_level()
-    model = llama(len(tokenizer)).to(torch.bfloat16)
-    ids = add_pieces(model, tokenizer)
-    row = model.get_input_embeddings().weight[ids[SYNC]]
-    assert row.dtype == torch.bfloat16
-    assert row.abs().sum() > 0
 
 
 @pytest.mark.parametrize("special", [False, True])
@@ -143,7 +133,7 @@ def config_of(piece_ids: Mapping[str, int]) -> PastaConfig:
     return PastaConfig(piece_ids=piece_ids, positions=PositionStrategy.ROTATE, limits=limits)
 
 
-def saved(tmp_path: Path, name: str) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+def saved(tmp_path: Path, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     tokenizer = FAMILIES[name]()
     model = llama(len(tokenizer))
     save_model_folder(model, tokenizer, tmp_path, config_of(add_pieces(model, tokenizer)))
@@ -172,31 +162,25 @@ def test_a_saved_model_comes_back_with_its_tags(name: str, tmp_path: Path) -> No
     assert all(map(torch.equal, rows(loaded), rows(model)))
 
 
-def test_a_folder_says_its_join_and_an_older_one_has_the_shared_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "join"),
+    [({"join": "recompute"}, Join.RECOMPUTE), ({}, Join.SHARED), ({"join": None}, Join.SHARED)],
+)
+def test_a_folder_says_its_join_and_an_older_one_has_the_shared_one(
+    tmp_path: Path, change: dict[str, str], join: Join
+) -> None:
     saved(tmp_path, "byte_level")
-    data = json.loads((tmp_path / FILE_NAME).read_text())
-    found = []
-    for join in ({"join": "recompute"}, {"join": "shared"}, {}):
-        other = {key: value for key, value in data.items() if key != "join"}
-        text = json.dumps({**other, "positions": "continue", **join})
-        (tmp_path / FILE_NAME).write_text(text)
-        config = read_pasta_config(tmp_path)
-        assert config is not None
-        found.append(config.join)
-    assert found == [Join.RECOMPUTE, Join.SHARED, Join.SHARED]
-    assert data["join"] == "shared"
+    data = json.loads((tmp_path / FILE_NAME).read_text()) | {"positions": "continue"} | change
+    data = {key: value for key, value in data.items() if value is not None}
+    (tmp_path / FILE_NAME).write_text(json.dumps(data))
+    assert getattr(read_pasta_config(tmp_path), "join", None) is join
 
 
 def test_a_model_without_tags_is_not_saved_as_one_that_has_them(tmp_path: Path) -> None:
-    tokenizer = byte_level()
-    model = llama(len(tokenizer))
-    with pytest.raises(VocabularyError, match="68 of 68"):
-        save_model_folder(model, tokenizer, tmp_path, config_of({}))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_was_not_taught_says_nothing(tmp_path: Path) -> None:
     assert read_pasta_config(tmp_path) is None
+    with pytest.raises(VocabularyError, match="68 of 68"):
+        save_model_folder(*a_base(), tmp_path, config_of({}))
+    assert not list(tmp_path.iterdir())
 
 
 Change = Callable[[dict[str, object]], object]

@@ -126,17 +126,6 @@ def test_only_adapters_and_tag_rows_are_trained(base: Path, trained: SftConfig) 
     assert {name.split(".")[-2] for name in kept} == {"lora_A", "lora_B", "token_adapter"}
 
 
-def test_adapters_make_the_training_data_likelier(base: Path, trained: SftConfig) -> None:
-    def loss_of(learner: Learner) -> float:
-        losses_of_packs = [
-            next_token_loss(logits_of(learner.model, pack), collate([pack])["shift_labels"])
-            for pack in packs(trained, learner)
-        ]
-        return float(torch.stack(losses_of_packs).mean())
-
-    assert loss_of(learner_of(model_of(trained))) < loss_of(learner_of(base)) - 0.05
-
-
 def an_untaught(folder: Path, *, is_tied: bool) -> ModelConfig:
     config = begin(folder)
     assert config.random is not None

@@ -269,13 +269,7 @@ def test_a_setting_that_llama_cpp_would_compute_otherwise_is_refused(
 
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"byte_level"}))
 def test_another_tokenizer_is_refused(tmp_path: Path, name: str) -> None:
-    source = a_folder(tmp_path / "mine", tokenizer=FAMILIES[name]())
-    refuse(source, "none of the byte-level BPE")
-
-
-def test_another_suffix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"does not end in \.gguf"):
-        export_gguf("not even read", tmp_path / "out")
+    refuse(a_folder(tmp_path / "mine", tokenizer=FAMILIES[name]()), "none of the byte-level BPE")
 
 
 def test_digits_apart_are_the_tokenizer_of_smollm() -> None:
@@ -305,6 +299,8 @@ def test_nothing_is_written_over_and_a_dtype_must_be_known(
     with pytest.raises(UsageError, match="exists already"):
         export("not even read", tmp_path / name)
     assert (tmp_path / name).read_text() == "mine"
+    with pytest.raises(UsageError, match=r"does not end in \.gguf"):
+        export_gguf("not even read", tmp_path / "another")
 
 
 @BOTH
