@@ -99,9 +99,6 @@ def roll_out(
 
     ``load`` is not called if the journal is complete, else ``progress`` before the first batch
     and after each.
-
-    Raises:
-        InputError: the journal is of other prompts, or was sampled with other settings.
     """
     journal = Journal(path)
     _check_rows(path, journal.rows.values(), prompts, sampling)

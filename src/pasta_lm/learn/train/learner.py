@@ -204,13 +204,7 @@ def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
 
 @contextmanager
 def open_output(out: str, *, resume: bool, overwrite: bool) -> Iterator[RunFolder]:
-    """Hold the folder of a run; of several processes the first one.
-
-    Raises:
-        UsageError: it holds a run, and neither ``resume`` nor ``overwrite`` is set; or another
-            process writes there.
-        PastaError: the disk cannot be written.
-    """
+    """Hold the folder of a run; of several processes the first one."""
     run = RunFolder(Path(out), RECIPE)
     if is_first():
         run.require_new(resume=resume, overwrite=overwrite)

@@ -88,12 +88,6 @@ def train_preference(
     ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``. ``resume``
     continues an interrupted run, at whatever point it stopped; ``overwrite`` deletes it first.
     Without ``show``, progress is lines on standard error.
-
-    Raises:
-        UsageError: ``train.out`` has a run already or one with another recipe, or the recipe does
-            not fit the model, or names no prompts or no judge.
-        InputError: there is nothing to learn, or a file is of another recipe.
-        ModelError: the loss or the weights became NaN or infinite.
     """
     if num_processes() > 1:
         raise UsageError("stage two is for one process: each would sample answers of its own")

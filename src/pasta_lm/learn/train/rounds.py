@@ -176,13 +176,7 @@ def pair_round(
     judge: Judge,
     score: ScoreConfig,
 ) -> list[PreferencePair]:
-    """Judge and score the samples, and write and return the pairs of a round.
-
-    Raises:
-        InputError: no prompt gave a pair.
-        MissingVerdictsError: too many comparisons have no verdict.
-        PastaError: the judge cannot be asked, or may not: see ``LLMJudge.ask``.
-    """
+    """Judge and score the samples, and write and return the pairs of a round."""
     originals = {prompt.id: prompt.reference for prompt in prompts}
     llm = judge if isinstance(judge, LLMJudge) else None
     if llm is not None:

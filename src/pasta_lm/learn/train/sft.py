@@ -52,14 +52,6 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
 
     ``resume`` continues from the newest checkpoint in ``train.out``, ``overwrite`` deletes the run
     there first.
-
-    Raises:
-        UsageError: ``train.out`` has a run already, or several processes cannot carry it out.
-        InputError: there are no data, or a record exceeds the model's context.
-        UnsupportedModelError: the engine would not be exact for this model.
-        ModelError: the loss or the weights became NaN or infinite.
-        MissingExtraError: the recipe has adapters, and peft is not installed.
-        PastaError: the disk cannot be written.
     """
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
         learner, packs = prepare(recipe)
