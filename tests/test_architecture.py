@@ -33,8 +33,7 @@ DOORS = {
     "learn/train/": "torch transformers tokenizers accelerate peft",
     "measure/": "scipy numpy",
     "measure/bench.py": "torch transformers",
-    "measure/ifeval.py": "lm_eval nltk langdetect",
-    "measure/prompt_sets.py": "huggingface_hub",
+    "measure/prompt_sets.py": "huggingface_hub lm_eval nltk langdetect",
     "serve/": "fastapi uvicorn starlette sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

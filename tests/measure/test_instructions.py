@@ -12,7 +12,6 @@ import pytest
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Row, write_rows
-from pasta_lm.measure import ifeval
 from pasta_lm.measure.instructions import (
     JOURNALS,
     PROMPTS,
@@ -30,7 +29,15 @@ from pasta_lm.measure.instructions import (
     read_answers,
 )
 from pasta_lm.measure.instructions_report import instructions_report
-from pasta_lm.measure.prompt_sets import SetFiles, read_ifeval, read_labels, read_sets
+from pasta_lm.measure.prompt_sets import (
+    Followed,
+    SetFiles,
+    check_ifeval,
+    ifeval_figures,
+    read_ifeval,
+    read_labels,
+    read_sets,
+)
 from pasta_lm.measure.table import to_json
 from pasta_lm.run_folder import RunFolder
 from tests.measure.tiny import tiny
@@ -295,7 +302,7 @@ class TestIfeval:
         self, text: str, strict: list[bool], loose: list[bool]
     ) -> None:
         pytest.importorskip("lm_eval")
-        assert ifeval.check(self.PROMPT, text) == (strict, loose)
+        assert check_ifeval(self.PROMPT, text) == (strict, loose)
 
     def test_sentences_can_be_counted_without_a_download(self) -> None:
         pytest.importorskip("lm_eval")
@@ -304,22 +311,22 @@ class TestIfeval:
             "instruction_id_list": ["length_constraints:number_sentences"],
             "kwargs": [{"relation": "at least", "num_sentences": 2}],
         }
-        assert ifeval.check(prompt, "One is here. Two is here.").strict == [True]
-        assert ifeval.check(prompt, "One is here").strict == [False]
+        assert check_ifeval(prompt, "One is here. Two is here.").strict == [True]
+        assert check_ifeval(prompt, "One is here").strict == [False]
 
     def test_an_instruction_without_a_checker_is_named(self) -> None:
         pytest.importorskip("lm_eval")
         prompt = self.PROMPT | {"instruction_id_list": ["a:b"], "kwargs": [{}]}
         with pytest.raises(InputError, match="no checker for 'a:b'"):
-            ifeval.check(prompt, "Yes")
+            check_ifeval(prompt, "Yes")
 
     def test_accuracies_are_of_prompts_and_of_instructions(self) -> None:
-        def verdict(*flags: bool) -> ifeval.Followed:
-            return ifeval.Followed(list(flags), list(flags))
+        def verdict(*flags: bool) -> Followed:
+            return Followed(list(flags), list(flags))
 
         ours = [verdict(True, True), verdict(False)]
         base = [verdict(True, False), verdict(False)]
-        found = to_json(ifeval.ifeval_figures(ours, base))
+        found = to_json(ifeval_figures(ours, base))
         assert found["prompt_strict"]["mean"] == 0.5
         assert found["prompt_strict_baseline"]["mean"] == 0
         assert found["prompt_strict_difference"]["mean"] == 0.5

@@ -27,7 +27,6 @@ from pathlib import Path
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal, Row, write_rows
-from pasta_lm.measure import ifeval
 from pasta_lm.measure.answer_text import items_asked
 from pasta_lm.measure.answering import (
     Answerer,
@@ -44,7 +43,7 @@ from pasta_lm.measure.answering import (
     require_models,
 )
 from pasta_lm.measure.cost import Read, Readers, measure, read_references, reading, reading_systems
-from pasta_lm.measure.prompt_sets import SetFiles, read_sets
+from pasta_lm.measure.prompt_sets import SetFiles, check_ifeval, checkers, read_sets
 from pasta_lm.models.annotated import Record
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.run_folder import RunFolder
@@ -181,7 +180,7 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
     prompts = read_sets(settings.sets, settings.limit)
     # What would fail after hours of decoding fails now.
     if any(item.checked for item in prompts):
-        ifeval.checkers()
+        checkers()
     settings.given_answers()
     run = RunFolder(folder)
     run.begin(asdict(settings), may_change=MAY_CHANGE)
@@ -231,7 +230,7 @@ def check_answers(run: InstructionRun) -> None:
         for system in run.settings.systems:
             key = answer_id(system.name, item.id)
             if item.checked is not None and key in answers and key not in journal.rows:
-                result = ifeval.check(item.checked, answers[key]["text"])
+                result = check_ifeval(item.checked, answers[key]["text"])
                 rows.append({"id": key, **result._asdict()})
     journal.append(rows)
 

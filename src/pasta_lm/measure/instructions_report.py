@@ -20,7 +20,6 @@ from pasta_lm.language.document import Document, parse_program
 from pasta_lm.measure import answer_text
 from pasta_lm.measure.answering import answer_id
 from pasta_lm.measure.cost import cost_rows
-from pasta_lm.measure.ifeval import Followed, ifeval_figures
 from pasta_lm.measure.instructions import (
     PROMPTS,
     READ,
@@ -31,7 +30,7 @@ from pasta_lm.measure.instructions import (
     VERDICTS,
     InstructionRun,
 )
-from pasta_lm.measure.prompt_sets import PARTS
+from pasta_lm.measure.prompt_sets import PARTS, Followed, ifeval_figures
 from pasta_lm.measure.speed import Answers, speed_rows
 from pasta_lm.measure.table import Compared, Metric, Place, Report, mean
 from pasta_lm.strategies import pasta, sequential
