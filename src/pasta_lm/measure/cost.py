@@ -45,20 +45,17 @@ PASTA, TAUGHT, BASELINE, UNTAUGHT = "pasta", "taught_sequential", "sequential", 
 MAIN_OWNER = 1  # of the entries: the prompt's owner is 0, and blocks follow
 SPACE = b" \n\t\r"
 COSTS = {
-    "cost": (PASTA, BASELINE, "nats"),
-    "cost_given_text": (PASTA, BASELINE, "nats_given_text"),
-    "cost_of_visibility": (PASTA, TAUGHT, "nats"),
-    "cost_of_training": (TAUGHT, BASELINE, "nats"),
-    "baseline_gain": (BASELINE, UNTAUGHT, "nats"),
-}
-"""The two systems whose nats are subtracted, and which nats."""
-TITLES = {
-    "cost": "cost: pasta less the baseline",
-    "cost_given_text": "the same, tags left out of the softmax",
-    "cost_of_visibility": "pasta less the same model sequentially",
-    "cost_of_training": "the taught model less the baseline, both sequential",
-    "baseline_gain": "the baseline less the untaught model",
-}
+    "cost": (PASTA, BASELINE, "nats", "cost: pasta less the baseline"),
+    "cost_given_text": (
+        PASTA, BASELINE, "nats_given_text", "the same, tags left out of the softmax"
+    ),
+    "cost_of_visibility": (PASTA, TAUGHT, "nats", "pasta less the same model sequentially"),
+    "cost_of_training": (
+        TAUGHT, BASELINE, "nats", "the taught model less the baseline, both sequential"
+    ),
+    "baseline_gain": (BASELINE, UNTAUGHT, "nats", "the baseline less the untaught model"),
+}  # fmt: skip
+"""The two systems whose nats are subtracted, which nats, and the title."""
 
 Nats = tuple[Sequence[float], Sequence[float]]
 """Of each label of an example: over all tokens, and over all but the tags; 0.0 without a label."""
@@ -223,18 +220,13 @@ def _rows(rows: Sequence[Mapping[str, Any]], place: Place) -> list[Metric]:
     tag_nats = [row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags]
     num_tokens = {region: sum(count[region] for count in counts) for region in REGIONS}
     nats = {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()}
-    metrics = [
-        Metric(place, "num_answers", len(base)),
-        Metric(place, "num_tokens", num_tokens),
-        Metric(place, "nats", nats),
-        Metric(place, "tag_nats", ratio(*tag_nats)),
-    ]
-    for name, (ours, theirs, key) in COSTS.items():
+    head = {"num_answers": len(base), "num_tokens": num_tokens, "nats": nats}
+    metrics = [Metric(place, *item) for item in (head | {"tag_nats": ratio(*tag_nats)}).items()]
+    for name, (ours, theirs, key, title) in COSTS.items():
         if ours in systems and theirs in systems:
             sides, inner = (systems[ours], systems[theirs]), (*place, f"{name}_by_region")
-            metrics.append(
-                Metric(place, name, _cost(base, key, REGIONS, *sides), TITLES[name], len(base))
-            )
+            value = _cost(base, key, REGIONS, *sides)
+            metrics.append(Metric(place, name, value, title, len(base)))
             metrics += [
                 Metric(inner, region, _cost(base, key, [region], *sides), region, len(base))
                 for region in REGIONS

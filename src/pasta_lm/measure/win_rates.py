@@ -80,13 +80,13 @@ def win_rates(
     rates, difficulty = plain_rates(judgements), calibration.difficulty
     if difficulty is not None:
         known = len(difficulty)
-        for judgement in judgements:
-            if judgement.row >= known:
-                raise InputError(
-                    f"{judgement.model}: row {judgement.row} has no difficulty: the table ends at "
-                    f"{known - 1}",
-                    hint="rows count the instructions of the difficulty table from 0",
-                )
+        beyond = next((item for item in judgements if item.row >= known), None)
+        if beyond is not None:
+            place = f"{beyond.model}: row {beyond.row}"
+            raise InputError(
+                f"{place} has no difficulty: the table ends at {known - 1}",
+                hint="rows count the instructions of the difficulty table from 0",
+            )
         rates = replace(rates, n_absent=known - len(judgements))
     fitted = length_controlled(judgements, calibration)
     if fitted is not None:
