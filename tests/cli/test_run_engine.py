@@ -55,20 +55,3 @@ def test_what_is_not_exact_must_be_allowed(
     assert "--allow-inexact" in refused.err
     allowed = pasta(*arguments, "--allow-inexact")
     assert (allowed.code, allowed.out) == (0, DOCUMENT.plain_text + "\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (("--engine", "http://127.0.0.1:1"), "--engine needs --model"),
-        (("--engine", "http://127.0.0.1:1", "--model", "m", "--device", "cpu"), "cannot be used"),
-        (("--allow-inexact",), "--allow-inexact is for --engine"),
-        (("--dialect", "vllm"), "--dialect is for --engine"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused(
-    pasta: Pasta, arguments: tuple[str, ...], reason: str
-) -> None:
-    result = pasta("run", "hello", *arguments)
-    assert result.code == 2
-    assert reason in result.err

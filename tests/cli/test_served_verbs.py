@@ -43,12 +43,13 @@ def test_what_cannot_be_served_is_refused_with_its_reason(
 
 
 @pytest.mark.parametrize("verb", [("run", "hello"), ("serve",), ("train", "preference", "r")])
+@pytest.mark.parametrize("flag", [("--dialect", "vllm"), ("--allow-inexact",)])
 def test_the_companions_of_engine_are_refused_without_it(
-    pasta: Pasta, verb: tuple[str, ...]
+    pasta: Pasta, verb: tuple[str, ...], flag: tuple[str, ...]
 ) -> None:
-    result = pasta(*verb, "--dialect", "vllm")
+    result = pasta(*verb, *flag)
     assert result.code == 2
-    assert "--dialect is for --engine" in result.err
+    assert f"{flag[0]} is for --engine" in result.err
 
 
 def test_a_model_that_is_not_exact_is_not_served_unless_it_is_allowed(
