@@ -148,10 +148,8 @@ class EngineLoop:
             while not self._stops:
                 self._wakes.clear()
                 self._abort_closed()
-                while self._waiting and len(self._running) < self.queue.running:
-                    if not self.backend.has_room(self._waiting[0].request):
-                        break  # the oldest goes first
-                    self._begin(self._waiting[0])
+                while self._waiting and self._has_room_for(self._waiting[0]):
+                    self._begin(self._waiting[0])  # the oldest goes first
                 self._measure()
                 if self.backend.has_work:
                     await self._step()
@@ -168,6 +166,9 @@ class EngineLoop:
                 self.backend.abort(self._aborted.pop())
             except Exception:  # the others must still be aborted
                 log.exception("a request cannot be aborted")
+
+    def _has_room_for(self, job: Job) -> bool:
+        return len(self._running) < self.queue.running and self.backend.has_room(job.request)
 
     def _begin(self, job: Job) -> None:
         try:
