@@ -17,8 +17,8 @@ from pasta_lm.learn.annotate.recipe import (
     AnnotateConfig,
     FilterConfig,
     OutputConfig,
+    SourceConfig,
 )
-from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.recipe import read_recipe
 
 

@@ -16,8 +16,13 @@ from random import Random
 
 from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.learn.annotate.dataset import FAILURES, RECORDS
-from pasta_lm.learn.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig, TeacherConfig
-from pasta_lm.learn.annotate.sources import SourceConfig
+from pasta_lm.learn.annotate.recipe import (
+    AnnotateConfig,
+    FilterConfig,
+    OutputConfig,
+    SourceConfig,
+    TeacherConfig,
+)
 from pasta_lm.recipe import toml_of
 from tests.fakes.scripted_server import ScriptedServer
 from tests.fakes.scripted_teacher import asked_answer

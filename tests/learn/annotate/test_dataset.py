@@ -12,9 +12,8 @@ from pasta_lm.language import check
 from pasta_lm.learn.annotate import dataset
 from pasta_lm.learn.annotate.dataset import PARQUET, RECORDS
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
-from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig
 from pasta_lm.learn.annotate.run import annotate
-from pasta_lm.learn.annotate.sources import SourceConfig
 
 LISTED = "Three:\n\n" + f"- one two three four five{' six' * 9}\n" * 3 + "\nThat is all of it."
 PLAIN = "caf\u00e9 \u2028 \U0001f35d \0 \r\n " + "long " * 3000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import InputError, RemoteError, UsageError
-from pasta_lm.learn.annotate.sources import ROWS_AT_ONCE, SourceConfig, SourceRow, read_source
+from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, SourceConfig, SourceRow, read_source
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -11,9 +11,8 @@ import pytest
 
 from pasta_lm.errors import InputError, RemoteError, UsageError
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
-from pasta_lm.learn.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig, SourceConfig
 from pasta_lm.learn.annotate.run import AnnotationRun, annotate
-from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.chat.pool import COST_LIMIT
 from pasta_lm.models.annotated import read_records
 from pasta_lm.run_folder import RunFolder

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import InputError, MissingExtraError, UsageError
-from pasta_lm.learn.annotate import sources
-from pasta_lm.learn.annotate.sources import SourceConfig, read_source
+from pasta_lm.learn.annotate import recipe
+from pasta_lm.learn.annotate.recipe import SourceConfig, read_source
 
 SLIMORCA = {
     "conversations": [
@@ -105,6 +105,6 @@ def test_a_source_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", [{"hub": "some/set"}, {"file": "x.parquet"}])
 def test_a_missing_extra_is_named(where: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    monkeypatch.setattr(recipe, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install .*data"):
         list(read_source(SourceConfig(**where)))

@@ -33,9 +33,9 @@ from pasta_lm.learn.chat.client import (
     ChatClient,
     ChatReply,
     ChatRequest,
+    ChatServers,
     Endpoint,
     TokenLogprob,
-    Transport,
     read_reply,
 )
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
@@ -80,7 +80,7 @@ def status(number: int, code: str = "", **headers: str) -> HttpReply:
     return HttpReply(number, named, body)
 
 
-def ask(transport: Transport, waits: list[float] | None = None) -> ChatReply:
+def ask(transport: ChatServers, waits: list[float] | None = None) -> ChatReply:
     noted = waits if waits is not None else []
 
     async def sleep(delay_s: float) -> None:

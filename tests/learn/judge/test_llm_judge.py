@@ -20,7 +20,6 @@ from pasta_lm.learn.judge.judge import (
     both_orders,
     load_template,
     read_verdict,
-    template_names,
     verdict_of,
 )
 from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
@@ -99,8 +98,7 @@ def test_a_verdict_is_symmetric_in_the_order(first_wins: float) -> None:
 
 
 def test_the_templates_of_the_package_can_be_loaded_and_filled() -> None:
-    assert template_names() == ["one-token-v1", "stated-confidence-v1"]
-    for name in template_names():
+    for name in ("one-token-v1", "stated-confidence-v1"):
         template = load_template(name)
         asked = template.request(PAIR[0])
         said = asked.messages[-1]["content"]

@@ -24,8 +24,7 @@ from pasta_lm.journal import Journal, Row, write_rows, write_whole
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import speedup
-from pasta_lm.learn.annotate.recipe import AnnotateConfig
-from pasta_lm.learn.annotate.sources import ROWS_AT_ONCE, SourceRow
+from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, AnnotateConfig, SourceRow
 from pasta_lm.learn.annotate.teacher import MAX_RETURNS, RowOutcome, read_prompt
 from pasta_lm.learn.chat.client import Prices, TokenCounts
 from pasta_lm.learn.chat.pool import Spending, stored_tokens

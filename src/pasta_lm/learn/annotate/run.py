@@ -16,8 +16,7 @@ from pasta_lm.errors import RemoteError, RequestError
 from pasta_lm.language.document import Document
 from pasta_lm.learn.annotate.dataset import AnnotationLog, Tally, write_set
 from pasta_lm.learn.annotate.filters import BlockBounds, examine
-from pasta_lm.learn.annotate.recipe import AnnotateConfig, TeacherConfig
-from pasta_lm.learn.annotate.sources import SourceRow, read_source
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
 from pasta_lm.learn.annotate.teacher import RowOutcome, TeacherConversation
 from pasta_lm.learn.chat.client import (
     ChatClient,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from random import Random
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pasta_lm.engines.servers.cluster import least_loaded
 from pasta_lm.engines.servers.request_pace import (
@@ -24,6 +24,9 @@ from pasta_lm.engines.servers.request_pace import (
 )
 from pasta_lm.errors import MissingExtraError, RemoteError, UsageError
 from pasta_lm.recipe import check_positive
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.servers.client import HttpClient
 
 Message = Mapping[str, str]
 """One turn: ``{"role", "content"}``."""
@@ -213,21 +216,11 @@ class Endpoint:
         return key
 
 
-class HttpServer(Protocol):
-    """Connections to one server, such as ``engines.servers.client.HttpClient``."""
-
-    async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
-        """Return the whole reply; a ``TemporaryFailure`` if there is none."""
-
-    async def close(self) -> None:
-        """Close all connections."""
-
-
 @dataclass(slots=True)
 class ChatServer:
     """One server, its load, and the time until which it rests."""
 
-    client: HttpServer
+    client: HttpClient
     now_s: Callable[[], float]
     num_in_flight: int = 0
     rests_until_s: float = 0.0
@@ -242,7 +235,7 @@ class ChatServers:
     """Several servers of one model: each request goes to the least loaded one."""
 
     def __init__(
-        self, clients: Sequence[HttpServer], now_s: Callable[[], float] = time.monotonic
+        self, clients: Sequence[HttpClient], now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._servers = [ChatServer(client, now_s) for client in clients]
         self._now_s = now_s
@@ -281,16 +274,6 @@ def connect(endpoint: Endpoint) -> ChatServers:
     return ChatServers([HttpClient(url, key) for url in endpoint.base_url.split(",")])
 
 
-class Transport(Protocol):
-    """``ChatServers``, or their substitute in a test."""
-
-    async def post(self, body: Mapping[str, Any]) -> HttpReply:
-        """Send a request; a ``TemporaryFailure`` if there is no complete reply."""
-
-    async def close(self) -> None:
-        """Close all connections."""
-
-
 class ChatClient:
     """Asks one endpoint; shared by the coroutines of one event loop."""
 
@@ -300,7 +283,7 @@ class ChatClient:
         *,
         pace: RequestPace | None = None,
         policy: RetryPolicy | None = None,
-        transport: Transport | None = None,
+        transport: ChatServers | None = None,
         random: Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

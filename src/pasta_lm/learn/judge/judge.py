@@ -129,11 +129,6 @@ class JudgeTemplate:
         return 1 if self.method is Method.LOGPROBS else EXPECTED_STATED_TOKENS
 
 
-def template_names() -> list[str]:
-    """Return the names of the templates in the package."""
-    return sorted(path.stem for path in FOLDER.glob("*.md"))
-
-
 def load_template(name: str) -> JudgeTemplate:
     """Load a template.
 
@@ -149,9 +144,10 @@ def load_template(name: str) -> JudgeTemplate:
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
+        names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.md")))
         raise UsageError(
             f"no judge's template {name!r}: {path} cannot be read",
-            hint=f"{', '.join(template_names())}, or a page of your own ending in .md",
+            hint=f"{names}, or a page of your own ending in .md",
         ) from exc
     page = _PAGE.match(text.replace("\r\n", "\n"))
     methods = [method.value for method in Method]
