@@ -7,7 +7,8 @@ tags are sampled often enough that generated answers fork.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -164,3 +165,13 @@ def load(name: str, model: PreTrainedModel) -> LoadedModel:
 def loaded(name: str, device: str = "cpu") -> LoadedModel:
     """Return the model of an architecture, the same to every test."""
     return load(name, build(name).to(device))  # type: ignore[arg-type]
+
+
+@contextmanager
+def own_attention(model: LoadedModel) -> Iterator[None]:
+    """Let a model attend by itself instead of with our function."""
+    model.model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.model.set_attn_implementation("pasta")

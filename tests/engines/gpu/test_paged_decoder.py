@@ -29,35 +29,20 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import ARCHITECTURES, CONTEXT, loaded
+from tests.engines.local.test_oracle import devices, needs_gpu, programs, replay
 from tests.fakes.guessers import FunctionGuesser
 from tests.fakes.recording_engine import TOLERANCE, Recording
-from tests.programs import random_program, words_of
+from tests.programs import words_of
 
 STRATEGIES = list(PositionStrategy)
-gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
 
 
 def requests_of(name: str, device: str, count: int, seed: str) -> list[Request]:
     """Return random programs as requests of every position strategy, some of few threads."""
-    vocabulary, rng, found = loaded(name, device).vocabulary, random.Random(seed), []
-    for index in range(count):
-        program = random_program(rng, vocabulary)
-        room = SamplingParams(
-            max_tokens=program.answer.num_tokens + 1, max_threads=2 if index % 2 else None
-        )
-        found.append(
-            Request(
-                prompt=program.prompt,
-                forced=program.answer,
-                positions=STRATEGIES[index % len(STRATEGIES)],
-                params=room,
-            )
-        )
-    return found
+    return [
+        replay(program, STRATEGIES[index % len(STRATEGIES)], max_threads=(None, 2)[index % 2])
+        for index, program in enumerate(programs(loaded(name, device), count, seed))
+    ]
 
 
 @devices
@@ -222,7 +207,7 @@ def test_all_shapes_of_a_response_can_be_made_before_it_begins() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 def test_a_graph_gives_what_the_function_gives_and_an_uncapturable_one_still_runs() -> None:
     x = torch.zeros(4, device="cuda")
     graphs = CudaGraphs()

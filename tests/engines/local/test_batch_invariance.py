@@ -6,8 +6,6 @@ that the run alone made with a margin under 1e-3, and logits within 1e-4 up to t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -16,7 +14,7 @@ import torch
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
-from tests.architectures import ARCHITECTURES, loaded
+from tests.architectures import ARCHITECTURES, loaded, own_attention
 from tests.fakes.recording_engine import (
     MARGIN,
     TOLERANCE,
@@ -110,15 +108,6 @@ def test_a_bound_on_threads_defers_blocks_and_changes_no_token() -> None:
 
 
 # Sequential
-
-
-@contextmanager
-def own_attention(model: LoadedModel) -> Iterator[None]:
-    model.model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.model.set_attn_implementation("pasta")
 
 
 @architectures

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pasta_lm.engines.cpu import kernels, library
 from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
@@ -20,6 +20,28 @@ from tests.architectures import ARCHITECTURES, build, loaded
 def random_pass(num_tokens: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
     tokens = torch.randint(vocab_size, (num_tokens,), generator=torch.Generator().manual_seed(3))
     return tokens, 2 * torch.arange(num_tokens) + 3, torch.arange(num_tokens)
+
+
+def attending(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Return a random model that calls our attention."""
+    register()
+    model = build(name).to(dtype)
+    model.set_attn_implementation(NAME)
+    return model
+
+
+def capture_of(
+    name: str, dtype: torch.dtype = torch.float32
+) -> tuple[PreTrainedModel, CapturedModel]:
+    model = attending(name, dtype)
+    captured = capture(model)
+    assert captured is not None
+    return model, captured
+
+
+def linears(captured: CapturedModel) -> list[Linear]:
+    targets = [node.target for node in captured.graph.graph.nodes]
+    return [target for target in targets if isinstance(target, Linear)]
 
 
 UNCAPTURED = {"gpt_oss"}  # its experts are chosen by what the tokens are: no list of operations
@@ -38,28 +60,8 @@ def test_every_architecture_is_captured_and_gives_its_own_logits(name: str) -> N
         torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3"])
-def test_a_bfloat16_model_keeps_its_rounding(name: str) -> None:
-    register()
-    model = build(name).to(torch.bfloat16)
-    model.set_attn_implementation(NAME)
-    captured = capture(model)
-    assert captured is not None
-    inputs = random_pass(9, 200)
-    with torch.inference_mode():
-        found = captured(*inputs, KeyRecorder())
-        expected = plain_logits(model, *inputs, KeyRecorder())
-    assert found.dtype == torch.bfloat16
-    scale = expected.float().abs().max()
-    assert (found.float() - expected.float()).abs().max() < 0.06 * scale
-
-
 def test_a_norm_of_a_bfloat16_model_is_computed_without_casts() -> None:
-    register()
-    model = build("llama").to(torch.bfloat16)
-    model.set_attn_implementation(NAME)
-    captured = capture(model)
-    assert captured is not None
+    _, captured = capture_of("llama", torch.bfloat16)
     nodes = list(captured.graph.graph.nodes)
     norms = [node for node in nodes if isinstance(node.target, RmsNorm)]
     assert len(norms) == 3 * 2 + 1
@@ -90,13 +92,9 @@ def test_the_captured_pass_is_short() -> None:
 def test_a_large_model_runs_captured_on_its_weights_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    register()
     monkeypatch.setattr("pasta_lm.engines.cpu.rewrite.MAX_COPIED_ELEMENTS", 10)
-    model = build("llama")
-    model.set_attn_implementation(NAME)
-    captured = capture(model)
-    assert captured is not None
-    kernels_ = [n.target for n in captured.graph.graph.nodes if isinstance(n.target, Linear)]
+    model, captured = capture_of("llama")
+    kernels_ = linears(captured)
     assert len(kernels_) == 3 * 7 + 1
     shared = {parameter.data_ptr() for parameter in model.parameters()}
     assert all(kernel.weight.data_ptr() in shared for kernel in kernels_)
@@ -108,16 +106,14 @@ def test_parameters_become_views_of_the_kernels_layout_and_keep_their_values(
 ) -> None:
     if not has_compiler:
         monkeypatch.setattr(library, "functions", lambda: None)
-    register()
-    model = build("llama")
-    model.set_attn_implementation(NAME)
+    model = attending("llama")
     inputs = random_pass(9, 200)
     with torch.inference_mode():
         expected = plain_logits(model, *inputs, KeyRecorder())
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     captured = capture(model)
     assert captured is not None
-    kernels_ = [n.target for n in captured.graph.graph.nodes if isinstance(n.target, Linear)]
+    kernels_ = linears(captured)
     layouts = {kernel.weight.untyped_storage().data_ptr() for kernel in kernels_}
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name])
@@ -143,9 +139,7 @@ def test_a_captured_model_can_be_saved_and_read_back(architecture: str, tmp_path
 
 
 def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    register()
-    model = build("llama")
-    model.set_attn_implementation(NAME)
+    model = attending("llama")
 
     def explode(*_: object) -> None:
         raise RuntimeError("no")
@@ -155,9 +149,7 @@ def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyP
 
 
 def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    register()
-    model = build("llama")
-    model.set_attn_implementation(NAME)
+    model = attending("llama")
     monkeypatch.setattr("pasta_lm.engines.cpu.patterns.sign_sin", lambda sin: sin)
     assert capture(model) is None
 

@@ -16,7 +16,8 @@ from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear
 from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
-from tests.architectures import ARCHITECTURES, build
+from tests.architectures import build
+from tests.engines.local.test_capture import capture_of
 
 needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C compiler")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -25,11 +26,6 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32}  # multiples
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-@pytest.fixture
-def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "functions", lambda: None)
 
 
 @needs_compiler
@@ -150,28 +146,13 @@ def test_models_decode_as_without_a_compiler(
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_norms_and_gates_of_a_llama_are_parts_of_products(dtype: torch.dtype) -> None:
-    register()
-    model = build("wide_llama").to(dtype)
-    model.set_attn_implementation(NAME)
-    captured = capture(model)
-    assert captured is not None
+    _, captured = capture_of("wide_llama", dtype)
     nodes = list(captured.graph.graph.nodes)
     before = [node.target.before for node in nodes if isinstance(node.target, Linear)]
     assert sum(isinstance(each, RmsNorm) for each in before) == 3 * 2
     assert sum(isinstance(each, Gate) for each in before) == 3
     assert sum(isinstance(node.target, RmsNorm) for node in nodes) == 1  # before the head
     assert torch.ops.aten.silu.default not in [node.target for node in nodes]
-
-
-@pytest.mark.parametrize("name", sorted(ARCHITECTURES)[:3])
-def test_without_a_compiler_a_model_is_captured_too(name: str, without_compiler: None) -> None:
-    register()
-    model = build(name)
-    model.set_attn_implementation(NAME)
-    captured = capture(model)
-    if captured is not None:
-        targets = [node.target for node in captured.graph.graph.nodes]
-        assert all(t.compiled is None for t in targets if isinstance(t, Linear))
 
 
 @pytest.mark.parametrize("command", ["no-such-compiler", "false"])

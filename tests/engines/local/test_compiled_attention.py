@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries, are_few
-from pasta_lm.engines.cpu.patterns import attend_joined, sign_sin, split_heads
+from pasta_lm.engines.cpu.patterns import sign_sin, split_heads
 from pasta_lm.engines.local.attention import LayerCall, additive, attend
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Request, SamplingParams
@@ -165,11 +165,6 @@ def test_attention_of_a_llama_reads_what_one_product_computes(name: str, is_join
     assert captured is not None
     shapes = [node.args[3:] for node in captured.graph.graph.nodes if "joined" in node.name]
     assert (len(shapes) == 3) == is_joined, "a head of 16 is no multiple of 32"
-
-
-def test_a_placeholder_never_runs() -> None:
-    with pytest.raises(AssertionError):
-        attend_joined(torch.zeros(1, 1, 1), None, 0)
 
 
 def test_a_pass_of_many_tokens_takes_torchs_attention(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from pasta_lm.engines.cpu.eight_bits import (
 from pasta_lm.engines.cpu.kernels import Linear
 from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.gpu.attention import has_triton
-from pasta_lm.engines.local import loading, scheduler
+from pasta_lm.engines.local import loading
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
@@ -189,19 +189,6 @@ def test_a_program_meets_the_logits_of_one_masked_pass_of_the_rounded_model(
     for program in programs(model, 2, f"int8 {name} {strategy}"):
         ((seen,),) = Recording(model).run([replayed(program, strategy)])
         check(model, [seen])
-
-
-def test_preempted_programs_in_company_meet_the_logits_of_the_rounded_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(scheduler, "FIRST_STRETCH", 4)
-    model = rounded("wide_llama")
-    many = programs(model, 5, "int8 preempted", num_parts=14)
-    requests = [replayed(each, PositionStrategy.PREDICT) for each in many]
-    largest = max(len(each.prompt) + each.params.max_tokens for each in requests)
-    seen = Recording(model, pool_tokens=largest, overcommit=True, max_batch_tokens=24).run(requests)
-    assert sum(one.num_preemptions for (one,) in seen) > 0
-    check(model, [one for (one,) in seen])
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from functools import cache
 
@@ -14,8 +13,9 @@ from pasta_lm.language.document import parse
 from pasta_lm.view.layout import to_perfetto
 from tests.architectures import loaded
 from tests.decoding import decode_document
+from tests.engines.local.test_oracle import programs, replay
 from tests.fakes.recording_engine import Recorded, Recording
-from tests.programs import Program, random_program
+from tests.programs import Program
 from tests.reference import PROMPT, Name, Place, critical_path, reference
 from tests.visibility import is_visible
 
@@ -27,14 +27,10 @@ strategies = pytest.mark.parametrize("strategy", PositionStrategy)
 @cache
 def replayed(strategy: PositionStrategy, max_threads: int | None) -> list[tuple[Program, Recorded]]:
     """Return programs decoded together, each with what was seen."""
-    model, rng = loaded(MODEL), random.Random(f"{strategy}")
-    programs = [random_program(rng, model.vocabulary) for _ in range(NUM_PROGRAMS)]
-    params = SamplingParams(max_tokens=400, max_threads=max_threads)
-    requests = [
-        Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
-        for p in programs
-    ]
-    return [(p, one) for p, (one,) in zip(programs, Recording(model).run(requests), strict=True)]
+    model = loaded(MODEL)
+    many = programs(model, NUM_PROGRAMS, f"{strategy}")
+    requests = [replay(p, strategy, max_tokens=400, max_threads=max_threads) for p in many]
+    return [(p, one) for p, (one,) in zip(many, Recording(model).run(requests), strict=True)]
 
 
 def trace_of(seen: Recorded) -> Trace:

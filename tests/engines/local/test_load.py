@@ -14,7 +14,6 @@ from pasta_lm.engines.request import Finished, Request, SamplingParams, TextDelt
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import loaded
-from tests.fakes.recording_engine import Recording
 from tests.programs import words_of
 
 MODEL = loaded("qwen2")
@@ -75,13 +74,6 @@ def test_alone_a_long_prompt_is_computed_at_once(monkeypatch: pytest.MonkeyPatch
     params = SamplingParams(max_tokens=2, ignore_eos=True)
     engine.generate([Request(prompt=TEXT * 50, params=params, forks=False)])
     assert passes[0] == [(400, 400)]
-
-
-def test_parts_of_prompts_among_others_meet_the_logits_of_one_masked_pass() -> None:
-    params = SamplingParams(max_tokens=20, temperature=1.0, seed=4)
-    asked = [Request(prompt=TEXT * (1 + 7 * index), params=params) for index in range(4)]
-    seen = [one for (one,) in Recording(MODEL, chunk_tokens=5).run(asked)]
-    assert max(one.worst_difference(MODEL) for one in seen) <= 1e-4
 
 
 def test_every_response_takes_part_in_every_pass_however_many_threads_another_has(

@@ -31,22 +31,6 @@ def drawn(mask: torch.Tensor) -> list[str]:
     return ["".join(".x"[seen] for seen in row) for row in mask.tolist()]
 
 
-def test_a_table_of_rows_is_evaluated_as_it_is_drawn() -> None:
-    rows = [
-        Row({0: UNBOUNDED, 1: UNBOUNDED}),  # main
-        Row({0: UNBOUNDED, 1: 3, 2: UNBOUNDED}),  # its block, forked at slot 2
-        Row({0: UNBOUNDED, 1: UNBOUNDED, 2: UNBOUNDED}),  # main after the sync
-    ]
-    table = cutoff_table(rows, 3, CPU)
-    owners = tensor([0, 1, 1, 2, 1, 2, 1])
-    assert drawn(visible(tensor([4, 5, 6]), table, owners)) == [
-        # 0112121
-        "xxx.x..",
-        "xxxx.x.",
-        "xxxxxxx",
-    ]
-
-
 cutoffs = st.one_of(st.integers(0, 12), st.just(UNBOUNDED))
 rows = st.dictionaries(st.integers(0, NUM_OWNERS - 1), cutoffs).map(Row)
 
@@ -73,18 +57,6 @@ def test_a_window_is_by_position_and_reaches_forward() -> None:
 def test_a_window_may_see_keys_at_other_positions_in_each_query() -> None:
     near = in_window(tensor([10, 10]), torch.stack((tensor([2, 3]), tensor([3, 2]))), 8)
     assert drawn(near) == [".x", "x."]
-
-
-@given(
-    st.lists(st.integers(0, 40), min_size=1, max_size=6),
-    st.lists(st.integers(0, 40), min_size=1, max_size=6),
-    st.integers(1, 20),
-)
-def test_in_window_is_the_rule_of_the_language(
-    queries: list[int], keys: list[int], window: int
-) -> None:
-    found = in_window(tensor(queries), tensor(keys), window).tolist()
-    assert found == [[q - k < window for k in keys] for q in queries]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

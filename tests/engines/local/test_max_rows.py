@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -12,19 +11,18 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import build, load, loaded
+from tests.engines.local.test_oracle import programs, replay
 from tests.fakes.guessers import knowing
 from tests.fakes.outcomes import decoded
-from tests.programs import random_program
 
 QWEN = load("qwen2", build("qwen2").double())
 PROMPT = QWEN.vocabulary.encode_prompt("the dog and the cat")
 SAMPLED = SamplingParams(max_tokens=200, temperature=1.0, seed=3)
 
 
-def given(rng: random.Random, **settings: object) -> Request:
-    program = random_program(rng, QWEN.vocabulary, **settings)  # type: ignore[arg-type]
-    params = SamplingParams(max_tokens=program.answer.num_tokens + 1)
-    return Request(prompt=program.prompt, forced=program.answer, params=params)
+def given(seed: object) -> Request:
+    (program,) = programs(QWEN, 1, f"{seed}", num_parts=12)
+    return replay(program, PositionStrategy.PREDICT)
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3])
@@ -48,7 +46,7 @@ def test_a_limit_on_all_tokens_cuts_every_thread_at_the_same_token(max_tokens: i
 
 
 def test_threads_go_one_after_the_other_in_reading_order_in_passes_of_one_row() -> None:
-    (answer,), _ = decoded(QWEN, [given(random.Random("inline"), num_parts=12)], max_rows=1)
+    (answer,), _ = decoded(QWEN, [given("inline")], max_rows=1)
     steps = [token.fed_step for token in answer.trace.tokens if token.fed_step is not None]
     num_blocks = len(answer.trace.threads) - 1
     assert num_blocks >= 3
@@ -60,7 +58,7 @@ def test_threads_go_one_after_the_other_in_reading_order_in_passes_of_one_row() 
 @pytest.mark.parametrize("max_rows", [1, 4, 7])
 def test_no_pass_has_more_rows_and_every_response_has_one(max_rows: int) -> None:
     rows: list[int] = []  # of this pass, the numbers of the responses
-    requests = [given(random.Random(index), num_parts=12) for index in range(4)]
+    requests = [given(index) for index in range(4)]
     engine = TorchEngine(
         QWEN,
         pool_tokens=4096,
@@ -84,13 +82,9 @@ def test_no_pass_has_more_rows_and_every_response_has_one(max_rows: int) -> None
 
 
 def test_programs_among_others_with_guesses_and_preemption_stay_the_same() -> None:
-    model, rng = loaded("gemma3"), random.Random("pays")
-    plain = []
-    for index in range(6):
-        program = random_program(rng, model.vocabulary)
-        params = SamplingParams(max_tokens=program.answer.num_tokens + 1)
-        request = Request(prompt=program.prompt, forced=program.answer, params=params)
-        plain.append(replace(request, positions=list(PositionStrategy)[index % 4]))
+    model = loaded("gemma3")
+    many = enumerate(programs(model, 6, "pays"))
+    plain = [replay(program, list(PositionStrategy)[index % 4]) for index, program in many]
     _, expected = decoded(model, plain)
     assert decoded(model, plain, max_rows=1)[1] == expected
     guessed = [replace(request, guesser=PromptLookup()) for request in plain]

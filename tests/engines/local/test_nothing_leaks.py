@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -122,16 +123,25 @@ class BrokenModelError(Exception):
     """What the tests throw inside the runner."""
 
 
+def break_pass(one: TorchEngine, when: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one pass of an engine fail, counted from 1; None: every pass."""
+    run: Callable[[Batch], torch.Tensor] = one.runner.run
+    count = itertools.count(1)
+
+    def broken(batch: Batch) -> torch.Tensor:
+        if when in (None, next(count)):
+            raise BrokenModelError
+        return run(batch)
+
+    monkeypatch.setattr(one.runner, "run", broken)
+
+
 def test_a_stream_learns_that_another_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     one = engine()
     first, second = one.stream(request()), one.stream(request("the dog"))
     next(first)
     next(second)
-
-    def broken(batch: Batch) -> torch.Tensor:
-        raise BrokenModelError
-
-    monkeypatch.setattr(one.runner, "run", broken)
+    break_pass(one, None, monkeypatch)
     with pytest.raises(BrokenModelError):
         list(first)
     last = list(second)[-1]
@@ -145,17 +155,7 @@ def test_an_error_in_a_pass_frees_everything_and_the_engine_still_works(
     when: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = engine(max_batch_tokens=3)
-    run: Callable[[Batch], torch.Tensor] = one.runner.run
-    count = 0
-
-    def broken(batch: Batch) -> torch.Tensor:
-        nonlocal count
-        count += 1
-        if count == when:
-            raise BrokenModelError
-        return run(batch)
-
-    monkeypatch.setattr(one.runner, "run", broken)
+    break_pass(one, when, monkeypatch)
     with pytest.raises(BrokenModelError):
         one.generate([request("the dog", n=2)])
     assert_empty(one)
@@ -223,16 +223,7 @@ def test_a_pass_that_fails_once_is_run_again_request_by_request(
     asked = [request(), request("the dog", n=2)]
     alone = [engine().generate([one])[0] for one in asked]
     one = engine()
-    run, count = one.runner.run, 0
-
-    def broken(batch: Batch) -> torch.Tensor:
-        nonlocal count
-        count += 1
-        if count == when:
-            raise BrokenModelError
-        return run(batch)
-
-    monkeypatch.setattr(one.runner, "run", broken)
+    break_pass(one, when, monkeypatch)
     found = one.generate(asked)
     assert [[one.document for one in row] for row in found] == [
         [one.document for one in row] for row in alone

@@ -21,7 +21,7 @@ from pasta_lm.interpreter import Entries, PositionStrategy, Row
 from pasta_lm.interpreter.visibility import UNBOUNDED
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
-from tests.architectures import ARCHITECTURES, loaded
+from tests.architectures import ARCHITECTURES, loaded, own_attention
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.programs import Program, random_program
 from tests.visibility import is_visible
@@ -30,19 +30,9 @@ STRATEGIES = list(PositionStrategy)
 FREE = [s for s in STRATEGIES if s is not PositionStrategy.ORACLE]  # what a model can decode with
 VISIBLE_MISTAKE = 100 * TOLERANCE
 
-devices = pytest.mark.parametrize(
-    "device",
-    [
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-            ],
-        ),
-    ],
-)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+gpu = pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])
+devices = pytest.mark.parametrize("device", ["cpu", gpu])
 architectures = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
@@ -163,16 +153,12 @@ def test_the_oracle_equals_a_masked_pass_of_the_models_own_attention() -> None:
     slots = range(len(entries))
     hidden = [[not is_visible(entries, query, key) for key in slots] for query in slots]
     mask = torch.zeros(len(entries), len(entries)).masked_fill(torch.tensor(hidden), float("-inf"))
-    model.model.set_attn_implementation("eager")
-    try:
-        with torch.inference_mode():
-            expected = model.model(
-                input_ids=torch.tensor([[entry.token for entry in entries.items]]),
-                position_ids=torch.tensor([[entry.position for entry in entries.items]]),
-                attention_mask=mask[None, None],
-            ).logits[0]
-    finally:
-        model.model.set_attn_implementation("pasta")
+    with own_attention(model), torch.inference_mode():
+        expected = model.model(
+            input_ids=torch.tensor([[entry.token for entry in entries.items]]),
+            position_ids=torch.tensor([[entry.position for entry in entries.items]]),
+            attention_mask=mask[None, None],
+        ).logits[0]
     assert torch.allclose(naive_logits(model.model, entries), expected, atol=TOLERANCE, rtol=0)
 
 

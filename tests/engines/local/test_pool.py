@@ -150,27 +150,6 @@ def test_capacity_is_rounded_up_to_whole_pages() -> None:
     assert (pool_of().pages_for(0), pool_of().pages_for(PAGE), pool_of().pages_for(5)) == (1, 1, 2)
 
 
-def test_space_that_is_free_in_total_can_be_used_whatever_lies_between() -> None:
-    pool = pool_of()
-    runs = [pool.allocate(PAGE) for _ in range(10)]
-    for number, run in enumerate(runs):
-        write(pool, run, 0, number + 1.0)
-    for run in runs[::2]:
-        pool.free(run)
-    large = pool.allocate(5 * PAGE)
-    assert large.num_pages == 5
-    assert [read(pool, run, 1) for run in runs[1::2]] == [[2.0], [4.0], [6.0], [8.0], [10.0]]
-
-
-def test_a_run_that_cannot_grow_in_place_moves_with_what_it_holds() -> None:
-    pool = pool_of()
-    first, second = pool.allocate(PAGE), pool.allocate(PAGE)
-    write(pool, first, 0, 7.0)
-    pool.grow(first, 3 * PAGE)
-    assert first.first_page > second.first_page
-    assert read(pool, first, 1) == [7.0]
-
-
 def test_a_run_grows_in_place_when_the_next_pages_are_free() -> None:
     pool = pool_of()
     run = pool.allocate(PAGE)
@@ -178,17 +157,6 @@ def test_a_run_grows_in_place_when_the_next_pages_are_free() -> None:
     assert (run.first_page, run.num_pages) == (0, 10)
     pool.grow(run, PAGE)
     assert run.num_pages == 10, "it never shrinks"
-
-
-def test_a_broken_pool_is_noticed() -> None:
-    pool = pool_of()
-    first, second = pool.allocate(2 * PAGE), pool.allocate(PAGE)
-    second.first_page = first.first_page + 1
-    with pytest.raises(AssertionError, match="two runs overlap"):
-        check_integrity(pool)
-    second.first_page = 10
-    with pytest.raises(AssertionError, match="outside the pool"):
-        check_integrity(pool)
 
 
 @pytest.mark.parametrize("shapes", [SHAPES, [LayerShape(2, 3, 4)] * 3, [LayerShape(1, 2, 2)]])

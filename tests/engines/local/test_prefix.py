@@ -15,9 +15,9 @@ from pasta_lm.engines.local.scheduler import Prefixes, SharedPages
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import loaded
+from tests.engines.local.test_oracle import programs, replay
 from tests.engines.local.test_pool import check_integrity
 from tests.fakes.recording_engine import Recording, is_tied
-from tests.programs import random_program
 
 MODEL = loaded("qwen2")
 PAGE = 4
@@ -135,19 +135,11 @@ def test_logits_are_those_of_one_masked_pass_where_pages_are_shared(
     name: str, overcommit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pasta_lm.engines.local.scheduler.FIRST_STRETCH", 4)
-    model, rng = loaded(name), random.Random(name)
-    common = random_program(rng, model.vocabulary).prompt * 40
-    asked = []
-    for index in range(6):
-        program = random_program(rng, model.vocabulary)
-        positions = list(PositionStrategy)[index % 4]
-        params = SamplingParams(max_tokens=program.answer.num_tokens + 1)
-        asked.append(
-            Request(
-                prompt=[*common[:40], *program.prompt], forced=program.answer, params=params,
-                positions=positions,
-            )
-        )  # fmt: skip
+    model = loaded(name)
+    first, *others = programs(model, 7, name)
+    common, strategies = (first.prompt * 40)[:40], list(PositionStrategy)
+    plain = [replay(program, strategies[index % 4]) for index, program in enumerate(others)]
+    asked = [replace(request, prompt=[*common, *request.prompt]) for request in plain]
     settings = {"pool_tokens": 360, "overcommit": overcommit, "shares_prefixes": True}
     seen = [one for (one,) in Recording(model, **settings).run(asked)]
     num_cached = [one.answer.trace.num_cached_tokens for one in seen if one.answer]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 
 import pytest
@@ -15,12 +13,12 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.naive import naive_logits
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
-from tests.architectures import build, load, loaded
+from tests.architectures import build, load, loaded, own_attention
+from tests.engines.local.test_oracle import programs, replay
 from tests.fakes.recording_engine import Recorded, Recording
 from tests.programs import random_program
 
 NAMES = ["llama", "mistral", "gemma2", "gemma3", "smollm3", "cohere2"]
-STRATEGIES = list(PositionStrategy)
 architectures = pytest.mark.parametrize("name", NAMES)
 
 
@@ -32,17 +30,9 @@ def halved(name: str) -> LoadedModel:
 
 @cache
 def seen_by(name: str) -> list[Recorded]:
-    model, rng = halved(name), random.Random(name)
-    programs = [random_program(rng, model.vocabulary) for _ in range(4)]
-    requests = [
-        Request(
-            prompt=program.prompt,
-            forced=program.answer,
-            positions=STRATEGIES[index],
-            params=SamplingParams(max_tokens=400),
-        )
-        for index, program in enumerate(programs)
-    ]
+    model = halved(name)
+    pairs = zip(programs(model, 4, name), PositionStrategy, strict=True)
+    requests = [replay(program, strategy) for program, strategy in pairs]
     return [seen for (seen,) in Recording(model).run(requests)]
 
 
@@ -71,20 +61,11 @@ def test_its_error_is_at_most_half_more_than_that_of_the_models_own_attention(na
     requests = [Request(prompt=prompt, params=params, forks=False)]
     ((seen,),) = Recording(half).run(requests)
     tokens = torch.tensor([[entry.token for entry in seen.entries.items]])
-    with eager(half), eager(whole), torch.inference_mode():
+    with own_attention(half), own_attention(whole), torch.inference_mode():
         own = half.model(tokens, use_cache=False).logits[0, seen.slots].float()
         exact = whole.model(tokens, use_cache=False).logits[0, seen.slots]
     ours = (torch.stack(seen.logits) - exact).square().mean().sqrt()
     assert ours <= 1.5 * (own - exact).square().mean().sqrt()
-
-
-@contextmanager
-def eager(model: LoadedModel) -> Iterator[None]:
-    model.model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.model.set_attn_implementation("pasta")
 
 
 def test_a_bfloat16_model_keeps_bfloat16_keys_and_gives_float32_logits() -> None:

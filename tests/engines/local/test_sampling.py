@@ -35,7 +35,6 @@ from pasta_lm.language.tags import (
     SYNC,
     closing_piece,
 )
-from pasta_lm.models.vocabulary import Vocabulary
 from tests.small_tokenizers import FAMILIES
 from tests.taught import taught
 
@@ -99,10 +98,6 @@ def test_in_a_topic_no_token_can_end_it_break_it_or_be_half_a_character(family: 
     assert last == {token for token in in_topic if vocabulary.token_text(token).strip()}
 
 
-def test_rows_that_the_tokenizer_does_not_have_are_never_sampled() -> None:
-    assert max(allowed(MASKS, EVERYTHING)) < VOCABULARY.num_tokens
-
-
 def test_ids_that_the_model_has_no_row_for_are_left_out() -> None:
     num_rows = VOCABULARY.num_tokens - 3
     row = TokenMasks(VOCABULARY, [10**6, -1, 5], num_rows, CPU).row(EVERYTHING)
@@ -139,13 +134,6 @@ def test_random_numbers_are_uniform_and_never_one() -> None:
     assert 0 <= min(numbers) < 0.01 < 0.99 < max(numbers) < 1
     counts = [sum(k / 10 <= number < (k + 1) / 10 for number in numbers) for k in range(10)]
     assert sum((count - 200) ** 2 / 200 for count in counts) < 27.9  # chi-square, 9 d.f., p 0.001
-
-
-def test_neighbouring_keys_are_independent() -> None:
-    numbers = torch.tensor([uniform_number(1, 0, (), index) for index in range(2000)])
-    others = torch.tensor([uniform_number(1, 0, (1,), index) for index in range(2000)])
-    for left, right in [(numbers[1:], numbers[:-1]), (numbers, others)]:
-        assert torch.corrcoef(torch.stack((left, right)))[0, 1].abs() < 0.08
 
 
 # Choosing
@@ -289,8 +277,3 @@ def test_the_repetition_penalty_is_the_one_of_transformers(penalty: float) -> No
 def test_a_value_that_means_nothing_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"{name} is .* must be"):
         SamplingParams(**{name: value})  # type: ignore[arg-type]
-
-
-def test_the_vocabulary_has_what_masks_need() -> None:
-    vocabulary: Vocabulary = VOCABULARY
-    assert vocabulary.topic_forbidden.isdisjoint(allowed(MASKS, legal(TEXT, in_topic=True)))

@@ -85,9 +85,7 @@ class Queries(NamedTuple):
 class CompiledAttention:
     """Attention of the tokens of one pass, in all layers.
 
-    Args:
-        requests: Those of the pass, in the order of their rows.
-        first_row: The first of their tokens among those of the pass; the others follow.
+    The requests are in the order of their rows, which are consecutive from ``first_row``.
     """
 
     def __init__(self, requests: Sequence[Queries], first_row: int = 0) -> None:
@@ -127,14 +125,9 @@ class CompiledAttention:
     ) -> None:
         """Write the new keys and values, then the attention output of the requests' tokens.
 
-        Args:
-            heads: Queries, keys and values of the pass.
-            turned_by: cos and sin, [N, D] each, contiguous, the first half of sin negated; None:
-                queries and keys are rotated already.
-            keys: The pool's, [G, S, D].
-            values: Likewise.
-            scale: Of the scores; None: 1 / sqrt(D).
-            out: [N, H * D], contiguous: rows of the requests are written.
+        ``keys`` and ``values`` are the pool's, [G, S, D], ``out`` [N, H * D], contiguous. cos and
+        sin in ``turned_by`` are [N, D], contiguous, the first half of sin negated; None: queries
+        and keys are rotated already.
         """
         layout = self._layout
         layout.num_groups, layout.size = heads.num_groups, heads.size

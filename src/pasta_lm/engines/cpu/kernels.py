@@ -1,17 +1,9 @@
 """Products and norms of passes of a few rows: the fastest exact one for each.
 
-Decoding multiplies each weight with one row (a single thread) or a few (several): on a CPU the
-default product is good for neither. There are two layouts:
-
-- Few rows: the weight as it lies in memory, for a product compiled from C, where there is a
-  compiler; ``choose`` measures up to how many rows and with how many threads it is the fastest. It
-  reads weights of eight bits where a model has them.
-- More rows: packed for oneDNN where a weight is large, else torch's own product. With AVX-512 the
-  packed product of four rows is faster than that of fewer, so fewer rows are filled up to four.
-
-A CPU without bfloat16 instructions packs a float32 copy of bfloat16 weights: inputs, products and
-the rounding of the result stay those of bfloat16, only the slow emulation of its arithmetic goes.
-A large weight has both layouts; the model's own parameters become views of the first.
+Few rows take the weight as it lies in memory, by a product compiled from C; ``choose`` measures up
+to how many rows and with how many threads. More rows take weights packed for oneDNN, or torch's own
+product. With AVX-512 the packed product of four rows is faster than that of fewer: these are filled
+up. A CPU without bfloat16 instructions packs a float32 copy: inputs and results stay bfloat16.
 """
 
 from __future__ import annotations
@@ -52,12 +44,8 @@ CLEAR_GAIN = 0.97  # more threads must save so much: others can use them
 class Linear:
     """One linear layer, or several of the same input side by side.
 
-    Args:
-        weights: [O, I] each.
-        biases: [O] each, or None.
-        may_copy: Whether the weights may be copied into better layouts.
-        pages: Memory for weights that are read as they are.
-        eight_bits: How codes stand for the weights, exactly, if they do.
+    Weights are [O, I] each, biases [O] or None. ``may_copy``: into better layouts; ``pages``:
+    memory for weights that are read as they are; ``eight_bits``: how codes stand for the weights.
     """
 
     def __init__(
@@ -190,9 +178,8 @@ def _filled_up(x: Tensor) -> Tensor:
 class RmsNorm:
     """Divide by the root of the mean square over the last dimension, then multiply by a weight.
 
-    On a CPU there is a fused layer norm but no fused root mean square norm. The two are the same
-    for (x, -x): its mean is zero and its variance is the mean square of x. ``rounds_before``
-    rounds to the input's dtype before multiplying by the weight, too.
+    On a CPU it is the fused layer norm of (x, -x): its mean is 0, its variance the mean square.
+    ``rounds_before``: round to the input's dtype before multiplying by the weight, too.
     """
 
     def __init__(self, eps: float, weight: Tensor | None, *, rounds_before: bool = False) -> None:
@@ -297,7 +284,6 @@ def _measure(layers: Sequence[Linear]) -> dict[str, int]:
 
 @torch.inference_mode()
 def _seconds(layers: Sequence[Linear], rows: int, *, is_compiled: bool) -> float:
-    """Return the shortest time of a round over all products, their weights read from memory."""
     products = [layer.compiled if is_compiled else layer.uncompiled for layer in layers]
     widths = [layer.shape[1] * (1 + isinstance(layer.before, Gate)) for layer in layers]
     pairs = zip(layers, widths, strict=True)

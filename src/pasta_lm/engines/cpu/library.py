@@ -119,11 +119,7 @@ class _Linear(ctypes.Structure):
 class CompiledLinear:
     """A product of a few rows with a weight as it lies in memory, and what stands before it.
 
-    Args:
-        weight: [O, I], contiguous: float32 or bfloat16 as the activations, or int8.
-        bias: [O], or None.
-        scales: With int8: what each output is multiplied with, [O].
-        dtype: Of the activations, float32 or bfloat16.
+    The weight [O, I] is contiguous, of the activations' ``dtype`` or int8 with scales [O].
     """
 
     def __init__(

@@ -128,11 +128,8 @@ def attend_joined(
 ) -> Tensor:
     """Stand for attention in a graph, with rotation before it: [1, N, H * D].
 
-    Args:
-        joined_1NC: Queries, keys and values side by side.
-        turned_by: cos and sin, [1, 1, N, D] each, the first half of sin negated; or None.
-        layer: Which layer's settings hold.
-        shape: The first columns of queries, of keys and of values, H, G and D.
+    cos and sin are [1, 1, N, D], the first half of sin negated; ``shape`` is the first columns of
+    queries, of keys and of values, H, G and D.
     """
     raise AssertionError("the operation is replaced before it runs")
 

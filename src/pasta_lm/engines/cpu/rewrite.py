@@ -38,8 +38,7 @@ def rewrite(
     """Rewrite a traced pass in place; its inputs are tokens [N], positions [N], wanted rows [W].
 
     ``num_tokens`` and ``num_wanted`` stood for N and W while tracing; they become free sizes.
-    ``attend`` is the operation that stands for attention. With ``eight_bits`` codes stand for
-    the weights.
+    ``attend`` is the operation that stands for attention.
     """
     graph.graph.eliminate_dead_code()
     _free_sizes(graph, num_tokens, num_wanted)
@@ -56,7 +55,6 @@ def rewrite(
 
 
 def _free_sizes(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
-    """Replace the placeholder sizes for N and W by the sizes of the inputs."""
     tokens, _, wanted = (node for node in graph.graph.nodes if node.op == "placeholder")
     sizes: dict[int, Node] = {}
     with graph.graph.inserting_after(wanted):
@@ -78,7 +76,6 @@ _PURE = {
 
 
 def _merge_equal(graph: fx.GraphModule) -> None:
-    """Compute equal views and casts once."""
     seen: dict[str, Node] = {}
     for node in list(graph.graph.nodes):
         if node.op == "get_attr":
@@ -99,7 +96,6 @@ def _attribute(graph: fx.GraphModule, node: Node) -> Any:
 
 
 def _is_alike(first: Any, second: Any) -> bool:
-    """Return whether two nodes have the same shape and dtype."""
     nodes = (first, second)
     if not all(isinstance(node, Node) and "val" in node.meta for node in nodes):
         return False
@@ -144,7 +140,6 @@ def _casts_around(node: Node, x: Node) -> tuple[Node, Node] | None:
 
 
 def _weight_of(node: Node) -> Node | None:
-    """Return the weight that a normalised tensor is multiplied with at once, if of its dtype."""
     user = next(iter(node.users), None)
     if user is None or not has_one_user(node) or user.target is not aten.mul.Tensor:
         return None
@@ -165,7 +160,6 @@ _LINEARS = [(view, product) for view in _VIEWS for product in _PRODUCTS]
 
 
 def _fuse_linears(graph: fx.GraphModule, eight_bits: EightBits | None) -> None:
-    """Put one kernel in place of each linear layer; layers of the same input become one."""
     layers = {node: parts for node in graph.graph.nodes if (parts := _linear_parts(node))}
     sizes = {p["weight"]: _attribute(graph, p["weight"]).numel() for p in layers.values()}
     may_copy = sum(sizes.values()) <= MAX_COPIED_ELEMENTS
@@ -206,7 +200,6 @@ def _replace_linears(graph: fx.GraphModule, group: list[Node], x: Node, kernel: 
 
 
 def _fuse_residuals(graph: fx.GraphModule) -> None:
-    """Let a linear layer whose output is only added to something add it itself."""
     for node in list(graph.graph.nodes):
         if node.target is not aten.add.Tensor or len(node.args) != 2:
             continue

@@ -38,7 +38,6 @@ TOLERANCES = {torch.float32: 2e-4, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 
 @cache
 def _attend_operation() -> Any:
-    """Return the operation that stands for attention in a trace."""
 
     @torch.library.custom_op("pasta_lm::attend", mutates_args=())
     def attend(q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:

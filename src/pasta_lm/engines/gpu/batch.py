@@ -1,9 +1,8 @@
-"""A forward pass as a few arrays of fixed shape: what paged attention and captured graphs read.
+"""A forward pass as a few arrays of fixed shape, for paged attention and captured graphs.
 
-Rows of all requests stand one after the other; padding behind them feeds nothing and sees
-nothing. The shape comes from a bucket, so that a few shapes serve every pass: rows and blocks cost
-a little where they are padding, so they are rounded to powers of two; pages and owners are only
-bounds of tables, so they are rounded to few values.
+Rows of all requests stand one after the other; padding behind them feeds and sees nothing. A few
+buckets serve every pass: rows and blocks, whose padding costs a little, are rounded to powers of
+two, the bounds of tables to few values.
 """
 
 from __future__ import annotations

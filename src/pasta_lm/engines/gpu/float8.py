@@ -1,8 +1,7 @@
 """Products of a few rows with weights of eight bits on a GPU, by a Triton kernel.
 
 Decoding reads each weight once for all rows, so a byte instead of two is up to half of the time.
-The codes become numbers of the activations' dtype in registers, which holds them exactly; sums are
-float32. Rows are padded to what a product in Triton takes at least, and do not see each other.
+The codes become numbers of the activations' dtype in registers, exactly; sums are float32.
 """
 
 from __future__ import annotations
@@ -48,13 +47,7 @@ def product(
 
 
 class Float8Linear:
-    """A linear layer that reads codes of eight bits.
-
-    Args:
-        codes: float8_e4m3fn [O, I], contiguous.
-        scales: float32 [O].
-        bias: [O], or None.
-    """
+    """A linear layer that reads codes float8_e4m3fn [O, I], scales float32 [O] and a bias [O]."""
 
     def __init__(self, codes: Tensor, scales: Tensor, bias: Tensor | None) -> None:
         self._codes, self._scales, self._bias = codes, scales, bias

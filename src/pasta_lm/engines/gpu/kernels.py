@@ -1,11 +1,8 @@
 """Triton kernels of a paged pass: write new keys, attend with the table of cutoffs, combine.
 
-One instance of ``attend`` reads one part of a request's keys for one key head, once for up to
-``block_rows`` rows and all query heads that share it; ``combine`` joins the parts by their
-maxima and sums. Loop bounds are read from memory, so a captured launch serves any context.
-
-Source: split keys as in Flash-Decoding (Dao et al. 2023); online softmax, Milakov and Gimelshein
-2018. The rule of visibility is ``interpreter.visibility.Row.sees``.
+An instance of ``attend`` reads one part of a request's keys for one key head, for up to
+``block_rows`` rows and all their query heads; ``combine`` joins the parts. Loop bounds are read
+from memory: a captured launch serves any context. Source: Flash-Decoding (Dao et al. 2023).
 """
 
 from __future__ import annotations

@@ -51,12 +51,10 @@ class TorchEngine:
         chunk_tokens: None: as suits the device.
         max_rows: None: as suits the device.
         overcommit: See ``Scheduler``.
-        shares_prefixes: Compute the pages that prompts have in common once. Off where prompts are
-            timed: a repeated one would take no time.
-        captures: Run the model as a flat list of operations if its logits are the same; False
-            runs its modules, which starts at least a second sooner and decodes slower.
-        paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs; None: on
-            a GPU, if Triton is installed.
+        shares_prefixes: Compute common pages of prompts once. Off where prompts are timed.
+        captures: Run the model as a flat list of operations if its logits are the same: decodes
+            faster, starts a second later.
+        paged: Run passes with paged attention; None: on a GPU, if Triton is installed.
         on_logits: For tests and analysis.
     """
 

@@ -228,16 +228,11 @@ class PassPlan:
 
 
 class Planner:
-    """Make the plan of each pass.
+    """Make the plan of each pass; None stands for a size that suits the device.
 
-    Args:
-        scheduler: Of the pool.
-        device: Of the model.
-        max_batch_tokens: Tokens of one pass beyond which prompts are cut into parts.
-        chunk_tokens: Tokens of prompts beside threads that decode; None: as suits the device.
-        max_rows: Threads of all responses that decode in a pass; None: as suits the device. While
-            there are more, blocks wait as deferred ones do; a thread of each response always runs.
-        is_paged: Passes are paged: they need no masks.
+    Prompts are cut beyond ``max_batch_tokens`` of a pass, and at ``chunk_tokens`` beside threads
+    that decode. ``max_rows`` threads decode in a pass: while there are more, blocks wait as
+    deferred ones do, but a thread of each response always runs. Paged passes need no masks.
     """
 
     def __init__(

@@ -150,7 +150,6 @@ class CachedPass:
 
     @cached_property
     def _new(self) -> LayerViews:
-        """The new slots of the only request."""
         (part,) = self._batch.slices
         return self._pool.layer_views(part.run, part.first_slot, part.num_entries)
 

@@ -29,11 +29,10 @@ class SharedPages(NamedTuple):
 
 
 class Prefixes:
-    """The pages of prompts that a pool holds, so that prompts that begin alike share their work.
+    """The pages of prompts that a pool holds, by the hash of all tokens up to their end.
 
-    A page is known by the hash of all tokens up to its end. Pages that a run holds, running or
-    kept, are copied to a new one: attention reads one run of consecutive pages, and a copy costs a
-    hundredth of the computation.
+    Pages that a run holds, running or kept, are copied to a new one: attention reads one run of
+    consecutive pages, and a copy costs a hundredth of the computation.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -101,13 +100,10 @@ class Ticket:
 
 
 class Scheduler:
-    """Admit, grow and preempt requests of one pool.
+    """Admit, grow and preempt requests of one pool, ``max_running`` at most.
 
-    Args:
-        pool: Its runs go to the requests.
-        overcommit: Admit by present instead of largest possible need.
-        shares_prefixes: Copy the pages of prompts that begin alike.
-        max_running: Bounds the requests in the pool.
+    ``overcommit`` admits by present instead of largest possible need; ``shares_prefixes`` copies
+    the pages of prompts that begin alike.
     """
 
     def __init__(
