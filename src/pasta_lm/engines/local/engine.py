@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -160,12 +160,8 @@ class TorchEngine:
             for request in requests:
                 answers[self.submit(request)] = {}
             while any(number in self.active for number in answers):
-                for number, event in self._advance():
-                    match event:
-                        case Failed(error) if number in answers:
-                            raise error
-                        case Finished(sample, answer) if number in answers:
-                            answers[number][sample] = answer
+                own = ((n, event) for n, event in self._advance() if n in answers)
+                _note_answers(answers, own)
         finally:
             for number in answers:
                 self.cancel(number)
@@ -324,3 +320,13 @@ class TorchEngine:
                 self.scheduler.release(active.ticket)
                 del self.active[number]
         return events
+
+
+def _note_answers(
+    answers: Mapping[int, dict[int, Answer]], events: Iterable[tuple[int, StreamEvent | Failed]]
+) -> None:
+    for number, event in events:
+        if isinstance(event, Failed):
+            raise event.error
+        if isinstance(event, Finished):
+            answers[number][event.sample] = event.answer

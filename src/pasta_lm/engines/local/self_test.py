@@ -207,9 +207,8 @@ def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
             tiny: PreTrainedModel = AutoModelForCausalLM.from_config(
                 small, attn_implementation="eager", trust_remote_code=False
             )
-            for parameter in tiny.eval().parameters():
-                if parameter.dim() > 1:
-                    parameter.normal_(0, TINY_SCALE)
+            for matrix in (each for each in tiny.eval().parameters() if each.dim() > 1):
+                matrix.normal_(0, TINY_SCALE)
             tiny(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as exc:  # a foreign configuration may refuse anything
         raise UnsupportedModelError(
