@@ -59,7 +59,7 @@ ROOMS = {  # heading: its tables, each with its file below src/pasta_lm and its 
         "measures": (TEACH, "MeasuresConfig"),
     },
     "Annotation": {
-        "source": ("learn/annotate/sources.py", "SourceConfig"),
+        "source": ("learn/annotate/recipe.py", "SourceConfig"),
         "answers": ("learn/annotate/own_answers.py", "AnswerConfig"),
         "teacher": (ANNOTATION, "TeacherConfig"),
         "filters": (ANNOTATION, "FilterConfig"),
