@@ -1,7 +1,6 @@
 """The choice of tokens as tensor operations of fixed shape: what a captured graph can hold.
 
-The rules are those of ``local/sampling.py``. Choices that need more (a repetition penalty, draws
-between structure and text) stay there.
+The rules are those of ``local/sampling.py``; a repetition penalty stays there.
 """
 
 from __future__ import annotations
