@@ -7,6 +7,7 @@ as many elsewhere.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def functions() -> Iterator[tuple[str, Function]]:
 def is_command(node: Function) -> bool:
     """Return whether the parameters of a function are the flags of a command."""
     annotations = [ast.unparse(arg.annotation) for arg in node.args.args if arg.annotation]
-    return any("option(" in text or "Argument(" in text for text in annotations)
+    return any(re.search(r"option\(|Argument\(|^flags\.", text) for text in annotations)
 
 
 def function_lines(node: Function) -> int:

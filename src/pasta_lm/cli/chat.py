@@ -72,7 +72,7 @@ class Dialogue:
         self.strategy = name
 
     def _answer(self) -> Answer | None:
-        turn, answer = self.turns[-1], None
+        turn, last = self.turns[-1], None
         request = self._request()
         order = ReadingOrder(is_held=request.expansion is not None)
         stream = cast("Generator[StreamEvent, None, None]", self.model.engine.stream(request))
@@ -81,14 +81,13 @@ class Dialogue:
                 for event in events:
                     order.feed([event])
                     show([event])
-                    if isinstance(event, Finished):
-                        answer = event.answer
+                    last = event
         except KeyboardInterrupt:
             turn.answer = order.text_so_far()
             return None
-        assert answer is not None
-        turn.answer = answer.text
-        return answer
+        assert isinstance(last, Finished)
+        turn.answer = last.answer.text
+        return last.answer
 
     def _request(self) -> Request:
         """Return the request of all turns, without the oldest ones if they are too many."""
