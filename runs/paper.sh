@@ -182,7 +182,7 @@ fi
 
 train baseline -e 's/^plain = false/plain = true/'
 train pasta
-train apar -e 's/^plain = false/rule = "apar_published"/; s/^positions = .*/positions = "continue"/'
+train apar -e 's/^plain = false/rule = "apar"/; s/^positions = .*/positions = "continue"/'
 for lambda in "${lambdas[@]}"; do
     prefer "$lambda"
 done

@@ -147,7 +147,7 @@ POSITIVE = ("learning_rate", "accumulate", "log_steps", "save_steps", "steps", "
             "data.rule would be ignored: it rewrites answers with tags",
         ),
         (
-            {"data.rule": "apar_published"},
+            {"data.rule": "apar"},
             "apar makes no promises: positions 'predict' need their lengths",
         ),
     ],
@@ -172,7 +172,7 @@ def test_valid_recipes_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(
     ("changes", "strategy"),
-    [({}, "pasta"), ({"data.rule": "apar_published"}, "apar"), ({"data.rule": "sot"}, "sot")],
+    [({}, "pasta"), ({"data.rule": "apar"}, "apar"), ({"data.rule": "sot"}, "sot")],
 )
 def test_a_rule_trains_the_strategy_that_it_is_of(
     tmp_path: Path, changes: dict[str, Any], strategy: str

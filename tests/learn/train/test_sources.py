@@ -75,7 +75,7 @@ def test_answers_of_a_file_are_transformed_as_the_recipe_says(tmp_path: Path) ->
         met.append(record.document)
         return letters(record)
 
-    for changes in ({}, {"plain": True}, {"rule": "apar_published"}):
+    for changes in ({}, {"plain": True}, {"rule": "apar"}):
         data = DataConfig(file=str(tmp_path / "data.jsonl"), **changes)  # type: ignore[arg-type]
         packs_of(data, encode, 0)
     assert [*map(len, (one.blocks for one in met))] == [1, 0, 3]

@@ -242,7 +242,7 @@ def points_document(points: Iterable[tuple[str, str]]) -> Document:
 
 
 RULES: dict[str, Callable[[Document], Document]] = {
-    "apar_published": lambda document: apar_document(document.plain_text),
+    "apar": lambda document: apar_document(document.plain_text),
     "sot": points_of,
 }
 """How baselines learn annotated answers, by name: APAR from plain text, SoT from the blocks."""

@@ -49,7 +49,7 @@ class DataConfig:
     plain: bool = False
     """Strip the tags, as Baseline-SFT needs it."""
     rule: str | None = None
-    """Learn the answers as a baseline does: ``apar_published`` or ``sot``."""
+    """Learn the answers as a baseline does: ``apar`` or ``sot``."""
     max_tokens: int = 4096
     """Maximum number of tokens in a forward pass; examples are never cut."""
 
