@@ -117,7 +117,7 @@ def test_a_documented_command_parses(
         assert "pasta_lm" in arguments
         name, arguments = "pasta", arguments[arguments.index("pasta_lm") + 1 :]
     if name == "pasta-lab":
-        return  # lab/tests/test_docs.py
+        return  # lab/tests/test_peers.py
     if name == "pasta":
         assert not parse_error(app, arguments, capsys)
     elif name.startswith(("scripts/", "runs/")):

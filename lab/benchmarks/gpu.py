@@ -18,7 +18,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -259,7 +259,7 @@ def requests(at: Section) -> None:
         # The first of two equal loads captures the shapes that the second is timed with.
         report = bench(at.model(), BenchSettings(rows=(1,), requests=(count, count)))
         gc.collect()  # before the next engine reserves its cache
-        rows.append({"requests": count, **asdict(report.load[str(count)])})
+        rows.append({"requests": count, **report.load[str(count)]})
         at.note(loads=rows)
 
 

@@ -28,8 +28,7 @@ from pasta_lm.learn.judge.judge import (
     same_winner,
 )
 from pasta_lm.learn.judge.llm_judge import LLMJudge
-from pasta_lm.learn.train.preference_config import JudgeConfig
-from pasta_lm.learn.train.rounds import judge_of
+from pasta_lm.learn.train.preference_config import JudgeConfig, judge_of
 from pasta_lm.measure.table import ratio, to_json
 
 Figures = dict[str, Any]

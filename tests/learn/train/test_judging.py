@@ -33,8 +33,9 @@ from pasta_lm.learn.train.preference_config import (
     PreferenceConfig,
     RecordsConfig,
     ScoreConfig,
+    judge_of,
 )
-from pasta_lm.learn.train.rounds import Round, judge_of
+from pasta_lm.learn.train.rounds import Round
 from pasta_lm.models.annotated import Record, write_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.learn.data.rollouts import sample

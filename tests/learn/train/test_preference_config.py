@@ -128,7 +128,7 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
         ({"judge": {**LLM, "max_missing": 1}}, "judge.max_missing must be at least 0 and below 1"),
         ({"judge": {**LLM, "timeout_s": 0}}, "judge.timeout_s must be above 0"),
-        ({"judge": {**LLM, "input_price": 1}}, "judge.input_price and judge.output_price go"),
+        ({"judge": {**LLM, "input_price": 1}}, "the prices of input and output go together"),
         ({"judge": {**LLM, "cost_limit": 1}}, "a cost limit needs prices"),
         ({"judge": {**LLM, **PRICES, "cost_limit": -1}}, "judge.cost_limit is below 0"),
         ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),

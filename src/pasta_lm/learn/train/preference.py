@@ -44,12 +44,11 @@ from pasta_lm.learn.train.packs import (
     pair_log_probs,
     reference_log_probs,
 )
-from pasta_lm.learn.train.preference_config import PreferenceConfig
+from pasta_lm.learn.train.preference_config import PreferenceConfig, judge_of
 from pasta_lm.learn.train.rounds import (
     PAIRS,
     Round,
     Show,
-    judge_of,
     pair_round,
     read_prompts,
     sample_round,

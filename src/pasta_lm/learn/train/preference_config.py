@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Literal
 
+from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import UsageError
-from pasta_lm.learn.chat.client import Endpoint
+from pasta_lm.journal import Journal
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.chat.pool import require_prices
 from pasta_lm.learn.data.preferences import ScoreConfig
+from pasta_lm.learn.judge.judge import load_template
+from pasta_lm.learn.judge.llm_judge import LLMJudge, Progress
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies.model import Servers
@@ -85,6 +90,11 @@ class RolloutsConfig:
         check_positive("rollouts", self, "temperature", "max_tokens", "pool_tokens")
 
 
+REPLIES = "replies.jsonl"
+TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
+"""The prompt template of each method of ``[judge]``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig(Endpoint):
     """The model that compares samples with other answers; ``[judge]``."""
@@ -110,6 +120,26 @@ class JudgeConfig(Endpoint):
     def table() -> str:
         """Return the name of the table."""
         return "judge"
+
+
+def judge_of(
+    config: JudgeConfig,
+    out: Path,
+    progress: Progress = lambda done, total, spent: None,
+    *,
+    policy: RetryPolicy | None = None,
+) -> LLMJudge:
+    """Return the judge of a recipe; its replies are in ``out`` unless the recipe names a file."""
+    return LLMJudge(
+        config.model,
+        load_template(TEMPLATES[config.method]),
+        Journal(Path(config.journal) if config.journal else out / REPLIES),
+        lambda: ChatClient(config, policy=policy),
+        max_missing=config.max_missing,
+        prices=config.prices,
+        cost_limit_usd=config.cost_limit,
+        progress=progress,
+    )
 
 
 def bonbon_beta(num_samples: int) -> float:

@@ -14,10 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.journal import Journal
-from pasta_lm.learn.chat.client import ChatClient
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.preferences import (
     PreferencePair,
@@ -33,17 +30,15 @@ from pasta_lm.learn.data.rollouts import (
     Sampling,
     roll_out,
 )
-from pasta_lm.learn.judge.judge import Judge, load_template
-from pasta_lm.learn.judge.llm_judge import LLMJudge, Progress, describe_missing, missing_to_json
+from pasta_lm.learn.judge.judge import Judge
+from pasta_lm.learn.judge.llm_judge import LLMJudge, describe_missing, missing_to_json
 from pasta_lm.learn.train.learner import LOG, append_row
-from pasta_lm.learn.train.preference_config import JudgeConfig, RecordsConfig, RolloutsConfig
+from pasta_lm.learn.train.preference_config import RecordsConfig, RolloutsConfig
 from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
 
-ROLLOUTS, PAIRS, REPLIES = "rollouts.jsonl", "pairs.jsonl", "replies.jsonl"
-TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
-"""The prompt template of each method of ``[judge]``."""
+ROLLOUTS, PAIRS = "rollouts.jsonl", "pairs.jsonl"
 
 
 class Show(Protocol):
@@ -147,26 +142,6 @@ def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
                 f"round {round.number} samples {round.newest}, and {url} serves {names[0]}",
                 hint="let it serve that folder under its own name, then --resume",
             )
-
-
-def judge_of(
-    config: JudgeConfig,
-    out: Path,
-    progress: Progress = lambda done, total, spent: None,
-    *,
-    policy: RetryPolicy | None = None,
-) -> LLMJudge:
-    """Return the judge of a recipe; its replies are in ``out`` unless the recipe names a file."""
-    return LLMJudge(
-        config.model,
-        load_template(TEMPLATES[config.method]),
-        Journal(Path(config.journal) if config.journal else out / REPLIES),
-        lambda: ChatClient(config, policy=policy),
-        max_missing=config.max_missing,
-        prices=config.prices,
-        cost_limit_usd=config.cost_limit,
-        progress=progress,
-    )
 
 
 def pair_round(
