@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 from typer.testing import CliRunner
 
@@ -26,7 +24,7 @@ def test_a_peer_that_is_not_installed_is_null(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(peers, "load", lambda *_, **__: loaded("llama"))
     settings = bench.BenchSettings(rows=(1,), requests=())
     _, found = peers.bench_with_peers("llama", None, None, 1, settings, lambda done, total: None)
-    assert found["generate"] is not None and found["generate"]["tokens_per_s"] > 0
+    assert found["generate"]["tokens_per_s"] > 0
     assert found["llama.cpp"] is None
 
 
@@ -44,4 +42,4 @@ def test_the_verb_has_the_flags_of_the_benchmark() -> None:
 
 def test_documented_commands_of_the_laboratory_parse(capsys: pytest.CaptureFixture[str]) -> None:
     for command in {line for _, line in COMMANDS if line.startswith("pasta-lab ")}:
-        assert not parse_error(app, shlex.split(command, comments=True)[1:], capsys), command
+        assert not parse_error(app, command.partition(" #")[0].split()[1:], capsys), command
