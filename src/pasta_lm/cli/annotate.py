@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.flags import CostLimit, DryRun, Limit, option
-from pasta_lm.cli.terminal import FAILED, INTERRUPTED, bars, interruptible, minute_lines, say
+from pasta_lm.cli.terminal import FAILED, INTERRUPTED, bars, interruptible, say
 from pasta_lm.learn.annotate.dataset import Tally
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer
@@ -70,28 +70,22 @@ def annotate_all(
     if dry_run:
         _print_request(recipe, limit)
         return
-    tell = minute_lines()
     to_continue = f"To go on: {shlex.join(['pasta', *sys.argv[1:]])}"
     try:
         with bars() as show:
-
-            def report(tally: Tally) -> None:
-                show("rows", tally.num_ended, num_rows, _summary(tally))
-                tell(_summary(tally))
-
             run = run_annotation(
                 recipe,
                 rule=rule or (markdown_rule if recipe.teacher is None else None),
                 method=method,
                 limit=limit,
                 cost_limit_usd=cost_limit,
-                progress=report,
+                progress=lambda tally: show("rows", tally.num_ended, num_rows, _summary(tally)),
                 notice=lambda num: say(WAITING.format(num)),
             )
     except KeyboardInterrupt:
         say(f"stopped at once; what was paid is kept. {to_continue}")
         raise typer.Exit(INTERRUPTED) from None
-    say(_summary(run.tally))
+    say(f"{run.tally.num_ended} rows: {_summary(run.tally)}")
     if run.stopped_by:
         say(f"stopped by {run.stopped_by}. {to_continue}")
     for file in run.files:
@@ -101,6 +95,11 @@ def annotate_all(
     if run.tally.num_rows["failed"] and not run.tally.num_rows["ok"]:
         say("no row was annotated: failed.jsonl has the reasons")
         raise typer.Exit(FAILED)
+
+
+def _summary(tally: Tally) -> str:
+    rows = ", ".join(f"{tally.num_rows[name]} {name}" for name in ("ok", "failed", "skipped"))
+    return f"{rows}; {tally.spent}"
 
 
 def _answer_first(recipe: AnswerConfig) -> None:
@@ -113,19 +112,14 @@ def _answer_first(recipe: AnswerConfig) -> None:
         device=recipe.device,
         pool_tokens=recipe.pool_tokens,
     )
-    tell = minute_lines()
     with interruptible(), bars() as show:
-
-        def report(done: int, total: int) -> None:
-            show("answers", done, total)
-            tell(f"{done} of {total} answers")
-
-        answered = answer(recipe, load, report)
+        answered = answer(recipe, load, partial(show, "answers"))
     counts = ", ".join(f"{count} {reason}" for reason, count in answered.counts.items())
     say(f"{answered.num_answers} answers, {answered.num_tokens} tokens: {counts}")
 
 
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
+    """Print the cost, and return the number of rows if it is known."""
     if recipe.teacher is None:
         say(f"{recipe.annotator} sends no requests and costs nothing")
         return None
@@ -145,8 +139,3 @@ def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:
         talk = TeacherConversation(row.prompt, row.answer, bounds=recipe.filters.bounds)
         for message in talk.messages:
             typer.echo(f"--- {message['role']}\n{message['content']}")
-
-
-def _summary(tally: Tally) -> str:
-    rows = ", ".join(f"{tally.num_rows[name]} {name}" for name in ("ok", "failed", "skipped"))
-    return f"{tally.num_ended} rows: {rows}; {tally.spent}"

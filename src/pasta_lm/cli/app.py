@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
 MAX_ERROR_LINES = 4
+OUTPUT_ERRORS = (errno.EBADF, errno.ENOSPC, errno.EIO)
 ROOM = "check the path, its rights and the free space"
 HELP = """\
 Run and train language models that mark the independent parts of their own answers.
@@ -82,12 +83,11 @@ class VerbCommand(TyperCommand):
         """Write arguments and flags, each panel under its heading."""
         panels = defaultdict[str, list[tuple[str, str]]](list)
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
             default = "Arguments" if param.param_type_name == "argument" else "Options"
-            if record is not None:
+            if record := param.get_help_record(ctx):
                 panels[getattr(param, "rich_help_panel", None) or default].append(record)
-        last = panels.pop("Options", [])  # with --help
-        for heading, records in (*panels.items(), ("Options", last)):
+        panels["Options"] = panels.pop("Options")  # the last, with --help
+        for heading, records in panels.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
 
@@ -108,10 +108,9 @@ class VerbGroup(TyperGroup):
             return None
         verb = GROUPS.get(cmd_name)
         if verb is None:
-            module = import_module(self.module.format(cmd_name))
             verb = typer.Typer(add_completion=False, rich_markup_mode=None)
-            function = getattr(module, cmd_name.replace("-", "_"))
-            verb.command(cmd_name, cls=VerbCommand)(function)
+            module = import_module(self.module.format(cmd_name))
+            verb.command(cls=VerbCommand)(getattr(module, cmd_name.replace("-", "_")))
         command = get_command(verb)
         assert isinstance(command, TyperCommand | TyperGroup)
         return command
@@ -210,7 +209,7 @@ def _find_debug(arguments: list[str]) -> tuple[list[str], bool]:
 
 
 def _open_streams() -> None:
-    """Replace standard streams that are closed, and let no character fail to be printed."""
+    # Standard streams may be closed, and no character may fail to be printed.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
     if sys.stdout is None:  # opened for reading: a verb without output works, other output fails
@@ -233,10 +232,14 @@ def _known(error: Exception) -> PastaError:
             return error
         case typer.TyperException():
             return _wrong_usage(error)
-        case ModuleNotFoundError(name=str(name)) if extra := extra_of(name.partition(".")[0]):
+        case ModuleNotFoundError(name=str(name)) if extra := _extra_of(name.partition(".")[0]):
             return MissingExtraError(f"this (module {name.partition('.')[0]})", extra)
+        case OSError(strerror=str(reason), filename=None) if error.errno in OUTPUT_ERRORS:
+            sys.stdout = _null_stream(os.O_WRONLY)  # else the exit flushes it once more
+            return PastaError(f"the output cannot be written: {reason.lower()}")
         case OSError(strerror=str(reason)):
-            return _failed_file(error, reason.lower())
+            place = error.filename or "a file"
+            return PastaError(f"{place} cannot be read or written: {reason.lower()}", hint=ROOM)
     first_line = str(error).strip().partition("\n")[0]
     if "(os error " in first_line:  # libraries in Rust: safetensors, tokenizers
         return PastaError(f"a file cannot be read or written: {first_line}", hint=ROOM)
@@ -247,27 +250,16 @@ def _known(error: Exception) -> PastaError:
 
 
 def _wrong_usage(error: typer.TyperException) -> UsageError:
-    """Return an error of the command line's parser with a hint."""
     message, _, suggestion = error.format_message().partition(" Did you mean ")
     message, _, options = message.partition(" (Possible options: ")
-    names = suggestion.rstrip("?") or options.rstrip(")")
     context = getattr(error, "ctx", None)  # only usage errors have one
-    hint = f"did you mean {names}?" if names else None
-    if context is not None and hint is None:
-        hint = f"{context.command_path} --help"
+    hint = None if context is None else f"{context.command_path} --help"
+    if names := suggestion.rstrip("?") or options.rstrip(")"):
+        hint = f"did you mean {names}?"
     return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint)
 
 
-def _failed_file(error: OSError, reason: str) -> PastaError:
-    if error.filename is None and error.errno in (errno.EBADF, errno.ENOSPC, errno.EIO):
-        sys.stdout = _null_stream(os.O_WRONLY)  # else the exit flushes it once more
-        return PastaError(f"the output cannot be written: {reason}")
-    place = error.filename or "a file"
-    return PastaError(f"{place} cannot be read or written: {reason}", hint=ROOM)
-
-
 def _print_error(error: PastaError) -> int:
-    """Print an error in at most four lines, and return its exit code."""
     hint = [] if error.hint is None else [f"    hint: {error.hint}".partition("\n")[0]]
     lines = error.message.splitlines()[: MAX_ERROR_LINES - len(hint)] + hint
     with suppress(OSError):
@@ -286,8 +278,7 @@ def packages_by_extra() -> dict[str, list[str]]:
     return dict(sorted(packages.items(), key=lambda extra: len(extra[1])))
 
 
-def extra_of(module: str) -> str | None:
-    """Return the smallest extra that installs a module."""
+def _extra_of(module: str) -> str | None:
     for extra, packages in packages_by_extra().items():
         if module in (MODULES.get(name, name.replace("-", "_")) for name in packages):
             return extra

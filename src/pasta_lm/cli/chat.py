@@ -66,11 +66,6 @@ class Dialogue:
         self.params = replace(self.params, seed=(self.params.seed or 0) + 1)
         return self._answer()
 
-    def change_strategy(self, name: str) -> None:
-        """Answer the next questions with another strategy; refuse what the model lacks."""
-        self.model.request("?", self.params, strategy=name)
-        self.strategy = name
-
     def _answer(self) -> Answer | None:
         turn, last = self.turns[-1], None
         request = self._request()
@@ -91,7 +86,7 @@ class Dialogue:
 
     def _request(self) -> Request:
         """Return the request of all turns, without the oldest ones if they are too many."""
-        num_dropped = 0
+        num_before = len(self.turns)
         while True:
             request = self.model.request(self._messages(), self.params, strategy=self.strategy)
             num_tokens = len(request.prompt)
@@ -104,8 +99,7 @@ class Dialogue:
                     hint="ask a shorter question, or start with a smaller --max-tokens",
                 )
             del self.turns[0]
-            num_dropped += 1
-        if num_dropped:
+        if num_dropped := num_before - len(self.turns):
             turns = "turn" if num_dropped == 1 else f"{num_dropped} turns"
             say(
                 f"the conversation is longer than the model's context: its oldest {turns} "
@@ -114,12 +108,11 @@ class Dialogue:
         return request
 
     def _messages(self) -> list[dict[str, str]]:
-        """Return the turns for the chat template; answers are plain text, without tags."""
+        # For the chat template: answers are plain text, without tags.
         messages = [] if self.system is None else [("system", self.system)]
-        for turn in self.turns[:-1]:
+        for turn in self.turns:
             messages += [("user", turn.question), ("assistant", turn.answer)]
-        messages.append(("user", self.turns[-1].question))
-        return [{"role": role, "content": content} for role, content in messages]
+        return [{"role": role, "content": content} for role, content in messages[:-1]]
 
 
 def chat(
@@ -144,13 +137,10 @@ def chat(
     if strategy in DRAFTED:
         require_draft(draft, strategy)
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    pool_tokens = MAX_CONTEXT + 2 * max_tokens  # a sync may feed an answer again
     with status(f"loading {model or BUILTIN}"):
         loaded = Pasta.from_pretrained(
-            model or BUILTIN,
-            dtype=dtype,
-            device=device,
-            draft=draft,
-            pool_tokens=MAX_CONTEXT + 2 * max_tokens,  # a sync may feed an answer again
+            model or BUILTIN, dtype=dtype, device=device, draft=draft, pool_tokens=pool_tokens
         )
     context = min(loaded.engine.max_prompt_tokens or MAX_CONTEXT, MAX_CONTEXT)
     max_prompt = context - min(max_tokens, context // MAX_ANSWER_SHARE)
@@ -172,7 +162,7 @@ def talk(conversation: Dialogue) -> int:
         try:
             if isinstance(line, InputError):
                 raise line
-            if line.split() == ["/quit"] and line.startswith("/"):
+            if line.startswith("/") and line.split() == ["/quit"]:
                 break
             _respond(conversation, line)
         except PastaError as error:
@@ -182,7 +172,6 @@ def talk(conversation: Dialogue) -> int:
 
 
 def _respond(conversation: Dialogue, line: str) -> None:
-    """Carry out a command, or answer a question."""
     match line.split() if line.startswith("/") else ["", *line.split()]:
         case [""]:
             pass
@@ -196,7 +185,8 @@ def _respond(conversation: Dialogue, line: str) -> None:
         case ["/strategy"]:
             say(f"the strategy is {conversation.strategy}")
         case ["/strategy", name]:
-            conversation.change_strategy(name)
+            conversation.model.request("?", conversation.params, strategy=name)  # or refuse it
+            conversation.strategy = name
             say(f"the strategy is now {name}")
         case ["/regenerate"]:
             if conversation.params.temperature == 0:
@@ -223,7 +213,6 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str | InputError]:
-    """Yield the lines of standard input, an error for each that is not UTF-8."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
             yield line.decode("utf-8-sig").rstrip("\r\n")

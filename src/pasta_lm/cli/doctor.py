@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from platform import platform, python_version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -78,7 +78,18 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def answer_of_builtin() -> dict[str, Any] | None:
+class BuiltinAnswer(TypedDict):
+    """The answer of the built-in model to its example, in figures."""
+
+    name: str
+    prompt: str
+    finish_reason: str | None
+    num_threads: int
+    parallelism: float
+    wall_s: float
+
+
+def answer_of_builtin() -> BuiltinAnswer | None:
     """Let the built-in model answer its example; None if it or its base is not installed."""
     try:
         model = Pasta.from_pretrained(BUILTIN, device="cpu")
@@ -95,7 +106,7 @@ def answer_of_builtin() -> dict[str, Any] | None:
     }
 
 
-def _health(places: list[str], test: SelfTest | None, builtin: dict[str, Any] | None) -> Rows:
+def _health(places: list[str], test: SelfTest | None, builtin: BuiltinAnswer | None) -> Rows:
     if test is None:
         return [("devices", "not known without torch")]
     verdict = "exact" if test.is_exact else "NOT EXACT"
@@ -113,7 +124,7 @@ def _health(places: list[str], test: SelfTest | None, builtin: dict[str, Any] | 
     ]
 
 
-def _facts(loaded: LoadedModel) -> dict[str, Any]:
+def _facts(loaded: LoadedModel) -> dict[str, object]:
     return {
         "name": loaded.name,
         "architecture": type(loaded.model).__name__,

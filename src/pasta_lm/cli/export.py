@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.flags import MODELS, option
+from pasta_lm.cli.terminal import say
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 
 if TYPE_CHECKING:
     from pasta_lm.models.load import Pretrained
-
-DEFAULT_DTYPE = "bfloat16"
 
 
 def export(
@@ -26,7 +25,7 @@ def export(
     gguf: Annotated[bool, option("--gguf", "Write a GGUF file for llama.cpp.")] = False,
     dtype: Annotated[
         str, option("--dtype DTYPE", "float32, bfloat16 or float16; GGUF files also q8_0.")
-    ] = DEFAULT_DTYPE,
+    ] = "bfloat16",
 ) -> None:
     """Write a model, adapter merged, for stock servers.
 
@@ -34,10 +33,8 @@ def export(
     and nothing is left after an error.
     """
     if merged is gguf:
-        raise UsageError(
-            "give either --merged or --gguf",
-            hint="--merged writes a folder for vLLM and SGLang, --gguf a file for llama.cpp",
-        )
+        hint = "--merged writes a folder for vLLM and SGLang, --gguf a file for llama.cpp"
+        raise UsageError("give either --merged or --gguf", hint=hint)
     if merged:
         from pasta_lm.models.export import export_merged
 
@@ -51,11 +48,10 @@ def export(
         f"{out}: {num_parameters / 1e6:,.1f} M parameters, {done.dtype}, "
         f"{done.num_bytes / 1e6:,.1f} MB, {num_pieces} tag pieces; {server} {out}"
     )
-    typer.echo(f"pasta: {_exactness(done.source)}", err=True)
+    say(_exactness(done.source))
 
 
 def _exactness(model: Pretrained) -> str:
-    """Return how a stock server decodes the model: exactly, up to the first sync, or not."""
     if not model.piece_ids:
         return "this model has no tag pieces: it was not taught PASTA-LANG"
     if model.config is None:

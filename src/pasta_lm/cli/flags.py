@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pasta_lm.errors import UsageError
 from pasta_lm.models.names import dtype_name
 
+if TYPE_CHECKING:
+    from pasta_lm.strategies.model import Pasta
+
 ENVIRONMENT = {
     f"--{name}": f"PASTA_{name.upper()}" for name in ("model", "device", "dtype", "debug")
 }
 """The flags that environment variables set as well: what the machine decides, not the task."""
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
+_DECODING = "--strategy --positions --max-tokens --max-threads --temperature --top-p --seed --n"
 PANELS = {
-    "Model": "--model --dtype --device --draft --random --tokenizer --threads",
-    "Decoding": "--strategy --positions --max-tokens --max-threads --temperature --top-p --seed "
-    "--n",
-    "Stock servers": "--engine --dialect --allow-inexact",
+    "Model": ["--model", "--dtype", "--device", "--draft", "--random", "--tokenizer", "--threads"],
+    "Decoding": _DECODING.split(),
+    "Stock servers": ["--engine", "--dialect", "--allow-inexact"],
 }
 """The headings of the help, and the flags below each."""
 
@@ -31,7 +34,7 @@ def option(
     *,
     min: float | None = None,
     callback: Callable[..., object] | None = None,
-) -> Any:
+) -> object:
     """Return the annotation that makes a parameter of a verb a flag.
 
     ``spelling`` has its names and, for the help, that of its value: ``--file -f FILE``.
@@ -45,9 +48,7 @@ def option(
         help=help,
         metavar=next((part for part in parts if part not in names), None),
         min=min,
-        rich_help_panel=next(
-            (panel for panel, listed in PANELS.items() if names[0] in listed.split()), None
-        ),
+        rich_help_panel=next((name for name, listed in PANELS.items() if names[0] in listed), None),
         callback=callback,
     )
 
@@ -147,13 +148,15 @@ def server_flags(
     }
 
 
-def require_served(model: str | None, **local: object) -> str:
-    """Return the model that servers hold; refuse flags of the local engine that have a value."""
+def connect(
+    engine: str, model: str | None, dialect: str | None, *, allow_inexact: bool, **local: object
+) -> Pasta:
+    """Use servers that hold a model; refuse flags of the local engine that have a value."""
+    from pasta_lm.strategies.model import Pasta
+
     if model is None:
         raise UsageError("--engine needs --model", hint="name the folder that the servers serve")
     if refused := [f"--{name}" for name, value in local.items() if value]:
-        raise UsageError(
-            f"{', '.join(refused)} cannot be used with --engine",
-            hint="the servers decide this when they start",
-        )
-    return model
+        hint = "the servers decide this when they start"
+        raise UsageError(f"{', '.join(refused)} cannot be used with --engine", hint=hint)
+    return Pasta.from_servers(engine, model, dialect=dialect, allow_inexact=allow_inexact)

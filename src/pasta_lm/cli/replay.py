@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,31 +77,27 @@ def replay(
     require_one_of("--strategy", strategy, REPLAYED)
     require_one_of("positions", named or None, list(PositionStrategy))
     if (model is None) == (random is None):
-        hint = "--model builtin replays with the built-in model"
-        raise UsageError("give either --model or --random", hint=hint)
+        raise UsageError("give either --model or --random", hint="--model builtin, for example")
     if tokenizer is not None and random is None:
-        hint = "leave it out: a model has its own tokenizer"
-        raise UsageError("--tokenizer belongs to --random", hint=hint)
+        raise UsageError("--tokenizer belongs to --random", hint="a model has its own tokenizer")
     answers, problems = read_annotated(file, limit)
     for problem in problems if answers else problems[:1]:
         typer.echo(f"{file}:{problem.line}: {problem.reason}", err=True)
     if not answers:
-        raise InputError(
-            f"{file} has no annotated answer that can be read",
-            hint="each line is a JSON object with 'response' or 'annotated'",
-        )
+        hint = "each line is a JSON object with 'response' or 'annotated'"
+        raise InputError(f"{file} has no annotated answer that can be read", hint=hint)
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
     with status(f"loading {model or random}"):
-        loaded = _load(model, random, tokenizer, answers, (dtype, device))
-    with bars() as progress:
+        loaded = _load(model or "", random, tokenizer, answers, (dtype, device))
+    with bars() as show:
         report = decode(
             answers,
             loaded,
             positions=PositionStrategy(named) if named else loaded.positions,
             strategy=strategy,
             max_threads=max_threads,
-            progress=lambda done, total: progress("answers", done, total),
+            progress=partial(show, "answers"),
         )
     if json:
         print_json({**report.to_dict(), "num_invalid_lines": len(problems)})
@@ -114,24 +111,22 @@ def replay(
 
 
 def _load(
-    model: str | None,
+    model: str,
     random: Path | None,
     tokenizer: Path | None,
     answers: list[Record],
     machine: tuple[str | None, str | None],
 ) -> LoadedModel:
-    """Load the model, or make one with random weights."""
     from pasta_lm.engines.local import loading
     from pasta_lm.models.load import DTYPES
 
     dtype, device = machine
     if random is None:
-        return loading.load(model or "", dtype=dtype, device=device)
+        return loading.load(model, dtype=dtype, device=device)
     require_one_of("--dtype", dtype, DTYPES)
-    config = loading.read_architecture(random)
     texts = (answer.document.plain_text for answer in answers)
     return loading.random_model(
-        config,
+        loading.read_architecture(random),
         loading.load_tokenizer(tokenizer) if tokenizer else loading.train_tokenizer(texts),
         name=random.stem,
         dtype=DTYPES[dtype or "float32"],
@@ -158,10 +153,7 @@ def _print(report: ReplayReport) -> None:
 
 def _print_notes(report: ReplayReport) -> None:
     if report.weights == NEW_TAG_ROWS:
-        say(
-            "this model has no tag pieces; it was given untrained rows for them, which is enough "
-            "for forced text"
-        )
+        say("this model has no tag pieces; untrained rows for them are enough for forced text")
     for name, reason in report.skipped:
         say(f"answer {name} was left out: {reason}")
     if report.was_interrupted:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli import flags
-from pasta_lm.cli.flags import option, require_draft, require_engine, require_one_of, require_served
+from pasta_lm.cli.flags import connect, option, require_draft, require_engine, require_one_of
 from pasta_lm.cli.terminal import (
     STDIN,
     print_answer,
@@ -110,10 +110,8 @@ def run(
         if engine is None:
             loaded = Pasta.from_pretrained(name, dtype=dtype, device=device, draft=draft)
         else:
-            source = require_served(model, draft=draft, dtype=dtype, device=device)
-            loaded = Pasta.from_servers(
-                engine, source, dialect=dialect, allow_inexact=allow_inexact
-            )
+            local = {"draft": draft, "dtype": dtype, "device": device}
+            loaded = connect(engine, model, dialect, allow_inexact=allow_inexact, **local)
     if name == BUILTIN:
         say(INTRODUCTION)
     elif name != (model or BUILTIN):
@@ -125,7 +123,6 @@ def run(
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
-    """Return the prompt from the argument, the file or standard input."""
     if prompt is not None and file is not None:
         raise UsageError("a prompt and --file were given", hint="give one of the two")
     if prompt is None and file is None and sys.stdin.isatty():
@@ -141,7 +138,6 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 def _answer(
     model: Pasta, prompt: str, params: SamplingParams, strategy: str, positions: str | None
 ) -> list[Answer]:
-    """Return the answers; in a terminal, a single answer is shown while it is decoded."""
     if params.n > 1:
         return model.samples(prompt, params, strategy=strategy, positions=positions)
     answers: list[Answer] = []
@@ -155,7 +151,11 @@ def _answer(
 
 def _print(answers: list[Answer], *, as_json: bool) -> None:
     if as_json:
-        objects = [answer.to_dict() | {"cut_at_tokens": _cut_at(answer)} for answer in answers]
+        objects = []
+        for answer in answers:
+            is_cut = answer.trace.finish_reason == FinishReason.LENGTH
+            cut_at = answer.trace.num_tokens if is_cut else None
+            objects.append(answer.to_dict() | {"cut_at_tokens": cut_at})
         print_json(objects[0] if len(objects) == 1 else {"choices": objects})
     else:
         print_answer("\n\n".join(answer.text for answer in answers))
@@ -163,9 +163,3 @@ def _print(answers: list[Answer], *, as_json: bool) -> None:
         if not as_json:
             print_picture(answer.trace)
         say(summary(answer.trace))
-
-
-def _cut_at(answer: Answer) -> int | None:
-    """Return the number of tokens at which a limit cut the answer."""
-    trace = answer.trace
-    return trace.num_tokens if trace.finish_reason == FinishReason.LENGTH else None

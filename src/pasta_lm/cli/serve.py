@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli import flags
-from pasta_lm.cli.flags import option, require_engine, require_one_of, require_served
+from pasta_lm.cli.flags import connect, option, require_engine, require_one_of
 from pasta_lm.cli.terminal import INTERRUPTED, read_text, say, status
 from pasta_lm.errors import UsageError
+from pasta_lm.models.names import BUILTIN
 
 if TYPE_CHECKING:
     from pasta_lm.serve.backends import Backend
-    from pasta_lm.serve.settings import ServeRecipe
 
 MAX_PORT = 65535
 
@@ -58,7 +58,9 @@ def serve(
     from pasta_lm import __version__
     from pasta_lm.recipe import read_recipe
     from pasta_lm.serve.app import Server, address_of, bind, create_app, log_as_json
+    from pasta_lm.serve.backends import LocalBackend, ServedBackend
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
+    from pasta_lm.strategies.model import Pasta
     from pasta_lm.strategies.requests import STRATEGIES
 
     require_engine(engine, dialect, allow_inexact=allow_inexact)
@@ -74,11 +76,21 @@ def serve(
     recipe = read_recipe(limits, ServeRecipe, changes or ())
     require_one_of("strategy", recipe.strategy, STRATEGIES)
     with bind(host, port) as place:
+        backend: Backend
+        name, machine = model or BUILTIN, {"dtype": dtype, "device": device}
         if engine is None:
-            backend = _local(model, dtype, device, recipe, served_model_name)
+            with status("loading the model"):
+                loaded = Pasta.from_pretrained(
+                    name,
+                    **machine,
+                    pool_tokens=recipe.pool_tokens,
+                    cache_memory=recipe.cache_memory,
+                    shares_prefixes=recipe.shares_prefixes,
+                )
+            backend = LocalBackend(loaded, served_model_name or name)
         else:
-            held = require_served(model, dtype=dtype, device=device)
-            backend = _served(engine, held, served_model_name, dialect, allow_inexact)
+            loaded = connect(engine, model, dialect, allow_inexact=allow_inexact, **machine)
+            backend = ServedBackend(loaded, served_model_name or name)
         app = create_app(
             backend,
             recipe,
@@ -96,37 +108,7 @@ def serve(
         os._exit(0)  # a step hangs, and the end of the process would wait for it
 
 
-def _local(
-    model: str | None, dtype: str | None, device: str | None, recipe: ServeRecipe, name: str | None
-) -> Backend:
-    from pasta_lm.models.names import BUILTIN
-    from pasta_lm.serve.backends import LocalBackend
-    from pasta_lm.strategies.model import Pasta
-
-    with status("loading the model"):
-        loaded = Pasta.from_pretrained(
-            model or BUILTIN,
-            dtype=dtype,
-            device=device,
-            pool_tokens=recipe.pool_tokens,
-            cache_memory=recipe.cache_memory,
-            shares_prefixes=recipe.shares_prefixes,
-        )
-    return LocalBackend(loaded, name or str(model or BUILTIN))
-
-
-def _served(
-    addresses: str, model: str, name: str | None, dialect: str | None, allow_inexact: bool
-) -> Backend:
-    from pasta_lm.serve.backends import ServedBackend
-    from pasta_lm.strategies.model import Pasta
-
-    loaded = Pasta.from_servers(addresses, model, dialect=dialect, allow_inexact=allow_inexact)
-    return ServedBackend(loaded, name or model)
-
-
 def _greet(backend: Backend, address: str) -> None:
-    """Tell the addresses: in a terminal as text, otherwise as a line of the log."""
     if not sys.stderr.isatty():
         logging.getLogger("pasta_lm.serve.server").info("running on %s", address)
         return

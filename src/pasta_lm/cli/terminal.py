@@ -11,8 +11,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -41,10 +42,7 @@ QUIET_SETTINGS = {
 
 
 def silence_libraries() -> None:
-    """Turn off progress bars and advice of the libraries under a model, unless the user set them.
-
-    ``main`` calls it before anything heavy is imported.
-    """
+    """Turn off bars and advice of the libraries under a model; before they are imported."""
     for name, value in QUIET_SETTINGS.items():
         os.environ.setdefault(name, value)
     for name in ("torch", "transformers", "huggingface_hub"):
@@ -83,10 +81,8 @@ def print_table(
     the columns that follow. ``text_columns`` are aligned to the left, numbers to the right.
     """
     whole = [header, *rows]
-    widths = [
-        max(len(row[column]) for row in whole if len(row) == len(header) or column < len(row) - 1)
-        for column in range(len(header))
-    ]
+    columns = zip_longest(*(row if len(row) == len(header) else row[:-1] for row in whole))
+    widths = [max(len(cell or "") for cell in column) for column in columns]
     for row in whole:
         cells = [
             cell.ljust(width) if column in text_columns else cell.rjust(width)
@@ -100,10 +96,8 @@ def print_table(
 def print_facts(*sections: Sequence[tuple[str, str]]) -> None:
     """Print names and values in two columns, with an empty line between sections."""
     width = max(len(name) for section in sections for name, _ in section)
-    texts = [
-        "".join(f"{name:<{width}}{GAP}{value}\n" for name, value in section) for section in sections
-    ]
-    typer.echo("\n".join(texts), nl=False)
+    lines = ([f"{name:<{width}}{GAP}{value}" for name, value in rows] for rows in sections)
+    typer.echo("\n\n".join(map("\n".join, lines)))
 
 
 def print_json(values: Mapping[str, object]) -> None:
@@ -150,22 +144,22 @@ def status(text: str) -> Iterator[None]:
 
 
 class Progress(Protocol):
-    """Shows how far one task is, for example ``progress("prompts", 3, 10)``."""
+    """Shows how far a task is, for example ``progress("prompts", 3, 10)``."""
 
     def __call__(self, name: str, done: int, total: int | None, note: str = "") -> None:
         """Show the state of the task of this name."""
 
 
 def has_bars() -> bool:
-    """Return whether progress bars are shown: standard error is a terminal, NO_COLOR is not set."""
+    """Return whether progress bars are shown: in a terminal, unless NO_COLOR is set."""
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ
 
 
 @contextmanager
 def bars() -> Iterator[Progress]:
-    """Provide a function that shows progress: bars in a terminal, nothing elsewhere."""
+    """Provide a function that shows progress: bars in a terminal, elsewhere a line each minute."""
     if not has_bars():
-        yield lambda name, done, total, note="": None
+        yield _minute_lines()
         return
     from rich import progress as rich
 
@@ -183,17 +177,17 @@ def bars() -> Iterator[Progress]:
         yield show
 
 
-def minute_lines() -> Callable[[str], None]:
-    """Return a function that prints a line of progress each minute, where there are no bars."""
+def _minute_lines() -> Progress:
     due_s = time.monotonic() + SECONDS_BETWEEN_LINES
 
-    def report(line: str) -> None:
+    def show(name: str, done: int, total: int | None, note: str = "") -> None:
         nonlocal due_s
-        if time.monotonic() >= due_s and not has_bars():
+        if time.monotonic() >= due_s:
             due_s = time.monotonic() + SECONDS_BETWEEN_LINES
-            say(line)
+            share = f"{done} of {total}" if total else str(done)
+            say(f"{name}: {share}{note and f' ({note})'}")
 
-    return report
+    return show
 
 
 @contextmanager

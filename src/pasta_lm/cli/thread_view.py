@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pasta_lm.cli.terminal import GAP, can_animate, console, harmless
@@ -43,12 +43,9 @@ class Glyphs(NamedTuple):
     open: str  # the part of a promised length that is not decoded yet
 
 
-UNICODE, ASCII = Glyphs(*"\u2501\u2533\u253b\u2504\u2500"), Glyphs(*"=v^.-")
-
-
 def glyphs(where: Console) -> Glyphs:
     """Return characters that a console can show."""
-    return ASCII if where.options.ascii_only else UNICODE
+    return Glyphs(*("=v^.-" if where.options.ascii_only else "\u2501\u2533\u253b\u2504\u2500"))
 
 
 def _style(thread: int) -> str:
@@ -56,7 +53,7 @@ def _style(thread: int) -> str:
 
 
 def _name(thread: int, topic: str | None) -> str:
-    """Return the label of a thread; its number is readable without colour."""
+    # Readable without colour: it begins with the number.
     return "main" if topic is None else f"{thread} {' '.join(harmless(topic).split())}"
 
 
@@ -77,20 +74,22 @@ class ThreadView:
 
     def heading(self, width: int) -> Text:
         """Return the name, and the progress in words."""
-        progress = _count(self.num_pieces, self.promised_tokens) if self.promised_tokens else ""
-        state = progress if self.is_live else "done"
+        state = "" if self.is_live else "done"
+        if self.is_live and self.promised_tokens:
+            state = _count(self.num_pieces, self.promised_tokens)
         style = f"bold {_style(self.thread)}".strip()
         name = Text(_name(self.thread, self.topic), style, no_wrap=True)
         name.truncate(max(1, width - len(state) - 1), overflow="ellipsis", pad=False)
         gap = " " * (width - name.cell_len - len(state))
         return Text.assemble(name, gap, (state, "dim"), no_wrap=True)
 
-    def bar(self, width: int, drawn_with: Glyphs) -> Text:
-        """Return the share of the promised tokens that is decoded, drawn as a bar."""
-        part = min(1.0, self.num_pieces / (self.promised_tokens or 1)) if self.is_live else 1.0
-        num_filled = round(part * width)
+    def drawn(self, where: Console, width: int, num_lines: int) -> Group:
+        """Return heading, the share of the promised tokens that is decoded as a bar, and text."""
+        share = min(1.0, self.num_pieces / (self.promised_tokens or 1)) if self.is_live else 1.0
+        num_filled, drawn_with = round(share * width), glyphs(where)
         bar = Text(drawn_with.decodes * num_filled, _style(self.thread))
-        return bar.append(drawn_with.open * (width - num_filled), "dim")
+        bar.append(drawn_with.open * (width - num_filled), "dim")
+        return Group(self.heading(width), bar, self.tail(where, width, num_lines))
 
     def tail(self, where: Console, width: int, num_lines: int) -> Text:
         """Return the last lines of the text as they wrap, without empty lines."""
@@ -103,7 +102,6 @@ class ThreadViews:
     """All threads of one response, drawn by rich."""
 
     def __init__(self) -> None:
-        """Begin before the first event."""
         self._views: dict[int, ThreadView] = {}
 
     def take(self, event: StreamEvent) -> None:
@@ -123,38 +121,25 @@ class ThreadViews:
 
     def __rich_console__(self, where: Console, options: ConsoleOptions) -> RenderResult:
         """Draw all threads within the height of the terminal."""
-        height = max(8, (options.height or where.height) - 2)
-        main = self._views.get(0)
-        if main is None:
-            return
-        text = main.tail(where, options.max_width, height // 3)
-        yield main.heading(options.max_width)
-        yield text
-        yield from self._grid(where, options.max_width, height - text.plain.count("\n") - 2)
+        height, width = max(8, (options.height or where.height) - 2), options.max_width
+        if main := self._views.get(0):
+            text = main.tail(where, width, height // 3)
+            yield from (main.heading(width), text)
+            yield from self._grid(where, width, height - text.plain.count("\n") - 2)
 
     def _grid(self, where: Console, width: int, height: int) -> Iterator[RenderableType]:
-        """Yield the threads side by side: live ones first, as many as fit."""
+        # Side by side, as many as fit, live ones first.
         num_columns = max(1, (width + len(GAP)) // (MIN_VIEW_WIDTH + len(GAP)))
         view_width = (width + len(GAP)) // num_columns - len(GAP)
         views = [view for view in self._views.values() if view.thread]
         by_interest = sorted(views, key=lambda view: (not view.is_live, -view.thread))
-        shown = sorted(
-            by_interest[: num_columns * max(1, height // 6)], key=lambda view: view.thread
-        )
+        num_shown = num_columns * max(1, height // 6)
+        shown = sorted(by_interest[:num_shown], key=lambda view: view.thread)
         num_rows = max(1, -(-len(shown) // num_columns))
         num_lines = max(1, (height - 1) // num_rows - 3)
-        drawn_with = glyphs(where)
-        cells = [
-            Group(
-                view.heading(view_width),
-                view.bar(view_width, drawn_with),
-                view.tail(where, view_width, num_lines),
-            )
-            for view in shown
-        ]
-        grid = Table.grid(padding=(1, len(GAP), 0, 0))
-        for _ in range(num_columns):
-            grid.add_column(width=view_width, no_wrap=True)
+        cells = [view.drawn(where, view_width, num_lines) for view in shown]
+        columns = (Column(width=view_width, no_wrap=True) for _ in range(num_columns))
+        grid = Table.grid(*columns, padding=(1, len(GAP), 0, 0))
         for first in range(0, len(cells), num_columns):
             grid.add_row(*cells[first : first + num_columns])
         yield Text()
@@ -205,7 +190,6 @@ def picture(trace: Trace, where: Console) -> Text:
 
 
 def _cells(places: RunLayout, thread: int, columns: int, drawn_with: Glyphs) -> Iterator[str]:
-    """Yield one character for each column; a column stands for one step or several."""
     num_steps, spans = places.num_passes, places.lanes[thread].spans
     fed = {step for span in spans for step in range(span.first, span.stop)}
     forks = {edge.end for edge in places.forks if edge.source == thread}
@@ -224,7 +208,6 @@ def _cells(places: RunLayout, thread: int, columns: int, drawn_with: Glyphs) -> 
 
 
 def _axis(num_steps: int, columns: int) -> str:
-    """Return the line of step numbers, one every ten columns."""
     axis = ""
     for column in range(0, columns, 10):
         number = str(column * num_steps // columns)
@@ -242,17 +225,12 @@ def print_picture(trace: Trace) -> None:
 
 
 def summary(trace: Trace) -> str:
-    """Return time, tokens and parallelism in one line, with the kind of the trace.
-
-    The tokens are those of the text, so that they divided by the steps give the parallelism.
-    """
-    num_tokens = round(trace.parallelism * trace.critical_path)
-    parts = [f"{trace.wall_s:.2f} s"]
-    if trace.kind is Kind.SIMULATED:
-        parts = ["simulated, no wall clock"]
-    elif trace.kind is not Kind.GENERATED:
-        parts = [f"{trace.wall_s:.2f} s ({trace.kind.value})"]
+    """Return time, tokens of text and parallelism in one line, with the kind of the trace."""
+    kind = "" if trace.kind is Kind.GENERATED else f" ({trace.kind.value})"
+    is_simulated = trace.kind is Kind.SIMULATED
+    parts = ["simulated, no wall clock" if is_simulated else f"{trace.wall_s:.2f} s{kind}"]
     if len(trace.threads) > 1:
+        num_tokens = round(trace.parallelism * trace.critical_path)
         parts.append(f"{num_tokens} tokens of text on a critical path of {trace.critical_path}")
         parts.append(f"parallelism {trace.parallelism:.2f}")
     else:

@@ -66,10 +66,8 @@ def preference(
     from pasta_lm.learn.train.preference_config import PreferenceConfig
     from pasta_lm.recipe import read_recipe
 
-    flags = server_flags(engine, dialect, allow_inexact=allow_inexact)
-    served = [
-        f"rollouts.{key}={json.dumps(flag)}" for key, flag in flags.items() if flag is not None
-    ]
+    flags = server_flags(engine, dialect, allow_inexact=allow_inexact).items()
+    served = [f"rollouts.{key}={json.dumps(flag)}" for key, flag in flags if flag is not None]
     recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
     from pasta_lm.learn.train.preference import preflight, train_preference
 
