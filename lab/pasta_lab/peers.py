@@ -28,7 +28,7 @@ from pasta_lm.measure.bench import (
     milliseconds,
     prompt_of,
 )
-from pasta_lm.models.export_gguf import export_gguf
+from pasta_lm.models.export import export_gguf
 from pasta_lm.models.names import BUILTIN
 
 GENERATE, LLAMA_CPP = "generate", "llama.cpp"

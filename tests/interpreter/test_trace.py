@@ -53,20 +53,6 @@ def test_a_trace_survives_being_written(trace: Trace, indent: int | None) -> Non
     assert Trace.from_json(trace.to_json(indent)) == trace
 
 
-def test_a_trace_survives_being_packed_but_for_less_than_a_microsecond(trace: Trace) -> None:
-    assert Trace.from_packed(trace.packed()) == trace
-    trace.wall_s = 0.123456789
-    assert Trace.from_packed(trace.packed()).wall_s == 0.123457
-    trace.tokens *= 20
-    assert len(trace.packed()) < len(trace.to_json()) / 10
-
-
-@pytest.mark.parametrize("packed", ["", "no base85: \u2028", "00000", "c$_&"])
-def test_what_is_no_packed_trace_is_refused(packed: str) -> None:
-    with pytest.raises(InputError, match="the packed trace is damaged"):
-        Trace.from_packed(packed)
-
-
 def test_a_trace_without_tokens_survives_being_written() -> None:
     empty = Trace(kind=Kind.SIMULATED)
     assert Trace.from_json(empty.to_json()) == empty

@@ -35,7 +35,7 @@ def graded_answer(
     task: Task, answer: Answer, strategy: str, *, is_timed: bool = False
 ) -> GradedAnswer:
     """Return what the evaluator makes of an engine's answer to a task."""
-    record = AnswerRecord.of(answer, is_timed=is_timed, keeps_trace=is_timed)
+    record = AnswerRecord.of(answer, is_timed=is_timed)
     (found,) = graded([task], strategy, [record])
     return found
 

@@ -35,13 +35,11 @@ def export(
     if merged is gguf:
         hint = "--merged writes a folder for vLLM and SGLang, --gguf a file for llama.cpp"
         raise UsageError("give either --merged or --gguf", hint=hint)
-    if merged:
-        from pasta_lm.models.export import export_merged
+    from pasta_lm.models.export import export_gguf, export_merged
 
+    if merged:
         done, server = export_merged(model, out, dtype), "vllm serve"
     else:
-        from pasta_lm.models.export_gguf import export_gguf
-
         done, server = export_gguf(model, out, dtype), "llama-server -m"
     num_parameters, num_pieces = done.source.model.num_parameters(), len(done.source.piece_ids)
     typer.echo(

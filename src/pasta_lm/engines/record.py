@@ -126,10 +126,9 @@ class AnswerRecord:
     num_threads: int | None = None  # main included; None: not recorded
     kind: str | None = None  # how it came about, a value of ``Kind``; None: not recorded
     wall_s: float | None = None  # seconds, if decoded alone; None among others
-    trace: str | None = None  # the packed trace (``Trace.from_packed`` reads it); None: not kept
 
     @classmethod
-    def of(cls, answer: Answer, *, is_timed: bool = False, keeps_trace: bool = False) -> Self:
+    def of(cls, answer: Answer, *, is_timed: bool = False) -> Self:
         """Return the record of an answer; ``is_timed`` if it was decoded alone."""
         trace = answer.trace
         return cls(
@@ -142,7 +141,6 @@ class AnswerRecord:
             num_threads=len(trace.threads),
             kind=trace.kind.value,
             wall_s=trace.wall_s if is_timed else None,
-            trace=trace.packed() if keeps_trace else None,
         )
 
     @classmethod

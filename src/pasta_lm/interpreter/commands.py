@@ -65,8 +65,7 @@ class Legal(NamedTuple):
 
     def allows(self, tag: Lexeme) -> bool:
         """Return whether a tag piece is legal."""
-        is_too_long = tag.kind is LexemeKind.PROMISE_CLOSE and (tag.units or 0) > self.units
-        return tag.kind in self.kinds and not is_too_long
+        return tag.kind in self.kinds and (tag.units or 0) <= self.units
 
 
 EVERYTHING = Legal(frozenset(LexemeKind), True, MAX_UNITS)  # where the mask is off

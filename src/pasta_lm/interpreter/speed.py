@@ -14,8 +14,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import escape_topic
 
-MAX_LENGTH_CHANGE = 0.1
-"""Of answers that have a speedup over others."""
+MAX_LENGTH_CHANGE = 0.1  # of answers that have a speedup over others
 
 
 def parallelism(num_content_tokens: int, critical_path: int, *, is_parallel: bool = True) -> float:
@@ -32,9 +31,7 @@ def speedup_over_text(
     num_text_tokens: int, critical_path: int, *, is_parallel: bool, is_cut: bool = False
 ) -> float:
     """Return the speedup over the same text in one thread; cut text has a last token not fed."""
-    if not is_parallel:
-        return 1.0
-    return theoretical_speedup(num_text_tokens - is_cut, critical_path)
+    return theoretical_speedup(num_text_tokens - is_cut, critical_path) if is_parallel else 1.0
 
 
 def realised_speedup(baseline_s: float, wall_s: float) -> float:
@@ -43,11 +40,9 @@ def realised_speedup(baseline_s: float, wall_s: float) -> float:
 
 
 def incomparable(num_cut: int, length_ratio: float | None) -> str | None:
-    """Return why answers have no speedup over a baseline's; None if they have one.
+    """Return the reason for which answers have no speedup over a baseline's; None: they have one.
 
-    Args:
-        num_cut: Answers of both sides that a limit ended.
-        length_ratio: Lengths over the baseline's: shorter answers look faster.
+    A limit ended ``num_cut`` answers of both sides; ``length_ratio`` is over the baseline's.
     """
     reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
     if length_ratio and abs(length_ratio - 1) > MAX_LENGTH_CHANGE:
@@ -67,8 +62,7 @@ def document_critical_path(document: Document, count_tokens: Callable[[str], int
         if isinstance(item, Text):
             main += count_tokens(item.text)
         elif isinstance(item, Sync):
-            main = max(main, pending) + 1
-            pending = 0
+            main, pending = max(main, pending) + 1, 0
         else:
             # A promise has two pieces around its topic, which is decoded as it is written.
             main += 2 + count_tokens(escape_topic(item.topic))

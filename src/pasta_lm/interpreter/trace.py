@@ -6,9 +6,7 @@ the engine reads and hands in. Source: PASTA, section 5.1 (critical path, speedu
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -21,7 +19,6 @@ from pasta_lm.interpreter.positions import Join
 from pasta_lm.language.tags import SYNC
 
 TRACE_VERSION = 1
-_LATER_KEYS = {"join": Join.SHARED.value, "num_recomputed": 0, "num_cached_tokens": 0}
 
 
 class Kind(StrEnum):
@@ -135,23 +132,19 @@ class Trace:
         return len(self.tokens)
 
     @property
-    def is_parallel(self) -> bool:
-        """Return whether there was a second thread."""
-        return len(self.threads) > 1
-
-    @property
     def parallelism(self) -> float:
         """Return fed content tokens / critical path; exactly 1 for one thread."""
-        fed = sum(
-            token.role is Role.CONTENT and token.fed_step is not None for token in self.tokens
-        )
-        return speed.parallelism(fed, self.critical_path, is_parallel=self.is_parallel)
+        fed = [token for token in self.tokens if token.fed_step is not None]
+        num_content = sum(token.role is Role.CONTENT for token in fed)
+        is_parallel = len(self.threads) > 1
+        return speed.parallelism(num_content, self.critical_path, is_parallel=is_parallel)
 
     def speedup_over_text(self, num_text_tokens: int) -> float:
         """Return the theoretical speedup over the text without tags, decoded by one thread."""
         is_cut = self.finish_reason != "stop"  # then the last token is decoded, and never fed
+        is_parallel = len(self.threads) > 1
         return speed.speedup_over_text(
-            num_text_tokens, self.critical_path, is_parallel=self.is_parallel, is_cut=is_cut
+            num_text_tokens, self.critical_path, is_parallel=is_parallel, is_cut=is_cut
         )
 
     @property
@@ -202,12 +195,15 @@ class Trace:
                 return [promise_ends[token.thread]] if token.thread in promise_ends else last
             joined = joins.get((token.thread, token.fed_step), []) if token.tag == SYNC else []
             ends = (end for number in joined for end in by_thread[number])
-            return [before[id(token)], *(end for end in ends if _depth(end) < _depth(token))]
+            return [before[id(token)], *(end for end in ends if depth(end) < depth(token))]
+
+        def depth(token: TokenRecord) -> int:
+            return token.depth or 0
 
         chain: list[TokenRecord] = []
         tokens = self.tokens
         while fed := [token for token in tokens if token.depth is not None]:
-            chain.append(max(fed, key=_depth))
+            chain.append(max(fed, key=depth))
             tokens = needed(chain[-1])
         return chain
 
@@ -227,27 +223,9 @@ class Trace:
 
     def to_json(self, indent: int | None = None) -> str:
         """Return the trace as JSON, its derived figures included for readers without this code."""
-        derived = {
-            "parallelism": self.parallelism,
-            "num_content_tokens": self.num_content_tokens,
-            "usage": self.usage(),
-        }
-        return json.dumps({**asdict(self), **derived}, indent=indent, ensure_ascii=False)
-
-    def packed(self) -> str:
-        """Return the trace in few characters, for files of many; clocks to the microsecond."""
-        short = json.loads(self.to_json(), parse_float=lambda digits: round(float(digits), 6))
-        text = json.dumps(short, ensure_ascii=False, separators=(",", ":"))
-        return base64.b85encode(zlib.compress(text.encode())).decode("ascii")
-
-    @classmethod
-    def from_packed(cls, packed: str) -> Trace:
-        """Read a trace that ``packed`` wrote, or raise an ``InputError``."""
-        try:
-            text = zlib.decompress(base64.b85decode(packed)).decode("utf-8")
-        except (ValueError, zlib.error) as exc:
-            raise InputError(f"the packed trace is damaged: {exc}") from exc
-        return cls.from_json(text)
+        derived = {name: getattr(self, name) for name in ("parallelism", "num_content_tokens")}
+        data = {**asdict(self), **derived, "usage": self.usage()}
+        return json.dumps(data, indent=indent, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
@@ -259,26 +237,19 @@ class Trace:
             raise InputError(f"the trace is not JSON: {exc.msg} at {where}") from exc
         version = data.get("version") if isinstance(data, dict) else None
         if version != TRACE_VERSION:
-            raise InputError(
-                f"not a trace of version {TRACE_VERSION} (found version: {version})",
-                hint="traces are written by `pasta run --trace FILE`",
-            )
-        data = {**_LATER_KEYS, **data}
+            reason = f"not a trace of version {TRACE_VERSION} (found version: {version})"
+            raise InputError(reason, hint="traces are written by `pasta run --trace FILE`")
         try:
             values = {field.name: data[field.name] for field in fields(cls)}
             values["kind"] = Kind(data["kind"])
-            values["threads"] = [ThreadRecord(**item) for item in data["threads"]]
+            values["threads"] = [ThreadRecord(**row) for row in data["threads"]]
             values["tokens"] = [
-                TokenRecord(**{**item, "role": Role(item["role"])}) for item in data["tokens"]
+                TokenRecord(**row | {"role": Role(row["role"])}) for row in data["tokens"]
             ]
-            values["syncs"] = [SyncRecord(**item) for item in data["syncs"]]
+            values["syncs"] = [SyncRecord(**row) for row in data["syncs"]]
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise InputError(f"the trace is damaged: {exc}") from exc
         return cls(**values)
-
-
-def _depth(token: TokenRecord) -> int:
-    return token.depth or 0
 
 
 Picture = Callable[[Trace, Iterable[tuple[int, str]] | None], str]

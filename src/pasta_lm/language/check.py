@@ -45,10 +45,9 @@ class Diagnostic:
 
 def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> list[Diagnostic]:
     """Return every fault of a text in the order of their places; none: it is valid."""
-    problems = _Walk(text, Form(form), max_depth).problems
-    line_starts = [0, *(match.end() for match in re.finditer("\n", text))] if problems else [0]
+    line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
     diagnostics = []
-    for problem in problems:
+    for problem in _Walk(text, Form(form), max_depth).problems:
         line = bisect_right(line_starts, problem.start)
         column = problem.start - line_starts[line - 1] + 1
         fault, place = problem.fault, (problem.start, problem.end - problem.start)
@@ -71,20 +70,16 @@ def describe(diagnostic: Diagnostic, text: str) -> str:
     """Return the message of a diagnostic, its place, and the line with a caret, in three lines."""
     weight = "" if diagnostic.severity == "error" else "warning: "
     place = f"line {diagnostic.line}, column {diagnostic.column}"
-    shown, caret = _excerpt(text, diagnostic.offset, diagnostic.length)
-    return f"{place}: {weight}{diagnostic.message} ({diagnostic.code})\n    {shown}\n    {caret}"
-
-
-def _excerpt(text: str, offset: int, length: int) -> tuple[str, str]:
-    # Only characters of the fault's own line: the carets stand under them.
-    begin = max(text.rfind("\n", 0, offset) + 1, offset - _BEFORE)
-    line_end = text.find("\n", offset)
-    end = min(len(text) if line_end < 0 else line_end, offset + _AFTER)
-    lead = "..." if begin > 0 and text[begin - 1] != "\n" else ""
-    rest = "..." if end < len(text) and text[end] != "\n" else ""
-    shown = "".join(letter if letter.isprintable() else " " for letter in text[begin:end])
-    num_carets = max(1, min(length, end - offset))
-    return lead + shown + rest, " " * (len(lead) + offset - begin) + "^" * num_carets
+    offset, line_start = diagnostic.offset, diagnostic.offset - diagnostic.column + 1
+    begin = max(line_start, offset - _BEFORE)
+    line = text[begin : offset + _AFTER + 1].partition("\n")[0]
+    lead, shown = "..." if begin > line_start else "", line[: offset - begin + _AFTER]
+    num_carets = max(1, min(diagnostic.length, begin + len(shown) - offset))
+    caret = " " * (len(lead) + offset - begin) + "^" * num_carets
+    rest = "..." if len(shown) < len(line) else ""
+    shown = "".join(letter if letter.isprintable() else " " for letter in shown)
+    message = f"{place}: {weight}{diagnostic.message} ({diagnostic.code})"
+    return f"{message}\n    {lead}{shown}{rest}\n    {caret}"
 
 
 class _Piece(NamedTuple):
@@ -217,16 +212,14 @@ class _Walk:
         self._keep_tag(tag)
 
     def _take_open(self, piece: _Piece) -> None:
-        wrong = self._parser.fault(_lexeme(piece))
-        if wrong is not None:
+        if wrong := self._parser.fault(_lexeme(piece)):
             self._report(wrong, piece, "topic")
         is_too_deep = self._form is not Form.MAIN and self._is_too_deep(piece)
+        tag = None
         if self._form is Form.ANNOTATOR:
             tag = None if is_too_deep else _repaired(piece)
         elif wrong in (None, Fault.UNKNOWN_ATTRIBUTE) and self._is_promise_kept:
             tag = tags.ASYNC_OPEN if wrong or piece.problems else piece.source
-        else:
-            tag = None
         if wrong is Fault.BLOCK_WITHOUT_PROMISE:
             self._feed_promise()  # as if it were there, so that the closing tag is no fault
         if self._form is not Form.MAIN:
@@ -258,8 +251,7 @@ class _Walk:
                 self._keep_tag(tags.ASYNC_CLOSE)
 
     def _is_legal(self, piece: _Piece) -> bool:
-        wrong = self._parser.fault(_lexeme(piece))
-        if wrong is not None:
+        if wrong := self._parser.fault(_lexeme(piece)):
             self._report(wrong, piece)
         return wrong is None
 

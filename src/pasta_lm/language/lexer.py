@@ -9,6 +9,7 @@ and what is held back is bounded. Of an entity without end, ``&amp;amp;amp;...``
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 from pasta_lm.language import tags
@@ -17,14 +18,13 @@ from pasta_lm.language.faults import Fault, Problem
 
 __all__ = ["Lexeme", "LexemeKind", "Lexer"]
 
-_PLAIN = {
+_KINDS = {
+    tags.PROMISE_OPEN: LexemeKind.PROMISE_OPEN,
     tags.ASYNC_OPEN: LexemeKind.ASYNC_OPEN,
     tags.ASYNC_CLOSE: LexemeKind.ASYNC_CLOSE,
     tags.SYNC: LexemeKind.SYNC,
 }
-_SPELLING = {kind: tag for tag, kind in _PLAIN.items()} | {
-    LexemeKind.PROMISE_OPEN: tags.PROMISE_OPEN
-}
+_SPELLING = {kind: tag for tag, kind in _KINDS.items()}
 
 # The characters that decide a tag, by the open quote: a > ends it, another tag's start breaks it.
 _STOPS = {"": re.compile("[\"'<>]"), '"': re.compile('["<]'), "'": re.compile("['<]")}
@@ -75,7 +75,7 @@ class Lexer:
                 at = match.start()
                 if match["plain"]:  # a tag without attributes in its one canonical spelling
                     at = match.end()
-                    lexemes.append(self._lexeme(_PLAIN[match.group()], match.start(), at))
+                    lexemes.append(self._lexeme(_KINDS[match.group()], match.start(), at))
                     continue
                 self._searched = match.end() - at
             end = self._pass_tag(lexemes, at, at_end=at_end)
@@ -122,11 +122,7 @@ class Lexer:
         stop = self._find_stop(at, at_end=at_end)
         if stop is None:
             return None
-        if (
-            stop < len(self._buffer)
-            and self._buffer[stop] == ">"
-            and stop < at + tags.MAX_TAG_CHARACTERS
-        ):
+        if stop < at + tags.MAX_TAG_CHARACTERS and self._buffer[stop : stop + 1] == ">":
             lexemes.extend(_read_tag(self._buffer[at : stop + 1], self._offset + at))
             return stop + 1
         return self._pass_broken_tag(lexemes, at, stop)
@@ -153,16 +149,13 @@ class Lexer:
     def _pass_broken_tag(self, lexemes: list[Lexeme], at: int, stop: int) -> int:
         bracket = self._buffer.find(">", at, stop)
         end = stop if bracket < 0 else bracket + 1
-        start = self._offset + at
         detail = "a quote is open" if bracket >= 0 else "its > is missing"
         wrong = Fault.UNFINISHED
         if bracket < 0 and stop == at + tags.MAX_TAG_CHARACTERS:
             wrong, detail = Fault.TOO_LONG, ""
-        problem = Problem(wrong, detail, start, self._offset + end)
-        source = self._buffer[at:end]
-        lexemes.append(
-            Lexeme(LexemeKind.FAULT, source, start=start, end=problem.end, problems=(problem,))
-        )
+        problem = Problem(wrong, detail, self._offset + at, self._offset + end)
+        fault = self._lexeme(LexemeKind.FAULT, at, end)
+        lexemes.append(replace(fault, problems=(problem,)))
         return end
 
 
@@ -176,13 +169,13 @@ _ATTRIBUTE = re.compile(
 )
 _LENGTH = re.compile(r"0*[1-9][0-9]*")
 
-_SHAPES: dict[tuple[str, str, str], LexemeKind] = {
+_SHAPES = {
     ("", "promise", "/"): LexemeKind.PROMISE_OPEN,
     ("", "async", ""): LexemeKind.ASYNC_OPEN,
     ("/", "async", ""): LexemeKind.ASYNC_CLOSE,
     ("", "sync", "/"): LexemeKind.SYNC,
 }
-_MEANT: dict[tuple[str, str, str], LexemeKind] = {
+_MEANT = {
     ("", "promise", ""): LexemeKind.PROMISE_OPEN,
     ("/", "async", "/"): LexemeKind.ASYNC_CLOSE,
     ("", "sync", ""): LexemeKind.SYNC,

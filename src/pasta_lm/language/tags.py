@@ -34,8 +34,7 @@ TAG_START_AT_END: Final = re.compile(rf"<(?:(?P<plain>{_PLAIN})|{_NAME}(?!\w))")
 # The longest end of a text that may yet become a tag or an entity.
 UNDECIDED_TAG: Final = re.compile(rf"</?(?:{_PREFIXES})?\Z")
 UNDECIDED: Final = re.compile(
-    rf"</?(?:{_PREFIXES})?\Z"
-    rf"|&(?P<run>(?:amp;)*+)(?:a|am|amp|l|lt|lt;/?(?:{_PREFIXES})?)?\Z"
+    rf"{UNDECIDED_TAG.pattern}|&(?P<run>(?:amp;)*+)(?:a|am|amp|l|lt|lt;/?(?:{_PREFIXES})?)?\Z"
 )
 
 _NEEDS_ESCAPE = re.compile(rf"<(?={_NAME}\b)|&(?=(?:amp;)*+lt;{_NAME}\b)")
@@ -52,13 +51,8 @@ def closing_piece(units: int) -> str:
     return f'" tokens="{units}"/>'
 
 
-PIECES: Final[tuple[str, ...]] = (
-    PROMISE_OPEN,
-    ASYNC_OPEN,
-    ASYNC_CLOSE,
-    SYNC,
-    *(closing_piece(units) for units in range(1, MAX_UNITS + 1)),
-)
+_CLOSING = (closing_piece(units) for units in range(1, MAX_UNITS + 1))
+PIECES: Final = (PROMISE_OPEN, ASYNC_OPEN, ASYNC_CLOSE, SYNC, *_CLOSING)
 
 
 def promise_tag(topic: str, units: int) -> str:
@@ -83,7 +77,7 @@ def escape(text: str) -> str:
 
 def unescape(text: str) -> str:
     """Read written text that holds no tag: remove one level of escape."""
-    return _IS_ESCAPED.sub(lambda match: _CHARACTERS[match.group()], text) if "&" in text else text
+    return _IS_ESCAPED.sub(lambda match: _CHARACTERS[match.group()], text)
 
 
 def escape_topic(topic: str) -> str:
@@ -93,11 +87,7 @@ def escape_topic(topic: str) -> str:
 
 def unescape_topic(topic: str) -> str:
     """Read a topic as it stands in a tag: remove one level of escape."""
-    return (
-        _TOPIC_IS_ESCAPED.sub(lambda match: _CHARACTERS[match.group()], topic)
-        if "&" in topic
-        else topic
-    )
+    return _TOPIC_IS_ESCAPED.sub(lambda match: _CHARACTERS[match.group()], topic)
 
 
 def bounded_topic(topic: str) -> str:

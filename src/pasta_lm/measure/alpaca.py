@@ -268,7 +268,6 @@ def answer_instructions(
         params=SamplingParams(max_tokens=settings.max_tokens),
         progress=show,
         batch_size=BATCH_SIZE,
-        keeps_traces=False,
     )
     answerer.answer_in_turn(run.prompts[: settings.num_timed], settings.all_systems, store)
     answerer.answer_together(run.prompts, settings.all_systems, store)

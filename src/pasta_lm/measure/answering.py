@@ -198,7 +198,6 @@ class Answerer:
     """The position strategy of ``pasta``; None: the one that the model was trained with."""
     progress: Progress = lambda *_: None
     batch_size: int = BATCH_SIZE
-    keeps_traces: bool = True  # whether records of timed answers hold the packed trace
 
     def answer_together(
         self, prompts: Sequence[SetPrompt], systems: Iterable[System], store: AnswerStore
@@ -240,7 +239,7 @@ class Answerer:
             self.progress("clocks", number, len(lacking))
 
     def _timed(self, model: Pasta, request: Request) -> Decoded:
-        (decoded,) = _decode(model, [request], is_timed=True, keeps_trace=self.keeps_traces)
+        (decoded,) = _decode(model, [request], is_timed=True)
         return decoded
 
     def _request(self, system: System, prompt: SetPrompt) -> Request:

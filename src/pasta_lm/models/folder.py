@@ -6,13 +6,13 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
+from pasta_lm.journal import Row
 from pasta_lm.models.encoded import check_piece_ids
 
 FILE_NAME = "pasta_config.json"
@@ -92,7 +92,7 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     )
 
 
-def _piece_ids(file: Path, data: Mapping[str, Any]) -> dict[str, int]:
+def _piece_ids(file: Path, data: Row) -> dict[str, int]:
     ids = data["piece_ids"]
     if not isinstance(ids, dict) or {type(number) for number in ids.values()} - {int}:
         raise ModelError(f"{file}: piece_ids must give each tag piece a token id")
@@ -107,7 +107,7 @@ def _piece_ids(file: Path, data: Mapping[str, Any]) -> dict[str, int]:
     return ids
 
 
-def read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> Row:
     """Return the JSON object in a file of a model folder; a ``ModelError`` if it holds none."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))

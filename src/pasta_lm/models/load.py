@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import (
@@ -15,6 +13,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from pasta_lm.journal import Row
 from pasta_lm.models.adapter import (
     check_base,
     find_base,
@@ -125,7 +124,7 @@ def _read_adapted(folder: Path, dtype: torch.dtype | None, base: str | Path | No
 
 
 def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Change the dtype of the weights, not of buffers: RoPE's frequencies are float32."""
+    # Weights only, not buffers: RoPE's frequencies are float32.
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
     model.config.dtype = dtype
@@ -152,8 +151,7 @@ def last_position(model: PreTrainedModel) -> int | None:
     return None if context is None else int(context) - 1
 
 
-def rope_parameters(config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
-    """Yield a configuration's RoPE settings: one, or one for each type of layer."""
+def rope_parameters(config: PreTrainedConfig) -> list[Row]:
+    """Return a configuration's RoPE settings: one, or one for each type of layer."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, dict)]
-    yield from nested or [parameters]
+    return [value for value in parameters.values() if isinstance(value, dict)] or [parameters]

@@ -10,10 +10,8 @@ BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
 BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
 BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
 
-_DTYPES = {"auto": None, "bf16": "bfloat16", "float": "float32", "fp16": "float16"} | {
-    "fp32": "float32",
-    "half": "float16",
-}
+_DTYPES = {"auto": None, "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
+_DTYPES |= {"float": "float32", "fp32": "float32"}
 
 
 def builtin_folder(name: str | Path) -> Path:
@@ -21,15 +19,12 @@ def builtin_folder(name: str | Path) -> Path:
     folder = Path(__file__).parent / name
     if (folder / "adapter_config.json").is_file():
         return folder
+    reason = f"the model {name} is missing in this installation: {folder}"
+    hint = "install pasta-lm again, or name another model with --model"
     if name == BUILTIN_CONTINUE:
-        raise ModelNotFoundError(
-            f"the model {name} is not in this installation: it comes with a clone of the project",
-            hint=f"--model path/to/clone/src/pasta_lm/models/{name}",
-        )
-    raise ModelNotFoundError(
-        f"the model {name} is missing in this installation: {folder}",
-        hint="install pasta-lm again, or name another model with --model",
-    )
+        reason = f"the model {name} is not in this installation: it comes with a clone"
+        hint = f"--model path/to/clone/src/pasta_lm/models/{name}"
+    raise ModelNotFoundError(reason, hint=hint)
 
 
 def resolve(source: str | Path) -> str | Path:

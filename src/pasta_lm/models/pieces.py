@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 from tokenizers import AddedToken
@@ -69,11 +68,11 @@ def num_token_rows(model: PreTrainedModel) -> int:
 
 def token_matrices(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Return the matrices with a row for each token [V, d], by name; tied ones once."""
-    modules: list[Any] = [model.get_input_embeddings()]
+    modules = [model.get_input_embeddings()]
     if not model.config.get_text_config().tie_word_embeddings:
         modules.append(model.get_output_embeddings())
     names = {id(module): name for name, module in model.named_modules()}
-    return {names[id(module)]: module.weight for module in modules}
+    return {names[id(module)]: module.get_parameter("weight") for module in modules}
 
 
 def _with_token_rows(model: PreTrainedModel) -> list[torch.Tensor]:

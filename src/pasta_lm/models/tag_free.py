@@ -148,12 +148,10 @@ def _merged(model: Json) -> Iterator[str]:
 def _unigram_without(model: Json, spellings: set[str], ids: frozenset[int]) -> Rebuilt:
     """Rebuild a Unigram model, whose ids are places in its list."""
     pieces, unknown = model["vocab"], model["unk_id"]
-    kept = [
-        place
-        for place, (piece, _) in enumerate(pieces)
-        if place == unknown or (piece not in spellings and place not in ids)
-    ]
-    if len(kept) == len(pieces):
+    gone = {place for place, (piece, _) in enumerate(pieces) if piece in spellings or place in ids}
+    gone.discard(unknown)
+    if not gone:
         return None
+    kept = [place for place in range(len(pieces)) if place not in gone]
     unk_id = None if unknown is None else kept.index(unknown)
     return {**model, "vocab": [pieces[place] for place in kept], "unk_id": unk_id}, kept

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from os.path import commonprefix
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from tokenizers import Tokenizer
 
@@ -96,14 +96,16 @@ class Vocabulary(PieceTable):
         return False
 
     def _render(self, prompt: Sequence[Mapping[str, object]], *, takes_parts: bool) -> str:
-        messages: list[Any] = [dict(message) for message in prompt]
-        if takes_parts:
-            for message in messages:
-                message["content"] = [{"type": "text", "text": message.get("content")}]
+        messages = [dict(message) for message in prompt]
+        for message in messages if takes_parts else ():
+            message["content"] = [{"type": "text", "text": message.get("content")}]
         try:
             # Where a template has both, the model answers at once: Qwen 3 would think first.
             text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+                cast("list[dict[str, str]]", messages),
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=False,
             )
         except Exception as exc:  # a template is a program of the model's authors
             raise RequestError(f"the chat template refuses the messages: {exc}") from exc

@@ -230,21 +230,7 @@ def test_a_real_engine_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert len(set(texts)) > 3
     for one in (sample for rollout in found for sample in rollout.samples):
         assert parse(one.program).plain_text == one.text
-        trace = Trace.from_packed(one.trace or "")
-        assert (trace.strategy, trace.finish_reason) == ("pasta", one.finish_reason)
-        assert trace.critical_path == one.critical_path
-        assert trace.num_content_tokens == one.num_content_tokens
 
 
-def but_for_clocks(rollout: Rollout) -> list[tuple[AnswerRecord, list[tuple[int, ...]]]]:
-    """Return the answers with what was fed when, in steps."""
-    return [
-        (
-            replace(one, trace=None),
-            [
-                (token.thread, token.token or 0, token.decoded_step, token.slot or 0)
-                for token in Trace.from_packed(one.trace or "").tokens
-            ],
-        )
-        for one in (rollout.baseline, *rollout.samples)
-    ]
+def but_for_clocks(rollout: Rollout) -> list[AnswerRecord]:
+    return [replace(one, wall_s=None) for one in (rollout.baseline, *rollout.samples)]

@@ -22,8 +22,13 @@ from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelErro
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
-from pasta_lm.models.export import Export, export_merged, written_whole
-from pasta_lm.models.export_gguf import export_gguf, pre_tokenizer_name
+from pasta_lm.models.export import (
+    Export,
+    export_gguf,
+    export_merged,
+    pre_tokenizer_name,
+    written_whole,
+)
 from pasta_lm.models.folder import save_model_folder
 from pasta_lm.models.load import DTYPES, load_pretrained
 from pasta_lm.models.pieces import tag_pieces

@@ -137,8 +137,8 @@ def _answer(
             "id": prompt.id,
             "prompt": prompt.prompt,
             "sampled": asdict(sampling),
-            "baseline": AnswerRecord.of(answer, keeps_trace=True).to_row(),
-            "samples": [AnswerRecord.of(each, keeps_trace=True).to_row() for each in answers],
+            "baseline": AnswerRecord.of(answer).to_row(),
+            "samples": [AnswerRecord.of(each).to_row() for each in answers],
         }
         for prompt, answers, (answer,) in zip(batch, samples, plain, strict=True)
     ]
