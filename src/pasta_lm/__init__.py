@@ -44,17 +44,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "pasta_lm.engines.request": (
-        *("Answer", "Finished", "SamplingParams", "Synced", "TextDelta", "ThreadEnded"),
-        "ThreadStarted",
-    ),
-    "pasta_lm.engines.scripted": ("ScriptedEngine",),
-    "pasta_lm.errors": ("PastaError",),
-    "pasta_lm.language": ("Document", "parse"),
-    "pasta_lm.learn.teach.run": ("teach",),
-    "pasta_lm.strategies.model": ("Pasta",),
+    "engines.request": "Answer Finished SamplingParams Synced TextDelta ThreadEnded ThreadStarted",
+    "engines.scripted": "ScriptedEngine",
+    "errors": "PastaError",
+    "language": "Document parse",
+    "learn.teach.run": "teach",
+    "strategies.model": "Pasta",
 }
-LAZY = {name: module for module, names in _MODULES.items() for name in names}
+LAZY = {name: f"{__name__}.{module}" for module, text in _MODULES.items() for name in text.split()}
 
 
 def __getattr__(name: str) -> object:

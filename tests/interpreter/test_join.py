@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import Join, Kind, Limits, PositionStrategy, Trace
+from pasta_lm.interpreter import Join, Limits, PositionStrategy
 from pasta_lm.models.encoded import EncodedDocument
 from tests.fakes.word_decoder import WORDS, WordDecoder, ids_of
 from tests.interpreter.test_properties import answers, bounds
@@ -83,10 +81,3 @@ def test_a_join_that_leaves_no_gaps_is_refused_with_positions_that_do(
 ) -> None:
     with pytest.raises(UsageError, match=f"'{strategy.value}' does"):
         WordDecoder("A", strategy=strategy, join=Join.RECOMPUTE)
-
-
-def test_a_trace_without_a_join_was_decoded_with_the_shared_one() -> None:
-    data = json.loads(Trace(kind=Kind.SIMULATED).to_json())
-    del data["join"], data["num_recomputed"]
-    trace = Trace.from_json(json.dumps(data))
-    assert (trace.join, trace.num_recomputed) == ("shared", 0)
