@@ -12,8 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
-from pasta_lm.journal import write_json
-
 T = TypeVar("T")
 CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """By the flag of Linux, the best first: kernels differ by it."""
@@ -80,7 +78,10 @@ def remembered(name: str, key: str, measure: Callable[[], T]) -> T:
     if key not in known:
         known[key] = measure()
         with suppress(OSError):
-            write_json(file, known)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(known, indent=1), encoding="utf-8")
+            part.replace(file)
     return known[key]
 
 
