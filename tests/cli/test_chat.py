@@ -102,7 +102,8 @@ def test_regenerate_asks_the_last_question_again_with_the_next_seed(piped: Any) 
     done = piped("one?\ntwo?\n/regenerate\n/regenerate\n")
     assert done.model.asked[1] == done.model.asked[2] == done.model.asked[3]
     assert [request.params.seed for request in done.model.requests] == [0, 0, 1, 2]
-    assert [turn.question for turn in done.conversation.turns] == ["one?", "two?"]
+    questions = done.conversation.messages[::2]
+    assert [question["content"] for question in questions] == ["one?", "two?"]
 
 
 def test_regenerate_before_a_question_is_an_error(

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module, metadata
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Annotated, Never, TextIO
+from typing import TYPE_CHECKING, Annotated, Never, TextIO, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -111,9 +111,7 @@ class VerbGroup(TyperGroup):
             verb = typer.Typer(add_completion=False, rich_markup_mode=None)
             module = import_module(self.module.format(cmd_name))
             verb.command(cls=VerbCommand)(getattr(module, cmd_name.replace("-", "_")))
-        command = get_command(verb)
-        assert isinstance(command, TyperCommand | TyperGroup)
-        return command
+        return cast("TyperCommand | TyperGroup", get_command(verb))
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Print the help where no verb was typed."""
@@ -212,10 +210,9 @@ def _open_streams() -> None:
     # Standard streams may be closed, and no character may fail to be printed.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
-    if sys.stdout is None:  # opened for reading: a verb without output works, other output fails
-        sys.stdout = _null_stream(os.O_RDONLY)
-    if sys.stderr is None:
-        sys.stderr = _null_stream(os.O_WRONLY)
+    # Opened for reading: a verb without output works, other output fails.
+    sys.stdout = sys.stdout or _null_stream(os.O_RDONLY)
+    sys.stderr = sys.stderr or _null_stream(os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

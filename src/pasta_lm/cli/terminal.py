@@ -75,10 +75,9 @@ def write_text(file: Path, text: str) -> None:
 def print_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: Collection[int] = (0,)
 ) -> None:
-    """Print a table, each row one line; every column is as wide as its widest cell.
+    """Print a table; ``text_columns`` are aligned to the left, numbers to the right.
 
-    A row with fewer cells than the header ends with a note ("not run: …"), which may run on over
-    the columns that follow. ``text_columns`` are aligned to the left, numbers to the right.
+    A row with fewer cells than the header ends with a note, which may run on over other columns.
     """
     whole = [header, *rows]
     columns = zip_longest(*(row if len(row) == len(header) else row[:-1] for row in whole))

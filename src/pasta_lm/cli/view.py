@@ -68,13 +68,12 @@ def _read(file: str) -> Trace:
 
 
 def _facts(trace: Trace) -> list[tuple[str, str]]:
-    content = f"{trace.num_content_tokens} content tokens"
-    prompt = f"{trace.num_prompt_tokens} in the prompt"
+    tokens = f"{trace.num_tokens} in all, {trace.num_content_tokens} content tokens"
     again = f", {trace.num_recomputed} fed again at syncs" if trace.num_recomputed else ""
     return [
         ("model", f"{trace.model} ({trace.engine}, {trace.kind.value})"),
         ("strategy", f"{trace.strategy}, positions {trace.positions}, join {trace.join}"),
-        ("tokens", f"{trace.num_tokens} in all, {content}, {prompt}{again}"),
+        ("tokens", f"{tokens}, {trace.num_prompt_tokens} in the prompt{again}"),
         ("passes", f"{trace.forward_passes} after the prefill ({trace.prefill_s:.3f} s)"),
         ("ended by", f"{trace.finish_reason}, {trace.num_illegal} illegal tags"),
     ]

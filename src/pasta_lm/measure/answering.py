@@ -169,16 +169,13 @@ class AnswerStore:
 
     def _row(self, system: System, prompt: SetPrompt, decoded: Decoded) -> Row:
         record, origin = decoded
-        columns = record.to_row()
-        if columns["trace"] is None:
-            del columns["trace"]
         return {
             "id": answer_id(system.name, prompt.id),
             "system": system.name,
             "strategy": system.strategy,
             "model": system.model,
             **origin,
-            **columns,
+            **record.to_row(),
             **self._details(system, prompt),
         }
 
@@ -249,7 +246,7 @@ class Answerer:
         )
 
 
-def _decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Decoded]:
+def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False) -> list[Decoded]:
     longest = model.engine.max_prompt_tokens
     fits = [longest is None or len(request.prompt) <= longest for request in requests]
     served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]
@@ -268,7 +265,7 @@ def _decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[De
         if is_served:
             (answer,) = next(answers)
             origin = {"engine": answer.trace.engine, "positions": answer.trace.positions}
-            decoded.append((AnswerRecord.of(answer, **keeps), origin))
+            decoded.append((AnswerRecord.of(answer, is_timed=is_timed), origin))
         else:
             decoded.append((failed, {"engine": None, "positions": request.positions.value}))
     return decoded
