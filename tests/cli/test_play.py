@@ -147,7 +147,7 @@ def test_live_threads_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> N
     assert written.endswith(("\x1b[2K", "\x1b[?25h"))
 
 
-@pytest.mark.parametrize("columns", ["0", "1", "x", "80"])
+@pytest.mark.parametrize("columns", ["0", "x"])
 def test_a_width_that_no_terminal_has_is_no_fault(columns: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pasta_lm", "play"],

@@ -39,7 +39,7 @@ PACKAGE = "a-package-of-weights"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of the cache, empty, and forget what was noted."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(checkpoint, "_noted", set())
+    checkpoint.note.cache_clear()
     return tmp_path / "cache" / "pasta-lm" / "gguf"
 
 

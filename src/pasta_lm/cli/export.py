@@ -53,10 +53,8 @@ def _exactness(model: Pretrained) -> str:
     if not model.piece_ids:
         return "this model has no tag pieces: it was not taught PASTA-LANG"
     if model.config is None:
-        return (
-            "it is not known with which positions this model was trained; a stock server is exact "
-            "for positions continue with join recompute"
-        )
+        unknown = "it is not known with which positions this model was trained"
+        return f"{unknown}; a stock server is exact for positions continue with join recompute"
     positions, join = model.config.positions, model.config.join
     exactness, needs = "exact", ", and pasta run --engine needs --allow-inexact"
     if positions is not PositionStrategy.CONTINUE:

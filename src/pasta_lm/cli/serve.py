@@ -18,6 +18,8 @@ from pasta_lm.models.names import BUILTIN
 
 if TYPE_CHECKING:
     from pasta_lm.serve.backends import Backend
+    from pasta_lm.serve.settings import ServeRecipe
+    from pasta_lm.strategies.model import Pasta
 
 MAX_PORT = 65535
 
@@ -60,7 +62,6 @@ def serve(
     from pasta_lm.serve.app import Server, address_of, bind, create_app, log_as_json
     from pasta_lm.serve.backends import LocalBackend, ServedBackend
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
-    from pasta_lm.strategies.model import Pasta
     from pasta_lm.strategies.requests import STRATEGIES
 
     require_engine(engine, dialect, allow_inexact=allow_inexact)
@@ -76,20 +77,13 @@ def serve(
     recipe = read_recipe(limits, ServeRecipe, changes or ())
     require_one_of("strategy", recipe.strategy, STRATEGIES)
     with bind(host, port) as place:
-        backend: Backend
-        name, machine = model or BUILTIN, {"dtype": dtype, "device": device}
+        name = model or BUILTIN
         if engine is None:
-            with status("loading the model"):
-                loaded = Pasta.from_pretrained(
-                    name,
-                    **machine,
-                    pool_tokens=recipe.pool_tokens,
-                    cache_memory=recipe.cache_memory,
-                    shares_prefixes=recipe.shares_prefixes,
-                )
-            backend = LocalBackend(loaded, served_model_name or name)
+            loaded = _load(name, dtype, device, recipe)
+            backend: Backend = LocalBackend(loaded, served_model_name or name)
         else:
-            loaded = connect(engine, model, dialect, allow_inexact=allow_inexact, **machine)
+            local = {"dtype": dtype, "device": device}
+            loaded = connect(engine, model, dialect, allow_inexact=allow_inexact, **local)
             backend = ServedBackend(loaded, served_model_name or name)
         app = create_app(
             backend,
@@ -106,6 +100,20 @@ def serve(
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
     if app.state.service.engine.has_hung:
         os._exit(0)  # a step hangs, and the end of the process would wait for it
+
+
+def _load(name: str, dtype: str | None, device: str | None, recipe: ServeRecipe) -> Pasta:
+    from pasta_lm.strategies.model import Pasta
+
+    with status("loading the model"):
+        return Pasta.from_pretrained(
+            name,
+            dtype=dtype,
+            device=device,
+            pool_tokens=recipe.pool_tokens,
+            cache_memory=recipe.cache_memory,
+            shares_prefixes=recipe.shares_prefixes,
+        )
 
 
 def _greet(backend: Backend, address: str) -> None:

@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, cast
@@ -44,7 +45,6 @@ _LFS = b"version https://git-lfs"
 _COMPILED = "_orig_mod."  # before the names of weights that were saved from a compiled module
 _WHOLE = ("F64", "F32", "F16", "BF16")  # types of GGUF that lose nothing in float32
 _TYPES_NAME = "gguf_types.txt"  # in a folder of the cache: how the file's weights were stored
-_noted: set[str] = set()
 
 
 # --- what transformers saved
@@ -85,10 +85,10 @@ def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTraine
     """Return the tokenizer of a folder or a hub id, with transformers' own errors."""
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        kind = type(tokenizer).__name__
         raise ModelError(
-            f"the model {source} has no tokenizer.json, and its {type(tokenizer).__name__} has no "
-            "fast form, which the tags need",
-            hint="name a model whose tokenizer has a fast form",
+            f"the model {source} has no tokenizer.json, and its {kind} has no fast form",
+            hint="name a model whose tokenizer has a fast form, which the tags need",
         )
     return tokenizer
 
@@ -190,21 +190,21 @@ def read_gguf(file: Path, dtype: torch.dtype | None, *, notes_loss: bool) -> Che
         key = hashlib.file_digest(data, "sha256").hexdigest()
     folder = cache_folder() / "gguf" / key[:32]
     if not folder.is_dir():
-        _note(f"dequantising {file.name}, once; the result is kept in {folder}")
+        note(f"dequantising {file.name}, once; the result is kept in {folder}")
         _convert(file, folder)
     types = (folder / _TYPES_NAME).read_text("utf-8").split()
     if types and notes_loss:
-        _note(
+        note(
             f"{file.name} has {' and '.join(types)} weights, dequantised to float32: they are "
             "those of the file, not the original's"
         )
     return read_checkpoint(folder, dtype)
 
 
-def _note(text: str) -> None:
-    if text not in _noted:
-        print(f"pasta: {text}", file=sys.stderr)  # noqa: T201
-        _noted.add(text)
+@cache
+def note(text: str) -> None:
+    """Print a note on standard error, each text once."""
+    print(f"pasta: {text}", file=sys.stderr)  # noqa: T201
 
 
 def _convert(file: Path, folder: Path) -> None:

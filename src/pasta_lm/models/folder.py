@@ -71,11 +71,9 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     if missing := _KEYS - data.keys():
         raise ModelError(f"{file} does not say: {', '.join(sorted(missing))}")
     if data["language_version"] != LANGUAGE_VERSION:
-        raise ModelError(
-            f"{file} is for version {data['language_version']} of the language; "
-            f"this is version {LANGUAGE_VERSION}",
-            hint="install the release of pasta-lm that the model was trained with",
-        )
+        versions = f"{data['language_version']} of the language; this is version {LANGUAGE_VERSION}"
+        hint = "install the release of pasta-lm that the model was trained with"
+        raise ModelError(f"{file} is for version {versions}", hint=hint)
     positions = _one_of(file, "no position strategy", data["positions"], list(PositionStrategy))
     join = _one_of(file, "no join", data.get("join", Join.SHARED), list(Join))
     try:

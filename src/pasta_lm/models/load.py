@@ -79,7 +79,7 @@ def load_pretrained(
     folder = Path(source if adapter is None else resolve(adapter))
     if adapter is not None or is_adapter(folder):
         return _named(folder, *_read_adapted(folder, dtype, None if adapter is None else source))
-    return _named(folder, *_read_whole(source, dtype))
+    return _named(folder, *_read_whole(source, dtype, notes_loss=True))
 
 
 def load_without_weights(source: str | Path) -> Pretrained:
@@ -93,11 +93,7 @@ def _named(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
 
 
 def _read_whole(
-    source: str | Path,
-    dtype: torch.dtype | None,
-    revision: str | None = None,
-    *,
-    notes_loss: bool = True,
+    source: str | Path, dtype: torch.dtype | None, *, revision: str | None = None, notes_loss: bool
 ) -> Checkpoint:
     file = Path(source) if Path(source).suffix == SUFFIX else gguf_of_package(str(source))
     if file is None:
@@ -110,7 +106,7 @@ def _read_adapted(folder: Path, dtype: torch.dtype | None, base: str | Path | No
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
     source, revision = find_base(folder) if base is None else (base, None)
     # An adapter was trained on just these weights of a GGUF file: nothing was lost.
-    model, tokenizer = _read_whole(source, None, revision, notes_loss=base is not None)
+    model, tokenizer = _read_whole(source, None, revision=revision, notes_loss=bool(base))
     check_base(read_base(folder), model, tokenizer)
     if dtype is torch.float32:
         _cast(model, dtype)

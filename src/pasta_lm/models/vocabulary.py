@@ -184,8 +184,8 @@ class Vocabulary(PieceTable):
         back = self.text(self.encode_text(text))
         if back != text:
             place = len(commonprefix([text, back]))
+            before, after = text[place : place + 20], back[place : place + 20]
             raise VocabularyError(
-                f"the tokenizer changes text: {text[place : place + 20]!r} becomes "
-                f"{back[place : place + 20]!r} (character {place + 1})",
+                f"the tokenizer changes text: {before!r} becomes {after!r} (character {place + 1})",
                 hint="train with a tokenizer that keeps case, spaces and characters as they are",
             )
