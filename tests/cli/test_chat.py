@@ -138,7 +138,7 @@ def test_a_space_before_it_makes_a_command_a_question(piped: Any) -> None:
     assert contents(piped(" /quit means?\n").model.asked[0]) == [("user", "/quit means?")]
 
 
-@pytest.mark.parametrize("num_events", range(1, 16))
+@pytest.mark.parametrize("num_events", range(1, 14))
 def test_an_interrupt_keeps_what_was_written_and_the_conversation_goes_on(
     piped: Any, capsys: pytest.CaptureFixture[str], num_events: int
 ) -> None:

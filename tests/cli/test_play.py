@@ -115,8 +115,8 @@ def test_the_summary_names_the_kind_of_its_figures() -> None:
 def test_the_live_view_shows_main_on_top_and_threads_side_by_side() -> None:
     rows = [line.rstrip() for line in drawn(views_after(11), width=60).splitlines()]
     assert rows[:2] == ["main", "Go. [1 one] and [2 two]"]
-    assert rows[3] == "1 one                    done  2 two                1 of ~10"
-    assert rows[5] == "1 1 1 1                        2"
+    assert rows[3] == "1 one                   done  2 two               1 of ~10"
+    assert rows[5] == "1 1 1 1                       2"
 
 
 def test_the_live_view_names_the_threads_that_a_sync_joined() -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module, metadata
@@ -41,8 +41,8 @@ Run and train language models that mark the independent parts of their own answe
 The marked parts are decoded in parallel. The environment variables PASTA_MODEL, PASTA_DTYPE and
 PASTA_DEVICE set --model, --dtype and --device of every command, and PASTA_DEBUG=1 sets --debug.
 A flag on the command line wins."""
-Sections = Mapping[str, Mapping[str, str] | Sequence[str]]
-"""Verbs by heading, with their lines in the help, or else those of their docstrings."""
+Sections = Mapping[str, Mapping[str, str]]
+"""Verbs by heading, with their lines in the help: no verb is imported for them."""
 VERBS: Sections = {
     "Use a model": {
         "run": "Answer a prompt with a model.",
@@ -67,35 +67,32 @@ VERBS: Sections = {
         "doctor": "Check the installation.",
     },
 }
-TRAIN = {"Stages": ("sft", "preference")}
-EVALUATE = {
-    "Benchmarks": ("alpaca", "instructions", "ifeval"),
-    "Reports": ("cost", "lc-winrate", "speed"),
+TRAIN: Sections = {
+    "Stages": {
+        "sft": "Finetune a model on annotated answers.",
+        "preference": "Train a finetuned model to prefer fast and good answers.",
+    },
+}
+EVALUATE: Sections = {
+    "Benchmarks": {
+        "alpaca": "Answer instructions, have them judged, and report.",
+        "instructions": "Compare a taught model with its baseline on instructions.",
+        "ifeval": "Check which of IFEval's instructions models follow.",
+    },
+    "Reports": {
+        "cost": "Measure the cost of not seeing other threads.",
+        "lc-winrate": "Compute AlpacaEval's win rates from stored judgements.",
+        "speed": "Compute the paper's table of speed.",
+    },
 }
 MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's
 REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")
 
 
-class VerbCommand(TyperCommand):
-    """A verb whose flags are listed by panel (``option(…, panel="Sampling")``)."""
-
-    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write arguments and flags, each panel under its heading."""
-        panels = defaultdict[str, list[tuple[str, str]]](list)
-        for param in self.get_params(ctx):
-            default = "Arguments" if param.param_type_name == "argument" else "Options"
-            if record := param.get_help_record(ctx):
-                panels[getattr(param, "rich_help_panel", None) or default].append(record)
-        panels["Options"] = panels.pop("Options")  # the last, with --help
-        for heading, records in panels.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
-
-
 class VerbGroup(TyperGroup):
     """A group that lists its verbs under headings, and imports a verb when it is used."""
 
-    sections: Sections = {}
+    sections: Sections
     module = "pasta_lm.cli.{}"
 
     def list_commands(self, ctx: Context) -> list[str]:
@@ -110,7 +107,7 @@ class VerbGroup(TyperGroup):
         if verb is None:
             verb = typer.Typer(add_completion=False, rich_markup_mode=None)
             module = import_module(self.module.format(cmd_name))
-            verb.command(cls=VerbCommand)(getattr(module, cmd_name.replace("-", "_")))
+            verb.command()(getattr(module, cmd_name.replace("-", "_")))
         return cast("TyperCommand | TyperGroup", get_command(verb))
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
@@ -126,11 +123,7 @@ class VerbGroup(TyperGroup):
         width = max(map(len, self.list_commands(ctx)))
         for heading, verbs in self.sections.items():
             with formatter.section(heading):
-                if not isinstance(verbs, Mapping):
-                    commands = {name: self.get_command(ctx, name) for name in verbs}
-                    verbs = {name: (item and item.help) or "" for name, item in commands.items()}
-                lines = {name: text.partition("\n")[0] for name, text in verbs.items()}
-                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, line in verbs.items()])
 
 
 def _group(name: str, help: str, **members: object) -> typer.Typer:

@@ -12,12 +12,12 @@ import typer
 
 from pasta_lm.cli import flags
 from pasta_lm.cli.flags import option, require_draft, require_one_of
-from pasta_lm.cli.terminal import print_answer, say, status
-from pasta_lm.cli.thread_view import live_threads, print_picture, summary
+from pasta_lm.cli.run import load_model
+from pasta_lm.cli.terminal import print_answer, say
+from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.reading_order import ReadingOrder
-from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.request import Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import InputError, PastaError, RequestError, UsageError
-from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import DRAFTED, STRATEGIES
 
@@ -45,46 +45,62 @@ class Dialogue:
     messages: list[dict[str, str]] = field(default_factory=list)
     """Questions and answers in turn; answers are plain text, without tags."""
 
-    def ask(self, question: str) -> Answer | None:
-        """Answer a question and return the answer; None if Ctrl-C stopped it."""
-        if self.messages and not self.reply:
-            self.messages.pop()  # no question stays unanswered
-        self.messages.append({"role": "user", "content": question})
-        return self._answer()
+    def respond(self, line: str) -> None:
+        """Answer a question, or obey a command."""
+        match line.split() if line.startswith("/") else ["", *line.split()]:
+            case [""]:
+                pass
+            case ["", *_]:
+                if self.messages and self.messages[-1]["role"] == "user":
+                    self.messages.pop()  # no question stays unanswered
+                self.messages.append({"role": "user", "content": line.strip()})
+                self._answer()
+            case ["/help"]:
+                typer.echo(HELP, err=True)
+            case ["/new"]:
+                self.messages.clear()
+                say("a new conversation")
+            case ["/strategy"]:
+                say(f"the strategy is {self.strategy}")
+            case ["/strategy", name]:
+                self.model.request("?", self.params, strategy=name)  # or refuse it
+                self.strategy = name
+                say(f"the strategy is now {name}")
+            case ["/regenerate"]:
+                self._regenerate()
+            case _:
+                hint = f"{', '.join(COMMANDS)}; begin a question with a space to ask it as it is"
+                raise UsageError(f"no such command: {line.strip()}", hint=hint)
 
-    def regenerate(self) -> Answer | None:
-        """Answer the last question again, with the next seed."""
+    def _regenerate(self) -> None:
         if not self.messages:
             raise UsageError("there is no question yet")
-        if self.reply:
+        if self.params.temperature == 0:
+            say("at temperature 0 the same strategy writes the same answer (--temperature)")
+        if self.messages[-1]["role"] == "assistant":
             self.messages.pop()
         self.params = replace(self.params, seed=(self.params.seed or 0) + 1)
-        return self._answer()
+        self._answer()
 
-    @property
-    def reply(self) -> str:
-        """Return the answer to the last question; empty while there is none."""
-        last = self.messages[-1]
-        return last["content"] if last["role"] == "assistant" else ""
-
-    def _answer(self) -> Answer | None:
+    def _answer(self) -> None:
+        """Answer the last question; Ctrl-C stops the answer, and its text so far is kept."""
         last, request = None, self._request()
         order = ReadingOrder(is_held=request.expansion is not None)
         stream = cast("Generator[StreamEvent, None, None]", self.model.engine.stream(request))
-        try:
-            with live_threads() as show, closing(stream) as events:  # frees a stopped one's cache
-                for event in events:
-                    order.feed([event])
-                    show([event])
-                    last = event
-        except KeyboardInterrupt:
-            text, answer = order.text_so_far(), None
-        else:
-            assert isinstance(last, Finished)
-            text, answer = last.answer.text, last.answer
+        # Closing frees the cache of a stopped answer.
+        with suppress(KeyboardInterrupt), live_threads() as show, closing(stream) as events:
+            for event in events:
+                order.feed([event])
+                show([event])
+                last = event
+        text = last.answer.text if isinstance(last, Finished) else order.text_so_far()
         if text:
             self.messages.append({"role": "assistant", "content": text})
-        return answer
+        print_answer(text)
+        if isinstance(last, Finished):
+            print_figures(last.answer.trace)
+        else:
+            say("stopped; what was written is kept")
 
     def _request(self) -> Request:
         """Return the request of all messages, without the oldest turns if they are too many."""
@@ -135,10 +151,7 @@ def chat(
         require_draft(draft, strategy)
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
     pool_tokens = MAX_CONTEXT + 2 * max_tokens  # a sync may feed an answer again
-    with status(f"loading {model or BUILTIN}"):
-        loaded = Pasta.from_pretrained(
-            model or BUILTIN, dtype=dtype, device=device, draft=draft, pool_tokens=pool_tokens
-        )
+    loaded = load_model(model, dtype=dtype, device=device, draft=draft, pool_tokens=pool_tokens)
     context = min(loaded.engine.max_prompt_tokens or MAX_CONTEXT, MAX_CONTEXT)
     max_prompt = context - min(max_tokens, context // MAX_ANSWER_SHARE)
     if exit_code := talk(Dialogue(loaded, params, strategy, system, max_prompt)):
@@ -151,56 +164,28 @@ def talk(conversation: Dialogue) -> int:
     An error is printed and the conversation goes on. Piped input returns the code of its last
     error, a terminal 0.
     """
-    is_terminal = sys.stdin.isatty()
-    exit_code = 0
+    is_terminal, exit_code = sys.stdin.isatty(), 0
     if is_terminal:
         say(f"strategy {conversation.strategy}; /help lists the commands, /quit leaves")
-    for line in _typed() if is_terminal else _piped():
+    for number, line in enumerate(_typed() if is_terminal else sys.stdin.buffer, start=1):
         try:
-            if isinstance(line, InputError):
-                raise line
-            if line.startswith("/") and line.split() == ["/quit"]:
+            text = _decoded(line, number).rstrip("\r\n")
+            if text.startswith("/") and text.split() == ["/quit"]:
                 break
-            _respond(conversation, line)
+            conversation.respond(text)
         except PastaError as error:
             typer.echo(f"pasta: {error}", err=True)
             exit_code = 0 if is_terminal else error.exit_code
     return exit_code
 
 
-def _respond(conversation: Dialogue, line: str) -> None:
-    match line.split() if line.startswith("/") else ["", *line.split()]:
-        case [""]:
-            pass
-        case ["", *_]:
-            _print(conversation, conversation.ask(line.strip()))
-        case ["/help"]:
-            typer.echo(HELP, err=True)
-        case ["/new"]:
-            conversation.messages.clear()
-            say("a new conversation")
-        case ["/strategy"]:
-            say(f"the strategy is {conversation.strategy}")
-        case ["/strategy", name]:
-            conversation.model.request("?", conversation.params, strategy=name)  # or refuse it
-            conversation.strategy = name
-            say(f"the strategy is now {name}")
-        case ["/regenerate"]:
-            if conversation.params.temperature == 0:
-                say("at temperature 0 the same strategy writes the same answer (--temperature)")
-            _print(conversation, conversation.regenerate())
-        case _:
-            hint = f"{', '.join(COMMANDS)}; begin a question with a space to ask it as it is"
-            raise UsageError(f"no such command: {line.strip()}", hint=hint)
-
-
-def _typed() -> Iterator[str]:
+def _typed() -> Iterator[bytes]:
     """Yield the lines that a person types; Ctrl-C gives a new line up, Ctrl-D ends them."""
     with suppress(ModuleNotFoundError):
         import readline  # noqa: F401  # line editing and history in ``input``
     while True:
         try:
-            yield input("> ")
+            yield input("> ").encode("utf-8", "surrogateescape")
         except KeyboardInterrupt:
             typer.echo(err=True)
             say("/quit leaves")
@@ -209,18 +194,9 @@ def _typed() -> Iterator[str]:
             return
 
 
-def _piped() -> Iterator[str | InputError]:
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        try:
-            yield line.decode("utf-8-sig").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            yield InputError(f"line {number} is not UTF-8: byte {error.start + 1} cannot be read")
-
-
-def _print(conversation: Dialogue, answer: Answer | None) -> None:
-    print_answer(conversation.reply)
-    if answer is None:
-        say("stopped; what was written is kept")
-    else:
-        print_picture(answer.trace)
-        say(summary(answer.trace))
+def _decoded(line: bytes, number: int) -> str:
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        reason = f"line {number} is not UTF-8: byte {error.start + 1} cannot be read"
+        raise InputError(reason) from error

@@ -19,11 +19,9 @@ from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.local.loading import LoadedModel
     from pasta_lm.engines.local.self_test import SelfTest
 
 CORE = ("typer", "rich")
-Rows = list[tuple[str, str]]
 Facts = dict[str, object]
 
 
@@ -55,16 +53,23 @@ def doctor(
             places, test = self_test.devices(), self_test.run_self_test()
             builtin = answer_of_builtin()
             if model is not None:
-                report = _facts(loading.load(model, dtype=dtype, device=device))
+                loaded = loading.load(model, dtype=dtype, device=device)
+                report = {
+                    "name": loaded.name,
+                    "architecture": type(loaded.model).__name__,
+                    "num_parameters": loaded.model.num_parameters(),
+                    "device": str(loaded.device),
+                    "dtype": loaded.dtype_name,
+                    "has_tag_pieces": loaded.vocabulary.has_pieces,
+                    "can_rotate": loaded.can_rotate,
+                    "max_position": loaded.max_position,
+                }
     system = {"pasta_lm": __version__, "python": python_version(), "platform": platform()}
     if json:
-        tests = {
-            "devices": places,
-            "self_test": test and asdict(test) | {"is_exact": test.is_exact},
-            "builtin_model": builtin,
-            "model": report,
-        }
-        print_json({**system, "packages": packages, "extras": is_installed, **tests})
+        result = test and asdict(test) | {"is_exact": test.is_exact}
+        tests = {"self_test": result, "builtin_model": builtin, "model": report}
+        installed = {"packages": packages, "extras": is_installed, "devices": places}
+        print_json({**system, **installed, **tests})
     else:
         versions = [(name.replace("_", "-"), value) for name, value in system.items()]
         versions += [(name, value or "not installed") for name, value in packages.items()]
@@ -96,7 +101,9 @@ def answer_of_builtin() -> Facts | None:
     }
 
 
-def _health(places: list[str], test: SelfTest | None, builtin: Facts | None) -> Rows:
+def _health(
+    places: list[str], test: SelfTest | None, builtin: Facts | None
+) -> list[tuple[str, str]]:
     if test is None:
         return [("devices", "not known without torch")]
     verdict = "exact" if test.is_exact else "NOT EXACT"
@@ -107,19 +114,8 @@ def _health(places: list[str], test: SelfTest | None, builtin: Facts | None) -> 
             f"answers {builtin['prompt']!r} in {builtin['wall_s']} s: "
             f"{builtin['num_threads']} threads, parallelism {builtin['parallelism']}"
         )
-    rows = [("device", device) for device in places]
-    rows.append(("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"))
-    return [*rows, ("built-in model", answer)]
-
-
-def _facts(loaded: LoadedModel) -> Facts:
-    return {
-        "name": loaded.name,
-        "architecture": type(loaded.model).__name__,
-        "num_parameters": loaded.model.num_parameters(),
-        "device": str(loaded.device),
-        "dtype": loaded.dtype_name,
-        "has_tag_pieces": loaded.vocabulary.has_pieces,
-        "can_rotate": loaded.can_rotate,
-        "max_position": loaded.max_position,
-    }
+    return [
+        *(("device", place) for place in places),
+        ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
+        ("built-in model", answer),
+    ]

@@ -12,20 +12,13 @@ from pasta_lm.errors import UsageError
 from pasta_lm.models.names import dtype_name
 
 if TYPE_CHECKING:
-    from pasta_lm.strategies.model import Pasta
+    from pasta_lm.strategies.model import Servers
 
 ENVIRONMENT = {
     f"--{name}": f"PASTA_{name.upper()}" for name in ("model", "device", "dtype", "debug")
 }
 """The flags that environment variables set as well: what the machine decides, not the task."""
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
-_DECODING = "--strategy --positions --max-tokens --max-threads --temperature --top-p --seed --n"
-PANELS = {
-    "Model": ["--model", "--dtype", "--device", "--draft", "--random", "--tokenizer", "--threads"],
-    "Decoding": _DECODING.split(),
-    "Stock servers": ["--engine", "--dialect", "--allow-inexact"],
-}
-"""The headings of the help, and the flags below each."""
 
 
 def option(
@@ -48,7 +41,6 @@ def option(
         help=help,
         metavar=next((part for part in parts if part not in names), None),
         min=min,
-        rich_help_panel=next((name for name, listed in PANELS.items() if names[0] in listed), None),
         callback=callback,
     )
 
@@ -66,25 +58,18 @@ DryRun = Annotated[bool, option("--dry-run", "Print the plan and the amount of w
 Limit = Annotated[int | None, option("--limit N", "Only the first N rows.", min=1)]
 Strategies = Annotated[str | None, option("--strategies A,B", "Strategies, separated by commas.")]
 Model = Annotated[str | None, option("--model -m MODEL", f"{MODELS} Default: the built-in model.")]
-Dtype = Annotated[
-    str | None,
-    option(
-        "--dtype DTYPE",
-        "auto, float32, bfloat16, float16 (or bf16, half), or weights in int8 (CPU) or float8 "
-        "(GPU). auto: float32 on a CPU, otherwise as saved.",
-        callback=dtype_name,
-    ),
-]
+DTYPES = (
+    "auto, float32, bfloat16, float16, or weights in int8 (CPU) or float8 (GPU). "
+    "auto: float32 on a CPU, otherwise as saved."
+)
+Dtype = Annotated[str | None, option("--dtype DTYPE", DTYPES, callback=dtype_name)]
 Device = Annotated[
     str | None, option("--device DEVICE", "cpu or cuda. Default: a GPU if there is one.")
 ]
-Draft = Annotated[
-    str | None, option("--draft MODEL", "The draft model of the strategy draft-model.")
-]
+Draft = Annotated[str | None, option("--draft MODEL", "The model of the strategy draft-model.")]
 Threads = Annotated[int | None, option("--threads N", "CPU threads of torch.", min=1)]
 MaxTokens = Annotated[
-    int,
-    option("--max-tokens N", "Maximum number of tokens of all threads together, tags included."),
+    int, option("--max-tokens N", "Maximum number of tokens of all threads, tags included.")
 ]
 MaxThreads = Annotated[
     int | None, option("--max-threads N", "Maximum number of threads in one step. Default: all.")
@@ -93,24 +78,17 @@ Temperature = Annotated[float, option("--temperature T", "0 is greedy decoding."
 Seed = Annotated[int, option("--seed N", "Same seed, same answer.")]
 Engine = Annotated[
     str | None,
-    option(
-        "--engine URL[,URL]", "Decode on servers that hold the model: vLLM, SGLang or llama.cpp's."
-    ),
+    option("--engine URL[,URL]", "Servers that hold the model: vLLM, SGLang or llama.cpp's."),
 ]
 Dialect = Annotated[
-    str | None,
-    option("--dialect NAME", "vllm, sglang or llama.cpp. Default: the servers are asked."),
+    str | None, option("--dialect NAME", "vllm, sglang or llama.cpp. Default: they are asked.")
 ]
 AllowInexact = Annotated[
     bool, option("--allow-inexact", "Also a model that was trained otherwise.")
 ]
 CostLimit = Annotated[
     float | None,
-    option(
-        "--cost-limit USD",
-        "Hard limit on the total cost in US dollars; the recipe must name prices.",
-        min=0,
-    ),
+    option("--cost-limit USD", "Limit on the total cost; the recipe must name prices.", min=0),
 ]
 Json = Annotated[bool, option("--json", "Print one JSON object.")]
 
@@ -129,11 +107,18 @@ def require_draft(draft: str | None, strategy: str) -> None:
         raise UsageError("--draft and the strategy draft-model go together", hint=hint)
 
 
-def require_engine(engine: str | None, dialect: str | None, *, allow_inexact: bool) -> None:
-    """Refuse the companions of ``--engine`` without it."""
-    for flag, is_used in (("--dialect", dialect is not None), ("--allow-inexact", allow_inexact)):
-        if engine is None and is_used:
-            raise UsageError(f"{flag} is for --engine", hint="leave it out")
+def require_engine(
+    engine: str | None, dialect: str | None, *, allow_inexact: bool
+) -> Servers | None:
+    """Return the servers that flags name; refuse the companions of ``--engine`` without it."""
+    if engine is not None:
+        from pasta_lm.strategies.model import Servers
+
+        return Servers(addresses=engine, dialect=dialect, allow_inexact=allow_inexact)
+    if dialect is not None or allow_inexact:
+        flag = "--dialect" if dialect is not None else "--allow-inexact"
+        raise UsageError(f"{flag} is for --engine", hint="leave it out")
+    return None
 
 
 def server_flags(
@@ -146,17 +131,3 @@ def server_flags(
         "servers.dialect": dialect,
         "servers.allow_inexact": allow_inexact or None,
     }
-
-
-def connect(
-    engine: str, model: str | None, dialect: str | None, *, allow_inexact: bool, **local: object
-) -> Pasta:
-    """Use servers that hold a model; refuse flags of the local engine that have a value."""
-    from pasta_lm.strategies.model import Pasta
-
-    if model is None:
-        raise UsageError("--engine needs --model", hint="name the folder that the servers serve")
-    if refused := [f"--{name}" for name, value in local.items() if value]:
-        hint = "the servers decide this when they start"
-        raise UsageError(f"{', '.join(refused)} cannot be used with --engine", hint=hint)
-    return Pasta.from_servers(engine, model, dialect=dialect, allow_inexact=allow_inexact)

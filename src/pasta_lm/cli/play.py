@@ -25,9 +25,7 @@ def read_scenes() -> dict[str, dict[str, str]]:
 
 
 def play(
-    example: Annotated[
-        str, option("--example NAME", "The answer to show: dinner or sunday.")
-    ] = "dinner",
+    example: Annotated[str, option("--example NAME", "dinner or sunday.")] = "dinner",
     speed: Annotated[float, option("--speed X", "Speed; 2 is twice as fast.", min=0.01)] = 1.0,
 ) -> None:
     """Watch several threads decode a written answer.

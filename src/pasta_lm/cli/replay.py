@@ -35,10 +35,7 @@ LABELS = {"num_documents": "answers", "num_threads_mean": "threads, mean"}
 
 def replay(
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE.jsonl[.gz]", help="Annotated answers, one JSON object per line."
-        ),
+        Path, typer.Argument(metavar="FILE.jsonl[.gz]", help="Annotated answers, one a line.")
     ],
     model: Annotated[str | None, option("--model -m MODEL", flags.MODELS)] = None,
     random: Annotated[
@@ -47,10 +44,7 @@ def replay(
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        option(
-            "--tokenizer DIR",
-            "Tokenizer for --random. Default: one trained on the answers of the file.",
-        ),
+        option("--tokenizer DIR", "For --random. Default: one trained on the file's answers."),
     ] = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
@@ -59,8 +53,8 @@ def replay(
         str,
         option(
             "--strategy NAME[:POSITIONS]",
-            "pasta, apar or sot. pasta:rotate also sets the positions of the tokens after a "
-            "promise: predict, continue, rotate or oracle.",
+            "pasta, apar or sot. pasta:rotate sets the positions of the tokens after a promise: "
+            "predict, continue, rotate or oracle.",
         ),
     ] = "pasta",
     max_threads: flags.MaxThreads = None,
@@ -80,16 +74,16 @@ def replay(
         raise UsageError("give either --model or --random", hint="--model builtin, for example")
     if tokenizer is not None and random is None:
         raise UsageError("--tokenizer belongs to --random", hint="a model has its own tokenizer")
-    answers, problems = read_annotated(file, limit)
-    for problem in problems if answers else problems[:1]:
-        typer.echo(f"{file}:{problem.line}: {problem.reason}", err=True)
-    if not answers:
-        hint = "each line is a JSON object with 'response' or 'annotated'"
-        raise InputError(f"{file} has no annotated answer that can be read", hint=hint)
+    answers, num_invalid = _read(file, limit)
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
+    from pasta_lm.engines.local import loading
+
     with status(f"loading {model or random}"):
-        loaded = _load(model or "", random, tokenizer, answers, (dtype, device))
+        if random is None:
+            loaded = loading.load(model or "", dtype=dtype, device=device)
+        else:
+            loaded = _random_model(random, tokenizer, answers, dtype, device)
     with bars() as show:
         report = decode(
             answers,
@@ -100,35 +94,46 @@ def replay(
             progress=partial(show, "answers"),
         )
     if json:
-        print_json({**report.to_dict(), "num_invalid_lines": len(problems)})
+        print_json({**report.to_dict(), "num_invalid_lines": num_invalid})
     else:
         _print(report)
-    _print_notes(report)
+    if report.weights == NEW_TAG_ROWS:
+        say("this model has no tag pieces; untrained rows for them are enough for forced text")
+    for name, reason in report.skipped:
+        say(f"answer {name} was left out: {reason}")
     if report.was_interrupted:
+        say("interrupted; the figures are of the answers that were done")
         raise typer.Exit(INTERRUPTED)
-    if problems:
+    if num_invalid:
         raise typer.Exit(INVALID)
 
 
-def _load(
-    model: str,
-    random: Path | None,
+def _read(file: Path, limit: int | None) -> tuple[list[Record], int]:
+    answers, problems = read_annotated(file, limit)
+    for problem in problems if answers else problems[:1]:
+        typer.echo(f"{file}:{problem.line}: {problem.reason}", err=True)
+    if not answers:
+        hint = "each line is a JSON object with 'response' or 'annotated'"
+        raise InputError(f"{file} has no annotated answer that can be read", hint=hint)
+    return answers, len(problems)
+
+
+def _random_model(
+    file: Path,
     tokenizer: Path | None,
     answers: list[Record],
-    machine: tuple[str | None, str | None],
+    dtype: str | None,
+    device: str | None,
 ) -> LoadedModel:
     from pasta_lm.engines.local import loading
     from pasta_lm.models.load import DTYPES
 
-    dtype, device = machine
-    if random is None:
-        return loading.load(model, dtype=dtype, device=device)
     require_one_of("--dtype", dtype, DTYPES)
     texts = (answer.document.plain_text for answer in answers)
     return loading.random_model(
-        loading.read_architecture(random),
+        loading.read_architecture(file),
         loading.load_tokenizer(tokenizer) if tokenizer else loading.train_tokenizer(texts),
-        name=random.stem,
+        name=file.stem,
         dtype=DTYPES[dtype or "float32"],
         device=str(loading.usable_device(device)),
     )
@@ -149,12 +154,3 @@ def _print(report: ReplayReport) -> None:
         f"\nreplayed, {weights}: {report.model}, {report.dtype} on {report.hardware}, "
         f"positions {report.positions}{skipped}"
     )
-
-
-def _print_notes(report: ReplayReport) -> None:
-    if report.weights == NEW_TAG_ROWS:
-        say("this model has no tag pieces; untrained rows for them are enough for forced text")
-    for name, reason in report.skipped:
-        say(f"answer {name} was left out: {reason}")
-    if report.was_interrupted:
-        say("interrupted; the figures are of the answers that were done")

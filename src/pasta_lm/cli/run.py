@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli import flags
-from pasta_lm.cli.flags import connect, option, require_draft, require_engine, require_one_of
+from pasta_lm.cli.flags import option, require_draft, require_engine, require_one_of
 from pasta_lm.cli.terminal import (
     STDIN,
     print_answer,
@@ -19,12 +19,12 @@ from pasta_lm.cli.terminal import (
     status,
     write_text,
 )
-from pasta_lm.cli.thread_view import live_threads, print_picture, summary
+from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN
-from pasta_lm.strategies.model import Pasta, baseline_of
+from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES
 
 INTRODUCTION = (
@@ -47,20 +47,14 @@ def run(
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     draft: flags.Draft = None,
-    strategy: Annotated[
-        str,
-        option(
-            "--strategy NAME",
-            "pasta, sequential, apar, sot, prompt-lookup, draft-model, or pasta-prompt-lookup, "
-            "pasta-draft-model.",
-        ),
-    ] = "pasta",
+    strategy: Annotated[str, option("--strategy NAME", f"One of {', '.join(STRATEGIES)}.")] = (
+        "pasta"
+    ),
     max_tokens: flags.MaxTokens = 1024,
     max_threads: flags.MaxThreads = None,
     temperature: flags.Temperature = 0.0,
     top_p: Annotated[
-        float,
-        option("--top-p P", "Sample from the most likely tokens whose probabilities add up to P."),
+        float, option("--top-p P", "Sample from the likeliest tokens that add up to P.")
     ] = 1.0,
     seed: flags.Seed = 0,
     n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
@@ -68,8 +62,7 @@ def run(
         str | None,
         option(
             "--positions STRATEGY",
-            "Positions after a promise: predict, continue or rotate. Default: as the model was "
-            "trained.",
+            "Positions after a promise: predict, continue or rotate. Default: as trained.",
         ),
     ] = None,
     engine: flags.Engine = None,
@@ -86,7 +79,7 @@ def run(
     The sequential baseline of the built-in model is builtin-sequential; it answers the strategies
     that decode sequentially.
     """
-    require_engine(engine, dialect, allow_inexact=allow_inexact)
+    servers = require_engine(engine, dialect, allow_inexact=allow_inexact)
     require_one_of("--strategy", strategy, STRATEGIES)
     require_draft(draft, strategy)
     require_one_of("--positions", positions, POSITIONS)
@@ -103,23 +96,50 @@ def run(
     if trace is not None and not trace.absolute().parent.is_dir():
         raise UsageError(f"no folder {trace.parent} for the trace", hint="make it first")
     text = _prompt(prompt, file)
-    name = model or BUILTIN
-    if engine is None and strategy in EXACT_SEQUENTIAL:
-        name = baseline_of(name)
-    with status(f"loading {name}"):
-        if engine is None:
-            loaded = Pasta.from_pretrained(name, dtype=dtype, device=device, draft=draft)
-        else:
-            local = {"draft": draft, "dtype": dtype, "device": device}
-            loaded = connect(engine, model, dialect, allow_inexact=allow_inexact, **local)
-    if name == BUILTIN:
+    is_baseline = servers is None and strategy in EXACT_SEQUENTIAL
+    name = baseline_of(model or BUILTIN) if is_baseline else model
+    loaded = load_model(name, servers, dtype=dtype, device=device, draft=draft)
+    if name in (None, BUILTIN):
         say(INTRODUCTION)
-    elif name != (model or BUILTIN):
+    elif is_baseline and name != model:
         say(BASELINE.format(name=name))
     answers = _answer(loaded, text, params, strategy, positions)
     _print(answers, as_json=json)
     if trace is not None:
         write_text(trace, answers[0].trace.to_json())
+
+
+def load_model(
+    model: str | None,
+    servers: Servers | None = None,
+    *,
+    dtype: str | None,
+    device: str | None,
+    draft: str | None = None,
+    pool_tokens: int | None = None,
+    cache_memory: str | None = None,
+    shares_prefixes: bool = False,
+) -> Pasta:
+    """Load a model, or connect to servers that hold it; they refuse the flags of a local one."""
+    with status(f"loading {model or BUILTIN}"):
+        if servers is None:
+            return Pasta.from_pretrained(
+                model or BUILTIN,
+                dtype=dtype,
+                device=device,
+                draft=draft,
+                pool_tokens=pool_tokens,
+                cache_memory=cache_memory,
+                shares_prefixes=shares_prefixes,
+            )
+        if model is None:
+            hint = "name the folder that the servers serve"
+            raise UsageError("--engine needs --model", hint=hint)
+        local = {"--draft": draft, "--dtype": dtype, "--device": device}
+        if refused := [flag for flag, value in local.items() if value]:
+            hint = "the servers decide this when they start"
+            raise UsageError(f"{', '.join(refused)} cannot be used with --engine", hint=hint)
+        return servers.holding(model)
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
@@ -160,6 +180,4 @@ def _print(answers: list[Answer], *, as_json: bool) -> None:
     else:
         print_answer("\n\n".join(answer.text for answer in answers))
     for answer in answers:
-        if not as_json:
-            print_picture(answer.trace)
-        say(summary(answer.trace))
+        print_figures(answer.trace, with_picture=not as_json)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli import flags
-from pasta_lm.cli.flags import connect, option, require_engine, require_one_of
-from pasta_lm.cli.terminal import INTERRUPTED, read_text, say, status
+from pasta_lm.cli.flags import option, require_engine, require_one_of
+from pasta_lm.cli.run import load_model
+from pasta_lm.cli.terminal import INTERRUPTED, read_text, say
 from pasta_lm.errors import UsageError
 from pasta_lm.models.names import BUILTIN
+from pasta_lm.strategies.requests import STRATEGIES
 
 if TYPE_CHECKING:
     from pasta_lm.serve.backends import Backend
-    from pasta_lm.serve.settings import ServeRecipe
-    from pasta_lm.strategies.model import Pasta
 
 MAX_PORT = 65535
 
@@ -62,29 +62,27 @@ def serve(
     from pasta_lm.serve.app import Server, address_of, bind, create_app, log_as_json
     from pasta_lm.serve.backends import LocalBackend, ServedBackend
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
-    from pasta_lm.strategies.requests import STRATEGIES
 
-    require_engine(engine, dialect, allow_inexact=allow_inexact)
+    servers = require_engine(engine, dialect, allow_inexact=allow_inexact)
     if port > MAX_PORT:
         raise UsageError(f"--port is {port}", hint=f"a number from 0 to {MAX_PORT}")
     key = read_text(api_key[1:]).strip() if api_key and api_key.startswith("@") else api_key
     check_exposure(host, key, allows_everyone=allow_unauthenticated)
-    limits = Path(source) if source is not None and source.endswith(".toml") else None
-    if source is not None and limits is None:
-        if model is not None:
-            raise UsageError(f"two models: {source} and --model {model}", hint="give one of them")
-        model = source
+    limits, model = _limits_and_model(source, model)
     recipe = read_recipe(limits, ServeRecipe, changes or ())
     require_one_of("strategy", recipe.strategy, STRATEGIES)
     with bind(host, port) as place:
-        name = model or BUILTIN
-        if engine is None:
-            loaded = _load(name, dtype, device, recipe)
-            backend: Backend = LocalBackend(loaded, served_model_name or name)
-        else:
-            local = {"dtype": dtype, "device": device}
-            loaded = connect(engine, model, dialect, allow_inexact=allow_inexact, **local)
-            backend = ServedBackend(loaded, served_model_name or name)
+        loaded = load_model(
+            model,
+            servers,
+            dtype=dtype,
+            device=device,
+            pool_tokens=recipe.pool_tokens,
+            cache_memory=recipe.cache_memory,
+            shares_prefixes=recipe.shares_prefixes,
+        )
+        kind = LocalBackend if servers is None else ServedBackend
+        backend: Backend = kind(loaded, served_model_name or model or BUILTIN)
         app = create_app(
             backend,
             recipe,
@@ -102,18 +100,12 @@ def serve(
         os._exit(0)  # a step hangs, and the end of the process would wait for it
 
 
-def _load(name: str, dtype: str | None, device: str | None, recipe: ServeRecipe) -> Pasta:
-    from pasta_lm.strategies.model import Pasta
-
-    with status("loading the model"):
-        return Pasta.from_pretrained(
-            name,
-            dtype=dtype,
-            device=device,
-            pool_tokens=recipe.pool_tokens,
-            cache_memory=recipe.cache_memory,
-            shares_prefixes=recipe.shares_prefixes,
-        )
+def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | None, str | None]:
+    if source is None or source.endswith(".toml"):
+        return (Path(source) if source else None), model
+    if model is not None:
+        raise UsageError(f"two models: {source} and --model {model}", hint="give one of them")
+    return None, source
 
 
 def _greet(backend: Backend, address: str) -> None:

@@ -11,21 +11,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
-from rich.table import Column, Table
 from rich.text import Text
 
-from pasta_lm.cli.terminal import GAP, can_animate, console, harmless
+from pasta_lm.cli.terminal import GAP, can_animate, console, harmless, say
 from pasta_lm.engines.request import StreamEvent, Synced, TextDelta, ThreadEnded, ThreadStarted
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.view.layout import RunLayout, layout
 
-MIN_VIEW_WIDTH = 24
+MIN_VIEW_WIDTH = 22
 REFRESH_S = 1 / 20
 MAX_LABEL = 22
 THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -33,19 +32,10 @@ ShowEvents = Callable[[Iterable[StreamEvent]], None]
 """Shows events, at once or within ``REFRESH_S``."""
 
 
-class Glyphs(NamedTuple):
-    """The characters that pictures are drawn with."""
-
-    decodes: str
-    promises: str
-    syncs: str
-    waits: str
-    open: str  # the part of a promised length that is not decoded yet
-
-
-def glyphs(where: Console) -> Glyphs:
-    """Return characters that a console can show."""
-    return Glyphs(*("=v^.-" if where.options.ascii_only else "\u2501\u2533\u253b\u2504\u2500"))
+def _marks(where: Console) -> tuple[str, ...]:
+    # A thread in a pass: absent, waiting, decoding, ending a promise, at a sync. Of several passes
+    # in one column the last of these is drawn.
+    return tuple(" .=v^" if where.options.ascii_only else " \u2504\u2501\u2533\u253b")
 
 
 def _style(thread: int) -> str:
@@ -77,18 +67,17 @@ class ThreadView:
         state = "" if self.is_live else "done"
         if self.is_live and self.promised_tokens:
             state = _count(self.num_pieces, self.promised_tokens)
-        style = f"bold {_style(self.thread)}".strip()
-        name = Text(_name(self.thread, self.topic), style, no_wrap=True)
-        name.truncate(max(1, width - len(state) - 1), overflow="ellipsis", pad=False)
+        name = Text(_name(self.thread, self.topic), f"bold {_style(self.thread)}", no_wrap=True)
+        name.truncate(max(1, width - len(state) - 1), overflow="ellipsis")
         gap = " " * (width - name.cell_len - len(state))
         return Text.assemble(name, gap, (state, "dim"), no_wrap=True)
 
     def drawn(self, where: Console, width: int, num_lines: int) -> Group:
         """Return heading, the share of the promised tokens that is decoded as a bar, and text."""
         share = min(1.0, self.num_pieces / (self.promised_tokens or 1)) if self.is_live else 1.0
-        num_filled, drawn_with = round(share * width), glyphs(where)
-        bar = Text(drawn_with.decodes * num_filled, _style(self.thread))
-        bar.append(drawn_with.open * (width - num_filled), "dim")
+        num_filled, (_, waits, decodes, *_) = round(share * width), _marks(where)
+        bar = Text(decodes * num_filled, _style(self.thread))
+        bar.append(waits * (width - num_filled), "dim")
         return Group(self.heading(width), bar, self.tail(where, width, num_lines))
 
     def tail(self, where: Console, width: int, num_lines: int) -> Text:
@@ -120,30 +109,24 @@ class ThreadViews:
                 self._views[thread].is_live = False
 
     def __rich_console__(self, where: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw all threads within the height of the terminal."""
+        """Draw main, and below it as many other threads as fit, live ones first."""
+        if 0 not in self._views:
+            return
+        main, *views = self._views.values()
         height, width = max(8, (options.height or where.height) - 2), options.max_width
-        if main := self._views.get(0):
-            text = main.tail(where, width, height // 3)
-            yield from (main.heading(width), text)
-            yield from self._grid(where, width, height - text.plain.count("\n") - 2)
+        text = main.tail(where, width, height // 3)
+        yield from (main.heading(width), text, Text())
+        height -= text.plain.count("\n") + 2
 
-    def _grid(self, where: Console, width: int, height: int) -> Iterator[RenderableType]:
-        # Side by side, as many as fit, live ones first.
-        num_columns = max(1, (width + len(GAP)) // (MIN_VIEW_WIDTH + len(GAP)))
-        view_width = (width + len(GAP)) // num_columns - len(GAP)
-        views = [view for view in self._views.values() if view.thread]
+        num_columns = max(1, width // (MIN_VIEW_WIDTH + len(GAP)))
+        view_width = width // num_columns - len(GAP)
         by_interest = sorted(views, key=lambda view: (not view.is_live, -view.thread))
         num_shown = num_columns * max(1, height // 6)
         shown = sorted(by_interest[:num_shown], key=lambda view: view.thread)
         num_rows = max(1, -(-len(shown) // num_columns))
         num_lines = max(1, (height - 1) // num_rows - 3)
         cells = [view.drawn(where, view_width, num_lines) for view in shown]
-        columns = (Column(width=view_width, no_wrap=True) for _ in range(num_columns))
-        grid = Table.grid(*columns, padding=(1, len(GAP), 0, 0))
-        for first in range(0, len(cells), num_columns):
-            grid.add_row(*cells[first : first + num_columns])
-        yield Text()
-        yield grid
+        yield Columns(cells, padding=(1, len(GAP), 0, 0), width=view_width)
         if len(views) > len(shown):
             yield Text(f"and {len(views) - len(shown)} more", "dim")
 
@@ -171,7 +154,7 @@ def live_threads() -> Iterator[ShowEvents]:
 
 def picture(trace: Trace, where: Console) -> Text:
     """Draw one row for each thread, steps from left to right, as wide as the console at most."""
-    drawn_with, places = glyphs(where), layout(trace)
+    places, marks = layout(trace), _marks(where)
     labels = [_name(thread.id, thread.topic) for thread in trace.threads]
     counts = [_count(thread.num_tokens, thread.promised_tokens) for thread in trace.threads]
     label_width = min(MAX_LABEL, max(map(cell_len, labels)))
@@ -180,48 +163,41 @@ def picture(trace: Trace, where: Console) -> Text:
     columns = min(room, places.num_passes)
     text = Text(no_wrap=True, end="")
     for thread, label, count in zip(trace.threads, labels, counts, strict=True):
-        style = _style(thread.id)
-        text.append(f"{set_cell_size(label, label_width)}{GAP}", style)
-        text.append("".join(_cells(places, thread.id, columns, drawn_with)), style)
+        row = _row(places, thread.id, columns, marks)
+        text.append(f"{set_cell_size(label, label_width)}{GAP}{row}", _style(thread.id))
         text.append(f"{GAP}{count:>{count_width}}\n", "dim")
-    axis = _axis(places.num_passes, columns)
-    text.append(f"{'step':<{label_width}}{GAP}{axis}{GAP}{'tokens':>{count_width}}", "dim")
-    return text
+    numbers = (column * places.num_passes // columns for column in range(0, columns - 3, 10))
+    axis = "".join(f"{number:<10}" for number in numbers)[:columns]
+    line = f"{'step':<{label_width}}{GAP}{axis:<{columns}}{GAP}{'tokens':>{count_width}}"
+    return text.append(line, "dim")
 
 
-def _cells(places: RunLayout, thread: int, columns: int, drawn_with: Glyphs) -> Iterator[str]:
-    num_steps, spans = places.num_passes, places.lanes[thread].spans
-    fed = {step for span in spans for step in range(span.first, span.stop)}
-    forks = {edge.end for edge in places.forks if edge.source == thread}
-    syncs = {edge.end for edge in places.joins if edge.target == thread}
-    first, last = min(fed, default=num_steps), max(fed, default=-1)
-    for column in range(columns):
-        steps = range(column * num_steps // columns, (column + 1) * num_steps // columns)
-        if not syncs.isdisjoint(steps):
-            yield drawn_with.syncs
-        elif not forks.isdisjoint(steps):
-            yield drawn_with.promises
-        elif not fed.isdisjoint(steps):
-            yield drawn_with.decodes
-        else:
-            yield drawn_with.waits if first < steps[0] < last else " "
+def _row(places: RunLayout, thread: int, columns: int, marks: tuple[str, ...]) -> str:
+    absent, waits, decodes, promises, syncs = marks
+    num_passes, spans = places.num_passes, places.lanes[thread].spans
+    row = [absent] * (num_passes + 1)
+    if spans:
+        row[spans[0].first : spans[-1].stop] = waits * (spans[-1].stop - spans[0].first)
+    for span in spans:
+        row[span.first : span.stop] = decodes * (span.stop - span.first)
+    for edge in places.forks:
+        if edge.source == thread:
+            row[edge.end] = promises
+    for edge in places.joins:
+        if edge.target == thread:
+            row[edge.end] = syncs
+    bounds = [column * num_passes // columns for column in range(columns + 1)]
+    cells = (row[first:stop] for first, stop in zip(bounds, bounds[1:], strict=False))
+    return "".join(max(cell, key=marks.index) for cell in cells)
 
 
-def _axis(num_steps: int, columns: int) -> str:
-    axis = ""
-    for column in range(0, columns, 10):
-        number = str(column * num_steps // columns)
-        if column + len(number) <= columns:
-            axis = f"{axis:<{column}}{number}"
-    return f"{axis:<{columns}}"
-
-
-def print_picture(trace: Trace) -> None:
-    """Print the threads of a trace on a terminal, where there are several."""
-    if can_animate() and len(trace.threads) > 1:
+def print_figures(trace: Trace, *, with_picture: bool = True) -> None:
+    """Print the summary of an answer on standard error; in a terminal also several threads."""
+    if with_picture and can_animate() and len(trace.threads) > 1:
         err = console(sys.stderr)
         err.print()
         err.print(picture(trace, err))
+    say(summary(trace))
 
 
 def summary(trace: Trace) -> str:

@@ -26,17 +26,11 @@ def view(
         Path | None, option("--perfetto OUT.json", "Write the trace for ui.perfetto.dev.")
     ] = None,
     html: Annotated[
-        Path | None,
-        option(
-            "--html OUT.html", "Write a page of HTML: timeline, answer and written form, offline."
-        ),
+        Path | None, option("--html OUT.html", "Write a page: timeline, answer and written form.")
     ] = None,
     beside: Annotated[
         list[str] | None,
-        option(
-            "--beside TRACE.json",
-            "With --html: another run of the same prompt, shown above on one clock; repeatable.",
-        ),
+        option("--beside TRACE.json", "With --html: another run, on the same clock; repeatable."),
     ] = None,
 ) -> None:
     """Show a trace: when each thread decoded and when it waited."""
@@ -51,11 +45,7 @@ def view(
         write_text(html, page_of([run_data(run) for run in traces]))
         say(f"wrote {html}; open it in a browser")
     if perfetto is None and html is None:
-        out = console(sys.stdout)
-        print_facts(_facts(trace))
-        out.print()
-        out.print(picture(trace, out))
-        out.print(f"\n{summary(trace)}", soft_wrap=True)
+        _print(trace)
 
 
 def _read(file: str) -> Trace:
@@ -67,13 +57,18 @@ def _read(file: str) -> Trace:
         raise InputError(where + exc.message, hint=hint) from exc
 
 
-def _facts(trace: Trace) -> list[tuple[str, str]]:
+def _print(trace: Trace) -> None:
     tokens = f"{trace.num_tokens} in all, {trace.num_content_tokens} content tokens"
     again = f", {trace.num_recomputed} fed again at syncs" if trace.num_recomputed else ""
-    return [
-        ("model", f"{trace.model} ({trace.engine}, {trace.kind.value})"),
-        ("strategy", f"{trace.strategy}, positions {trace.positions}, join {trace.join}"),
-        ("tokens", f"{tokens}, {trace.num_prompt_tokens} in the prompt{again}"),
-        ("passes", f"{trace.forward_passes} after the prefill ({trace.prefill_s:.3f} s)"),
-        ("ended by", f"{trace.finish_reason}, {trace.num_illegal} illegal tags"),
-    ]
+    facts = {
+        "model": f"{trace.model} ({trace.engine}, {trace.kind.value})",
+        "strategy": f"{trace.strategy}, positions {trace.positions}, join {trace.join}",
+        "tokens": f"{tokens}, {trace.num_prompt_tokens} in the prompt{again}",
+        "passes": f"{trace.forward_passes} after the prefill ({trace.prefill_s:.3f} s)",
+        "ended by": f"{trace.finish_reason}, {trace.num_illegal} illegal tags",
+    }
+    print_facts([*facts.items()])
+    out = console(sys.stdout)
+    out.print()
+    out.print(picture(trace, out))
+    out.print(f"\n{summary(trace)}", soft_wrap=True)
