@@ -78,7 +78,7 @@ def recipe(folder: Path, **train: Any) -> TeachConfig:
             in_flight=8,
         ),
         data=MixConfig(file=(str(folder / "mixed.jsonl"),), max_tokens=600),
-        train=LearningConfig(**{"passes": 4, "rank": 2, "save_steps": 1, **train}),
+        train=LearningConfig(**{"passes": 2, "rank": 2, "save_steps": 1, **train}),
         measures=MeasuresConfig(
             num_prompts=2, max_tokens=24, num_timed=1, num_unmasked=1, num_references=4
         ),

@@ -103,38 +103,26 @@ def test_the_cost_of_a_model_without_tags_is_an_error(
     assert "was not taught PASTA-LANG" in result.err
 
 
-def test_a_run_answers_reads_and_reports_and_is_computed_again_without_models(
+def test_a_run_is_reported_continued_and_computed_again_without_models(
     pasta: Pasta, recipe: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    first = pasta("evaluate", "instructions", recipe, "--out", out, "--json")
+    command = ("evaluate", "instructions", recipe, "--out", out, "--json")
+    first = pasta(*command)
     assert first.code == 0, first.err
     assert set(first.json["sets"]) == {"alpaca", "starter", "instructions"}
     assert first.json["references"]["num_answers"] == 2
     assert first.json["readers"] == ["untaught"]
+    refused = pasta(*command, "--set", "max_tokens=31")
+    assert (refused.code, "was begun with max_tokens = 30, not 31" in refused.err) == (2, True)
+    scored = (out / "scored.jsonl").read_text()
+    (out / "scored.jsonl").write_text(scored[: len(scored) // 2])
+    assert pasta(*command).json == first.json
     for file in out.glob("*.jsonl"):
         file.unlink()
     again = pasta("evaluate", "instructions", "--offline", "--out", out, "--json")
     assert again.json == first.json
     assert "taught model" in (out / "report.md").read_text()
-
-
-def test_a_run_is_continued_where_it_stopped(pasta: Pasta, recipe: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    first = pasta("evaluate", "instructions", recipe, "--out", out, "--json").json
-    scored = (out / "scored.jsonl").read_text()
-    (out / "scored.jsonl").write_text(scored[: len(scored) // 2])
-    assert pasta("evaluate", "instructions", recipe, "--out", out, "--json").json == first
-
-
-def test_other_settings_for_the_same_folder_are_refused(
-    pasta: Pasta, recipe: Path, tmp_path: Path
-) -> None:
-    command = ("evaluate", "instructions", recipe, "--out", tmp_path / "run")
-    assert pasta(*command).code == 0
-    result = pasta(*command, "--set", "max_tokens=31")
-    assert result.code == 2
-    assert "was begun with max_tokens = 30, not 31" in result.err
 
 
 def test_ifeval_compares_two_models_with_its_prompts_alone(

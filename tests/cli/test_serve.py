@@ -1,4 +1,4 @@
-"""``pasta serve`` as a process: the answers of ``pasta run``, and its end by signals."""
+"""``pasta serve`` as a process: the answers of ``pasta run``; serve/test_signals.py ends it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from pasta_lm.cli.terminal import INTERRUPTED
 from tests.cli.conftest import Pasta
 
 LIMIT_S = 120  # longest wait for the end of a process
@@ -62,22 +61,6 @@ def test_the_answer_is_that_of_pasta_run_and_sigterm_ends_with_0(
     (line,) = [one for one in log if one["message"] == "request"]
     assert line["path"] == "/v1/chat/completions"
     assert "hello" not in json.dumps(line)
-
-
-def test_sigterm_finishes_what_runs_and_a_second_one_ends_at_once(taught_folder: Path) -> None:
-    with server("--model", taught_folder, "--set", "limits.tokens=100000") as (process, client):
-        stream = client.chat.completions.create(
-            model=str(taught_folder),
-            messages=[{"role": "user", "content": "hello"}],
-            stream=True,
-            max_tokens=16_000,
-            extra_body={"pasta": {"strategy": "sequential"}},
-        )
-        next(iter(stream))
-        process.send_signal(signal.SIGTERM)
-        assert sum(1 for _, _ in zip(stream, range(20), strict=False)) == 20, "it goes on"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_S) in (0, INTERRUPTED)
 
 
 @pytest.mark.parametrize(
