@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from unicodedata import name as name_of
 
 from pasta_lm.engines.request import Answer, Failed, Finished, SamplingParams
 from pasta_lm.errors import InputError, RequestError, UsageError
-from pasta_lm.journal import Journal, Row, read_lines, write_rows
+from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.filters import units
 from pasta_lm.models.annotated import read_ids
 from pasta_lm.recipe import check_positive
@@ -119,18 +118,11 @@ def read_instructions(path: Path) -> dict[str, Row]:
     Raises:
         InputError: it cannot be read, or a row has no id or no instruction.
     """
-    rows: dict[str, Row] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        try:
-            row = json.loads(line)
-            name, text = row["id"], row["instruction"]
-        except (ValueError, KeyError, TypeError) as exc:
-            raise InputError(
-                f"{path}:{number}: no instruction", hint='a line is {"id": ..., "instruction": ...}'
-            ) from exc
-        if not isinstance(name, str) or not isinstance(text, str) or name in rows:
-            raise InputError(f"{path}:{number}: its id is no text or occurs twice")
-        rows[name] = row
+    rows = {row["id"]: row for row in read_rows(path)}
+    for name, row in rows.items():
+        if not isinstance(row.get("instruction"), str):
+            hint = 'a line is {"id": ..., "instruction": ...}'
+            raise InputError(f"{path}: row {name} has no instruction", hint=hint)
     return rows
 
 
@@ -195,13 +187,10 @@ def own_answers(
     others are decoded. The model is loaded only if the file lacks an answer.
 
     Raises:
-        UsageError: the answers of an existing file were sampled at another temperature, or more
-            than one sample is asked for.
+        UsageError: the answers of an existing file were sampled at another temperature.
         InputError: the file is not one of answers.
         PastaError: the disk cannot be written.
     """
-    if sampling.n != 1:
-        raise UsageError(f"n is {sampling.n}, but an instruction has one own answer")
     journal = Journal(out)
     for row in journal.rows.values():
         if row.get("temperature") != sampling.temperature:
@@ -218,10 +207,7 @@ def own_answers(
 
 
 def _answers(
-    model: Pasta,
-    instructions: Mapping[str, str],
-    sampling: SamplingParams,
-    in_flight: int,
+    model: Pasta, instructions: Mapping[str, str], sampling: SamplingParams, in_flight: int
 ) -> Iterator[Row]:
     engine, waiting = model.engine, iter(instructions.items())
     running: dict[int, str] = {}
@@ -260,10 +246,8 @@ def _row(name: str, sampling: SamplingParams, answer: Answer | None = None) -> R
 
 def _seed(name: str, seed: int | None) -> int | None:
     """Return a seed for one instruction: counter-based numbers repeat under the same seed."""
-    if seed is None:
-        return None
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    return int.from_bytes(digest[:7])
+    return None if seed is None else int.from_bytes(digest[:7])
 
 
 class Unusable(StrEnum):
