@@ -6,7 +6,6 @@ counts; records, failures, sums and the data card are made from it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from pasta_lm.journal import Journal, Row, write_rows, write_whole
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import speedup
-from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, AnnotateConfig, SourceRow
+from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, AnnotateConfig, SourceRow, digest
 from pasta_lm.learn.annotate.teacher import MAX_RETURNS, RowOutcome, read_prompt
 from pasta_lm.learn.chat.client import Prices, TokenCounts
 from pasta_lm.learn.chat.pool import Spending, stored_tokens
@@ -181,7 +180,7 @@ def _end_line(index: int, outcome: RowOutcome) -> Row:
 
 
 def _digest(row: SourceRow) -> str:
-    return hashlib.sha256(f"{row.prompt}\0{row.answer}".encode()).hexdigest()[:16]
+    return digest(f"{row.prompt}\0{row.answer}")
 
 
 def write_set(

@@ -204,18 +204,18 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
 
 def _source_row(row: Any, columns: str | None) -> SourceRow:
     if not isinstance(row, Mapping):
-        return SourceRow(_digest(repr(row)), "", "", NOT_JSON)
+        return SourceRow(digest(repr(row)), "", "", NOT_JSON)
     detected = (name for name, (keys, _) in COLUMNS.items() if keys <= set(row))
     name = columns or next(detected, None)
     exchange = COLUMNS[name][1](row) if name else None
     prompt, answer = exchange or ("", "")
     content = f"{prompt}\0{answer}" if exchange else repr(sorted(row.items(), key=str))
     own = row.get("id")
-    id = _digest(content) if own in (None, "") else str(own)
+    id = digest(content) if own in (None, "") else str(own)
     if exchange is None:
         return SourceRow(id, "", "", NO_COLUMNS)
     if any("\ud800" <= char <= "\udfff" for char in id + prompt + answer):  # half a pair
-        return SourceRow(_digest(content), "", "", NOT_UNICODE)
+        return SourceRow(digest(content), "", "", NOT_UNICODE)
     missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
     return SourceRow(id, prompt, answer, missing)
 
@@ -325,5 +325,6 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """Return the first 16 digits of a text's SHA-256."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
