@@ -30,13 +30,11 @@ class PastaError(Exception):
     exit_code: int = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        """Keep the message and an optional hint about what to do next."""
         super().__init__(message)
         self.message = message
         self.hint = hint
 
     def __str__(self) -> str:
-        """Return the message, followed by the hint on a line of its own."""
         return self.message if self.hint is None else f"{self.message}\n    hint: {self.hint}"
 
 
@@ -50,7 +48,6 @@ class MissingExtraError(UsageError):
     """Report an optional dependency that is not installed, with the command that installs it."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        """Name the feature and the extra that it needs."""
         super().__init__(
             f"{feature} needs the extra '{extra}', which is not installed",
             hint=f"in a clone of the repository: pip install '.[{extra}]'",
@@ -75,7 +72,6 @@ class MissingFileError(InputError):
     """Report that there is no file at a path."""
 
     def __init__(self, path: object) -> None:
-        """Name the path."""
         hint = "check the path; a relative path starts at the current folder"
         super().__init__(f"no such file: {path}", hint=hint)
 
@@ -108,7 +104,6 @@ class BrokenAnswerError(RemoteError):
     """Report a server that failed in the middle of an answer, with the answer's text so far."""
 
     def __init__(self, message: str, text: str, *, hint: str | None = None) -> None:
-        """Keep the message and the text of the answer so far, without tags."""
         super().__init__(message, hint=hint)
         self.text = text
 

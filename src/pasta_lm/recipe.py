@@ -21,17 +21,11 @@ T = TypeVar("T")
 
 
 def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -> T:
-    """Read a recipe.
+    """Read a TOML file into the dataclass of a recipe; None: an empty recipe.
 
-    Types are strict, except that an integer is accepted for a float. A ``Literal`` lists the
-    values of a key. Combinations of keys are validated by the dataclass, in ``__post_init__``.
-    Every mistake is a ``UsageError`` that names the key.
-
-    Args:
-        path: A TOML file; None: an empty recipe.
-        kind: The dataclass of the recipe; fields that are dataclasses are tables.
-        changes: Each ``table.key=value``, applied in order before validation. A value is TOML, or
-            else a text as it stands; an empty value removes the key.
+    Types are strict, except that an integer is accepted for a float. Each change is
+    ``table.key=value``, applied in order before validation. A value is TOML, or else a text as it
+    stands; an empty value removes the key. Every mistake is a ``UsageError`` that names the key.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig")) if path else {}

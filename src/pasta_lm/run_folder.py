@@ -68,11 +68,8 @@ class RunFolder:
     ) -> bool:
         """Begin a run, or continue the one that the folder holds; return whether it is new.
 
-        Args:
-            settings: Nested tables, such as ``asdict(config)``.
-            may_change: Dotted keys that no result depends on.
-            prepare: Writes the inputs of a new run. The settings are stored after it, so a folder
-                with settings has all inputs.
+        ``settings`` are nested tables, of which ``may_change`` has the dotted keys that no result
+        depends on. ``prepare`` writes the inputs of a new run, before the settings are stored.
         """
         is_new = not self.has_begun
         if not is_new:

@@ -60,15 +60,6 @@ def test_fix_keeps_every_byte_of_a_valid_text(pasta: Pasta) -> None:
     assert pasta("check", "-", "--fix", stdin=text).out == text
 
 
-def test_spaces_before_a_tag_are_a_warning_and_fix_moves_them(pasta: Pasta) -> None:
-    lone = VALID.replace(".<promise", ". <promise").replace("> One", ">One")
-    result = pasta("check", "-", stdin=lone)
-    assert result.code == 0
-    assert "line 1, column 5: warning: a space before a tag" in result.out
-    assert "(PASTA104)" in result.out
-    assert pasta("check", "-", "--fix", stdin=lone).out == VALID
-
-
 def test_the_form_decides_whether_a_text_is_valid(pasta: Pasta) -> None:
     text = '<async topic="a">One two three four five.</async>'
     assert pasta("check", "-", stdin=text).code == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -43,15 +42,6 @@ def test_the_table_names_kind_weights_and_hardware(
     assert "replayed, random weights: tiny, float32 on cpu (" in result.out
     assert "realised speedup" in result.out
     assert "\x1b" not in result.out
-
-
-def test_a_gzipped_file_is_read_up_to_the_limit(
-    pasta: Pasta, answers: Path, taught_folder: Path
-) -> None:
-    packed = answers.with_suffix(".jsonl.gz")
-    packed.write_bytes(gzip.compress(answers.read_bytes()))
-    result = pasta("replay", packed, "--model", taught_folder, "--limit", 1, "--json")
-    assert result.json["num_documents"] == 1
 
 
 def test_broken_lines_are_named_and_the_rest_is_decoded(

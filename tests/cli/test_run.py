@@ -139,13 +139,6 @@ def test_a_trace_can_be_viewed(pasta: Pasta, taught_folder: Path, tmp_path: Path
     assert (lost.code, "no folder" in lost.err) == (2, True)
 
 
-def test_sequential_never_forks(pasta: Pasta, taught_folder: Path) -> None:
-    flags = ("--model", taught_folder, *FEW, "--strategy", "sequential")
-    answer = pasta("run", "hello", *flags, "--json").json
-    assert answer["strategy"] == "sequential"
-    assert len(answer["threads"]) == 1
-
-
 def test_the_sequential_strategy_of_the_builtin_model_is_its_baseline(
     pasta: Pasta, monkeypatch: pytest.MonkeyPatch, untaught_folder: Path
 ) -> None:
@@ -240,14 +233,6 @@ def test_doctor_reports_the_self_test_and_the_builtin_model(doctor: Pasta) -> No
     assert (result.code, result.err) == (0, "")
     assert re.search(r"^self-test {2,}exact: ", result.out, re.M)
     assert re.search(r"^built-in model {2,}answers 'Describe .*: \d+ threads, ", result.out, re.M)
-
-
-def test_doctor_aligns_all_values(doctor: Pasta, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pasta_lm.cli.doctor.installed_version", lambda package: "1.0")
-    lines = [line for line in doctor().out.splitlines() if line]
-    assert any(line.startswith("prometheus-client ") for line in lines)
-    starts = {re.match(r".*?\S {2,}", line).end() for line in lines}  # type: ignore[union-attr]
-    assert len(starts) == 1
 
 
 def test_doctor_answers_in_json(doctor: Pasta, taught_folder: Path) -> None:

@@ -51,14 +51,6 @@ def recipe(model: ModelConfig, out: Path, *, data: str = "", train: str = "") ->
     return file
 
 
-def test_help_lists_the_verbs(pasta: Pasta) -> None:
-    result = pasta("train", "--help")
-    assert result.code == 0
-    for verb in ("sft  ", "preference  "):
-        assert f"\n  {verb}" in result.out
-    assert pasta("train").code == 2
-
-
 def test_a_recipe_is_carried_out_and_its_model_s_folder_is_all_that_is_printed(
     pasta: Pasta, model: ModelConfig, out: Path
 ) -> None:
@@ -120,18 +112,6 @@ def test_a_dry_run_shows_an_example_and_trains_nothing(
     assert not out.exists()
 
 
-def test_resumed_it_goes_on_from_the_checkpoint(
-    pasta: Pasta, model: ModelConfig, out: Path
-) -> None:
-    config = recipe(model, out, train="save_steps = 1")
-    first = pasta("train", "sft", config, "--resume")
-    assert "no checkpoint" in first.err
-    again = pasta("train", "sft", config, "--resume")
-    assert (again.code, again.out) == (0, first.out)
-    assert "no checkpoint" not in again.err
-    assert "step 2/2" not in again.err  # nothing was left to learn
-
-
 @pytest.mark.parametrize(
     ("data", "train", "shown"),
     [
@@ -148,29 +128,6 @@ def test_a_wrong_key_is_named_with_what_may_be_meant(
     assert all(words in result.err for words in shown)
     assert len(result.err.splitlines()) <= 4
     assert not (out / "recipe.json").exists()
-
-
-def test_a_wrong_change_is_refused_as_the_key_would_be(
-    pasta: Pasta, model: ModelConfig, preference_models: dict[str, str], out: Path
-) -> None:
-    recipes = {"sft": recipe(model, out), "preference": preference_recipe(preference_models, out)}
-    for stage, file in recipes.items():
-        result = pasta("train", stage, file, "--set", "train.sepoch=3")
-        assert (result.code, result.out) == (2, "")
-        assert "unknown key train.sepoch" in result.err
-        assert not out.exists()
-
-
-def test_interrupted_it_says_how_to_go_on(
-    pasta: Pasta, model: ModelConfig, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pasta_lm.learn.train.sft.train_sft", interrupt)
-    result = pasta("train", "sft", recipe(model, out))
-    assert (result.code, result.out) == (130, "")
-    assert "--resume goes on" in result.err
 
 
 PREFERENCE = """
@@ -240,13 +197,16 @@ def test_a_recipe_of_one_stage_is_none_of_the_other(
     assert "unknown key rollouts" in pasta("train", "sft", second).err
 
 
-def test_interrupted_stage_two_says_how_to_go_on(
-    pasta: Pasta, preference_models: dict[str, str], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("stage", ["sft", "preference"])
+def test_interrupted_it_says_how_to_go_on(
+    pasta: Pasta, model: ModelConfig, preference_models: dict[str, str], out: Path, stage: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pasta_lm.learn.train.preference.train_preference", interrupt)
-    result = pasta("train", "preference", preference_recipe(preference_models, out))
+    monkeypatch.setattr(f"pasta_lm.learn.train.{stage}.train_{stage}", interrupt)
+    file = recipe(model, out) if stage == "sft" else preference_recipe(preference_models, out)
+    result = pasta("train", stage, file)
     assert (result.code, result.out) == (130, "")
     assert "--resume goes on" in result.err

@@ -65,19 +65,6 @@ def test_positions_of_main(strategy: PositionStrategy, main: list[int]) -> None:
     assert [fed.placed.position for fed in answer.fed if fed.thread == 0] == main
 
 
-def test_rotate_moves_every_visible_token_to_its_place_in_reading_order() -> None:
-    answer = WordDecoder(ANSWER, BLOCKS, num_prompt=3, strategy=ROTATE).run()
-    last = len(answer.entries) - 1  # E
-    moved = {slot: position_seen(answer.entries, last, slot) for slot in range(last + 1)}
-    words = ["p", "p", "p", *(fed.word for fed in answer.fed)]
-    reading = " ".join(words[slot] for slot in sorted(moved, key=lambda slot: moved[slot]))
-    assert reading == (
-        "p p p A <p t >2 <async> a b c </async> B <p u >1 <async> </async> C | "
-        "D <p v >1 <async> d </async> | E"
-    )
-    assert sorted(moved.values()) == list(range(len(words)))
-
-
 def test_a_query_sees_keys_where_they_stood_in_its_own_epoch() -> None:
     answer = WordDecoder("<p t >1 B | C", ["a b"], num_prompt=1, strategy=ROTATE).run()
     slot = {fed.word: fed.placed.slot for fed in answer.fed}

@@ -8,9 +8,7 @@ from pasta_lm.language import check, fix, parse
 from pasta_lm.language.parser import Form
 
 
-def test_every_annotated_answer_goes_through_all_its_forms_byte_for_byte(
-    shared_data: Path,
-) -> None:
+def test_every_annotated_answer_goes_through_all_its_forms_byte_for_byte(shared_data: Path) -> None:
     path = shared_data / "annotated" / "gemma-7b-it.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]

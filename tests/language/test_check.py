@@ -4,7 +4,6 @@ import pytest
 
 from pasta_lm.language.check import Diagnostic, check, fix, render
 from pasta_lm.language.parser import Form
-from tests.language import laws
 
 PROMISE = '<promise topic="a" tokens="1"/>'
 
@@ -79,21 +78,6 @@ def test_blocks_nested_without_end_are_no_burden() -> None:
 def test_the_inside_of_a_block_cannot_be_checked() -> None:
     with pytest.raises(ValueError, match="decoded, not stored"):
         check("a", Form.BLOCK)
-
-
-@pytest.mark.parametrize(
-    ("text", "fixed"),
-    [
-        ("a&lt<sync>;async>", "a&lt<sync/>;async>"),
-        ("a&lt</sync>;async>", "a&amp;lt;async>"),
-        ("<as</async>ync/>", "&lt;async/>"),
-        (f"<pro{PROMISE}mise>\n<async>b</async>", f"&lt;promise>\n{PROMISE}<async>b</async>"),
-        ("&lt;async> </async>&lt;sync", "&lt;async> &lt;sync"),
-    ],
-)
-def test_text_that_comes_together_does_not_become_a_tag(text: str, fixed: str) -> None:
-    assert fix(text) == fixed
-    assert laws.errors(fixed, Form.WRITTEN) == []
 
 
 def test_a_repair_leaves_all_other_tags_as_they_were_spelled() -> None:

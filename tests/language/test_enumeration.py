@@ -79,11 +79,7 @@ def depth_codes(symbols: str, opening: str, nested: str) -> list[str]:
     return codes + ["PASTA016"] * depth
 
 
-ORACLES = {
-    Form.WRITTEN: written_codes,
-    Form.MAIN: main_codes,
-    Form.ANNOTATOR: annotator_codes,
-}
+ORACLES = {Form.WRITTEN: written_codes, Form.MAIN: main_codes, Form.ANNOTATOR: annotator_codes}
 
 
 @pytest.mark.parametrize(

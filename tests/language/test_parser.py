@@ -82,50 +82,6 @@ def test_a_block_ends_once() -> None:
         parser.feed(TEXT)
 
 
-@pytest.mark.parametrize(
-    ("lexemes", "message"),
-    [
-        ((OPEN,), "this tag is not finished: its topic is open"),
-        ((OPEN, TEXT, CLOSE), "a promise without its block"),
-        ((OPEN, TEXT, CLOSE, ASYNC), "this block is never closed"),
-    ],
-)
-def test_written_form_may_not_end_in_the_middle(lexemes: tuple[Lexeme, ...], message: str) -> None:
-    parser = Parser()
-    feed(parser, *lexemes)
-    with pytest.raises(PastaSyntaxError, match=message):
-        parser.close()
-
-
-@pytest.mark.parametrize(
-    ("form", "before", "lexeme", "message"),
-    [
-        (Form.WRITTEN, (OPEN,), SYNC, "cannot be read"),
-        (Form.WRITTEN, (), CLOSE, "cannot be read"),
-        (Form.WRITTEN, (), ASYNC, "a block without a promise"),
-        (Form.WRITTEN, (), END, "no open block"),
-        (Form.WRITTEN, (OPEN, CLOSE), TEXT, "stands between a promise and its block"),
-        (Form.WRITTEN, (OPEN, CLOSE), SYNC, "stands between a promise and its block"),
-        (Form.WRITTEN, (OPEN, CLOSE), OPEN, "a promise without its block"),
-        (Form.WRITTEN, (OPEN, CLOSE), TOPICAL, "unknown attribute topic"),
-        (Form.MAIN, (), ASYNC, "a block in main form"),
-        (Form.BLOCK, (), ASYNC, "a block in main form"),
-        (Form.BLOCK, (), OPEN, "nested deeper than allowed, 1 at most"),
-        (Form.BLOCK, (), SYNC, "a sync inside a block"),
-        (Form.ANNOTATOR, (), OPEN, "a promise in annotator form"),
-        (Form.ANNOTATOR, (), ASYNC, "a block without a topic"),
-        (Form.ANNOTATOR, (TOPICAL,), TOPICAL, "nested deeper than allowed, 1 at most"),
-    ],
-)
-def test_an_illegal_lexeme_raises_and_says_why(
-    form: Form, before: tuple[Lexeme, ...], lexeme: Lexeme, message: str
-) -> None:
-    parser = Parser(form)
-    feed(parser, *before)
-    with pytest.raises(PastaSyntaxError, match=message):
-        parser.feed(lexeme)
-
-
 def test_a_tag_with_problems_is_never_taken() -> None:
     (faulty,) = Lexer().feed("<sync>")
     for form in Form:

@@ -187,7 +187,7 @@ def test_the_folder_says_what_was_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("base", "message"),
-    [("a name", "must be an object"), ({"name": "x"}, "must be"), ({"path": 3}, "base.path is no")],
+    [("a name", "must be an object"), ({"name": "x"}, "must be"), ({"path": 3}, "object of texts")],
 )
 def test_a_base_that_cannot_be_read_is_an_error(tmp_path: Path, base: object, message: str) -> None:
     (tmp_path / "pasta_config.json").write_text(json.dumps({"base": base}))

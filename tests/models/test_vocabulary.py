@@ -395,17 +395,6 @@ def test_text_agrees_with_the_decoder_of_transformers(name: str, data: st.DataOb
 
 
 @each_family
-def test_a_character_comes_out_whole(name: str) -> None:
-    vocabulary = TAUGHT[name]
-    text = "caf\u00e9 \u4e2d\u6587 \U0001f469\u200d\U0001f4bb!"
-    stream = vocabulary.text_stream()
-    deltas = [stream.feed(token_id) for token_id in vocabulary.encode_text(text)]
-    assert "".join(deltas) == text
-    assert stream.close() == ""
-    assert not any("\ufffd" in delta for delta in deltas)
-
-
-@each_family
 def test_what_never_becomes_a_character_comes_out_at_the_close(name: str) -> None:
     vocabulary = TAUGHT[name]
     first, *_ = vocabulary.encode_text("\U0001f469")

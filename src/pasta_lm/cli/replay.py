@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli import flags
+from pasta_lm.cli import flags, terminal
 from pasta_lm.cli.flags import option, require_one_of
-from pasta_lm.cli.terminal import (
-    INTERRUPTED,
-    INVALID,
-    bars,
-    number,
-    print_json,
-    print_table,
-    say,
-    status,
-)
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.models.annotated import Record, read_annotated
@@ -79,12 +69,12 @@ def replay(
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
     from pasta_lm.engines.local import loading
 
-    with status(f"loading {model or random}"):
+    with terminal.status(f"loading {model or random}"):
         if random is None:
             loaded = loading.load(model or "", dtype=dtype, device=device)
         else:
             loaded = _random_model(random, tokenizer, answers, dtype, device)
-    with bars() as show:
+    with terminal.bars() as show:
         report = decode(
             answers,
             loaded,
@@ -94,18 +84,18 @@ def replay(
             progress=partial(show, "answers"),
         )
     if json:
-        print_json({**report.to_dict(), "num_invalid_lines": num_invalid})
+        terminal.print_json({**report.to_dict(), "num_invalid_lines": num_invalid})
     else:
         _print(report)
     if report.weights == NEW_TAG_ROWS:
-        say("this model has no tag pieces; untrained rows for them are enough for forced text")
+        terminal.say("this model has no tag pieces; untrained rows are enough for forced text")
     for name, reason in report.skipped:
-        say(f"answer {name} was left out: {reason}")
+        terminal.say(f"answer {name} was left out: {reason}")
     if report.was_interrupted:
-        say("interrupted; the figures are of the answers that were done")
-        raise typer.Exit(INTERRUPTED)
+        terminal.say("interrupted; the figures are of the answers that were done")
+        raise typer.Exit(terminal.INTERRUPTED)
     if num_invalid:
-        raise typer.Exit(INVALID)
+        raise typer.Exit(terminal.INVALID)
 
 
 def _read(file: Path, limit: int | None) -> tuple[list[Record], int]:
@@ -119,11 +109,7 @@ def _read(file: Path, limit: int | None) -> tuple[list[Record], int]:
 
 
 def _random_model(
-    file: Path,
-    tokenizer: Path | None,
-    answers: list[Record],
-    dtype: str | None,
-    device: str | None,
+    file: Path, tokenizer: Path | None, answers: list[Record], dtype: str | None, device: str | None
 ) -> LoadedModel:
     from pasta_lm.engines.local import loading
     from pasta_lm.models.load import DTYPES
@@ -142,12 +128,12 @@ def _random_model(
 def _print(report: ReplayReport) -> None:
     every, several = figures_of(report.pairs), figures_of(report.multi_block)
     rows = []
-    for name, value in every.items():
+    for name, *cells in ((name, value, several[name]) for name, value in every.items()):
         label = LABELS.get(name, name.replace("_per_s", "/s").replace("_", " "))
         digits = 1 if name.endswith("_per_s") else 0 if name == "num_documents" else 2
         unit = "x" if name.endswith("speedup") else ""
-        rows.append((label, number(value, digits, unit), number(several[name], digits, unit)))
-    print_table(("", "all answers", "two blocks or more"), rows)
+        rows.append([label, *(terminal.number(cell, digits, unit) for cell in cells)])
+    terminal.print_table(("", "all answers", "two blocks or more"), rows)
     weights = "random weights" if report.weights == "random-weights" else "given weights"
     skipped = f"; {len(report.skipped)} answers did not fit" if report.skipped else ""
     typer.echo(

@@ -8,17 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli import flags
+from pasta_lm.cli import flags, terminal
 from pasta_lm.cli.flags import option, require_draft, require_engine, require_one_of
-from pasta_lm.cli.terminal import (
-    STDIN,
-    print_answer,
-    print_json,
-    read_text,
-    say,
-    status,
-    write_text,
-)
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, UsageError
@@ -100,13 +91,13 @@ def run(
     name = baseline_of(model or BUILTIN) if is_baseline else model
     loaded = load_model(name, servers, dtype=dtype, device=device, draft=draft)
     if name in (None, BUILTIN):
-        say(INTRODUCTION)
+        terminal.say(INTRODUCTION)
     elif is_baseline and name != model:
-        say(BASELINE.format(name=name))
+        terminal.say(BASELINE.format(name=name))
     answers = _answer(loaded, text, params, strategy, positions)
     _print(answers, as_json=json)
     if trace is not None:
-        write_text(trace, answers[0].trace.to_json())
+        terminal.write_text(trace, answers[0].trace.to_json())
 
 
 def load_model(
@@ -121,7 +112,7 @@ def load_model(
     shares_prefixes: bool = False,
 ) -> Pasta:
     """Load a model, or connect to servers that hold it; they refuse the flags of a local one."""
-    with status(f"loading {model or BUILTIN}"):
+    with terminal.status(f"loading {model or BUILTIN}"):
         if servers is None:
             return Pasta.from_pretrained(
                 model or BUILTIN,
@@ -147,7 +138,7 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
         raise UsageError("a prompt and --file were given", hint="give one of the two")
     if prompt is None and file is None and sys.stdin.isatty():
         raise UsageError("there is no prompt", hint=EXAMPLE)
-    text = prompt if prompt is not None else read_text(str(file or STDIN))
+    text = prompt if prompt is not None else terminal.read_text(str(file or terminal.STDIN))
     if not text.strip():
         raise UsageError("the prompt is empty", hint=EXAMPLE)
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -176,8 +167,8 @@ def _print(answers: list[Answer], *, as_json: bool) -> None:
             is_cut = answer.trace.finish_reason == FinishReason.LENGTH
             cut_at = answer.trace.num_tokens if is_cut else None
             objects.append(answer.to_dict() | {"cut_at_tokens": cut_at})
-        print_json(objects[0] if len(objects) == 1 else {"choices": objects})
+        terminal.print_json(objects[0] if len(objects) == 1 else {"choices": objects})
     else:
-        print_answer("\n\n".join(answer.text for answer in answers))
+        terminal.print_answer("\n\n".join(answer.text for answer in answers))
     for answer in answers:
         print_figures(answer.trace, with_picture=not as_json)

@@ -39,12 +39,12 @@ WEIGHTS, INT8_WEIGHTS = "adapter_model.safetensors", "adapter_model.int8.safeten
 _PREFIX = "base_model.model."  # before the name of each module in peft's files
 _A, _B, _ROWS = ".lora_A.weight", ".lora_B.weight", ".token_adapter.trainable_tokens_delta"
 _SCALE = ".scale"
-_MERGED = """peft_type r lora_alpha use_rslora alpha_pattern rank_pattern fan_in_fan_out
-    trainable_token_indices init_lora_weights bias"""
-# For training, or for the names of layers, which the weights have too.
-_HARMLESS = """auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
-    exclude_modules inference_mode layers_pattern layers_to_transform lora_dropout megatron_config
-    megatron_core peft_version qalora_group_size revision runtime_config target_modules task_type"""
+# Settings that are merged, and those that only training or the names of layers need.
+_KNOWN = """peft_type r lora_alpha use_rslora alpha_pattern rank_pattern fan_in_fan_out bias
+    trainable_token_indices init_lora_weights auto_mapping base_model_name_or_path corda_config
+    ensure_weight_tying eva_config exclude_modules inference_mode layers_pattern lora_dropout
+    layers_to_transform megatron_config megatron_core peft_version qalora_group_size revision
+    runtime_config target_modules task_type"""
 # Others, such as PiSSA, take the first adapter out of the base, whose weights are other ones then.
 _KEEPS_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 _HINT = "merge it with peft (merge_and_unload), and save the model as a folder"
@@ -74,9 +74,6 @@ class BaseReference:
     tokenizer_sha256: str | None = None  # None: not checked
 
 
-# --- the files of an adapter
-
-
 def is_adapter(path: Path) -> bool:
     """Return whether a folder holds an adapter, and no whole model."""
     return (path / CONFIG_NAME).is_file() and not (path / "config.json").is_file()
@@ -91,24 +88,22 @@ def read_adapter(folder: Path) -> Adapter:
         for end in (_A, _B, _ROWS)
     )
     if a.keys() != b.keys() or len(tensors) != len(a) + len(b) + len(rows):
-        raise ModelError(
-            f"the adapter {folder} holds other weights than pairs of LoRA matrices", hint=_HINT
-        )
+        reason = f"the adapter {folder} holds other weights than pairs of LoRA matrices"
+        raise ModelError(reason, hint=_HINT)
     low_rank = {name: (a[name], b[name] * _scale(file, settings, name, len(a[name]))) for name in a}
     token_ids = {name: _token_ids(file, settings, name) for name in rows}
     return Adapter(low_rank=low_rank, rows=rows, token_ids=token_ids)
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    files = [folder / name for name in (WEIGHTS, INT8_WEIGHTS)]
-    file = next((file for file in files if file.is_file()), files[0])
+    file = folder / INT8_WEIGHTS
+    file = file if file.is_file() else folder / WEIGHTS
     try:
         stored = load_file(file)
     except (OSError, SafetensorError) as exc:
-        raise ModelError(
-            f"the adapter's weights {file} cannot be read: {cause(exc)}",
-            hint="copy the folder again; a Git LFS pointer needs `git lfs pull`",
-        ) from exc
+        reason = f"the adapter's weights {file} cannot be read: {cause(exc)}"
+        hint = "copy the folder again; a Git LFS pointer needs `git lfs pull`"
+        raise ModelError(reason, hint=hint) from exc
     return {
         key.removeprefix(_PREFIX): tensor.float() * stored.get(f"{key}{_SCALE}", 1.0)
         for key, tensor in stored.items()
@@ -118,15 +113,12 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def _read_settings(file: Path) -> Row:
     settings = read_object(file)
-    start = settings.get("init_lora_weights")
-    reasons = {
-        f"peft_type {settings.get('peft_type')}": settings.get("peft_type") != "LORA",
-        f"bias {settings.get('bias')}": settings.get("bias") not in ("none", None),
-        f"init_lora_weights {start}, which changes the base": start not in _KEEPS_BASE,
-    }
-    unknown = settings.keys() - {*_MERGED.split(), *_HARMLESS.split()}
-    reasons |= {name: bool(settings[name]) for name in sorted(unknown)}
-    if refused := [reason for reason, is_there in reasons.items() if is_there]:
+    kind, bias, start = map(settings.get, ("peft_type", "bias", "init_lora_weights"))
+    unknown = sorted(settings.keys() - {*_KNOWN.split()})
+    refused = [f"peft_type {kind}"] * (kind != "LORA")
+    refused += [f"bias {bias}"] * (bias not in ("none", None))
+    refused += [f"init_lora_weights {start}, which changes the base"] * (start not in _KEEPS_BASE)
+    if refused := refused + [name for name in unknown if settings[name]]:
         raise ModelError(f"{file} is no plain LoRA adapter: {', '.join(refused)}", hint=_HINT)
     return settings
 
@@ -218,9 +210,6 @@ def save_adapter(
     write_pasta_config(folder, config, {"base": reference})
 
 
-# --- the base of an adapter
-
-
 def read_base(folder: Path) -> BaseReference:
     """Return the base that an adapter folder names; one that peft saved has no hashes."""
     file = folder / FILE_NAME
@@ -229,11 +218,10 @@ def read_base(folder: Path) -> BaseReference:
         file = folder / CONFIG_NAME
         name = read_object(file).get("base_model_name_or_path")
         data = {"path" if Path(str(name)).exists() else "hub_id": name}
-    names = {field.name for field in fields(BaseReference)}
-    if not isinstance(data, dict) or not data.keys() <= names:
-        raise ModelError(f"{file}: base must be an object of {', '.join(sorted(names))}")
-    if wrong := [name for name, value in data.items() if not isinstance(value, str)]:
-        raise ModelError(f"{file}: base.{wrong[0]} is no text: {data[wrong[0]]!r}")
+    names = sorted(field.name for field in fields(BaseReference))
+    is_known = isinstance(data, dict) and data.keys() <= {*names}
+    if not is_known or {*map(type, data.values())} - {str}:
+        raise ModelError(f"{file}: base must be an object of texts: {', '.join(names)}")
     return BaseReference(**data)
 
 
@@ -293,19 +281,19 @@ def check_base(
 
 def find_base(folder: Path) -> tuple[str | Path, str | None]:
     """Return the base that an adapter names, and its revision: from this machine or the hub."""
-    reference, reason = read_base(folder), ""
-    if reference.path is not None and Path(reference.path).exists():
-        return reference.path, None
-    if reference.package is not None and (file := gguf_of_package(reference.package)):
-        return file, None
-    if reference.hub_id is not None:
+    base, reason, commands = read_base(folder), "", list[str]()
+    if base.path is not None and Path(base.path).exists():
+        return base.path, None
+    if base.package is not None:
+        if file := gguf_of_package(base.package):
+            return file, None
+        commands.append(f"{WEIGHTS_COMMAND} {base.package}")
+    if base.hub_id is not None:
         try:
-            return _find_on_hub(reference.hub_id, reference.file, reference.revision)
+            return _find_on_hub(base.hub_id, base.file, base.revision)
         except (OSError, ValueError) as exc:
             reason = f" ({first_line(exc)})"
-    commands = [f"{WEIGHTS_COMMAND} {reference.package}"] * (reference.package is not None)
-    if reference.hub_id is not None:
-        commands.append(f"hf download {reference.hub_id} {reference.file or ''}".rstrip())
+        commands.append(f"hf download {base.hub_id} {base.file or ''}".rstrip())
     raise ModelNotFoundError(
         f"the base of the adapter {folder} is not at hand{reason}",
         hint=" or ".join(commands) or f"give the base that {folder / FILE_NAME} names",

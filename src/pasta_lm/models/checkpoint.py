@@ -47,9 +47,6 @@ _WHOLE = ("F64", "F32", "F16", "BF16")  # types of GGUF that lose nothing in flo
 _TYPES_NAME = "gguf_types.txt"  # in a folder of the cache: how the file's weights were stored
 
 
-# --- what transformers saved
-
-
 def read_checkpoint(
     source: str | Path, dtype: torch.dtype | None, revision: str | None = None
 ) -> Checkpoint:
@@ -86,10 +83,9 @@ def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTraine
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         kind = type(tokenizer).__name__
-        raise ModelError(
-            f"the model {source} has no tokenizer.json, and its {kind} has no fast form",
-            hint="name a model whose tokenizer has a fast form, which the tags need",
-        )
+        reason = f"the model {source} has no tokenizer.json, and its {kind} has no fast form"
+        hint = "name a model whose tokenizer has a fast form, which the tags need"
+        raise ModelError(reason, hint=hint)
     return tokenizer
 
 
@@ -101,10 +97,9 @@ def read_without_weights(source: str | Path) -> Checkpoint:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as exc:
-        raise ModelNotFoundError(
-            f"{source} holds no configuration and tokenizer of a whole model",
-            hint="name the folder that the servers serve: pasta export MODEL OUT --merged",
-        ) from exc
+        reason = f"{source} holds no configuration and tokenizer of a whole model"
+        hint = "name the folder that the servers serve: pasta export MODEL OUT --merged"
+        raise ModelNotFoundError(reason, hint=hint) from exc
     with suppress(OSError):  # without the file, the ends are those of the configuration
         model.generation_config = GenerationConfig.from_pretrained(source)
     return model, tokenizer
@@ -164,9 +159,6 @@ def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
 def first_line(exc: Exception) -> str:
     """Return the first line of an error of another library."""
     return (str(exc).strip().splitlines() or [type(exc).__name__])[0]
-
-
-# --- GGUF files
 
 
 def gguf_of_package(name: str) -> Path | None:

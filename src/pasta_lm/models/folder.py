@@ -76,9 +76,14 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
         raise ModelError(f"{file} is for version {versions}", hint=hint)
     positions = _one_of(file, "no position strategy", data["positions"], list(PositionStrategy))
     join = _one_of(file, "no join", data.get("join", Join.SHARED), list(Join))
+    bounds, known = data["limits"], {field.name for field in fields(Limits)}
+    if not isinstance(bounds, dict) or not bounds.keys() <= known:
+        raise ModelError(f"{file}: limits must be some of {', '.join(sorted(known))}")
+    if wrong := [name for name, bound in bounds.items() if type(bound) not in {int, type(None)}]:
+        raise ModelError(f"{file}: limit {wrong[0]} is no whole number: {bounds[wrong[0]]!r}")
     try:
         check_join(Join(join), PositionStrategy(positions))
-        limits = _limits(file, data["limits"])
+        limits = Limits(**data["limits"])
     except UsageError as exc:
         raise ModelError(f"{file}: {exc.message}") from exc
     return PastaConfig(
@@ -120,15 +125,6 @@ def _one_of(file: Path, label: str, data: object, names: Collection[str]) -> str
     if data not in names:
         raise ModelError(f"{file}: {label} {data!r}", hint=f"one of {', '.join(names)}")
     return str(data)
-
-
-def _limits(file: Path, data: object) -> Limits:
-    names = {field.name for field in fields(Limits)}
-    if not isinstance(data, dict) or not data.keys() <= names:
-        raise ModelError(f"{file}: limits must be some of {', '.join(sorted(names))}")
-    if wrong := [name for name, bound in data.items() if type(bound) not in {int, type(None)}]:
-        raise ModelError(f"{file}: limit {wrong[0]} is no whole number: {data[wrong[0]]!r}")
-    return Limits(**data)
 
 
 def check_same_ids(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None:

@@ -14,22 +14,8 @@ from transformers import (
 )
 
 from pasta_lm.journal import Row
-from pasta_lm.models.adapter import (
-    check_base,
-    find_base,
-    is_adapter,
-    merge_adapter,
-    read_adapter,
-    read_base,
-)
-from pasta_lm.models.checkpoint import (
-    SUFFIX,
-    Checkpoint,
-    gguf_of_package,
-    read_checkpoint,
-    read_gguf,
-    read_without_weights,
-)
+from pasta_lm.models import adapter as adapters
+from pasta_lm.models import checkpoint
 from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
 from pasta_lm.models.names import resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces
@@ -68,23 +54,21 @@ def load_pretrained(
 ) -> Pretrained:
     """Load a model and its tokenizer.
 
-    Args:
-        source: A model folder, an adapter folder, a GGUF file, a hub id, the name of an installed
-            package that holds a GGUF file, or of a model that comes with the package.
-        adapter: An adapter folder to merge into the source; None: a source that is an adapter
-            names its base itself.
-        dtype: None: as saved; weights of a GGUF file are float32.
+    The source is a model folder, an adapter folder, a GGUF file, a hub id, or the name of an
+    installed package that holds a GGUF file, or of a model that comes with the package. An adapter
+    names its base itself; ``adapter`` is merged into the source as its base. Without a dtype
+    weights are as saved, those of a GGUF file float32.
     """
     source = resolve(source)
     folder = Path(source if adapter is None else resolve(adapter))
-    if adapter is not None or is_adapter(folder):
+    if adapter is not None or adapters.is_adapter(folder):
         return _named(folder, *_read_adapted(folder, dtype, None if adapter is None else source))
     return _named(folder, *_read_whole(source, dtype, notes_loss=True))
 
 
 def load_without_weights(source: str | Path) -> Pretrained:
     """Load the facts of a whole model whose weights are elsewhere, such as on servers."""
-    return _named(Path(source), *read_without_weights(source))
+    return _named(Path(source), *checkpoint.read_without_weights(source))
 
 
 def _named(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Pretrained:
@@ -94,26 +78,32 @@ def _named(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
 
 def _read_whole(
     source: str | Path, dtype: torch.dtype | None, *, revision: str | None = None, notes_loss: bool
-) -> Checkpoint:
-    file = Path(source) if Path(source).suffix == SUFFIX else gguf_of_package(str(source))
+) -> checkpoint.Checkpoint:
+    file = (
+        Path(source)
+        if Path(source).suffix == checkpoint.SUFFIX
+        else checkpoint.gguf_of_package(str(source))
+    )
     if file is None:
-        return read_checkpoint(source, dtype, revision)
-    return read_gguf(file, dtype, notes_loss=notes_loss)
+        return checkpoint.read_checkpoint(source, dtype, revision)
+    return checkpoint.read_gguf(file, dtype, notes_loss=notes_loss)
 
 
-def _read_adapted(folder: Path, dtype: torch.dtype | None, base: str | Path | None) -> Checkpoint:
-    adapter, config = read_adapter(folder), read_pasta_config(folder)
+def _read_adapted(
+    folder: Path, dtype: torch.dtype | None, base: str | Path | None
+) -> checkpoint.Checkpoint:
+    adapter, config = adapters.read_adapter(folder), read_pasta_config(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
-    source, revision = find_base(folder) if base is None else (base, None)
+    source, revision = adapters.find_base(folder) if base is None else (base, None)
     # An adapter was trained on just these weights of a GGUF file: nothing was lost.
     model, tokenizer = _read_whole(source, None, revision=revision, notes_loss=bool(base))
-    check_base(read_base(folder), model, tokenizer)
+    adapters.check_base(adapters.read_base(folder), model, tokenizer)
     if dtype is torch.float32:
         _cast(model, dtype)
     if config is not None:
         add_pieces(model, tokenizer)
         check_same_ids(config.piece_ids, tokenizer.get_vocab())
-    merge_adapter(model, adapter)
+    adapters.merge_adapter(model, adapter)
     if dtype is not None:
         _cast(model, dtype)
     return model, tokenizer
@@ -124,9 +114,6 @@ def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
     model.config.dtype = dtype
-
-
-# --- settings that decoding needs
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
