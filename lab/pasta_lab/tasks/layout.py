@@ -63,7 +63,7 @@ def label_document(text: str) -> Document:
 
 
 def _is_block(part: Part, layouts: Collection[Layout]) -> bool:
-    is_long = part.num_words >= MIN_BLOCK_WORDS
+    is_long = len(part.text.split()) >= MIN_BLOCK_WORDS
     return part.layout in layouts and is_long and bool(part.topic) and not part.is_conclusion
 
 

@@ -75,7 +75,7 @@ def test_with_a_fifth_of_errors_requests_stay_near_the_ideal(
     faults = Faults(server_error=0.08, too_many=0.06, truncated=0.03, broken_off=0.03, seed=1)
     with ScriptedServer(teacher_by_rule(0.3, 0.1), faults) as server:
         done = run(source, tmp_path, server)
-    assert done.is_complete
+    assert not done.stopped_by
     assert files_of(tmp_path) == files_of(clean)
     assert server.num_requests > server.outcomes["ok"] == done.tally.spent.num_replies
     assert server.num_requests <= 1.6 * done.tally.spent.num_replies  # 1.25 expected, few are drawn
@@ -149,9 +149,9 @@ def test_a_cost_limit_is_never_exceeded_and_a_higher_one_continues(
         config = recipe(source, tmp_path, server.base_url, **prices)
         for limit_usd in (0.0, 0.2, 0.4):
             done = annotate(config, cost_limit_usd=limit_usd, policy=AT_ONCE)
-            assert (done.is_complete, done.stopped_by) == (False, COST_LIMIT)
+            assert done.stopped_by == COST_LIMIT
             assert limit_usd - 0.05 <= done.tally.spent.cost_usd <= limit_usd
-        assert annotate(config, cost_limit_usd=100, policy=AT_ONCE).is_complete
+        assert not annotate(config, cost_limit_usd=100, policy=AT_ONCE).stopped_by
         assert set(server.paid.values()) == {1}
         with pytest.raises(UsageError, match="needs prices"):
             annotate(recipe(source, tmp_path, server.base_url), cost_limit_usd=1)

@@ -59,11 +59,6 @@ class AnnotationRun(NamedTuple):
     """``cost limit`` or ``interrupt``; empty if every requested row has an end."""
     files: list[Path]
 
-    @property
-    def is_complete(self) -> bool:
-        """Return whether every row that was asked for has an end."""
-        return not self.stopped_by
-
 
 def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[SourceRow]:
     """Yield the rows of a run: duplicates and answers that are too long are marked as skipped."""

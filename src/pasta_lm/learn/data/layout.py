@@ -101,11 +101,6 @@ class Part:
         """Return whether its first words announce a summary, such as "Overall"."""
         return _CONCLUSION.match(self.text[self.body_start :]) is not None
 
-    @property
-    def num_words(self) -> int:
-        """Return the number of its words."""
-        return len(self.text.split())
-
 
 def parts(text: str) -> list[Part]:
     """Return the parts of a text in order.

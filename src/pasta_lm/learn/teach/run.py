@@ -248,7 +248,7 @@ def _annotate(
         rule=markdown_rule if recipes.annotation.teacher is None else None,
         progress=lambda tally: show(tally.num_ended, total),
     )
-    if not run.is_complete:
+    if run.stopped_by:
         raise KeyboardInterrupt
     hold_back(out, config)
     return {"num_rows": dict(run.tally.num_rows)}
