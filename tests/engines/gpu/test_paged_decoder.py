@@ -78,7 +78,7 @@ def test_preempted_samples_with_moved_keys_meet_the_same_logits(
 def test_a_long_prompt_is_computed_in_one_pass_without_a_bucket(device: str) -> None:
     model = loaded("gemma2", device)
     words = words_of(model.vocabulary).text
-    prompt = random.Random(1).choices(words, k=decoder.MAX_BUCKET_ROWS + 45)
+    prompt = random.Random(1).choices(words, k=decoder.MAX_CAPTURED_ROWS + 45)
     request = Request(prompt=prompt, params=SamplingParams(max_tokens=5), forks=False)
     recording = Recording(model, paged=True)
     ((seen,),) = recording.run([request])
@@ -160,10 +160,10 @@ def test_rows_are_chosen_as_the_sampler_chooses(
         )
         for one in temperatures
     ]
-    lines = torch.zeros(NUM_LINES, 8, dtype=torch.float64)
-    assert settings_of(choices, rows, table, lines)
-    found = choose_rows(logits, lines, table.table_MV, draws=any(temperatures))
-    assert found[rows].tolist() == choose(logits[rows], choices, masks)
+    lines = torch.zeros(NUM_LINES, len(rows), dtype=torch.float64)
+    assert settings_of(choices, table, lines)
+    found = choose_rows(logits[rows], lines, table.table_MV, draws=any(temperatures))
+    assert found.tolist() == choose(logits[rows], choices, masks)
 
 
 @given(

@@ -17,7 +17,9 @@ from torch import Tensor
 from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex, num_splits, power_of_two
 from pasta_lm.engines.local.attention import LayerCall, additive, attend, in_window, visible
 
-_TILE_BYTES = 32_768  # of the keys that an instance of the kernel holds at a time
+_TILE_BYTES = 16_384  # of the keys that an instance of the kernel holds at a time
+_SMALL_TILE_BYTES = 8_192  # where registers are short (float32), or shared memory
+_SMALL_SHARED_BYTES = 99 << 10  # an instance's shared memory on an RTX 3090, 4090 or 5090
 _MIN_TILE = 16  # the smallest side of a product in Triton
 
 # Legend: N rows, H query heads, G key heads, S slots of the pool, D head size, V value size.
@@ -45,6 +47,29 @@ def _kernels():  # type: ignore[no-untyped-def]
     from pasta_lm.engines.gpu import kernels
 
     return kernels
+
+
+def launches(device: torch.device, dtype: torch.dtype, queries: int, size: int) -> list[Tuning]:
+    """Return how to launch a kernel for queries of a head size: the fastest first.
+
+    If the device lacks the shared memory for one, the next needs less.
+    """
+    is_small = dtype == torch.float32 or _shared_bytes(device) < _SMALL_SHARED_BYTES
+    tile_bytes = _SMALL_TILE_BYTES if is_small else _TILE_BYTES
+    keys = max(_MIN_TILE, min(128, tile_bytes // (_tile(size) * dtype.itemsize)))
+    warps = 8 if queries >= 64 or queries * _tile(size) > 8192 else 4
+    sizes = [keys >> shift for shift in range(4) if keys >> shift >= _MIN_TILE]
+    return [Tuning(keys, warps), *(Tuning(fewer, warps, 1) for fewer in sizes)]
+
+
+@cache
+def _shared_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _SMALL_SHARED_BYTES
+    return int(_kernels().driver.active.utils.get_device_properties(device.index)["max_shared_mem"])
+
+
+_too_large: set[tuple[object, ...]] = set()  # launches that a device has refused
 
 
 class LayerMemory(NamedTuple):
@@ -128,19 +153,19 @@ def attend_split(
     maxima, sums = parts.new_empty(2, splits, num_rows, num_heads)
     group = num_heads // num_key_heads
     block_m = max(_MIN_TILE, power_of_two(bucket.block_rows * group))
-    least_keys = max(1, _TILE_BYTES // (_tile(key_size) * keys.element_size()))
-    kernels.attend[(bucket.num_blocks, num_key_heads, splits)](
+    arguments = (
         q_HND, keys, values, batch.rows, batch.blocks, batch.table, batch.cutoffs, entries,
         parts, maxima, sums, num_rows, bucket.num_blocks, splits, entries.shape[1],
         batch.table.stride(0), batch.cutoffs.stride(0), *q_HND.stride()[:2],
         keys.stride(0), values.stride(0), key_size**-0.5 if call.scaling is None else call.scaling,
         call.softcap or 0.0, call.window or 0,
-        NUM_HEADS=num_heads, GROUP=group, PAGE=batch.page_size,
-        HAS_CAP=call.softcap is not None, HAS_WINDOW=call.window is not None,
-        BLOCK_M=block_m, BLOCK_K=tuning.block_keys or max(_MIN_TILE, min(128, least_keys)),
-        num_warps=tuning.num_warps or (8 if block_m * sizes["BLOCK_V"] > 8192 else 4),
-        num_stages=tuning.num_stages, **sizes,
     )  # fmt: skip
+    constants = {
+        "NUM_HEADS": num_heads, "GROUP": group, "PAGE": batch.page_size, "BLOCK_M": block_m,
+        "HAS_CAP": call.softcap is not None, "HAS_WINDOW": call.window is not None, **sizes,
+    }  # fmt: skip
+    kernel = kernels.attend[(bucket.num_blocks, num_key_heads, splits)]
+    launch_fitting(kernel, arguments, constants, tuning, keys)
     out = q_HND.new_empty(num_rows, num_heads, value_size)
     has_sinks = call.sinks_H is not None
     kernels.combine[(num_rows, num_heads)](
@@ -149,6 +174,30 @@ def attend_split(
         BLOCK_V=sizes["BLOCK_V"],
     )  # fmt: skip
     return out.transpose(0, 1)
+
+
+def launch_fitting(
+    kernel: Callable[..., object], arguments: tuple[object, ...], constants: dict[str, int],
+    tuning: Tuning, keys_GSD: Tensor,
+) -> None:  # fmt: skip
+    """Launch a kernel with the fastest settings for which the device has the memory."""
+    device, dtype, queries = keys_GSD.device, keys_GSD.dtype, constants["BLOCK_M"]
+    known = device, dtype, *constants.values()
+    options = launches(device, dtype, queries, keys_GSD.shape[-1])
+    if tuning.block_keys:
+        options = [tuning._replace(num_warps=tuning.num_warps or options[0].num_warps)]
+    options = [option for option in options if (option, *known) not in _too_large]
+    for option in options:
+        try:
+            kernel(
+                *arguments, **constants, BLOCK_K=option.block_keys,
+                num_warps=option.num_warps, num_stages=option.num_stages,
+            )  # fmt: skip
+            return
+        except _kernels().OutOfResources:
+            if option is options[-1]:
+                raise
+            _too_large.add((option, *known))
 
 
 def _sizes(key: int, value: int) -> dict[str, int]:

@@ -19,14 +19,17 @@ from pasta_lm.interpreter.placement import Entry
 NO_SLOT = -1
 LATEST = torch.iinfo(torch.int32).max  # the cutoff of an owner all of whose entries are visible
 MIN_PAGES, MIN_OWNERS = 32, 16
-MAX_QUERIES = 64  # rows times query heads of a key head that one instance of the kernel takes
+MAX_QUERIES, MAX_QUERIES_FLOAT32 = (
+    64,
+    32,
+)  # rows times query heads of a key head that one instance of the kernel takes
 MIN_SPLIT_KEYS = 64  # fewer keys an instance are not worth combining
 MAX_SPLITS = 64
 WANTED_INSTANCES = 264  # two for each multiprocessor of an H100 or H200
 _STEP = 4  # ratio of neighbouring sizes where padding costs next to nothing
 
-# Legend: N rows (padding included), B blocks of rows of one request, R requests, P pages of a
-# request at most, O owners at most.
+# Legend: N rows (padding included), W rows whose logits are wanted, B blocks of rows of one
+# request, R requests, P pages of a request at most, O owners at most.
 
 
 class Bucket(NamedTuple):
@@ -38,6 +41,7 @@ class Bucket(NamedTuple):
     num_pages: int  # of each request
     num_owners: int
     block_rows: int  # rows of a block at most
+    num_wanted: int = 1  # rows whose logits are wanted
 
 
 class RowIndex:
@@ -69,10 +73,12 @@ class RequestRows:
         return RequestSize(len(self.fed), len(self.pages), self.num_owners)
 
 
-def bucket_of(requests: Sequence[RequestSize], group: int) -> Bucket:
+def bucket_of(
+    requests: Sequence[RequestSize], group: int, num_wanted: int = 1, max_queries: int = MAX_QUERIES
+) -> Bucket:
     """Return the smallest bucket for requests; ``group`` are the query heads of a key head."""
     largest = max(request.num_rows for request in requests)
-    block_rows = min(_rounded(largest, 1, _STEP), max(1, MAX_QUERIES // group))
+    block_rows = min(_rounded(largest, 1, _STEP), max(1, max_queries // group))
     num_rows = power_of_two(sum(request.num_rows for request in requests))
     blocks = sum(-(-request.num_rows // block_rows) for request in requests)
     # One request, or about as many as there are rows: two shapes instead of one for each number.
@@ -84,6 +90,8 @@ def bucket_of(requests: Sequence[RequestSize], group: int) -> Bucket:
         num_pages=_rounded(max(request.num_pages for request in requests), MIN_PAGES, _STEP),
         num_owners=_rounded(max(request.num_owners for request in requests), MIN_OWNERS, _STEP),
         block_rows=block_rows,
+        # One, as of a prompt, or all.
+        num_wanted=1 if num_wanted <= 1 else max(num_rows, power_of_two(num_wanted)),
     )
 
 
@@ -116,12 +124,14 @@ class PagedBatch:
     blocks: Tensor  # [4, B]: first row, number of rows (padding: 0), request, keys of the request
     table: Tensor  # [R, P]: the pages of each request
     cutoffs: Tensor  # [N, O]: for each row the first slot of each owner that it may not see
+    wanted: Tensor  # [W]: the rows whose logits are wanted; padding: the first row
 
     @staticmethod
-    def sizes(bucket: Bucket) -> tuple[int, int, int, int]:
+    def sizes(bucket: Bucket) -> tuple[int, int, int, int, int]:
         """Return how many numbers the arrays have."""
-        num_rows, num_blocks, num_requests, num_pages, num_owners, _ = bucket
-        return 5 * num_rows, 4 * num_blocks, num_requests * num_pages, num_rows * num_owners
+        num_rows, num_requests = bucket.num_rows, bucket.num_requests
+        tables = num_requests * bucket.num_pages, num_rows * bucket.num_owners
+        return 5 * num_rows, 4 * bucket.num_blocks, *tables, bucket.num_wanted
 
     @classmethod
     def num_numbers(cls, bucket: Bucket) -> int:
@@ -131,10 +141,10 @@ class PagedBatch:
     @classmethod
     def of_numbers(cls, bucket: Bucket, page_size: int, numbers: Tensor) -> PagedBatch:
         """Return the arrays as views of one tensor, so that one copy moves all of them."""
-        rows, blocks, table, cutoffs = numbers.split(cls.sizes(bucket))
+        rows, blocks, table, cutoffs, wanted = numbers.split(cls.sizes(bucket))
         return cls(
             bucket, page_size, rows.view(5, -1), blocks.view(4, -1),
-            table.view(bucket.num_requests, -1), cutoffs.view(bucket.num_rows, -1),
+            table.view(bucket.num_requests, -1), cutoffs.view(bucket.num_rows, -1), wanted,
         )  # fmt: skip
 
     @classmethod
@@ -145,13 +155,15 @@ class PagedBatch:
         batch.fill(requests)
         return batch
 
-    def fill(self, requests: Sequence[RequestRows]) -> None:
+    def fill(self, requests: Sequence[RequestRows], wanted: Sequence[int] = ()) -> None:
         """Describe other rows in the same arrays; without requests all rows are padding."""
         # NumPy takes lists of numbers in a third of the time that tensors take.
-        arrays = (self.rows, self.blocks, self.table, self.cutoffs)
-        rows, blocks, table, cutoffs = (array.numpy() for array in arrays)
-        for array in (rows, blocks, table, cutoffs):
+        tensors = (self.rows, self.blocks, self.table, self.cutoffs, self.wanted)
+        arrays = [tensor.numpy() for tensor in tensors]
+        for array in arrays:
             array.fill(0)
+        rows, blocks, table, cutoffs, wanted_rows = arrays
+        wanted_rows[: len(wanted)] = wanted
         rows[RowIndex.SLOT : RowIndex.PLACE + 1] = NO_SLOT
         fed = [entry for request in requests for entry in request.fed]
         if not fed:
@@ -172,7 +184,7 @@ class PagedBatch:
 
     def to(self, device: torch.device) -> PagedBatch:
         """Return the arrays on a device."""
-        arrays = (self.rows, self.blocks, self.table, self.cutoffs)
+        arrays = (self.rows, self.blocks, self.table, self.cutoffs, self.wanted)
         return PagedBatch(self.bucket, self.page_size, *(array.to(device) for array in arrays))
 
 

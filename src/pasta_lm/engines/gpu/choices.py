@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, draw
+from pasta_lm.engines.local.sampling import Choice, TokenMasks, draw_likely
 from pasta_lm.interpreter.commands import Legal
 
 MAX_MASKS = 64  # rows of the table of legal tokens: a grammar needs about a dozen
 NUM_LINES = 5  # of settings: temperature, top_p, uniform number, top_k (0: all), mask
 
-# Legend: N rows, V vocabulary, M masks.
+# Legend: W rows whose logits are wanted, V vocabulary, M masks.
 
 
 class MaskTable:
@@ -40,17 +40,13 @@ class MaskTable:
         return self._numbers[key]
 
 
-def settings_of(
-    choices: Sequence[Choice], rows: Sequence[int], masks: MaskTable, settings: Tensor
-) -> bool:
-    """Write the settings of choices into float64 [5, N] on the host; other rows are greedy.
+def settings_of(choices: Sequence[Choice], masks: MaskTable, settings: Tensor) -> bool:
+    """Write the settings of choices into float64 [5, W] on the host; padding is greedy.
 
     Returns:
         Whether all of them can be made from these settings.
     """
     settings.zero_()
-    if len(set(rows)) < len(rows):  # samples of one prompt begin at its last row
-        return False
     lines = []
     for choice in choices:
         number, params = masks.number(choice), choice.params
@@ -58,18 +54,21 @@ def settings_of(
             return False
         lines.append((params.temperature, params.top_p, choice.uniform, params.top_k or 0, number))
     if lines:
-        settings.numpy().T[list(rows)] = lines  # as a tensor the list would take twice the time
+        settings.numpy().T[: len(lines)] = lines  # as a tensor the list would take twice the time
     return True
 
 
-def choose_rows(logits_NV: Tensor, settings: Tensor, masks_MV: Tensor, *, draws: bool) -> Tensor:
-    """Return a token for each row, int64 [N]; with ``draws`` some rows have a temperature."""
+def choose_rows(logits_WV: Tensor, settings: Tensor, masks_MV: Tensor, *, draws: bool) -> Tensor:
+    """Return a token for each row, int64 [W]; with ``draws`` some rows have a temperature.
+
+    A token of -1 is not among the likeliest: it must be drawn from all logits.
+    """
     temperature, top_p, uniform, top_k, mask = settings
-    scores_NV = logits_NV + masks_MV[mask.long()]
-    best_N = scores_NV.argmax(dim=-1)  # the first of equals: ties by id
+    scores_WV = logits_WV + masks_MV[mask.long()]
+    best_W = scores_WV.argmax(dim=-1)  # the first of equals: ties by id
     if not draws:
-        return best_N
+        return best_W
     has_temperature = temperature > 0
     temperature = torch.where(has_temperature, temperature, 1.0)  # greedy rows are not read
-    drawn_N = draw(scores_NV, torch.stack((temperature, top_p, uniform, top_k)))
-    return torch.where(has_temperature, drawn_N, best_N)
+    drawn_W = draw_likely(scores_WV, torch.stack((temperature, top_p, uniform, top_k)))
+    return torch.where(has_temperature, drawn_W, best_W)

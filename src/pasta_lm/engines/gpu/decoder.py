@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from pasta_lm.engines.gpu.attention import (
     place_entries,
 )
 from pasta_lm.engines.gpu.batch import (
+    MAX_QUERIES,
+    MAX_QUERIES_FLOAT32,
     MIN_OWNERS,
     MIN_PAGES,
     Bucket,
@@ -44,8 +47,8 @@ from pasta_lm.engines.local.sampling import Choice, TokenMasks
 from pasta_lm.interpreter.placement import Entries
 
 MAX_COPIED = 1024  # requests of which the device's knowledge is remembered
-NUM_WARMUPS = 2  # runs before a capture: kernels are compiled, libraries take their workspace
-MAX_BUCKET_ROWS = 256  # larger passes compute prompts: they run as they are, uncaptured
+MAX_CAPTURED_ROWS = 64  # larger passes compute prompts, and run as they are
+MAX_SHAPES = 128  # that are kept; the one that was not used for longest goes
 
 logger = logging.getLogger(__name__)
 
@@ -53,48 +56,82 @@ logger = logging.getLogger(__name__)
 
 
 Function = Callable[[], tuple[Tensor, Tensor]]
-"""Returns logits [N, V] and tokens [N], valid until it runs again, of tensors that stay."""
+"""Returns logits [W, V] and tokens [W], valid until it runs again, of tensors that stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A captured function."""
+
+    graph: torch.cuda.CUDAGraph  # knows addresses only: the function holds the tensors there
+    outputs: tuple[Tensor, Tensor]
+    function: Function
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        self.graph.replay()
+        return self.outputs
 
 
 class CudaGraphs:
-    """Captures functions as CUDA graphs that share one pool of memory.
+    """Captures functions as CUDA graphs that share one pool of memory and one stream.
 
     A graph launches all its kernels at once, so that the host's time for a pass no longer depends
-    on the number of its operations.
+    on the number of its operations. After one failure nothing is captured: it is the model's.
     """
 
     def __init__(self) -> None:
         self._memory = torch.cuda.graph_pool_handle()
-        self.failure: Exception | None = None  # the last reason why a function runs uncaptured
+        self._side = torch.cuda.Stream()  # each other one would take a workspace of cuBLAS
+        self.failure: Exception | None = None  # the reason why functions run uncaptured
 
     def __call__(self, function: Function) -> Function:
         """Return the replay of a captured function; the function itself if it cannot be captured.
 
         The function runs a few times, so its tensors must describe a pass without effects.
         """
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(NUM_WARMUPS):
-                function()
-        torch.cuda.current_stream().wait_stream(side)
+        if self.failure is not None:
+            return function
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            function()  # kernels are compiled, libraries take their workspace
+            try:
+                graph, outputs = self._captured(function)
+            except RuntimeError as exc:  # an operation that waits for the device, such as item()
+                logger.warning("passes run without CUDA graphs: %s", exc)
+                self.failure = exc
+        torch.cuda.current_stream().wait_stream(self._side)
+        if self.failure is not None:
+            return function
+        return _Replay(graph, outputs, function)
+
+    def _captured(self, function: Function) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]:
+        # A capture that fails leaves allocator and generators broken, so it must not begin.
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            function()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
+        # Other threads of a server may reserve memory meanwhile.
+        graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
         try:
-            with torch.cuda.graph(graph, pool=self._memory):
-                outputs = function()
-        except RuntimeError as exc:  # an operation that waits for the device, such as item()
-            logger.warning("passes run without CUDA graphs: %s", exc)
-            self.failure = exc
-            self._memory = torch.cuda.graph_pool_handle()  # the old one belongs to half a graph
-            torch.cuda.synchronize()
-            return function
+            outputs = function()
+        finally:
+            graph.capture_end()
+        return graph, outputs
 
-        def replay() -> tuple[Tensor, Tensor]:
-            graph.replay()
-            return outputs
 
-        return replay
+def graphs_of(device: torch.device) -> Callable[[Function], Function] | None:
+    """Return what captures passes on a device; None: they run as they are."""
+    return CudaGraphs() if device.type == "cuda" else None
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one: kernels, streams and graphs are of the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class PassPart(NamedTuple):
@@ -108,14 +145,8 @@ class PassPart(NamedTuple):
 class Result(NamedTuple):
     """What a pass gives; valid until the next one."""
 
-    logits_NV: Tensor  # float32
-    rows: Sequence[int] | None  # those that are wanted; None: all
+    logits_WV: Tensor  # float32, of the wanted rows
     tokens: list[int] | None  # of the wanted rows; None: the choices need more than a pass can hold
-
-    @property
-    def logits_WV(self) -> Tensor:
-        """Return the logits of the wanted rows."""
-        return self.logits_NV if self.rows is None else self.logits_NV[list(self.rows)]
 
 
 class PagedPass:
@@ -163,19 +194,25 @@ class PagedDecoder:
         vocab_size: int, num_query_heads: int,
     ) -> None:  # fmt: skip
         self._logits, self._pool = logits, pool
-        self.device = pool.keys[0].device
+        self.device, dtype = pool.keys[0].device, pool.keys[0].dtype
         self._is_cuda = self.device.type == "cuda"
         self._group = max(num_query_heads // len(keys) for keys in pool.keys)
+        self._max_queries = MAX_QUERIES_FLOAT32 if dtype == torch.float32 else MAX_QUERIES
         self._masks = MaskTable(masks, vocab_size, self.device)
         self._entries = torch.zeros(2, pool.num_slots, dtype=torch.int32, device=self.device)
         self._attend: Attend = attend_split if self._is_cuda else attend_gathered
-        self._graphs = CudaGraphs() if self._is_cuda else None
+        size = MAX_CAPTURED_ROWS, vocab_size
+        self._out_WV = torch.empty(size, device=self.device)  # of all captured shapes
+        self._tokens_W = torch.empty(MAX_CAPTURED_ROWS, dtype=torch.int64, device=self.device)
+        with on_device(self.device):
+            self._graphs = graphs_of(self.device)
         self._copied: dict[int, _Copied] = {}
         self._shapes: dict[tuple[Bucket, bool], _Shape] = {}
+        self.num_shapes = 0  # that were made so far: an answer in which one was is not timed
 
     @property
     def buckets(self) -> list[Bucket]:
-        """Return the buckets that have been used so far."""
+        """Return the buckets whose shapes are kept."""
         return [bucket for bucket, _ in self._shapes]
 
     def passes(self, bucket: Bucket) -> Function:
@@ -191,13 +228,10 @@ class PagedDecoder:
         """
         if len(self._copied) > MAX_COPIED:  # most of them have ended
             self._copied.clear()
-        requests = [self._rows(part) for part in parts]
-        num_rows = sum(len(request.fed) for request in requests)
-        with torch.inference_mode():
-            if num_rows > MAX_BUCKET_ROWS:
-                result = Result(self._run_large(requests, num_rows, wanted), None, None)
-            else:
-                result = self._run_small(requests, wanted, choices)
+        with on_device(self.device):
+            requests = [self._rows(part) for part in parts]
+            with torch.inference_mode():
+                result = self._run(requests, wanted, choices)
         for part in parts:
             self._copied[id(part.entries)].num_entries = part.slice.num_entries
         return result
@@ -210,64 +244,79 @@ class PagedDecoder:
         """Capture the shapes of one request of up to so many rows and entries, greedy."""
         num_pages = self._pool.pages_for(num_entries)
         counts = {1 << power for power in range(num_rows.bit_length())} | {num_rows}
-        with torch.inference_mode():
-            for rows in counts:
+        with torch.inference_mode(), on_device(self.device):
+            for rows in sorted(count for count in counts if count <= MAX_CAPTURED_ROWS):
                 for pages in {1, *(MIN_PAGES * 4**power + 1 for power in range(6)), num_pages}:
                     size = RequestSize(rows, min(pages, num_pages), MIN_OWNERS)
-                    self._shape(bucket_of([size], self._group), draws=False)
+                    for num_wanted in {1, rows}:
+                        self._shape(self._bucket([size], num_wanted), draws=False)
 
-    def _run_small(
+    def try_out(self) -> None:
+        """Run a row of padding: whatever cannot be compiled or launched here fails."""
+        with torch.inference_mode(), on_device(self.device):
+            self._shape(self._bucket([RequestSize(1, 1, 1)], 1), draws=False).run()
+
+    def _bucket(self, sizes: Sequence[RequestSize], num_wanted: int) -> Bucket:
+        return bucket_of(sizes, self._group, num_wanted, self._max_queries)
+
+    def _run(
         self, requests: Sequence[RequestRows], wanted: Sequence[int], choices: Sequence[Choice]
     ) -> Result:
         draws = any(choice.params.temperature > 0 for choice in choices)
-        shape = self._shape(bucket_of([request.size for request in requests], self._group), draws)
-        shape.host.fill(requests)
-        is_chosen = settings_of(choices, wanted, self._masks, shape.host_settings)
+        bucket = self._bucket([request.size for request in requests], len(wanted))
+        if max(bucket.num_rows, bucket.num_wanted) <= MAX_CAPTURED_ROWS:
+            shape = self._shape(bucket, draws)
+        else:
+            num_rows = sum(len(request.fed) for request in requests)
+            bucket = bucket._replace(num_rows=num_rows, num_wanted=len(wanted))
+            shape = self._make(bucket, draws, is_kept=False)
+        shape.host.fill(requests, wanted)
+        is_chosen = settings_of(choices, self._masks, shape.host_settings)
         shape.numbers.copy_(shape.host_numbers, non_blocking=True)
         shape.settings.copy_(shape.host_settings, non_blocking=True)
-        logits_NV, tokens_N = shape.run()
-        ids = tokens_N.tolist()  # waits for the device
-        chosen = [ids[row] for row in wanted] if is_chosen else None
-        return Result(logits_NV, wanted, chosen)
-
-    def _run_large(
-        self, requests: Sequence[RequestRows], num_rows: int, wanted: Sequence[int]
-    ) -> Tensor:
-        sizes = [request.size for request in requests]
-        bucket = bucket_of(sizes, self._group)._replace(num_rows=num_rows)
-        batch = PagedBatch.of(requests, bucket, self._pool.page_size).to(self.device)
-        return self._forward(batch, torch.tensor(list(wanted), device=self.device))
-
-    def _forward(self, batch: PagedBatch, wanted_W: Tensor) -> Tensor:
-        place_entries(batch, self._entries)
-        tokens, positions = batch.rows[: RowIndex.POSITION + 1].long()
-        run = PagedPass(batch, self._pool, self._entries, self._attend)
-        return self._logits(tokens, positions, wanted_W, run).float()
+        logits_WV, tokens_W = shape.run()
+        tokens = tokens_W.tolist()[: len(wanted)]  # waits for the device
+        is_chosen &= min(tokens, default=0) >= 0
+        return Result(logits_WV[: len(wanted)], tokens if is_chosen else None)
 
     def _shape(self, bucket: Bucket, draws: bool) -> _Shape:
-        if (bucket, draws) not in self._shapes:
-            self._shapes[bucket, draws] = self._make(bucket, draws)
-        return self._shapes[bucket, draws]
+        shape = self._shapes.pop((bucket, draws), None)
+        if shape is None:
+            if len(self._shapes) == MAX_SHAPES:
+                del self._shapes[next(iter(self._shapes))]
+            self.num_shapes += 1
+            shape = self._make(bucket, draws)
+        self._shapes[bucket, draws] = shape  # the last one used is the last
+        return shape
 
-    def _make(self, bucket: Bucket, draws: bool) -> _Shape:
-        """Reserve the arrays of a bucket, and capture a pass of padding alone."""
+    def _make(self, bucket: Bucket, draws: bool, *, is_kept: bool = True) -> _Shape:
+        """Reserve the arrays of a bucket; if it is kept, capture a pass of padding alone."""
         num_numbers = PagedBatch.num_numbers(bucket)
         host_numbers = torch.empty(num_numbers, dtype=torch.int32, pin_memory=self._is_cuda)
         host = PagedBatch.of_numbers(bucket, self._pool.page_size, host_numbers)
         host.fill([])
         numbers = host_numbers.to(self.device, copy=True)
         batch = PagedBatch.of_numbers(bucket, self._pool.page_size, numbers)
-        size = (NUM_LINES, bucket.num_rows)
+        size = (NUM_LINES, bucket.num_wanted)
         host_settings = torch.zeros(size, dtype=torch.float64, pin_memory=self._is_cuda)
         settings = host_settings.to(self.device, copy=True)
-        all_rows = torch.arange(bucket.num_rows, device=self.device)
 
         def forward() -> tuple[Tensor, Tensor]:
-            logits_NV = self._forward(batch, all_rows)
+            place_entries(batch, self._entries)
+            tokens, positions = batch.rows[: RowIndex.POSITION + 1].long()
+            run = PagedPass(batch, self._pool, self._entries, self._attend)
+            logits_WV = self._logits(tokens, positions, batch.wanted.long(), run).float()
             table_MV = self._masks.table_MV
-            return logits_NV, choose_rows(logits_NV, settings, table_MV, draws=draws)
+            return logits_WV, choose_rows(logits_WV, settings, table_MV, draws=draws)
 
-        run = forward if self._graphs is None else self._graphs(forward)
+        def forward_into_place() -> tuple[Tensor, Tensor]:
+            logits_WV, tokens_W = forward()
+            span = slice(bucket.num_wanted)
+            return self._out_WV[span].copy_(logits_WV), self._tokens_W[span].copy_(tokens_W)
+
+        run = forward
+        if is_kept and self._graphs is not None:
+            run = self._graphs(forward_into_place)
         return _Shape(host, host_numbers, numbers, host_settings, settings, run)
 
     def _rows(self, part: PassPart) -> RequestRows:
@@ -301,6 +350,14 @@ def paged_decoder(
         return None
     logits = fast_logits or partial(plain_logits, loaded.model)
     num_heads = loaded.model.config.get_text_config().num_attention_heads
-    return PagedDecoder(
+    decoder = PagedDecoder(
         logits, pool, masks, vocab_size=loaded.vocab_size, num_query_heads=num_heads
     )
+    try:
+        decoder.try_out()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as exc:  # no C compiler, no Python.h, a GPU that lacks the dtype
+        logger.warning("passes run without Triton, and slowly: %s: %s", type(exc).__name__, exc)
+        return None
+    return decoder

@@ -17,6 +17,8 @@ from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.models.vocabulary import Vocabulary
 
+MAX_LIKELY = 1024  # of the largest logits, which nearly every drawn token is one of
+
 # Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).
 
 
@@ -130,18 +132,39 @@ def draw(scores_NV: Tensor, settings: Tensor) -> Tensor:
         scores_NV: Logits of the legal tokens, minus infinity elsewhere.
         settings: float64 [4, N]: temperature, top_p, uniform number, top_k (0: all tokens).
     """
+    tokens_N = draw_likely(scores_NV, settings)
+    for row in (tokens_N < 0).nonzero()[:, 0].tolist():
+        span = slice(row, row + 1)
+        tokens_N[span] = draw_likely(scores_NV[span], settings[:, span], scores_NV.shape[-1])
+    return tokens_N
+
+
+def draw_likely(scores_NV: Tensor, settings: Tensor, num_likely: int = MAX_LIKELY) -> Tensor:
+    """Do as ``draw`` with the largest logits alone; -1 where a less likely token may be drawn."""
     temperature, top_p, uniform, top_k = settings[..., None]
     num_tokens = scores_NV.shape[-1]
-    top_k = torch.where(top_k > 0, top_k, num_tokens).long()
-    scores, ids = scores_NV.sort(descending=True, stable=True)
-    is_left = torch.arange(num_tokens, device=scores.device) < top_k
-    scores = scores.masked_fill(~is_left, float("-inf")).double()
+    num_likely = min(num_likely, num_tokens)
+    has_all = num_likely == num_tokens
+    top_k = torch.where(top_k > 0, top_k, num_tokens).long().clamp_max(num_tokens)
+    ids = scores_NV.topk(num_likely).indices.sort().values  # ascending: a stable sort ties by id
+    likely, order = scores_NV.gather(-1, ids).sort(descending=True, stable=True)
+    # Equals of the last may be missing, so it is not known which of them comes first.
+    is_known = torch.ones_like(likely, dtype=torch.bool) if has_all else likely > likely[:, -1:]
     # The largest first becomes 0: a temperature near 0 then makes no infinity of it.
-    weights = torch.softmax((scores - scores[:, :1]) / temperature, dim=-1)
-    cumulated = weights.cumsum(-1)
+    weights = ((likely.double() - likely[:, :1]) / temperature).exp()
+    weights = weights.where(torch.arange(num_likely, device=weights.device) < top_k, 0.0)
+    cumulated, is_whole = weights.cumsum(-1), top_k == num_tokens
+    everything = ((scores_NV.double() - likely[:, :1]) / temperature).exp().sum(-1, keepdim=True)
+    total = torch.where(is_whole, everything, cumulated[:, -1:])
     # The smallest set of likeliest tokens whose mass reaches top_p: always at least one.
-    num_kept = (cumulated - weights < top_p).sum(-1, keepdim=True)
-    last = torch.minimum(num_kept, top_k).clamp_min(1) - 1
-    target = uniform * cumulated.gather(-1, last)
-    index = torch.searchsorted(cumulated, target, right=True)
-    return ids.gather(-1, torch.minimum(index, last))[:, 0]
+    limit, is_cut = top_p * total, top_p < 1
+    is_kept = (weights > 0) & ((cumulated - weights < limit) | ~is_cut)
+    last = is_kept.sum(-1, keepdim=True).clamp_min(1) - 1
+    target = uniform * torch.where(is_cut | ~is_whole, cumulated.gather(-1, last), total)
+    index = torch.minimum(torch.searchsorted(cumulated, target, right=True), last)
+    chosen = ids.gather(-1, order.gather(-1, index))
+    if has_all:
+        return chosen[:, 0]
+    is_sure = is_known.gather(-1, index) & (is_whole | (top_k <= num_likely))
+    is_sure &= (target < cumulated[:, -1:]) & (~is_cut | (cumulated[:, -1:] >= limit))
+    return chosen.where(is_sure, -1)[:, 0]

@@ -1,0 +1,258 @@
+"""Captured passes, without a GPU: what they read stays, and nothing in them waits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.gpu import attention, decoder
+from pasta_lm.engines.gpu.attention import Tuning, launches
+from pasta_lm.engines.gpu.decoder import CudaGraphs, on_device
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.sampling import draw, draw_likely
+from pasta_lm.engines.request import Request, SamplingParams
+from tests.architectures import ARCHITECTURES, loaded
+from tests.engines.gpu.test_paged_decoder import requests_of
+from tests.fakes.captures import Waits, capture, capture_passes
+from tests.fakes.recording_engine import TOLERANCE, Recording
+from tests.programs import words_of
+
+WAITING = {"gpt_oss"}  # its eager experts ask on the host for which tokens they are
+
+
+def prompt_of(name: str, length: int) -> list[int]:
+    return random.Random(1).choices(words_of(loaded(name).vocabulary).text, k=length)
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in WAITING])
+def test_captured_passes_of_every_architecture_meet_the_oracle(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture_passes(monkeypatch)
+    model = loaded(name)
+    recording = Recording(model, paged=True, captures=False, max_batch_tokens=24)
+    seen = recording.run(requests_of(name, "cpu", 3, f"captured {name}"), preempt_every=9)
+    assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
+    assert any(bucket.num_rows > 1 for bucket in recording.engine.paged.buckets)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_captured_samples_are_those_of_passes_over_views(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_tokens=24, temperature=temperature, n=3, seed=1)
+    requests = [Request(prompt=prompt_of("llama", length), params=params) for length in (10, 300)]
+    model = loaded("llama")
+    expected = TorchEngine(model, pool_tokens=4096, paged=False).generate(requests)
+    capture_passes(monkeypatch)
+    found = TorchEngine(model, pool_tokens=4096, paged=True, captures=False).generate(requests)
+    assert [[a.document for a in each] for each in found] == [
+        [a.document for a in each] for each in expected
+    ]
+
+
+def test_a_capture_that_would_wait_is_known_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Waits):
+        capture(lambda: (torch.ones(1) * float(torch.ones(1).sum()), torch.ones(1)))
+    began = fake_cuda(monkeypatch)
+    graphs, num_calls = CudaGraphs(), []
+
+    def waits() -> tuple[Tensor, Tensor]:
+        num_calls.append(1)
+        if torch.cuda.get_sync_debug_mode() == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return torch.ones(1), torch.ones(1)
+
+    assert graphs(waits) is waits
+    assert graphs(waits) is waits
+    assert len(num_calls) == 2, "tried again"
+    assert graphs.failure is not None
+    assert not began
+
+
+def test_a_captured_function_stays_as_long_as_its_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = fake_cuda(monkeypatch)
+    graphs = CudaGraphs()
+    for _ in range(3):
+        replay = graphs(lambda: (torch.ones(1), torch.ones(1)))
+        assert replay()[0].tolist() == [1.0]
+    assert began == ["capture"] * 3
+    assert began.num_streams == 1  # type: ignore[attr-defined]
+
+
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    class Captures(list[str]):
+        num_streams = 0
+
+    began, mode = Captures(), ["default"]
+
+    class Graph:
+        def capture_begin(self, **_: object) -> None:
+            began.append("capture")
+
+        def capture_end(self) -> None: ...
+
+        def replay(self) -> None: ...
+
+    class Stream:
+        def __init__(self) -> None:
+            began.num_streams += 1
+
+        def wait_stream(self, stream: object) -> None: ...
+
+    @contextmanager
+    def use(stream: object) -> Iterator[None]:
+        yield
+
+    current = Stream()
+    began.num_streams = 0
+    for name, value in {
+        "CUDAGraph": Graph, "Stream": Stream, "stream": use, "synchronize": lambda: None,
+        "current_stream": lambda: current, "graph_pool_handle": lambda: None,
+        "set_sync_debug_mode": lambda new: mode.append(new),
+        "get_sync_debug_mode": lambda: mode[-1],
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)
+    return began
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize("length", [300, 700])
+def test_a_long_prompt_in_parts_meets_the_oracle(name: str, length: int) -> None:
+    request = Request(
+        prompt=prompt_of(name, length), params=SamplingParams(max_tokens=4), forks=False
+    )
+    model = loaded(name)
+    ((seen,),) = Recording(model, paged=True, max_batch_tokens=280).run([request])
+    assert seen.worst_difference(model) <= TOLERANCE
+
+
+def test_passes_run_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_device(torch.device("cuda:1")).idx == 1  # type: ignore[attr-defined]
+    depth, inner = [0], decoder.attend_gathered
+
+    @contextmanager
+    def inside(device: torch.device) -> Iterator[None]:
+        depth[0] += 1
+        yield
+        depth[0] -= 1
+
+    def attend(*args: object) -> Tensor:
+        assert depth[0], "a kernel is launched on another device"
+        return inner(*args)  # type: ignore[arg-type]
+
+    def entered(device: torch.device) -> AbstractContextManager[object]:
+        return inside(device)
+
+    monkeypatch.setattr(decoder, "on_device", entered)
+    monkeypatch.setattr(decoder, "attend_gathered", attend)
+    engine = TorchEngine(loaded("llama"), pool_tokens=2048, paged=True)
+    engine.warm_up(2)
+    engine.generate([Request(prompt=prompt_of("llama", 300), params=SamplingParams(max_tokens=3))])
+
+
+def test_kernels_that_cannot_be_launched_give_a_warning_and_views(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(decoder, "place_entries", fail)
+    engine = TorchEngine(loaded("llama"), pool_tokens=1024, paged=True)
+    assert engine.paged is None
+    assert "Failed to find C compiler" in caplog.text
+    engine.generate([Request(prompt=prompt_of("llama", 9), params=SamplingParams(max_tokens=3))])
+
+
+def test_shapes_are_bounded_and_the_last_used_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "MAX_SHAPES", 4)
+    model = loaded("llama")
+    engine = TorchEngine(model, pool_tokens=4096, paged=True)
+    engine.generate(requests_of("llama", "cpu", 4, "bounded"))
+    paged = engine.paged
+    assert paged is not None
+    assert paged.num_shapes > 4
+    assert len(paged.buckets) == 4
+    assert all(bucket.num_rows <= decoder.MAX_CAPTURED_ROWS for bucket in paged.buckets)
+
+
+def test_a_pass_computes_the_head_of_the_wanted_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, choose = [], decoder.choose_rows
+
+    def noted(logits: Tensor, *args: object, **kwargs: object) -> Tensor:
+        sizes.append(len(logits))
+        return choose(logits, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decoder, "choose_rows", noted)
+    engine = TorchEngine(loaded("llama"), pool_tokens=2048, paged=True)
+    for length in (40, 300):
+        request = Request(prompt=prompt_of("llama", length), params=SamplingParams(max_tokens=1))
+        engine.generate([request])
+    assert {*sizes} == {1}
+
+
+class OutOfResources(Exception):
+    """As Triton's."""
+
+
+def test_a_launch_that_does_not_fit_is_made_smaller_and_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    class Kernels:
+        OutOfResources = OutOfResources
+
+    def kernel(*_: object, BLOCK_K: int, **__: object) -> None:
+        tried.append(BLOCK_K)
+        if BLOCK_K > 16:
+            raise OutOfResources
+
+    monkeypatch.setattr(attention, "_kernels", Kernels)
+    keys = torch.empty(1, 16, 64)
+    for _ in range(2):
+        attention.launch_fitting(kernel, (), {"BLOCK_M": 48}, Tuning(), keys)
+    assert tried == [32, 32, 16, 16]
+
+
+def test_small_cards_and_float32_get_small_tiles() -> None:
+    cpu = torch.device("cpu")  # as a card of 99 KiB
+    assert launches(cpu, torch.bfloat16, 64, 128)[0] == Tuning(64, 8)
+    assert launches(cpu, torch.float32, 32, 64)[0] == Tuning(32, 4)
+    assert launches(cpu, torch.bfloat16, 64, 256)[-1] == Tuning(16, 8, 1)
+
+
+def sorted_draw(scores: Tensor, settings: Tensor) -> int:
+    """Return the token by the definition: all tokens sorted, their mass cut and summed."""
+    temperature, top_p, uniform, top_k = settings.tolist()
+    order = scores.sort(descending=True, stable=True)
+    kept = order.values.double()[: int(top_k) or None]
+    cumulated = torch.softmax((kept - kept[0]) / temperature, 0).cumsum(0)
+    before = torch.cat((cumulated.new_zeros(1), cumulated[:-1]))
+    last = max(1, int((before < top_p).sum())) - 1
+    index = torch.searchsorted(cumulated, uniform * cumulated[last], right=True)
+    return int(order.indices[min(int(index), last)])
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0, 30.0])
+def test_tokens_drawn_from_the_likeliest_are_those_of_a_whole_sort(spread: float) -> None:
+    rng, num_sure = random.Random(f"draw {spread}"), 0
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(60):
+        scores = (torch.randn(1, 3000, generator=generator) * spread).bfloat16().float()  # ties
+        scores[0, rng.sample(range(3000), rng.choice([0, 1500, 2990]))] = float("-inf")
+        numbers = rng.choice([0.3, 1.0, 2.0]), rng.choice([1.0, 0.9, 0.2]), rng.random()
+        settings = torch.tensor([*numbers, rng.choice([0, 1, 50, 2000])], dtype=torch.float64)
+        expected = sorted_draw(scores[0], settings)
+        likely = int(draw_likely(scores, settings[:, None]))
+        assert int(draw(scores, settings[:, None])) == expected
+        assert likely in (expected, -1)
+        num_sure += likely >= 0
+    assert num_sure > 20
