@@ -28,6 +28,28 @@ T = TypeVar("T")
 SETTINGS, LOCK = "settings.json", "lock"
 
 
+@contextmanager
+def written_whole(out: Path) -> Iterator[Path]:
+    """Give a path for a file or folder that replaces ``out`` at the end; none is left by an error.
+
+    safetensors makes its files private; in a folder they get the folder's rights.
+    """
+    part = out.with_name(f"{out.name}.part")
+    _remove(part)  # of a process that was killed
+    try:
+        yield part
+        for file in part.iterdir() if part.is_dir() else ():
+            file.chmod(part.stat().st_mode & 0o666)
+        _remove(out)
+        part.replace(out)
+    finally:
+        _remove(part)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
 class RunFolder:
     """The settings and the rows of a run."""
 

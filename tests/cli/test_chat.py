@@ -106,13 +106,6 @@ def test_regenerate_asks_the_last_question_again_with_the_next_seed(piped: Any) 
     assert [question["content"] for question in questions] == ["one?", "two?"]
 
 
-def test_regenerate_before_a_question_is_an_error(
-    piped: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert piped("/regenerate\n").code == 2
-    assert "there is no question yet" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("line", "strategy", "shown"),
     [
@@ -121,6 +114,7 @@ def test_regenerate_before_a_question_is_an_error(
         ("/strategy draft-model", "pasta", "needs a draft model"),
         ("/strategy a b", "pasta", "no such command: /strategy a b"),
         ("/help", "pasta", "Ctrl-C stops an answer"),
+        ("/regenerate", "pasta", "there is no question yet"),
         ("/quot", "pasta", "/regenerate, /strategy"),
     ],
 )

@@ -56,13 +56,6 @@ def test_a_folder_that_does_not_say_how_it_was_trained_is_exported_with_a_notice
     assert "it is not known with which positions this model was trained" in result.err
 
 
-def test_the_merged_folder_runs(pasta: Pasta, tmp_path: Path, taught_folder: Path) -> None:
-    assert pasta("export", taught_folder, tmp_path / "out", "--merged", "--dtype=float32").code == 0
-    prompt = "--max-tokens=20", "--seed=1", "a prompt"
-    expected = pasta("run", "--model", taught_folder, *prompt)
-    assert pasta("run", "--model", tmp_path / "out", *prompt).out == expected.out
-
-
 def test_a_model_without_tags_is_exported_with_a_notice(
     pasta: Pasta, tmp_path: Path, untaught_folder: Path
 ) -> None:

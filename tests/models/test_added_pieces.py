@@ -24,7 +24,7 @@ from pasta_lm.models.folder import FILE_NAME, PastaConfig, read_pasta_config, sa
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.adapters import a_base
-from tests.small_tokenizers import FAMILIES, add_markers, byte_level, gemma_like
+from tests.small_tokenizers import FAMILIES, add_markers, byte_level
 
 PIECES_ALREADY_THERE = (SYNC, closing_piece(7))
 
@@ -104,16 +104,6 @@ def test_a_piece_that_the_model_has_no_row_for_gets_one() -> None:
     ids = add_pieces(model, tokenizer)
     assert ids[SYNC] == there[SYNC]
     torch.testing.assert_close(rows(model)[0][ids[SYNC]], before[spelling].mean(dim=0))
-
-
-def test_adding_twice_changes_nothing() -> None:
-    tokenizer = gemma_like()
-    model = llama(len(tokenizer))
-    ids = add_pieces(model, tokenizer)
-    torch.nn.init.normal_(model.get_input_embeddings().weight)
-    old = rows(model)
-    assert add_pieces(model, tokenizer) == ids
-    assert all(map(torch.equal, old, rows(model)))
 
 
 def test_ids_with_gaps_are_refused_before_a_row_is_hurt() -> None:

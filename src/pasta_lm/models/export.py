@@ -8,7 +8,6 @@ rotary positions. Anything else is refused. Output is complete or not there at a
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,18 +24,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from pasta_lm.errors import (
-    ModelError,
-    PastaError,
-    UnsupportedModelError,
-    UsageError,
-    VocabularyError,
-    cause,
-)
+from pasta_lm import errors
+from pasta_lm.errors import UnsupportedModelError, UsageError, cause
 from pasta_lm.models.checkpoint import SUFFIX, first_line
 from pasta_lm.models.folder import check_same_ids, write_pasta_config
 from pasta_lm.models.load import DTYPES, Pretrained, load_pretrained, rope_parameters
 from pasta_lm.models.pieces import mark_special, num_token_rows
+from pasta_lm.run_folder import written_whole
 
 _MIB = 2**20
 _RESERVE = 64 * _MIB  # for the tokenizer, settings and the file system's own records
@@ -71,22 +65,17 @@ class Export:
     dtype: str
 
 
-# --- a folder for transformers, vLLM and SGLang
-
-
 def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Export:
     """Write a model folder without adapters, complete or not at all.
 
-    It has the weights as safetensors, the tokenizer with the tag pieces as special tokens, the chat
-    template, ``generation_config.json`` and, if the source says how it was trained,
-    ``pasta_config.json``. Tied matrices stay tied; padded ones stay padded.
+    The tag pieces are special tokens. Tied matrices stay tied; padded ones stay padded.
     """
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
     _refuse_existing(out)
     pretrained = _read_exportable(source, DTYPES[dtype])
     num_bytes = sum(weight.nbytes for weight in pretrained.model.parameters())
-    with written_whole(out, num_bytes) as part:
+    with _exported(out, num_bytes) as part:
         _write_folder(pretrained, part)
     return Export(out, pretrained, sum(file.stat().st_size for file in out.iterdir()), dtype)
 
@@ -99,7 +88,7 @@ def _read_exportable(source: str | Path, dtype: torch.dtype | None) -> Pretraine
     check_same_ids(piece_ids, tokenizer.get_vocab())
     num_rows = num_token_rows(pretrained.model)
     if (last := max(tokenizer.get_vocab().values())) >= num_rows:
-        raise VocabularyError(
+        raise errors.VocabularyError(
             f"the tokenizer of {source} has token {last}, and the model has only {num_rows} rows",
             hint="add tokens to tokenizer and model together",
         )
@@ -112,28 +101,23 @@ def _refuse_existing(out: Path) -> None:
 
 
 @contextmanager
-def written_whole(out: Path, num_bytes: int) -> Iterator[Path]:
-    """Give a path to write to, which becomes ``out`` at the end, and is deleted after an error."""
-    part = out.with_name(f"{out.name}.{os.getpid()}.part")
+def _exported(out: Path, num_bytes: int) -> Iterator[Path]:
+    """Give a path to write to, which becomes ``out`` at the end; a full disk is an error before."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         free, needed = shutil.disk_usage(out.parent).free, num_bytes + _RESERVE
         if free < needed:
-            raise PastaError(
+            raise errors.PastaError(
                 f"{out.parent} has {free // _MIB:,} MiB free, and the export takes "
                 f"{needed // _MIB:,} MiB",
                 hint="name another disk, or a smaller dtype",
             )
-        yield part
-        _refuse_existing(out)
-        part.rename(out)
+        with written_whole(out) as part:
+            yield part
+            _refuse_existing(out)
     except OSError as exc:
         hint = "check the disk and its permissions"
-        raise PastaError(f"{out} cannot be written: {cause(exc)}", hint=hint) from exc
-    finally:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        part.unlink(missing_ok=True)
+        raise errors.PastaError(f"{out} cannot be written: {cause(exc)}", hint=hint) from exc
 
 
 def _write_folder(pretrained: Pretrained, folder: Path) -> None:
@@ -142,7 +126,9 @@ def _write_folder(pretrained: Pretrained, folder: Path) -> None:
         model.save_pretrained(folder)
         pretrained.tokenizer.save_pretrained(folder)
     except ValueError as exc:  # such as settings of generation that contradict each other
-        raise ModelError(f"transformers refuses to save the model: {first_line(exc)}") from exc
+        raise errors.ModelError(
+            f"transformers refuses to save the model: {first_line(exc)}"
+        ) from exc
     except SafetensorError as exc:  # a full disk is not an OSError there
         raise OSError(cause(exc)) from exc
     if pretrained.config is not None:
@@ -165,9 +151,6 @@ def _change(file: Path, settings: dict[str, object]) -> None:
     file.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-# --- a GGUF file for llama.cpp
-
-
 def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Export:
     """Write a GGUF file, complete or not at all.
 
@@ -185,7 +168,7 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     _check_supported(model.config)
     tensors = list(_tensors(model, kind))
     num_bytes = sum(_num_bytes(values.shape, stored) for _, values, stored in tensors)
-    with written_whole(out, num_bytes) as part:
+    with _exported(out, num_bytes) as part:
         writer = gguf.GGUFWriter(part, str(model.config.model_type))
         try:
             writer.add_name(out.stem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import Model
@@ -57,18 +57,14 @@ class TagFreeEncoder:
         return tuple(encoding.ids[:num_before])
 
 
-class TagFreeCopies(NamedTuple):
-    """The copies of a tokenizer that encode, and the types of the decoders that it chains."""
-
-    prompts: TagFreeEncoder  # without the tags
-    texts: TagFreeEncoder  # without any special token, and without what is done at a text's ends
-    decoders: frozenset[str]
-
-
 def tag_free_copies(
     backend: Tokenizer, tag_ids: frozenset[int], special_ids: frozenset[int]
-) -> TagFreeCopies:
-    """Copy a tokenizer; the copies share its own model, or one rebuilt without the tags."""
+) -> tuple[TagFreeEncoder, TagFreeEncoder, frozenset[str]]:
+    """Return two copies of a tokenizer that encode, and the types of the decoders that it chains.
+
+    The first is without the tags, for prompts. The second is without any special token and without
+    what is done at a text's ends. They share the tokenizer's model, or one rebuilt without tags.
+    """
     data: Json = json.loads(backend.to_str())
     added = backend.get_added_tokens_decoder()
     special = {i: token for i, token in added.items() if i in special_ids - tag_ids}
@@ -85,7 +81,7 @@ def tag_free_copies(
         model = Tokenizer.from_str(alone).model
     # Without the tags' own ids a mistake above would be a KeyError, never a fork.
     ids = {i: original for i, original in enumerate(kept) if original not in tag_ids}
-    return TagFreeCopies(
+    return (
         TagFreeEncoder(stages, model, ids, special | ordinary),
         TagFreeEncoder(_as_middle_of_text(stages), model, ids, ordinary),
         frozenset(stage["type"] for stage in _flat(data["decoder"], "decoders")),

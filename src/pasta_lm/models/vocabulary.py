@@ -54,17 +54,14 @@ class Vocabulary(PieceTable):
         self._bytes = TokenBytes(backend, decoders, silent=silent, anchor=anchor)
         self._check_words(backend)
 
-    # --- text to ids
-
     def encode_text(self, text: str) -> list[int]:
         """Encode a stretch between two tags as ordinary text, nothing added at its ends."""
         return self._texts.encode(text)
 
     def encode_prompt(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
-        """Encode a prompt: a text, or messages with a role and a content.
+        """Encode a text behind the tokenizer's prefix, or messages by its chat template.
 
-        A text gets the tokenizer's own prefix (begin-of-text), never a suffix. Without a chat
-        template each content is a paragraph. Special tokens other than tags keep their meaning.
+        Without a template each content is a paragraph. Special tokens other than tags stay such.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
@@ -130,8 +127,6 @@ class Vocabulary(PieceTable):
         """Return how many tokens a block's inside has, given in the written form."""
         return self.encode_document(parse(written, max_depth=len(written))).num_tokens
 
-    # --- ids to text
-
     def text_stream(self) -> TextStream:
         """Return a decoder that turns ids in the middle of a text into text, one by one."""
         return TextStream(self._bytes)
@@ -147,8 +142,6 @@ class Vocabulary(PieceTable):
     def token_text(self, token_id: int) -> str:
         """Return how a token reads in the middle of a text; tags and specials read as nothing."""
         return self._bytes[token_id].decode("utf-8", "replace")
-
-    # --- sets of ids for masks
 
     @cached_property
     def topic_forbidden(self) -> frozenset[int]:
@@ -184,7 +177,7 @@ class Vocabulary(PieceTable):
         back = self.text(self.encode_text(text))
         if back != text:
             place = len(commonprefix([text, back]))
-            before, after = text[place : place + 20], back[place : place + 20]
+            before, after = (each[place : place + 20] for each in (text, back))
             raise VocabularyError(
                 f"the tokenizer changes text: {before!r} becomes {after!r} (character {place + 1})",
                 hint="train with a tokenizer that keeps case, spaces and characters as they are",

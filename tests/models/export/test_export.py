@@ -22,13 +22,7 @@ from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelErro
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
-from pasta_lm.models.export import (
-    Export,
-    export_gguf,
-    export_merged,
-    pre_tokenizer_name,
-    written_whole,
-)
+from pasta_lm.models.export import Export, export_gguf, export_merged, pre_tokenizer_name
 from pasta_lm.models.folder import save_model_folder
 from pasta_lm.models.load import DTYPES, load_pretrained
 from pasta_lm.models.pieces import tag_pieces
@@ -319,13 +313,16 @@ def test_a_full_disk_is_an_error_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
-def test_after_an_error_nothing_is_left(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    def fill(out: Path) -> None:
-        with written_whole(out, 0) as part:
-            make(part)
-            raise OSError(28, "No space left on device")
+@BOTH
+def test_after_an_error_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Exporter, name: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
 
+    source = a_folder(tmp_path / "mine")
+    monkeypatch.setattr("pasta_lm.models.export.write_pasta_config", full)
+    monkeypatch.setattr("pasta_lm.models.export._write", full)
     with pytest.raises(PastaError, match="cannot be written: No space left"):
-        fill(tmp_path / "out")
-    assert not [*tmp_path.iterdir()]
+        export(source, tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

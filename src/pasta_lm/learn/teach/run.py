@@ -47,7 +47,7 @@ from pasta_lm.learn.teach.recipes import (
     split_instructions,
     write_held_out,
 )
-from pasta_lm.learn.train.learner import MODEL_FOLDER, full_disk_named, written_whole
+from pasta_lm.learn.train.learner import MODEL_FOLDER, full_disk_named
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.rounds import Show
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
@@ -55,7 +55,7 @@ from pasta_lm.learn.train.trainer import free_memory
 from pasta_lm.measure.instructions import evaluate_instructions
 from pasta_lm.measure.instructions_report import instructions_report
 from pasta_lm.recipe import toml_of
-from pasta_lm.run_folder import RunFolder
+from pasta_lm.run_folder import RunFolder, written_whole
 from pasta_lm.strategies.model import Pasta
 
 SETTINGS, JOURNAL, RECIPE, CARD = "teach.json", "journal", "recipe.toml", "README.md"

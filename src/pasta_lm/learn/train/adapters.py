@@ -13,13 +13,7 @@ from transformers import PreTrainedModel
 
 from pasta_lm.errors import MissingExtraError, UsageError
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
-from pasta_lm.learn.train.learner import (
-    MODEL_FOLDER,
-    Learner,
-    check_finite,
-    pasta_config,
-    written_whole,
-)
+from pasta_lm.learn.train.learner import MODEL_FOLDER, Learner, check_finite, pasta_config
 from pasta_lm.models.adapter import (
     Adapter,
     BaseReference,
@@ -34,6 +28,7 @@ from pasta_lm.models.adapter import (
 )
 from pasta_lm.models.checkpoint import first_line
 from pasta_lm.models.pieces import token_matrices
+from pasta_lm.run_folder import written_whole
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -39,7 +38,7 @@ from pasta_lm.models.folder import PastaConfig, read_pasta_config, save_model_fo
 from pasta_lm.models.load import last_position, load_pretrained
 from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
-from pasta_lm.run_folder import RunFolder
+from pasta_lm.run_folder import RunFolder, written_whole
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 
@@ -178,18 +177,6 @@ def pasta_config(learner: Learner, train: TrainConfig) -> PastaConfig:
         trained_strategy=learner.trained_strategy,
         join=Join(train.join),
     )
-
-
-@contextmanager
-def written_whole(folder: Path) -> Iterator[Path]:
-    """Give a folder to write to, which replaces the other when it is complete."""
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    yield part
-    for file in part.iterdir():  # safetensors makes its files private
-        file.chmod(part.stat().st_mode & 0o666)
-    shutil.rmtree(folder, ignore_errors=True)
-    part.replace(folder)
 
 
 def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
