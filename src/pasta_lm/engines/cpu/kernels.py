@@ -69,15 +69,14 @@ class Linear:
         self._bias = _joined(weights, biases)
         self.packed: Tensor | None = None
         self._emulates_bfloat16 = False
-        if weights[0].device.type == "cpu":
-            if self.dtype in (torch.float32, torch.bfloat16):
-                self._prepare_for_cpu(pages or HugePages(), eight_bits, may_copy=may_copy)
-                # The parameters are views, so that no layout is kept twice.
-                sizes = [len(weight) for weight in weights]
-                for weight, part in zip(weights, self.weight.split(sizes), strict=True):
-                    weight.data = part
-        elif eight_bits is FLOAT8:
-            self._read_float8()
+        if weights[0].device.type != "cpu":
+            if eight_bits is FLOAT8:
+                self._read_float8()
+        elif self.dtype in (torch.float32, torch.bfloat16):
+            self._prepare_for_cpu(pages or HugePages(), eight_bits, may_copy=may_copy)
+        # The parameters are views, so that no layout is kept twice.
+        for each, part in zip(weights, self.weight.split(list(map(len, weights))), strict=True):
+            each.data = part
         self.__name__ = "linear"  # its name in a printed graph
 
     def _prepare_for_cpu(

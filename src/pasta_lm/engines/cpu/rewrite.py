@@ -165,8 +165,10 @@ def _fuse_linears(graph: fx.GraphModule, eight_bits: EightBits | None) -> None:
     may_copy = sum(sizes.values()) <= MAX_COPIED_ELEMENTS
     pages, groups = HugePages(), dict[Node, list[Node]]()
     for node, parts in layers.items():
-        # Side by side their weights are a copy; without one each layer stays alone.
-        groups.setdefault(parts["x"] if may_copy else node, []).append(node)
+        # Side by side their weights are a copy for a while; without one each layer stays alone.
+        weight = _attribute(graph, parts["weight"])
+        joins = may_copy or weight.device.type != "cpu"
+        groups.setdefault(parts["x"] if joins else node, []).append(node)
     for group in groups.values():
         weights = [_attribute(graph, layers[node]["weight"]) for node in group]
         biases = [layers[node].get("bias") for node in group]

@@ -96,10 +96,16 @@ class TorchEngine:
         self.unread: dict[int, deque[StreamEvent | Failed]] = {}
         self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
 
-    def warm_up(self, max_rows: int = 16) -> None:
+    def warm_up(self, max_rows: int = 16, max_entries: int | None = None) -> None:
         """Do now what the first passes would be slow for: a GPU captures its passes."""
         if self.paged is not None:
-            self.paged.prepare(max_rows, self.pool.num_slots)
+            num_slots = self.pool.num_slots
+            self.paged.prepare(max_rows, min(num_slots, max_entries or num_slots))
+
+    @property
+    def num_shapes(self) -> int:
+        """Return how many shapes of passes were made: a time in which one was is no measurement."""
+        return 0 if self.paged is None else self.paged.num_shapes
 
     @property
     def max_prompt_tokens(self) -> int | None:

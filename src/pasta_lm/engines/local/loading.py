@@ -7,12 +7,13 @@ of speed: they are never saved, and every figure made with them says ``random-we
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
 from pasta_lm.engines.local.runner import LogitsFunction, Rotation, find_rotations, probe
-from pasta_lm.engines.local.self_test import check_exact
+from pasta_lm.engines.local.self_test import check_exact, unused_gpu
 from pasta_lm.errors import (
     InputError,
     ModelNotFoundError,
@@ -155,9 +156,9 @@ def load(
 ) -> LoadedModel:
     """Load a model with ``load_pretrained``, and test that the engine is exact for it.
 
-    ``dtype`` None stands for: as saved, float32 on a CPU. 'int8' (CPU) and 'float8' (GPU) are
-    those of linear layers, beside float32 and bfloat16. ``base`` is that of an adapter, None: as
-    the adapter says.
+    ``dtype`` None stands for: float32 on a CPU, bfloat16 on a GPU that has it, else as saved.
+    'int8' (CPU) and 'float8' (GPU) are those of linear layers, beside float32 and bfloat16.
+    ``base`` is that of an adapter, None: as the adapter says.
     """
     place = usable_device(device)
     weights = _dtype(dtype, place)
@@ -184,6 +185,8 @@ def load(
 def usable_device(name: str | None) -> torch.device:
     """Return a device that this machine has: a GPU if there is one and none is named."""
     wanted = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name is None and (fault := unused_gpu()):
+        warn_once(fault)
     try:
         return torch.empty(0, device=wanted).device
     except (RuntimeError, AssertionError) as exc:  # unknown name, no such GPU, torch without CUDA
@@ -194,7 +197,7 @@ def usable_device(name: str | None) -> torch.device:
 
 def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
     if name is None:
-        return torch.float32 if place.type == "cpu" else None
+        return default_dtype(place)
     if name not in DTYPE_NAMES:
         raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
     if name == INT8.name and place.type != "cpu":
@@ -207,6 +210,16 @@ def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
             hint="int8 on a CPU, or bfloat16",
         )
     return EIGHT_BITS[name].dtype if name in EIGHT_BITS else DTYPES[name]
+
+
+def default_dtype(place: torch.device) -> torch.dtype | None:
+    """Return the dtype of weights on a device; None: as saved."""
+    if place.type != "cuda":
+        return torch.float32 if place.type == "cpu" else None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else None
+
+
+warn_once = cache(logging.getLogger(__name__).warning)
 
 
 def with_pieces(loaded: LoadedModel) -> LoadedModel:

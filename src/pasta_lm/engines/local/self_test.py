@@ -8,11 +8,14 @@ carried from token to token, a layer run twice, an own attention or an ignored m
 from __future__ import annotations
 
 import copy
+import os
+import re
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -256,7 +259,23 @@ def devices() -> list[str]:
     """Return the names of the devices that a model can run on, the CPU first."""
     num_threads, num_gpus = torch.get_num_threads(), torch.cuda.device_count()
     gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(num_gpus)]
-    return [f"cpu ({num_threads} thread{'s' * (num_threads > 1)})", *gpus]
+    faults = filter(None, [unused_gpu()])
+    return [f"cpu ({num_threads} thread{'s' * (num_threads > 1)})", *gpus, *faults]
+
+
+def unused_gpu(
+    gpu: Path = Path("/dev/nvidia0"), driver: Path = Path("/proc/driver/nvidia/version")
+) -> str | None:
+    """Return why torch cannot use this machine's GPU; None: it can, or there is none."""
+    if torch.cuda.is_available() or not gpu.exists() or "CUDA_VISIBLE_DEVICES" in os.environ:
+        return None
+    words = driver.read_text("utf-8").split() if driver.exists() else []
+    version = next((word for word in words if re.fullmatch(r"\d{3}\.[\d.]+", word)), "unknown")
+    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+    return (
+        f"the GPU is not used: its driver is {version}, torch {torch.__version__} is built for "
+        f"{cuda}; for an older driver: --index-url https://download.pytorch.org/whl/cu126"
+    )
 
 
 def run_self_test() -> SelfTest:
