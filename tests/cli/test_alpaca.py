@@ -50,16 +50,6 @@ def test_a_run_with_a_scripted_judge_ends_in_a_report_without_win_rates(
     assert pasta_figures["realised_speedup"]["mean"] > 0
     assert pasta_figures["provenance"]["model"] == str(taught_folder)
     assert len(json.loads((out / "alpaca_eval" / "pasta.json").read_text())) == NUM
-    for key in ("realised_speedup", "theoretical_speedup", "parallelism"):
-        geometric, arithmetic = (
-            pasta_figures[key]["mean"],
-            pasta_figures[f"{key}_arithmetic"]["mean"],
-        )
-        assert 0 < geometric <= arithmetic + 1e-4
-    assert {name: one["num_prompts"] for name, one in pasta_figures["datasets"].items()} == {
-        "a": NUM // 2,
-        "b": NUM // 2,
-    }
     page = (out / "report.md").read_text()
     assert f"pipeline check, n = {NUM}" in page
     assert not (out / "judgements.jsonl").exists()
@@ -106,17 +96,8 @@ def test_without_a_judge_only_speed_is_reported(
 ) -> None:
     named = f"other=pasta:{taught_folder}"
     flags = ("--model", taught_folder, "--set", f"instructions={instructions}", "--limit", 2)
-    result = pasta(
-        "evaluate",
-        "alpaca",
-        "--out",
-        tmp_path / "run",
-        *flags,
-        "--set",
-        "max_tokens=8",
-        "--system",
-        named,
-    )
+    flags += ("--out", tmp_path / "run", "--set", "max_tokens=8", "--system", named)
+    result = pasta("evaluate", "alpaca", *flags)
     assert (result.code, result.err) == (0, "")
     assert "nobody judged: no win rates" in result.out
     assert {"sequential", "pasta", "other"} < {*result.out.splitlines()}

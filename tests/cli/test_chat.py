@@ -210,16 +210,6 @@ def test_a_real_model_answers_two_questions(pasta: Pasta, taught_folder: Path) -
     assert result.out.startswith(alone)
 
 
-def test_a_conversation_longer_than_a_real_context_goes_on(
-    pasta: Pasta, taught_folder: Path
-) -> None:
-    questions = f"{'a' * 900}\n{'b' * 900}\n{'c' * 900}\n"
-    result = pasta("chat", "--model", taught_folder, "--max-tokens", 12, stdin=questions)
-    assert result.code == 0
-    assert "longer than the model's context" in result.err
-    assert result.err.count("tokens/s") == 3
-
-
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [

@@ -71,14 +71,6 @@ def test_a_model_without_tag_pieces_is_given_rows_for_them(
     assert "has no tag pieces" in said
 
 
-def test_a_model_of_the_package_is_replayed_by_its_name(
-    pasta: Pasta, answers: Path, taught_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pasta_lm.models.names.builtin_folder", lambda _: taught_folder)
-    result = pasta("replay", answers, "--model", "builtin", "--json")
-    assert (result.code, result.json["model"]) == (0, taught_folder.name)
-
-
 @pytest.mark.parametrize(
     ("flags", "code"),
     [

@@ -17,7 +17,6 @@ from pasta_lm.cli.app import packages_by_extra
 from pasta_lm.cli.doctor import CORE
 from pasta_lm.strategies import model as public
 from tests.cli.conftest import Pasta
-from tests.gguf_file import write_gguf
 
 FEW = ("--max-tokens", 40, "--temperature", 1, "--seed", 2)
 
@@ -66,29 +65,25 @@ def test_the_prompt_comes_from_one_of_three_places(
     assert pasta("run", "hello", "-f", tmp_path / "prompt.txt", *rest).code == 2
 
 
-def test_a_prompt_that_is_not_utf_8_is_invalid_input(pasta: Pasta) -> None:
-    result = pasta("run", "caf\udce9")
-    assert (result.code, result.err.splitlines()[0]) == (3, "pasta: the prompt is not UTF-8")
+NO_PROMPT = '\n    hint: pasta run "Three ways to sleep better"\n'
 
 
-def test_without_a_prompt_a_terminal_is_told_how_to_give_one(pasta: Pasta) -> None:
-    result = pasta("run", stdin=None)
-    assert result.code == 2
-    assert 'pasta run "' in result.err
-
-
-@pytest.mark.parametrize("prompt", ["", " \n"])
-def test_an_empty_prompt_is_an_error_with_a_hint(pasta: Pasta, tmp_path: Path, prompt: str) -> None:
-    (tmp_path / "empty.txt").write_text(prompt)
-    for result in (
-        pasta("run", prompt),
-        pasta("run", stdin=prompt),
-        pasta("run", "--file", tmp_path / "empty.txt"),
-    ):
-        assert (result.code, result.out) == (2, "")
-        assert result.err == (
-            'pasta: the prompt is empty\n    hint: pasta run "Three ways to sleep better"\n'
-        )
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "shown"),
+    [
+        (("caf\udce9",), "", 3, "pasta: the prompt is not UTF-8\n"),
+        ((), None, 2, f"pasta: there is no prompt{NO_PROMPT}"),
+        (("",), "", 2, f"pasta: the prompt is empty{NO_PROMPT}"),
+        ((), " \n", 2, f"pasta: the prompt is empty{NO_PROMPT}"),
+        (("--file", "/dev/null"), "", 2, f"pasta: the prompt is empty{NO_PROMPT}"),
+    ],
+)
+def test_a_prompt_that_is_missing_or_broken_is_an_error_with_a_hint(
+    pasta: Pasta, arguments: tuple[str, ...], stdin: str | None, code: int, shown: str
+) -> None:
+    result = pasta("run", *arguments, stdin=stdin)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith(shown)
 
 
 def test_a_model_without_a_chat_template_continues_the_prompt_and_says_so_once(
@@ -101,22 +96,6 @@ def test_a_model_without_a_chat_template_continues_the_prompt_and_says_so_once(
     assert result.out == pasta("run", "hello", "--model", taught_folder, *FEW).out
     notice, _ = result.err.splitlines()
     assert notice == "pasta: this model has no chat template: it continues the prompt as plain text"
-
-
-def test_a_gguf_file_is_a_model(
-    pasta: Pasta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    write_gguf(tmp_path / "tiny.gguf")
-    result = pasta("run", "hello", "--model", tmp_path / "tiny.gguf", "--max-tokens", 3, "--json")
-    assert (result.code, result.json["model"]) == (0, "tiny.gguf")
-    assert "Q4_1 weights, dequantised to float32" in result.err
-    assert "this model was not taught PASTA-LANG" in result.err
-    (tmp_path / "cut.gguf").write_bytes((tmp_path / "tiny.gguf").read_bytes()[:900])
-    result = pasta("run", "hello", "--model", tmp_path / "cut.gguf")
-    assert (result.code, result.out) == (1, "")
-    assert "cut.gguf cannot be read, as it is cut off" in result.err
-    assert len([line for line in result.err.splitlines() if line.startswith("pasta")]) <= 2
 
 
 @pytest.mark.slow

@@ -37,14 +37,3 @@ def test_table_and_json_have_the_same_figures(pasta: Pasta, records: Path) -> No
     found = pasta("evaluate", "speed", records, "--json").json
     assert found["systems"]["pasta"]["realised_speedup"]["mean"] == 2.0
     assert [*found["systems"]] == ["sequential", "pasta"]
-
-
-def test_unusable_inputs_are_refused(pasta: Pasta, records: Path, tmp_path: Path) -> None:
-    for flags, code, says in (
-        ((tmp_path / "absent.jsonl",), 3, "no such file"),
-        ((records, "--baseline", "sot"), 2, "no answers of the baseline 'sot'"),
-        ((), 2, "SOURCE"),
-    ):
-        result = pasta("evaluate", "speed", *flags)
-        assert (result.code, result.out) == (code, "")
-        assert says in result.err

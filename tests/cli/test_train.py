@@ -85,13 +85,8 @@ def test_a_folder_that_cannot_be_written_is_named_before_the_model_is_loaded(
     pasta: Pasta, model: ModelConfig, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    result = pasta(
-        "train",
-        "sft",
-        recipe(model, tmp_path / "out"),
-        "--set",
-        f"train.out={tmp_path / 'file' / 'out'}",
-    )
+    elsewhere = f"train.out={tmp_path / 'file' / 'out'}"
+    result = pasta("train", "sft", recipe(model, tmp_path / "out"), "--set", elsewhere)
     assert (result.code, result.out) == (1, "")
     assert "cannot be written" in result.err
     assert "weights" not in result.err

@@ -72,10 +72,3 @@ def test_a_query_sees_keys_where_they_stood_in_its_own_epoch() -> None:
     assert position_seen(entries, slot["B"], slot["B"]) == 14
     assert position_seen(entries, slot["C"], slot["B"]) == 8
     assert position_seen(entries, slot["C"], slot["a"]) == entries[slot["a"]].position == 5
-
-
-def test_blocks_forked_after_a_sync_live_in_its_epoch() -> None:
-    answer = WordDecoder("<p t >3 | <p u >3 | C", ["a", "b"], num_prompt=1, strategy=ROTATE).run()
-    first, second = (fed.placed for fed in answer.fed if fed.word in "ab")
-    assert (first.position, second.position) == (5, 12)
-    assert [fed.placed.position for fed in answer.fed if fed.word == "C"] == [15]
