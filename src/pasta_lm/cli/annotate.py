@@ -23,6 +23,7 @@ from pasta_lm.learn.annotate.run import annotate as run_annotation
 from pasta_lm.learn.annotate.teacher import TeacherConversation
 from pasta_lm.learn.chat.pool import INTERRUPT
 from pasta_lm.recipe import read_recipe
+from pasta_lm.strategies.model import Pasta
 
 WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
 MAX_ESTIMATED_ROWS = 1000
@@ -103,8 +104,6 @@ def _summary(tally: Tally) -> str:
 
 
 def _answer_first(recipe: AnswerConfig) -> None:
-    from pasta_lm.strategies.model import Pasta
-
     load = partial(
         Pasta.from_pretrained,
         recipe.model,

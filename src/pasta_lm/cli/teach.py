@@ -40,15 +40,14 @@ def teach(
     if target is not None:
         require_one_of("--for", target, ["servers"])
     config = read_recipe(recipe, TeachConfig, changes or ())
-    from pasta_lm.learn.teach.run import describe
-    from pasta_lm.learn.teach.run import teach as carry_out
+    from pasta_lm.learn.teach import run
 
     for_servers = target is not None
     if dry_run:
-        typer.echo(describe(model, config, for_servers=for_servers), err=True)
+        typer.echo(run.describe(model, config, for_servers=for_servers), err=True)
         return
     with interruptible(), bars() as show:
-        folder = carry_out(
+        folder = run.teach(
             model,
             out,
             config,
