@@ -153,9 +153,3 @@ def test_references_that_cannot_be_read_are_an_error_before_anything_is_decoded(
     result = pasta(*command, "--set", f"references={tmp_path / 'none.jsonl'}")
     assert result.code == 3
     assert "no such file" in result.err
-
-
-def test_a_folder_without_a_run_has_no_report(pasta: Pasta, tmp_path: Path) -> None:
-    result = pasta("evaluate", "instructions", "--offline", "--out", tmp_path)
-    assert result.code == 3
-    assert "is not the folder of a run" in result.err

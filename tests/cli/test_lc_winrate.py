@@ -53,18 +53,6 @@ def test_json_has_the_documented_figures_of_each_model(
     assert result.json["worse"]["win_rate"] == 0
 
 
-def test_the_table_is_sorted_and_says_with_what_it_is_comparable(
-    pasta: Pasta, tables: dict[str, Path]
-) -> None:
-    file = tables["annotations"]
-    file.write_text(file.read_text().replace("}", ', "judge": "someone"}'))
-    result = pasta("evaluate", "lc-winrate", *flags(tables))
-    assert result.code == 0
-    _, first, second, _, label = result.out.splitlines()
-    assert (first.split()[0], second.split()[0]) == ("good", "worse")
-    assert label.startswith("not comparable with AlpacaEval 2's leaderboard: the judge is someone")
-
-
 def test_rows_of_a_scripted_judge_have_no_win_rate(pasta: Pasta, tables: dict[str, Path]) -> None:
     file = tables["annotations"]
     file.write_text(file.read_text().replace("}", ', "judge": "scripted/one-token-v1"}'))

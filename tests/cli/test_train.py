@@ -184,14 +184,6 @@ def test_a_dry_run_shows_a_pair_and_keeps_nothing(
     assert not out.exists()
 
 
-def test_a_recipe_of_one_stage_is_none_of_the_other(
-    pasta: Pasta, model: ModelConfig, preference_models: dict[str, str], out: Path
-) -> None:
-    first, second = recipe(model, out), preference_recipe(preference_models, out)
-    assert "unknown key model.random" in pasta("train", "preference", first).err
-    assert "unknown key rollouts" in pasta("train", "sft", second).err
-
-
 @pytest.mark.parametrize("stage", ["sft", "preference"])
 def test_interrupted_it_says_how_to_go_on(
     pasta: Pasta, model: ModelConfig, preference_models: dict[str, str], out: Path, stage: str,
