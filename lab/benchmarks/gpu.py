@@ -1,11 +1,11 @@
-"""What one GPU shows in under ten minutes: a JSON file, and its tables as Markdown.
+"""What one GPU shows in under ten minutes: a JSON file.
 
     python lab/benchmarks/gpu.py OUT.json [--answers ANSWERS.jsonl[.gz]] [--weights FOLDER] [--tiny]
 
 Sections run in order of importance, each within its own seconds; the file is written after each
 figure. A section that fails is recorded, and the next begins. A second call with the same file
 continues with the unfinished sections. ``--tiny`` runs all of it on a CPU, with a model of two
-layers; ``--into PAGE.md`` writes the tables between the page's marks.
+layers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import random
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,18 +25,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pasta_lab.peers import generate_s
-from pasta_lm.engines.gpu.attention import (
-    LayerMemory,
-    Tuning,
-    attend_gathered,
-    attend_split,
-    place_entries,
-)
-from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of, power_of_two
-from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.engines.gpu.batch import power_of_two
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import (
     LoadedModel,
@@ -45,7 +36,6 @@ from pasta_lm.engines.local.loading import (
     read_architecture,
     train_tokenizer,
 )
-from pasta_lm.interpreter.placement import Entries
 from pasta_lm.machine import describe_machine
 from pasta_lm.measure.bench import (
     NUM_DECODED,
@@ -63,7 +53,6 @@ ROOT = Path(__file__).parents[2]
 SHAPES = Path(__file__).parent / "shapes"
 ANSWERS = ROOT / "corpora" / "starter" / "starter.jsonl"
 DONE, CUT, FAILED = "done", "cut", "failed"
-BEGIN, END = "<!-- gpu: begin -->", "<!-- gpu: end -->"
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -148,8 +137,7 @@ def machine(at: Section) -> None:
         about = ""
     gpu = torch.cuda.get_device_name() if at.device.startswith("cuda") else "none"
     num_bytes = 1 << (22 if at.is_tiny else 33)
-    source = torch.ones(num_bytes // 4, device=at.device)
-    target = torch.empty_like(source)
+    source, target = torch.ones(2, num_bytes // 4, device=at.device)
     copying = seconds(lambda: target.copy_(source), at.device)
     at.note(
         machine=describe_machine(gpu),
@@ -170,7 +158,7 @@ def exactness(at: Section) -> None:
         try:
             rows.append({"architecture": name, **_exactness_of(name, at.device)})
         except Exception as exc:  # the other architectures are measured all the same
-            rows.append({"architecture": name, "error": f"{type(exc).__name__}: {exc}"[:300]})
+            rows.append({"architecture": name, "error": repr(exc)[:300]})
         at.note(architectures=rows)
 
 
@@ -183,7 +171,9 @@ def _exactness_of(name: str, device: str) -> dict[str, float]:
     whole = loaded(name, device)
     seen = Recording(whole, paged=True).run(requests_of(name, device, 4, f"gpu {name}"))
     worst = max(response.worst_difference(whole) for (response,) in seen)
-    half = load(name, build(name).to(device).bfloat16())  # type: ignore[arg-type]
+    half = load(name, build(name).to(device))  # type: ignore[arg-type]
+    for parameter in half.model.parameters():  # rotary frequencies stay float32, as in ``load``
+        parameter.data = parameter.data.bfloat16()
     ((response,),) = Recording(half, paged=True).run(requests_of(name, device, 1, f"gpu {name}"))
     expected, exact = (
         naive_logits(model.model, response.entries, None)[response.slots] for model in (half, whole)
@@ -199,6 +189,8 @@ def steps(at: Section) -> None:
     at.note(generate_tokens_per_s=_generate_tokens_per_s(loaded), weight_bytes=read_bytes(loaded))
     report = bench(loaded, BenchSettings(rows=(1, 2, 4) if at.is_tiny else ROWS))
     at.note(**{key: value for key, value in report.to_dict().items() if key != "machine"})
+    if at.device.startswith("cuda"):
+        at.note(peak_bytes=torch.cuda.max_memory_allocated())
 
 
 def _generate_tokens_per_s(loaded: LoadedModel) -> float:
@@ -263,65 +255,6 @@ def requests(at: Section) -> None:
         at.note(loads=rows)
 
 
-def attention(at: Section) -> None:
-    """The kernel alone: its error against plain torch, and its time by launch settings."""
-    rows: list[Figures] = []
-    for case in _attention_cases(at):
-        if not at.has_time(5):
-            return
-        *_, batch = case
-        row: Figures = {"bucket": str(list(batch.bucket)), "heads": len(case[1])}
-        row["gathered_us"] = 1e6 * seconds(
-            lambda c=case: attend_gathered(*c), at.device, total=0.02
-        )
-        if at.device.startswith("cuda"):
-            expected = attend_gathered(*case).float()
-            error = (attend_split(*case).float() - expected).abs().max() / expected.abs().max()
-            row |= {"relative_error": float(error), **_kernel_times(case)}
-        rows.append(row)
-        at.note(cases=rows)
-
-
-Case = tuple[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch]
-
-
-def _kernel_times(case: Case) -> dict[str, float | str]:
-    times: dict[str, float | str] = {}
-    tunings = [Tuning(k, w, s) for k in (32, 64, 128) for w in (4, 8) for s in (1, 2, 3)]
-    for tuning in tunings:
-        name = f"{tuning.block_keys}/{tuning.num_warps}/{tuning.num_stages} us"
-        try:
-            times[name] = 1e6 * seconds(lambda t=tuning: attend_split(*case, t), "cuda", total=0.02)
-        except Exception as exc:  # too much shared memory, for example
-            times[name] = type(exc).__name__
-    return times
-
-
-def _attention_cases(at: Section) -> Iterator[Case]:
-    """Yield a layer's attention of Gemma 7B and of a Llama: one thread, eight, 64 requests."""
-    size, lengths = 16, ((1, 1, 40),) if at.is_tiny else ((1, 1, 2048), (1, 8, 2048), (64, 1, 1024))
-    for heads, key_heads, head_size in ((16, 16, 256), (32, 8, 128))[: 1 if at.is_tiny else 2]:
-        for num_requests, rows, keys in lengths:
-            pages = -(-keys // size)
-            entries = Entries.of_prompt(list(range(keys))).items
-            batch_rows = [
-                RequestRows(entries[-rows:], keys - rows, range(i * pages, (i + 1) * pages), 1)
-                for i in range(num_requests)
-            ]
-            bucket = bucket_of([request.size for request in batch_rows], heads // key_heads)
-            batch = PagedBatch.of(batch_rows, bucket, size).to(torch.device(at.device))
-            slots = num_requests * pages * size
-            shapes = ((key_heads, slots), (key_heads, slots), (heads, bucket.num_rows))
-            shapes += ((key_heads, bucket.num_rows),) * 2
-            stored_k, stored_v, q, k, v = (
-                torch.randn(*shape, head_size, device=at.device, dtype=at.dtype) for shape in shapes
-            )
-            places = torch.zeros(2, slots, dtype=torch.int32, device=at.device)
-            memory = LayerMemory(stored_k, stored_v, places)
-            place_entries(batch, places)
-            yield LayerCall(0, None, None, None, None), q, k, v, memory, batch
-
-
 def small(at: Section) -> None:
     """SmolLM2-135M, bound by launches more than by memory: sequential speed, annotated answers."""
     if at.weights is None:
@@ -329,8 +262,7 @@ def small(at: Section) -> None:
         loaded = _random_model(shape, at.device, at.dtype, at.answers)
     else:
         loaded = load(at.weights, device=at.device, dtype=str(at.dtype).removeprefix("torch."))
-    at.note(model=loaded.name, weights="random" if at.weights is None else "real")
-    at.note(generate_tokens_per_s=_generate_tokens_per_s(loaded))
+    at.note(model=loaded.name, generate_tokens_per_s=_generate_tokens_per_s(loaded))
     report = bench(loaded, BenchSettings(rows=(1,)))
     at.note(sequential_tokens_per_s=report.sequential_tokens_per_s)
     _replay(at, loaded)
@@ -339,13 +271,12 @@ def small(at: Section) -> None:
 # In order of importance, with the seconds of each: together nine minutes and a half.
 SECTIONS: dict[str, tuple[Callable[[Section], None], float]] = {
     "machine": (machine, 20),
-    "exactness": (exactness, 60),
     "steps": (steps, 120),
     "answers": (answers, 130),
     "host": (host, 20),
     "requests": (requests, 80),
-    "attention": (attention, 60),
     "small": (small, 80),
+    "exactness": (exactness, 60),  # last: it runs models whose passes cannot be captured
 }
 
 
@@ -389,49 +320,6 @@ def read(path: Path) -> dict[str, Figures]:
     return sections
 
 
-def markdown(results: Mapping[str, Figures]) -> str:
-    """Return every section as Markdown: its figures in a line, its lists as tables."""
-    parts = ["Kind: `replayed`, `random-weights`, unless a section names its weights."]
-    for name, section in results.items():
-        title = (SECTIONS[name][0].__doc__ or "").strip() if name in SECTIONS else ""
-        parts.append(f"**{name}** ({section['status']}). {title}")
-        flat = {**section, **section.get("machine", {})}
-        figures = [f"{key} {_cell(one)}" for key, one in flat.items() if not _is_nested(one)]
-        parts.append(", ".join(figures[1:]) + ".")
-        parts += [
-            _table(rows) for key, rows in section.items() if _is_table(rows) and key != "pairs"
-        ]
-    return "\n\n".join(parts)
-
-
-def _is_nested(value: object) -> bool:
-    return isinstance(value, list | dict)
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-
-
-def _table(rows: Sequence[Figures]) -> str:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [columns, ["--:"] * len(columns)]
-    lines += [[_cell(row.get(key, "-")) for key in columns] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def fill(page: str, tables: str) -> str:
-    """Return a page with the tables between its marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page needs a line {BEGIN} and a line {END}")
-    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
-
-
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -442,17 +330,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=570.0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a model of two layers, for a CPU")
-    parser.add_argument("--into", type=Path, help="a page with the marks for the tables")
     args = parser.parse_args()
-    shape = SHAPES / ("tiny.json" if args.tiny else "gemma-7b.json")
     settings = {"device": args.device, "is_tiny": args.tiny, "weights": args.weights}
+    shape = SHAPES / ("tiny.json" if args.tiny else "gemma-7b.json")
     settings |= {"answers": args.answers, "shape": shape}
     run(args.out, settings, (args.only or ",".join(SECTIONS)).split(","), seconds=args.seconds)
-    tables = markdown(read(args.out))
-    if args.into is None:
-        print(tables)
-    else:
-        args.into.write_text(fill(args.into.read_text("utf-8"), tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def launches(device: torch.device, dtype: torch.dtype, queries: int, size: int) 
     is_small = dtype == torch.float32 or _shared_bytes(device) < _SMALL_SHARED_BYTES
     tile_bytes = _SMALL_TILE_BYTES if is_small else _TILE_BYTES
     keys = max(_MIN_TILE, min(128, tile_bytes // (_tile(size) * dtype.itemsize)))
-    warps = 8 if queries >= 64 or queries * _tile(size) > 8192 else 4
+    warps = 8 if queries >= 64 or queries * _tile(size) >= 8192 else 4
     sizes = [keys >> shift for shift in range(4) if keys >> shift >= _MIN_TILE]
     return [Tuning(keys, warps), *(Tuning(fewer, warps, 1) for fewer in sizes)]
 

@@ -125,7 +125,7 @@ class CudaGraphs:
 
 
 def graphs_of(device: torch.device) -> Callable[[Function], Function] | None:
-    """Return what captures passes on a device; None: they run as they are."""
+    """Return the capture of passes on a device; None: they run as they are."""
     return CudaGraphs() if device.type == "cuda" else None
 
 

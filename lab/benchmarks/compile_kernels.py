@@ -1,0 +1,174 @@
+"""Compile every Triton kernel for GPUs that are not there, and hold what each needs against them.
+
+    PYTHONPATH=src python lab/benchmarks/compile_kernels.py [--capability 80,89] [--only PART]
+
+A launch is replaced by its compilation to machine code, so constants, types and alignments are
+those of a real pass. Exits with 1 if a kernel does not compile, needs more shared memory than the
+card has, or spills more than 64 bytes a thread. Results are kept until a source changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["TRITON_INTERPRET"] = "0"  # the interpreter would run the kernels instead
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+
+from pasta_lm.engines.cpu.eight_bits import FLOAT8
+from pasta_lm.engines.gpu import attention, batch, kernels
+from pasta_lm.engines.gpu.batch import PagedBatch, RequestSize
+from pasta_lm.engines.gpu.float8 import Float8Linear
+from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.machine import remembered
+
+PAGE, MAX_SPILLED, FILE = 16, 64, "compiled-kernels.json"
+SHARED = {80: 166_912, 89: 101_376, 90: 232_448, 120: 101_376}
+"""Bytes of shared memory that an instance may have, by compute capability (CUDA's guide, 16)."""
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+class Heads(NamedTuple):
+    """The attention of a model."""
+
+    query: int
+    key: int
+    size: int
+    value_size: int
+    softcap: float | None = None
+    window: int | None = None
+    has_sinks: bool = False
+
+
+MODELS = {
+    "tiny": Heads(4, 2, 16, 16),
+    "smollm2-135m": Heads(9, 3, 64, 64),
+    "qwen2.5-7b": Heads(28, 4, 128, 128),
+    "qwen3-8b": Heads(32, 8, 128, 128),
+    "qwen3-14b": Heads(40, 8, 128, 128),
+    "phi-2": Heads(32, 32, 80, 80),
+    "phi-3-mini": Heads(32, 32, 96, 96, window=2047),
+    "gemma-7b": Heads(16, 16, 256, 256),
+    "gemma-2-9b": Heads(16, 8, 256, 256, softcap=50.0, window=4096),
+    "gemma-3-4b": Heads(8, 4, 256, 256, window=1024),
+    "gpt-oss-20b": Heads(64, 8, 64, 64, window=128, has_sinks=True),
+    "deepseek-v3": Heads(128, 128, 192, 128),
+}
+PASSES = {  # of requests with so many rows, pages and owners each
+    "1 row": [RequestSize(1, 16, 4)],
+    "8 rows": [RequestSize(8, 128, 16)],
+    "16 requests": [RequestSize(1, 64, 4)] * 16,
+    "prompt": [RequestSize(512, 128, 4)],
+}
+
+
+class Absent:
+    """A driver for a GPU that is not there."""
+
+    def __init__(self, capability: int) -> None:
+        target = GPUTarget("cuda", capability, 32)
+        self.get_current_target = lambda: target
+        self.get_current_device = lambda: capability  # Triton keeps what it compiled by device
+        self.get_current_stream = lambda device: 0
+
+
+def compiled(launch: Callable[[], object]) -> list[dict[str, Any]]:
+    """Return name, bytes of shared memory and of spilled registers of each kernel launched."""
+    rows, real = list[dict[str, Any]](), jit.JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = real(self, *args, grid=grid, warmup=True, **kwargs)
+        shared = int(kernel.metadata.shared)
+        rows.append({"kernel": self.fn.__name__, "shared": shared, "spilled": spilled(kernel)})
+        return kernel
+
+    jit.JITFunction.run = run
+    try:
+        launch()
+    finally:
+        jit.JITFunction.run = real
+    return rows
+
+
+def spilled(kernel: Any) -> int:
+    """Return the bytes of a thread's stack, which has the registers that did not fit."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [str(TOOL), "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return max(map(int, re.findall(r"\bSTACK:(\d+)", usage)), default=0)
+
+
+def layer(heads: Heads, requests: list[RequestSize], dtype: torch.dtype) -> None:
+    """Launch the kernels of one layer in one pass; no memory is touched."""
+    most = batch.MAX_QUERIES_FLOAT32 if dtype == torch.float32 else batch.MAX_QUERIES
+    bucket = batch.bucket_of(requests, heads.query // heads.key, 1, most)
+    numbers = torch.empty(PagedBatch.num_numbers(bucket), dtype=torch.int32)
+    run, rows, slots = PagedBatch.of_numbers(bucket, PAGE, numbers), bucket.num_rows, 65_536
+    entries = torch.empty(2, slots, dtype=torch.int32)
+    sizes = heads.size, heads.value_size
+    pool = [torch.empty(heads.key, slots, size, dtype=dtype) for size in sizes]
+    counts = (heads.query, heads.size), (heads.key, heads.size), (heads.key, heads.value_size)
+    new = [torch.empty(rows, *count, dtype=dtype).transpose(0, 1) for count in counts]
+    sinks = torch.empty(heads.query, dtype=dtype) if heads.has_sinks else None
+    call = LayerCall(0, None, heads.window, heads.softcap, sinks)
+    kernels.place[(rows,)](run.rows, entries, rows, slots)
+    attention.attend_split(call, *new, attention.LayerMemory(*pool, entries), run)
+
+
+def product(outputs: int, inputs: int) -> None:
+    """Launch the product of float8 weights."""
+    codes = torch.empty(outputs, inputs, dtype=torch.float8_e4m3fn)
+    linear = Float8Linear(codes, torch.empty(outputs), None)
+    linear(*(torch.empty(1, 4, size, dtype=FLOAT8.dtype) for size in (inputs, outputs)))
+
+
+def cases(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield a name and a function that launches kernels."""
+    for model, heads in MODELS.items():
+        for passes, requests in PASSES.items():
+            for name, dtype in DTYPES.items():
+                yield f"{model}, {passes}, {name}", partial(layer, heads, requests, dtype)
+    if capability >= 89:
+        yield "float8 4096 x 4096", partial(product, 4096, 4096)
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--capability", default="80,89,90,120")
+    parser.add_argument("--only", default="", help="a part of the name of a case, such as qwen3-8b")
+    args = parser.parse_args()
+    files = sorted(Path(kernels.__file__).parent.glob("*.py"))
+    key = sha256(b"".join(map(Path.read_bytes, [*files, Path(__file__)]))).hexdigest()
+    num_bad = num_kernels = 0
+    for capability in map(int, args.capability.split(",")):
+        driver.set_active(Absent(capability))
+        for name, launch in cases(capability):
+            known = f"{key} {triton.__version__} {capability} {name}"
+            make = partial(compiled, launch)
+            for row in remembered(FILE, known, make) if args.only in name else ():
+                fits = row["shared"] <= SHARED[capability] and row["spilled"] <= MAX_SPILLED
+                num_kernels, num_bad = num_kernels + 1, num_bad + (not fits)
+                print("" if fits else f"sm_{capability}, {name}: {row}\n", end="", flush=True)
+    print(f"Triton {triton.__version__}: {num_kernels} launches compiled, {num_bad} do not fit")
+    return int(num_bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
