@@ -106,9 +106,8 @@ def compiled(launch: Callable[[], object]) -> list[dict[str, Any]]:
 
 def spilled(kernel: Any) -> int:
     """Return the bytes of a thread's stack, which has the registers that did not fit."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+    with tempfile.NamedTemporaryFile(suffix=".cubin", buffering=0) as file:
         file.write(kernel.asm["cubin"])
-        file.flush()
         command = [str(TOOL), "--dump-resource-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return max(map(int, re.findall(r"\bSTACK:(\d+)", usage)), default=0)

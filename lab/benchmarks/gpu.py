@@ -87,7 +87,7 @@ class Section:
 
     def records(self) -> list[Record]:
         """Return the annotated answers of two blocks or more, in a seeded order."""
-        records = read_annotated(self.answers).records
+        records = read_annotated(self.answers)[0]
         chosen = [record for record in records if len(record.document.blocks) >= 2]
         random.Random(0).shuffle(chosen)
         return chosen
@@ -99,7 +99,7 @@ class Section:
 
 @cache
 def _random_model(shape: Path, device: str, dtype: torch.dtype, answers: Path) -> LoadedModel:
-    texts = [record.document.plain_text for record in read_annotated(answers).records[:200]]
+    texts = [record.document.plain_text for record in read_annotated(answers)[0][:200]]
     architecture, tokenizer = read_architecture(shape), train_tokenizer(texts)
     return random_model(architecture, tokenizer, name=shape.stem, dtype=dtype, device=device)
 
