@@ -51,14 +51,11 @@ def spelled(vocabulary: Vocabulary) -> Tokenize:
     def tokenize(text: str) -> list[int]:
         if not split.search(text):
             return vocabulary.encode_prompt(text)
-        parts = [part for part in split.split(text) if part]
-        return [
-            token
-            for part in parts
-            for token in (
-                [vocabulary.piece_id(part)] if part in PIECES else vocabulary.encode_text(part)
-            )
-        ]
+        ids: list[int] = []
+        for part in filter(None, split.split(text)):
+            tag = part in PIECES
+            ids += [vocabulary.piece_id(part)] if tag else vocabulary.encode_text(part)
+        return ids
 
     return tokenize
 

@@ -54,3 +54,11 @@ def test_a_strategy_decodes_the_same_here_and_there(
     assert num_threads > 0
     local, served = models
     assert local.strategies == served.strategies
+
+
+def test_a_model_that_is_closed_gives_up_what_was_submitted(models: tuple[Pasta, Pasta]) -> None:
+    for model in models:
+        with model:
+            model.engine.submit(model.request(PROMPTS[0], replace(PARAMS, ignore_eos=True)))
+            assert model.engine.has_work
+        assert not model.engine.has_work

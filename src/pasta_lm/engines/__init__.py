@@ -83,3 +83,6 @@ class Engine(Protocol):
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator gives it up."""
+
+    def close(self) -> None:
+        """Give up what was submitted, and disconnect from servers."""

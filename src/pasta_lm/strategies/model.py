@@ -151,10 +151,11 @@ class Pasta:
         self.close()
 
     def close(self) -> None:
-        """Shut down the executor of the asynchronous calls."""
+        """Shut down the executor of the asynchronous calls, and disconnect from servers."""
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
             self._executor = None
+        self.engine.close()
 
     @property
     def has_tag_pieces(self) -> bool:

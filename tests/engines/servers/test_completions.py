@@ -210,10 +210,7 @@ def test_a_completion_that_goes_another_way_when_asked_again_is_left(temperature
     ("request_", "reason"),
     [
         (Request(prompt=PROMPT), "'predict' with join 'shared' are not"),
-        (
-            Request(prompt=PROMPT, positions=PositionStrategy.CONTINUE),
-            "join 'shared' are not exact",
-        ),
+        (Request(prompt=PROMPT, positions=PositionStrategy.CONTINUE), "join 'shared' are not"),
         (Request(prompt=()), "the prompt is empty"),
         (asked(repetition_penalty=1.2), "counts tag pieces"),
         (asked(logprobs=1), "are not read"),

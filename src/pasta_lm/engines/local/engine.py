@@ -190,6 +190,11 @@ class TorchEngine:
             self.cancel(number)
             del self.unread[number]
 
+    def close(self) -> None:
+        """Give up all requests; the weights stay."""
+        for number in list(self.active):
+            self.cancel(number)
+
     def _advance(self) -> list[tuple[int, StreamEvent | Failed]]:
         events = self.step()  # those of each open stream are kept until it is read
         for number, event in events:
