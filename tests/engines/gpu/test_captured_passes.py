@@ -15,7 +15,7 @@ from pasta_lm.engines.gpu import attention, decoder
 from pasta_lm.engines.gpu.attention import Tuning, launches
 from pasta_lm.engines.gpu.decoder import CudaGraphs, on_device
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import default_dtype
+from pasta_lm.engines.local.loading import default_cache, default_dtype
 from pasta_lm.engines.local.sampling import draw, draw_likely
 from pasta_lm.engines.local.self_test import unused_gpu
 from pasta_lm.engines.request import Request, SamplingParams
@@ -284,3 +284,4 @@ def test_weights_on_a_gpu_are_bfloat16_where_it_has_that(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: has_it)
     assert default_dtype(torch.device("cuda")) is dtype
     assert default_dtype(torch.device("cpu")) is torch.float32
+    assert default_cache(torch.device("cuda")) == "80%"

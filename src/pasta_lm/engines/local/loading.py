@@ -242,6 +242,11 @@ _UNITS = {"": 1} | {
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
 
 
+def default_cache(device: torch.device) -> str | None:
+    """Return the memory of the cache on a device; None: a small fixed number of entries."""
+    return "80%" if device.type == "cuda" else None
+
+
 def pool_slots(memory: str, loaded: LoadedModel) -> int:
     """Return how many cache entries fit '2GiB', or '40%' of the memory free beside the weights."""
     shapes = loaded.layer_shapes
