@@ -103,8 +103,9 @@ def command_page() -> str:
 
 
 def keys(file: str, name: str, table: str) -> Iterator[str]:
-    """Yield a row for each field of a dataclass: key, default, and the text below it."""
-    tree = ast.parse((ROOT / "src" / "pasta_lm" / file).read_text("utf-8"))
+    """Yield a row for each field of a dataclass: key, default, and the text behind or below it."""
+    source = (ROOT / "src" / "pasta_lm" / file).read_text("utf-8")
+    tree, lines = ast.parse(source), source.splitlines()
     kind = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     if "Endpoint" in map(ast.unparse, kind.bases):
         yield from keys("learn/chat/client.py", "Endpoint", table)
@@ -113,7 +114,8 @@ def keys(file: str, name: str, table: str) -> Iterator[str]:
             continue
         value = ast.unparse(field.value) if field.value else "required"
         is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        text = " ".join(str(below.value.value).split()) if is_text else ""
+        behind = lines[(field.end_lineno or 1) - 1][field.end_col_offset or 0 :].lstrip(" #")
+        text = " ".join(str(below.value.value).split()) if is_text else behind
         yield f"| `{table}.{ast.unparse(field.target)}` | `{value}` | {text} |".replace("``", "`")
 
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.learn.train.adapters import with_tag_rows
+from pasta_lm.learn.train.learner import with_tag_rows
 from pasta_lm.models.adapter import Adapter, BaseReference, reference_to, save_adapter
 from pasta_lm.models.folder import PastaConfig
 from pasta_lm.models.load import load_pretrained

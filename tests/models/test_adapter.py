@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from pasta_lm.errors import ModelError
-from pasta_lm.learn.train.adapters import with_tag_rows
+from pasta_lm.learn.train.learner import with_tag_rows
 from pasta_lm.models.adapter import (
     INT8_WEIGHTS,
     WEIGHTS,

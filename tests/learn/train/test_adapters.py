@@ -19,9 +19,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.learn.train import sft as training
-from pasta_lm.learn.train.adapters import adapted, base_of, merged
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
-from pasta_lm.learn.train.learner import Learner, load_learner, save
+from pasta_lm.learn.train.learner import Learner, adapted, base_of, load_learner, merged, save
 from pasta_lm.learn.train.losses import collate, next_token_loss
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import train_sft

@@ -26,7 +26,7 @@ from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.data.rollouts import PromptWithReference
 from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
 from pasta_lm.learn.train import preference
-from pasta_lm.learn.train.preference import preflight, sampling_of, train_preference
+from pasta_lm.learn.train.preference import Round, preflight, sampling_of, train_preference
 from pasta_lm.learn.train.preference_config import (
     JudgeConfig,
     PairsConfig,
@@ -35,7 +35,6 @@ from pasta_lm.learn.train.preference_config import (
     ScoreConfig,
     judge_of,
 )
-from pasta_lm.learn.train.rounds import Round
 from pasta_lm.models.annotated import Record, write_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.learn.data.rollouts import sample

@@ -14,14 +14,13 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.data.preferences import write_pairs
 from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import LoraConfig
-from pasta_lm.learn.train.preference import train_preference
+from pasta_lm.learn.train.preference import read_prompts, train_preference
 from pasta_lm.learn.train.preference_config import (
     PairsConfig,
     RecordsConfig,
     RolloutsConfig,
     StartConfig,
 )
-from pasta_lm.learn.train.rounds import read_prompts
 from pasta_lm.models.annotated import read_records, write_records
 from tests.learn.train.preferences import margins, pair, recipe, save_tiny
 from tests.learn.train.recipes import records

@@ -16,20 +16,13 @@ from pasta_lm.recipe import check_not_ignored, check_positive
 class AnswersConfig:
     """The model's own answers; ``[answers]``."""
 
-    file: str | None = None
-    """Instructions, JSON lines with ``id`` and ``instruction``; None: the 4,829 of the package."""
-    num: int = 2000
-    """Instructions that are answered."""
-    num_held_out: int = 100
-    """Instructions at the end of ``file`` that only measure; the package's own are marked."""
-    temperature: float = 0.3
-    """Of the own answers."""
-    max_tokens: int = 500
-    """Of one answer; longer ones are cut off and left out."""
-    seed: int = 0
-    """Of the sampling."""
-    in_flight: int | None = None
-    """Answers that are decoded at the same time; None: 64, on a CPU 16."""
+    file: str | None = None  # Instructions with ``id`` and ``instruction``; None: the package's.
+    num: int = 2000  # Instructions that are answered.
+    num_held_out: int = 100  # At the end of ``file``, to measure with; the package's are marked.
+    temperature: float = 0.3  # Of the own answers.
+    max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
+    seed: int = 0  # Of the sampling.
+    in_flight: int | None = None  # Answers decoded at a time; None: 64, on a CPU 16.
 
     def __post_init__(self) -> None:
         check_positive("answers", self, "num", "num_held_out", "max_tokens", "in_flight")
@@ -41,8 +34,7 @@ class AnnotationConfig:
 
     annotator: Literal["markdown_rule", "teacher"] = MARKDOWN_RULE
     """``markdown_rule``, which reads layout and question; or ``teacher``, a model on a server."""
-    teacher: TeacherConfig | None = None
-    """The teacher's server and prompt."""
+    teacher: TeacherConfig | None = None  # The teacher's server and prompt.
 
     def __post_init__(self) -> None:
         if self.annotator == TEACHER and self.teacher is None:
@@ -55,12 +47,9 @@ class AnnotationConfig:
 class MixConfig:
     """Training data besides the own answers; ``[data]``."""
 
-    file: tuple[str, ...] = ()
-    """Files of annotated answers."""
-    exclude: tuple[str, ...] = ()
-    """Files of ids that are held out."""
-    max_tokens: int = 2048
-    """Of one forward pass."""
+    file: tuple[str, ...] = ()  # Files of annotated answers.
+    exclude: tuple[str, ...] = ()  # Files of ids that are held out.
+    max_tokens: int = 2048  # Of one forward pass.
 
     def __post_init__(self) -> None:
         check_positive("data", self, "max_tokens")
@@ -70,30 +59,21 @@ class MixConfig:
 class LearningConfig:
     """Stage one, of both models; ``[train]``."""
 
-    weights: Literal["adapter", "all"] = "adapter"
-    """``all`` trains every weight: for models of a few hundred million weights."""
-    passes: int = 110
-    """Forward passes of ``data.max_tokens`` tokens: enough for SmolLM2-135M."""
-    learning_rate: float | None = None
-    """None: 1e-3 of adapters, 2e-4 of all weights."""
-    tag_learning_rate: float | None = None
-    """None: 2e-3 beside adapters, 1e-3 beside all weights."""
-    decision_weight: float = 5.0
-    """Weight of main's decisions in the mean loss; other labels weigh 1."""
-    rank: int = 64
-    """Of the adapters."""
-    positions: Literal["predict", "continue"] = "predict"
-    """Positions of main after a promise and at a sync."""
+    weights: Literal["adapter", "all"] = "adapter"  # ``all`` is for small models.
+    passes: int = 110  # Forward passes of ``data.max_tokens`` tokens: enough for SmolLM2-135M.
+    learning_rate: float | None = None  # None: 1e-3 of adapters, 2e-4 of all weights.
+    tag_learning_rate: float | None = None  # None: 2e-3 beside adapters, 1e-3 beside all weights.
+    decision_weight: float = 5.0  # Of main's decisions in the mean loss; other labels weigh 1.
+    rank: int = 64  # Of the adapters.
+    positions: Literal["predict", "continue"] = "predict"  # Of main after a promise and a sync.
     join: Literal["shared", "recompute"] = "shared"
     """``continue`` and ``recompute`` are for stock servers, as ``--for servers`` sets them."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of frozen and of saved weights; None: float32, on a GPU bfloat16."""
     checkpointing: bool = False
     """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
-    save_steps: int = 20
-    """Steps between two checkpoints."""
-    seed: int = 0
-    """Of the order of the data."""
+    save_steps: int = 20  # Steps between two checkpoints.
+    seed: int = 0  # Of the order of the data.
 
     def __post_init__(self) -> None:
         keys = ("passes", "learning_rate", "tag_learning_rate", "decision_weight", "rank")
@@ -105,20 +85,13 @@ class LearningConfig:
 class StageTwoConfig:
     """Stage two; ``[preference]``."""
 
-    judge: JudgeConfig
-    """The model that compares samples with the baseline's answers."""
-    rounds: int = 2
-    """Of sampling and training."""
-    num_prompts: int = 100
-    """Of one round; fewer if there are too few usable answers."""
-    samples: int = 10
-    """Of one prompt; a pair is the best and the worst."""
-    quality_weight: float = 4.0
-    """The paper's lambda."""
-    steps: int = 30
-    """Of one round."""
-    learning_rate: float | None = None
-    """None: a tenth of that of stage one."""
+    judge: JudgeConfig  # The model that compares samples with the baseline's answers.
+    rounds: int = 2  # Of sampling and training.
+    num_prompts: int = 100  # Of one round; fewer if there are too few usable answers.
+    samples: int = 10  # Of one prompt; a pair is the best and the worst.
+    quality_weight: float = 4.0  # The paper's lambda.
+    steps: int = 30  # Of one round.
+    learning_rate: float | None = None  # None: a tenth of that of stage one.
 
     def __post_init__(self) -> None:
         check_positive("preference", self, "rounds", "num_prompts", "steps", "learning_rate")
@@ -128,22 +101,14 @@ class StageTwoConfig:
 class MeasuresConfig:
     """The evaluation at the end; ``[measures]``."""
 
-    num_prompts: int = 80
-    """Of each set."""
-    max_tokens: int = 512
-    """Of one answer."""
-    num_timed: int = 6
-    """Prompts whose answers are timed alone."""
-    num_unmasked: int = 15
-    """Prompts that are answered without the mask of legal tags."""
-    num_references: int = 50
-    """Annotated answers that are not learned, for the cost of restricted visibility."""
-    alpaca: str | None = None
-    """AlpacaEval's instructions, a file of yours."""
-    ifeval: str | None = None
-    """IFEval's prompts, a file of yours."""
-    reader: str | None = None
-    """A model that reads the answers."""
+    num_prompts: int = 80  # Of each set.
+    max_tokens: int = 512  # Of one answer.
+    num_timed: int = 6  # Prompts whose answers are timed alone.
+    num_unmasked: int = 15  # Prompts that are answered without the mask of legal tags.
+    num_references: int = 50  # Annotated answers for the cost of restricted visibility.
+    alpaca: str | None = None  # AlpacaEval's instructions, a file of yours.
+    ifeval: str | None = None  # IFEval's prompts, a file of yours.
+    reader: str | None = None  # A model that reads the answers.
 
     def __post_init__(self) -> None:
         check_positive("measures", self, "num_prompts", "max_tokens", "num_references")
@@ -157,8 +122,7 @@ class TeachConfig:
     annotation: AnnotationConfig = field(default_factory=AnnotationConfig)
     data: MixConfig = field(default_factory=MixConfig)
     train: LearningConfig = field(default_factory=LearningConfig)
-    preference: StageTwoConfig | None = None
-    """None: no stage two, which needs a judge."""
+    preference: StageTwoConfig | None = None  # None: no stage two, which needs a judge.
     measures: MeasuresConfig = field(default_factory=MeasuresConfig)
 
     def for_servers(self) -> TeachConfig:

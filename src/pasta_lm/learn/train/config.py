@@ -19,20 +19,16 @@ from pasta_lm.strategies import skeleton_of_thought as sot
 class RandomConfig:
     """A model that begins with random weights; ``[model.random]`` of a recipe."""
 
-    architecture: str
-    """JSON file of a transformers configuration."""
-    tokenizer: str
-    """Folder of a tokenizer, such as a model folder."""
+    architecture: str  # JSON file of a transformers configuration.
+    tokenizer: str  # Folder of a tokenizer, such as a model folder.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The model to train: a trained base, or random weights."""
 
-    base: str | None = None
-    """Model folder or hub id."""
-    random: RandomConfig | None = None
-    """Random weights instead."""
+    base: str | None = None  # Model folder or hub id.
+    random: RandomConfig | None = None  # Random weights instead.
 
     def __post_init__(self) -> None:
         check_one_of("model", base=self.base, random=self.random)
@@ -42,16 +38,11 @@ class ModelConfig:
 class DataConfig:
     """The training data: files of annotated answers; ``[data]``."""
 
-    file: str | tuple[str, ...]
-    """One file, or several whose records are shuffled together."""
-    exclude: str | tuple[str, ...] = ()
-    """Files of ids, one per line or JSONL: records that are held out."""
-    plain: bool = False
-    """Strip the tags, as Baseline-SFT needs it."""
-    rule: str | None = None
-    """Learn the answers as a baseline does: ``apar`` or ``sot``."""
-    max_tokens: int = 4096
-    """Maximum number of tokens in a forward pass; examples are never cut."""
+    file: str | tuple[str, ...]  # One file, or several whose records are shuffled together.
+    exclude: str | tuple[str, ...] = ()  # Files of ids, one a line or JSONL, that are held out.
+    plain: bool = False  # Strip the tags, as Baseline-SFT needs it.
+    rule: str | None = None  # Learn the answers as a baseline does: ``apar`` or ``sot``.
+    max_tokens: int = 4096  # Maximum number of tokens in a forward pass; examples are never cut.
 
     def __post_init__(self) -> None:
         check_positive("data", self, "max_tokens")
@@ -87,48 +78,32 @@ def _paths(names: str | tuple[str, ...]) -> list[Path]:
 class TrainConfig:
     """Optimiser, schedule and output of a training run."""
 
-    out: str
-    """Folder of the checkpoints, the log and, under ``model``, the trained model."""
-    steps: int | None = None
-    """Optimiser steps; exactly one of this and ``epochs``."""
-    epochs: float | None = None
-    """Passes over all packs."""
-    learning_rate: float = 1e-5
-    """AdamW's, at its highest."""
-    tag_learning_rate: float | None = None
-    """Of the tag pieces' rows in the input and output matrices; None: as ``learning_rate``."""
-    freeze_old_rows: bool = False
-    """Keep the rows of old tokens in the input and output matrices, which no adapter can hold."""
-    decision_weight: float = 1.0
-    """Weight of main's decisions in the mean loss; other labels weigh 1."""
-    weight_decay: float = 0.0
-    """AdamW's."""
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """How the learning rate falls after the warmup."""
-    warmup: float = 0.0
-    """Share of the steps in which the learning rate grows."""
-    accumulate: int = 1
-    """Packs of one step."""
-    workers: int = 0
-    """Data loader processes."""
+    out: str  # Folder of the checkpoints, the log and, under ``model``, the trained model.
+    steps: int | None = None  # Optimiser steps; exactly one of this and ``epochs``.
+    epochs: float | None = None  # Passes over all packs.
+    learning_rate: float = 1e-5  # AdamW's, at its highest.
+    tag_learning_rate: float | None = None  # Of the tag pieces' rows; None: as ``learning_rate``.
+    freeze_old_rows: bool = False  # Keep the rows of old tokens, which no adapter can hold.
+    decision_weight: float = 1.0  # Of main's decisions in the mean loss; other labels weigh 1.
+    weight_decay: float = 0.0  # AdamW's.
+    schedule: Literal["linear", "cosine", "constant"] = "linear"  # Of the rate after the warmup.
+    warmup: float = 0.0  # Share of the steps in which the learning rate grows.
+    accumulate: int = 1  # Packs of one step.
+    workers: int = 0  # Data loader processes.
     positions: Literal["predict", "continue", "oracle", "rotate"] = "predict"
     """Positions of main after a promise and at a sync; ``rotate`` cannot be trained."""
     join: Literal["shared", "recompute"] = "shared"
     """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
-    save: Literal["merged", "adapter"] = "merged"
-    """Whether ``[lora]`` ends in a whole model folder or in an adapter folder."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the saved weights and, on a GPU, of the arithmetic; master weights are float32."""
+    save: Literal["merged", "adapter"] = "merged"  # A whole model or an adapter, from ``[lora]``.
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the saved weights and of frozen ones; None: as the base was saved, frozen ones float32."""
     mixed_precision: bool = False
-    """On a CPU: matrix products in bfloat16 where the processor is faster so (AMX, AVX-512)."""
-    seed: int = 0
-    """Of the order of the data and of random weights."""
-    log_steps: int = 10
-    """Steps between two rows of the log."""
-    save_steps: int = 500
-    """Steps between two checkpoints; the last two are kept."""
-    checkpointing: bool = False
-    """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
+    """Matrix products, and frozen weights by default, in bfloat16 where that is fast (GPU, AMX)."""
+    seed: int = 0  # Of the order of the data and of random weights.
+    log_steps: int = 10  # Steps between two rows of the log.
+    save_steps: int = 500  # Steps between two checkpoints; the last two are kept.
+    checkpointing: bool | None = None
+    """Recompute each layer in the backward pass to save memory; None: above a billion weights."""
 
     def num_steps(self, num_packs: int) -> int:
         """Return the number of steps on a set of packs."""
@@ -149,18 +124,11 @@ class TrainConfig:
 class LoraConfig:
     """Low-rank adapters, trained beside frozen weights."""
 
-    rank: int = 16
-    """Of the product of two matrices that each layer gets."""
-    alpha: float = 32.0
-    """The adapter's output is scaled by alpha / rank."""
-    dropout: float = 0.0
-    """Share of an adapter's inputs that are left out in training."""
-    targets: tuple[str, ...] = ()
-    """Names of the linear layers that get an adapter; empty: all but the output matrix."""
-    trained_tokens: Literal["tags", "none"] = "tags"
-    """Embedding rows that are trained as well: those of the tag pieces, or none."""
-    start: str | None = None
-    """Adapter folder to go on with, of the same base, rank and targets; None: new adapters."""
+    rank: int = 16  # Of the product of two matrices that each layer gets.
+    alpha: float = 32.0  # The adapter's output is scaled by alpha / rank.
+    dropout: float = 0.0  # Share of an adapter's inputs that are left out in training.
+    targets: tuple[str, ...] = ()  # Layers with an adapter; empty: all but the output matrix.
+    trained_tokens: Literal["tags", "none"] = "tags"  # Embedding rows that learn as well.
 
     def __post_init__(self) -> None:
         check_positive("lora", self, "rank", "alpha")
@@ -175,8 +143,7 @@ class SftConfig:
     model: ModelConfig
     data: DataConfig
     train: TrainConfig
-    lora: LoraConfig | None = None
-    """None: all weights are trained."""
+    lora: LoraConfig | None = None  # None: all weights are trained.
 
     def __post_init__(self) -> None:
         check_stage_one(self.model, self.train, self.lora, self.data.trained_strategy)

@@ -1,4 +1,4 @@
-"""Load, extend and save the trained model; the output folder of a training."""
+"""Load, extend, adapt and save the trained model; the output folder of a training."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from copy import deepcopy
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate import PartialState
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     GenerationConfig,
     PreTrainedModel,
@@ -25,22 +26,34 @@ from transformers import (
 )
 
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.loading import read_architecture
+from pasta_lm.engines.local.loading import load_tokenizer, read_architecture
 from pasta_lm.engines.local.self_test import check_exact
-from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError
+from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
 from pasta_lm.learn.train.packs import Encode
+from pasta_lm.models.adapter import (
+    Adapter,
+    BaseReference,
+    is_adapter,
+    place_of,
+    reference_to,
+    save_adapter,
+)
+from pasta_lm.models.checkpoint import first_line, gguf_of_package
 from pasta_lm.models.folder import PastaConfig, read_pasta_config, save_model_folder
-from pasta_lm.models.load import last_position, load_pretrained
-from pasta_lm.models.pieces import add_pieces, tag_pieces
+from pasta_lm.models.load import DTYPES, last_position, load_pretrained
+from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.run_folder import RunFolder, written_whole
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 MODEL_FOLDER, LOG, RECIPE = "model", "log.jsonl", "recipe.json"
 MAY_CHANGE = {
@@ -49,6 +62,7 @@ MAY_CHANGE = {
     *("train.workers", "train.log_steps", "train.save_steps"),
 }
 """Keys of a recipe that may change when a run is continued."""
+EVERY_LAYER = "all-linear"  # peft's name for all linear layers but the output matrix
 _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)))
 
 
@@ -64,6 +78,8 @@ class Learner:
     """The strategy that it was trained for, or is about to be."""
     source: str | None = None
     """Folder or hub id that the weights were loaded from; None: they began at random."""
+    dtype: torch.dtype = torch.float32
+    """Of the base's weights as they were saved."""
 
     @property
     def last_position(self) -> int | None:
@@ -73,7 +89,7 @@ class Learner:
     def encoder(self, train: TrainConfig) -> Encode:
         """Return the function that encodes records for this model and its strategy."""
         vocabulary, eos_id = self.vocabulary, self.eos_id
-        positions = PositionStrategy(train.positions)
+        positions, join = PositionStrategy(train.positions), Join(train.join)
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
         form = Form.FORKED if self.trained_strategy == apar.NAME else Form.MAIN
@@ -83,6 +99,20 @@ class Learner:
             eos_id=eos_id,
             strategy=positions,
             form=form,
+            join=join,
+        )
+
+    def saved_dtype(self, train: TrainConfig) -> torch.dtype:
+        """Return the dtype of the saved weights: the recipe's, else the base's."""
+        return self.dtype if train.dtype is None else DTYPES[train.dtype]
+
+    def pasta_config(self, train: TrainConfig) -> PastaConfig:
+        """Return the record of a training, which is saved beside the weights."""
+        return PastaConfig(
+            piece_ids=self.vocabulary.piece_ids,
+            positions=PositionStrategy(train.positions),
+            limits=Limits(),
+            trained_strategy=self.trained_strategy,
             join=Join(train.join),
         )
 
@@ -108,19 +138,12 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     known = None if config.base is None else read_pasta_config(Path(config.base))
     strategy = known.trained_strategy if known else pasta.NAME
-    return Learner(model, tokenizer, vocabulary, eos_id, strategy, config.base)
+    saved_dtype = dtype_as_saved(config.base)
+    return Learner(model, tokenizer, vocabulary, eos_id, strategy, config.base, saved_dtype)
 
 
 def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(
-            random.tokenizer, trust_remote_code=False
-        )
-    except (OSError, ValueError) as exc:
-        raise ModelNotFoundError(
-            f"[model.random] no tokenizer at {random.tokenizer}",
-            hint="name a folder with a tokenizer.json, which save_pretrained writes",
-        ) from exc
+    tokenizer = load_tokenizer(Path(random.tokenizer))
     config = read_architecture(Path(random.architecture))
     config.vocab_size = max(config.vocab_size, len(tokenizer))
     config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
@@ -128,6 +151,14 @@ def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerF
         config, attn_implementation="eager", trust_remote_code=False
     )
     return model, tokenizer
+
+
+def dtype_as_saved(base: str | None) -> torch.dtype:
+    """Return the dtype of the weights of a base; float32 of random ones, GGUF and adapters."""
+    if base is not None and not gguf_of_package(base):
+        with suppress(OSError, ValueError):
+            return AutoConfig.from_pretrained(base).dtype or torch.float32
+    return torch.float32
 
 
 def make_savable(config: GenerationConfig | None) -> None:
@@ -140,7 +171,110 @@ def make_savable(config: GenerationConfig | None) -> None:
         config.do_sample = True
 
 
-def check_finite(model: torch.nn.Module) -> None:
+# --- adapters
+
+
+def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
+    """Freeze a learner's weights, add adapters in place, and return the model to train.
+
+    Its checkpoints hold only the adapters and the trained rows.
+    """
+    try:
+        import peft
+    except ImportError as exc:
+        raise MissingExtraError("[lora] (peft)", "train") from exc
+    tag_ids = sorted(learner.vocabulary.piece_ids.values())
+    rows = dict.fromkeys(token_matrices(learner.model), tag_ids)
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a float is fine
+        lora_dropout=lora.dropout,
+        target_modules=[*lora.targets] or EVERY_LAYER,
+        trainable_token_indices=rows if lora.trained_tokens == "tags" else None,
+    )
+    try:
+        model = peft.get_peft_model(learner.model, config)
+    except ValueError as exc:
+        raise UsageError(
+            f"[lora] does not fit the model: {first_line(exc)}",
+            hint="targets are names of linear layers, such as q_proj; without any, all learn",
+        ) from exc
+    assert isinstance(model, peft.PeftModel)
+    # Otherwise a checkpoint asks the hub for the base, and keeps embeddings that have grown.
+    model.peft_config["default"].base_model_name_or_path = None
+    return model
+
+
+def _low_rank(model: PreTrainedModel) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return A [r, in] and B [out, r] of each layer that has an adapter, by its name."""
+    weights = dict(model.named_parameters())
+    ends = (".lora_A.default.weight", ".lora_B.default.weight")
+    names = [name.removesuffix(ends[0]) for name in weights if name.endswith(ends[0])]
+    return {name: (weights[name + ends[0]], weights[name + ends[1]]) for name in names}
+
+
+def base_of(learner: Learner) -> BaseReference:
+    """Return the reference to a learner without adapters; it must be a whole model."""
+    source = learner.source or ""
+    if is_adapter(Path(source)):
+        raise UsageError(
+            f"model.base is an adapter, and an adapter has no adapter of its own: {source}",
+            hint='name a whole model, or give train.save = "merged"',
+        )
+    return reference_to(learner.model, learner.tokenizer, **place_of(source))
+
+
+# --- what is saved
+
+
+def merged(learner: Learner, model: PeftModel) -> Learner:
+    """Merge the adapters into the weights, in the frozen weights' dtype; the adapters are gone."""
+    return replace(learner, model=model.merge_and_unload())
+
+
+def save(learner: Learner, train: TrainConfig) -> Path:
+    """Write ``model`` in ``train.out``, complete or not at all; return the folder.
+
+    The learner's weights change to the dtype in which they are saved.
+    """
+    check_finite(learner.model)
+    learner.model.to(learner.saved_dtype(train))  # type: ignore[arg-type]
+    learner.model.generation_config.eos_token_id = learner.eos_id
+    folder = Path(train.out) / MODEL_FOLDER
+    with written_whole(folder) as part:
+        save_model_folder(learner.model, learner.tokenizer, part, learner.pasta_config(train))
+    return folder
+
+
+def save_trained(
+    learner: Learner, model: PeftModel, base: BaseReference, lora: LoraConfig, train: TrainConfig
+) -> Path:
+    """Write trained adapters as an adapter folder, complete or not at all; return the folder."""
+    check_finite(learner.model)
+    scale = lora.alpha / lora.rank
+    pairs = {name: (a.clone(), scale * b) for name, (a, b) in _low_rank(learner.model).items()}
+    config, dtype = learner.pasta_config(train), learner.saved_dtype(train)
+    # The merged weights give the rows of the tag pieces.
+    adapter = with_tag_rows(pairs, merged(learner, model).model, config.piece_ids)
+    folder = Path(train.out) / MODEL_FOLDER
+    with written_whole(folder) as part:
+        save_adapter(part, adapter, base=base, config=config, dtype=dtype)
+    return folder
+
+
+def with_tag_rows(
+    low_rank: Mapping[str, tuple[Tensor, Tensor]],
+    model: PreTrainedModel,
+    piece_ids: Mapping[str, int],
+) -> Adapter:
+    """Return an adapter of these matrices, with the rows of the tag pieces of a trained model."""
+    ids = list(piece_ids.values())
+    rows = {name: weight.detach()[ids] for name, weight in token_matrices(model).items()}
+    return Adapter(low_rank=low_rank, rows=rows, token_ids=dict.fromkeys(rows, ids))
+
+
+def check_finite(model: nn.Module) -> None:
     """Raise a ModelError that names the first weight that is NaN or infinite."""
     for name, weight in model.named_parameters():
         # Of a sharded weight each process checks its own part.
@@ -152,41 +286,7 @@ def check_finite(model: torch.nn.Module) -> None:
             )
 
 
-def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Path:
-    """Write the model folder in the recipe's dtype, complete or not at all; return the folder.
-
-    The learner's own weights do not change. Without a folder it is ``model`` in ``train.out``.
-    """
-    check_finite(learner.model)
-    folder = folder or Path(train.out) / MODEL_FOLDER
-    dtype = getattr(torch, train.dtype)
-    is_same = learner.model.dtype is dtype
-    model = learner.model if is_same else deepcopy(learner.model).to(dtype)
-    model.generation_config.eos_token_id = learner.eos_id
-    with written_whole(folder) as part:
-        save_model_folder(model, learner.tokenizer, part, pasta_config(learner, train))
-    return folder
-
-
-def pasta_config(learner: Learner, train: TrainConfig) -> PastaConfig:
-    """Return the record of a training, which is saved beside the weights."""
-    return PastaConfig(
-        piece_ids=learner.vocabulary.piece_ids,
-        positions=PositionStrategy(train.positions),
-        limits=Limits(),
-        trained_strategy=learner.trained_strategy,
-        join=Join(train.join),
-    )
-
-
-def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
-    """Return the dtype of the weights during training.
-
-    Trained weights are float32; frozen ones have the dtype in which they are saved, so that a
-    large model fits into memory. Adapters are float32 in any case.
-    """
-    saved: torch.dtype = getattr(torch, train.dtype)
-    return torch.float32 if lora is None else saved
+# --- the output folder of a run, and its processes
 
 
 @contextmanager
@@ -215,7 +315,7 @@ def full_disk_named(out: Path) -> Iterator[None]:
         ) from exc
 
 
-def append_row(log: Path, row: Mapping[str, Any]) -> None:
+def append_row(log: Path, row: Mapping[str, object]) -> None:
     """Append a row with the time to a log of JSON lines; its folder is made."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:

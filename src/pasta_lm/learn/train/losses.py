@@ -1,14 +1,14 @@
-"""One forward pass over a pack: attention, logits, losses, and the nats of every label.
+"""One forward pass over a pack: attention, output head, losses, and the nats of every label.
 
 Attention function and mask are those of decoding. Each example of a pack attends to itself only.
-Legend: N tokens of a pack, M of them with a label, L of one example, V tokens of the vocabulary,
-E pairs of answers; H query heads, G key/value heads, D head size.
+Legend: N tokens of a pack, M of them with a label, R of these in one part, L tokens of one example,
+V of the vocabulary, E pairs of answers; H query heads, G key/value heads, D head or hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
 
 from pasta_lm.engines.local.attention import (
     LayerCall,
@@ -29,10 +31,12 @@ from pasta_lm.engines.local.attention import (
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 
-_ROWS = 128
-"""Rows of logits that the loss widens to float32 at a time: 25 MB of 50,000 tokens."""
 MAX_LOGITS = 20_000_000
-"""Logits that ``token_nats`` has in memory at a time: 80 MB in float32."""
+"""Logits that stand in memory at a time: 80 MB in float32."""
+Batch = dict[str, Any]
+"""The arguments of one forward pass and of its loss, as ``collate`` makes them."""
+OfRows = Callable[[Tensor, Tensor], Tensor]
+"""Takes logits [R, V] and labels [R]; returns values [..., R]."""
 
 
 class TrainingPass:
@@ -41,7 +45,6 @@ class TrainingPass:
     def __init__(self, pack: Sequence[EncodedExample]) -> None:
         self._pack = pack
         self._lengths = [len(example) for example in pack]
-        self._seen: dict[int, Tensor] = {}
         self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
@@ -53,11 +56,16 @@ class TrainingPass:
     def _attend(
         self, index: int, call: LayerCall, q_HLD: Tensor, k_GLD: Tensor, v_GLD: Tensor
     ) -> Tensor:
-        if v_GLD.dtype is torch.bfloat16 and v_GLD.device.type == "cpu":
+        is_cpu = v_GLD.device.type == "cpu"
+        if v_GLD.dtype is torch.bfloat16 and is_cpu:
             # With all scores in memory it is twice as fast there as torch's attention. Under
             # autocast the rotation has widened queries and keys.
             mask = self._mask(index, call.window, v_GLD)
             return attend_by_products(call, q_HLD.to(v_GLD), k_GLD.to(v_GLD), v_GLD, mask)
+        if not is_cpu and is_plain(call):
+            # Not every fused attention of a GPU takes groups; without one all scores are stored.
+            repeats = len(q_HLD) // len(k_GLD)
+            k_GLD, v_GLD = (heads.repeat_interleave(repeats, 0) for heads in (k_GLD, v_GLD))
         if self._pack[index].rows is None and call.window is None and is_plain(call):
             out: Tensor = F.scaled_dot_product_attention(
                 q_HLD[None],
@@ -68,19 +76,17 @@ class TrainingPass:
                 enable_gqa=len(q_HLD) != len(k_GLD),
             )
             return out[0]
-        mask = self._mask(index, call.window, q_HLD)
-        return attend(call, q_HLD, k_GLD, v_GLD, mask)
+        return attend(call, q_HLD, k_GLD, v_GLD, self._mask(index, call.window, q_HLD))
 
     def _mask(self, index: int, window: int | None, like: Tensor) -> Tensor:
         key = (index, window)
         if key not in self._masks:
-            if index not in self._seen:
-                self._seen[index] = seen(self._pack[index]).to(like.device)
-            visible_LL = self._seen[index]
+            example = self._pack[index]
+            visible_LL = seen(example)
             if window is not None:
-                positions = _tensor(self._pack[index].positions).to(like.device)
+                positions = _tensor(example.positions)
                 visible_LL = visible_LL & in_window(positions, positions, window)
-            self._masks[key] = additive(visible_LL, like.dtype)
+            self._masks[key] = additive(visible_LL.to(like.device), like.dtype)
         return self._masks[key]
 
 
@@ -93,50 +99,24 @@ def seen(example: EncodedExample) -> Tensor:
     return visible(slots, cutoffs_LO, _tensor(example.owners))
 
 
-def collate(
-    packs: Sequence[Sequence[EncodedExample]], decision_weight: float = 1.0
-) -> dict[str, Any]:
+def collate(packs: Sequence[Sequence[EncodedExample]], decision_weight: float = 1.0) -> Batch:
     """Flatten packs into one forward pass: int64 [1, N] each, labels not to be shifted again.
 
-    ``loss_weights``, float32 [1, N], are there if main's decisions do not weigh 1.
+    ``loss_weights``, float32 [M], are there if main's decisions do not weigh 1.
     """
     pack = [example for pack in packs for example in pack]
+    labels = torch.cat([_tensor(example.labels) for example in pack])
     batch = {
-        "input_ids": torch.cat([_tensor(e.token_ids) for e in pack])[None],
-        "position_ids": torch.cat([_tensor(e.positions) for e in pack])[None],
-        "shift_labels": torch.cat([_tensor(e.labels) for e in pack])[None],
+        "input_ids": torch.cat([_tensor(example.token_ids) for example in pack])[None],
+        "position_ids": torch.cat([_tensor(example.positions) for example in pack])[None],
+        "shift_labels": labels[None],
         "pasta_pass": TrainingPass(pack),
-        "record_ids": [e.id for e in pack],
+        "record_ids": [example.id for example in pack],
     }
     if decision_weight != 1:
-        batch["loss_weights"] = torch.cat([_weights(e, decision_weight) for e in pack])[None]
+        weights = torch.cat([_weights(example, decision_weight) for example in pack])
+        batch["loss_weights"] = weights[labels != NO_LABEL]
     return batch
-
-
-def labelled_weights(batch: Mapping[str, Any]) -> Tensor | None:
-    """Return the weights [M] of the M labels of a batch, or None if each weighs 1."""
-    if "loss_weights" not in batch:
-        return None
-    weights: Tensor = batch["loss_weights"][batch["shift_labels"] != NO_LABEL]
-    return weights
-
-
-def labelled_logits(model: nn.Module, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return the logits [1, M, V] and labels [1, M] of the M tokens of a batch with a label."""
-    labels = batch["shift_labels"]
-    learned = (labels[0] != NO_LABEL).nonzero()[:, 0]
-    out = model(
-        input_ids=batch["input_ids"],
-        position_ids=batch["position_ids"],
-        pasta_pass=batch["pasta_pass"],
-        use_cache=False,
-        logits_to_keep=learned,
-    )
-    return out.logits, labels[:, learned]
-
-
-def _tensor(values: Sequence[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)
 
 
 def _weights(example: EncodedExample, decision_weight: float) -> Tensor:
@@ -145,52 +125,87 @@ def _weights(example: EncodedExample, decision_weight: float) -> Tensor:
     return weights
 
 
-def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean cross entropy over the tokens that have a label; NaN if none has.
+def _tensor(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)
 
-    Logits are [1, N, V], labels int64 [1, N]: what each token predicts, so nothing is shifted.
-    With weights, float32 [M] for the M labels, it is the weighted mean.
+
+# --- logits and losses
+
+
+def labelled_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the logits [M, V] and labels [M] of the tokens of a batch that have a label."""
+    learned = _learned(batch)
+    logits = model(**_inputs(batch), logits_to_keep=learned).logits
+    return logits[0], batch["shift_labels"][0, learned]
+
+
+def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor:
+    """Apply a function to the logits of the labelled tokens, part by part; return [..., M].
+
+    The output head and the function run together on so many rows that their logits are few, and
+    again in the backward pass: all logits of a pack, 2 GB of a large vocabulary, never exist.
     """
-    parts = zip(logits[0].split(_ROWS), labels[0].split(_ROWS), strict=True)
-    # The backward pass computes the softmax again: nothing of all logits is kept in float32.
-    again = partial(checkpoint, _cross_entropy, use_reentrant=False, preserve_rng_state=False)
-    loss_of = again if logits.requires_grad else _cross_entropy
-    nats_M = torch.cat([loss_of(*part) for part in parts])[labels[0] != NO_LABEL]
-    return nats_M.mean() if weights is None else (nats_M * weights).sum() / weights.sum()
+    base, learned = model.base_model, _learned(batch)
+    out = base(**_inputs(batch))
+    first_token = batch["input_ids"][:, :1]  # not read
+
+    def of_part(hidden_RD: Tensor, labels_R: Tensor) -> Tensor:
+        # By the model's own forward, which may scale or cap its logits.
+        with _returning(base, type(out)(last_hidden_state=hidden_RD[None])):
+            logits_RV = model(input_ids=first_token, use_cache=False).logits[0]
+        return of_rows(logits_RV, labels_R)
+
+    num_rows = max(1, MAX_LOGITS // len(model.get_output_embeddings().weight))
+    tensors = out.last_hidden_state[0, learned], batch["shift_labels"][0, learned]
+    parts = zip(*(tensor.split(num_rows) for tensor in tensors), strict=True)
+    again = partial(checkpoint, of_part, use_reentrant=False)
+    return torch.cat([(again if torch.is_grad_enabled() else of_part)(*part) for part in parts], -1)
 
 
-def _cross_entropy(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
-    wide = logits_NV if logits_NV.dtype is torch.float64 else logits_NV.float()
-    return F.cross_entropy(wide, labels_N, ignore_index=NO_LABEL, reduction="none")
+@contextmanager
+def _returning(module: nn.Module, output: ModelOutput) -> Iterator[None]:
+    """Let a module return an output that is known."""
+    forward = module.forward
+    module.forward = lambda *_, **__: output
+    try:
+        yield
+    finally:
+        module.forward = forward
 
 
-def label_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the log-probability of each token's label, 0 without one: [N], float32 or wider."""
-    return -_cross_entropy(logits[0], labels[0])
+def _inputs(batch: Batch) -> Batch:
+    names = ("input_ids", "position_ids", "pasta_pass")
+    return {name: batch[name] for name in names} | {"use_cache": False}
 
 
-@dataclass(frozen=True, slots=True)
-class PairLogProbs:
-    """Log-probabilities of E pairs under the policy and the reference: [E] each, in nats."""
-
-    chosen: Tensor
-    rejected: Tensor
-    reference_chosen: Tensor
-    reference_rejected: Tensor
-
-    @property
-    def margin(self) -> Tensor:
-        """Return log(p(chosen) / p(rejected)) of the policy minus that of the reference: [E]."""
-        ours = self.chosen - self.rejected
-        return ours - (self.reference_chosen - self.reference_rejected)
+def _learned(batch: Batch) -> Tensor:
+    labels_N: Tensor = batch["shift_labels"][0]
+    return (labels_N != NO_LABEL).nonzero()[:, 0]
 
 
-def bonbon_loss(pairs: PairLogProbs, alpha: float, beta: float) -> Tensor:
+def label_nats(logits_RV: Tensor, labels_R: Tensor) -> Tensor:
+    """Return -log p(label) of each row: [R], float32 or wider."""
+    wide = logits_RV if logits_RV.dtype is torch.float64 else logits_RV.float()
+    nats_R: Tensor = F.cross_entropy(wide, labels_R, reduction="none")
+    return nats_R
+
+
+def weighted_mean(nats_M: Tensor, weights_M: Tensor | None) -> Tensor:
+    """Return the mean of the nats, with weights the weighted one; NaN if there are none."""
+    return nats_M.mean() if weights_M is None else (nats_M * weights_M).sum() / weights_M.sum()
+
+
+def bonbon_loss(chosen_E: Tensor, margin_E: Tensor, alpha: float, beta: float) -> Tensor:
     """Return the mean of -alpha log p(chosen) + (1 - alpha) (margin - 1 / (2 beta))^2.
+
+    The margin is log(p(chosen) / p(rejected)) minus that of the reference, in nats.
 
     Source: PASTA, the loss of stage two (alpha = 0.005); BoNBoN, Gui et al., arXiv 2406.00832.
     """
-    return (-alpha * pairs.chosen + (1 - alpha) * (pairs.margin - 1 / (2 * beta)) ** 2).mean()
+    return (-alpha * chosen_E + (1 - alpha) * (margin_E - 1 / (2 * beta)) ** 2).mean()
+
+
+# --- reading answers
 
 
 class TokenNats(NamedTuple):
@@ -208,42 +223,25 @@ def token_nats(loaded: LoadedModel, examples: Sequence[EncodedExample]) -> list[
     Sums are in float32 whatever the model's dtype; in bfloat16 single logits have three digits.
     """
     with torch.inference_mode():
-        packs = _packs(examples, MAX_LOGITS // loaded.vocab_size)
-        return [nats for pack in packs for nats in _pack_nats(loaded, pack)]
+        return [_token_nats(loaded, example) for example in examples]
 
 
-def _packs(examples: Sequence[EncodedExample], max_labels: int) -> Iterator[list[EncodedExample]]:
-    """Yield groups of successive examples, each with few enough labels."""
-    pack: list[EncodedExample] = []
-    num_labels = 0
-    for example in examples:
-        num_own = len(example) - example.num_prompt + 1
-        if pack and num_labels + num_own > max_labels:
-            yield pack
-            pack, num_labels = [], 0
-        pack.append(example)
-        num_labels += num_own
-    if pack:
-        yield pack
+def _token_nats(loaded: LoadedModel, example: EncodedExample) -> TokenNats:
+    batch = on_device(collate([[example]]), loaded.device)
+    tags = sorted(loaded.vocabulary.piece_ids.values())
+
+    def both(logits_RV: Tensor, labels_R: Tensor) -> Tensor:
+        whole_R = label_nats(logits_RV, labels_R)
+        text_RV = logits_RV.float().index_fill(
+            1, torch.tensor(tags, device=loaded.device), -torch.inf
+        )
+        return torch.stack([whole_R, label_nats(text_RV, labels_R)])
+
+    rows = iter(over_labels(loaded.model, batch, both).T.tolist())
+    pairs = [next(rows) if label != NO_LABEL else (0.0, 0.0) for label in example.labels]
+    return TokenNats(*map(list, zip(*pairs, strict=True)))
 
 
-def _pack_nats(loaded: LoadedModel, pack: Sequence[EncodedExample]) -> Iterator[TokenNats]:
-    batch = collate([pack])
-    for key in ("input_ids", "position_ids", "shift_labels"):
-        batch[key] = batch[key].to(loaded.device)
-    logits, labels = labelled_logits(loaded.model, batch)
-    nats_2M = _nats(logits[0].float(), labels[0], sorted(loaded.vocabulary.piece_ids.values()))
-    rows = iter(nats_2M.T.tolist())
-    for example in pack:
-        pairs = [next(rows) if label != NO_LABEL else (0.0, 0.0) for label in example.labels]
-        yield TokenNats([whole for whole, _ in pairs], [text for _, text in pairs])
-
-
-def _nats(logits_MV: Tensor, labels_M: Tensor, tags: Sequence[int]) -> Tensor:
-    """Return [2, M]: nats of the labels, over all tokens and over all but the tags."""
-    whole_M = logits_MV.logsumexp(-1) - logits_MV.gather(1, labels_M[:, None])[:, 0]
-    if not tags:
-        return torch.stack([whole_M, whole_M])
-    logits_MV[:, tags] = -torch.inf
-    text_M = logits_MV.logsumexp(-1) - logits_MV.gather(1, labels_M[:, None])[:, 0]
-    return torch.stack([whole_M, text_M])
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """Return a batch with its tensors on a device."""
+    return {key: v.to(device) if isinstance(v, Tensor) else v for key, v in batch.items()}

@@ -1,32 +1,28 @@
 """Training data as packs of whole examples or pairs; one example as a table.
 
-Legend: E pairs of a pack.
+Legend: M tokens of a pack with a label, E pairs of a pack.
 """
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, groupby
-from pathlib import Path
+from itertools import groupby, starmap
 from random import Random
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from pasta_lm.errors import InputError, VocabularyError
-from pasta_lm.journal import Journal
-from pasta_lm.language.document import Document
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.data.layout import RULES
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.train.config import DataConfig
-from pasta_lm.learn.train.losses import collate, label_log_probs, labelled_logits, seen
+from pasta_lm.learn.train.losses import Batch, collate, label_nats, on_device, over_labels, seen
 from pasta_lm.models.annotated import Record, read_ids, read_records
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -49,10 +45,12 @@ def packs_of(
     config: DataConfig, encode: Encode, seed: int, *, last_position: int | None = None
 ) -> list[Pack]:
     """Encode and pack the records of a recipe's files, shuffled by a seed."""
-    records = [
-        replace(record, document=_as_learned(record.document, config))
-        for record in _read_included(config)
-    ]
+    records = _read_included(config)
+    if config.rule is not None:
+        rule = RULES[config.rule]
+        records = [replace(record, document=rule(record.document)) for record in records]
+    elif config.plain:
+        records = [replace(own, document=own.document.without_tags()) for own in records]
     packs, too_long = fill_packs(map(encode, records), config.max_tokens, seed)
     counted = f"{len(too_long)} of {len(records)} records"
     say_left_out(f"{counted} are longer than {config.max_tokens} tokens and", too_long)
@@ -82,12 +80,6 @@ def _read_included(config: DataConfig) -> list[Record]:
     return [record for record in records if record.id not in held_out]
 
 
-def _as_learned(document: Document, config: DataConfig) -> Document:
-    if config.rule is not None:
-        return RULES[config.rule](document)
-    return document.without_tags() if config.plain else document
-
-
 def check_context(pack: Pack, last_position: int | None) -> None:
     """Raise an InputError if an example exceeds the model's context: it could not be decoded."""
     for example in pack:
@@ -97,6 +89,15 @@ def check_context(pack: Pack, last_position: int | None) -> None:
                 f"last is {last_position}",
                 hint="leave it out, or lower data.max_tokens so that longer records are left out",
             )
+
+
+def say_left_out(reason: str, ids: Sequence[str]) -> None:
+    """Print a line on standard error with the first ids of what is left out, if anything is."""
+    if ids:
+        print(f"pasta: {reason} left out: {', '.join(ids[:5])}", file=sys.stderr)  # noqa: T201
+
+
+# --- pairs
 
 
 class LogProbs(NamedTuple):
@@ -117,12 +118,6 @@ class EncodedPair:
     def __len__(self) -> int:
         return len(self.chosen) + len(self.rejected)
 
-    @property
-    def digest(self) -> str:
-        """Return a hash of the two answers."""
-        parts = (part.token_ids.tobytes() for part in (self.chosen, self.rejected))
-        return hashlib.blake2b(b"/".join(parts), digest_size=8).hexdigest()
-
 
 PairPack = list[EncodedPair]
 P = TypeVar("P", EncodedExample, EncodedPair)
@@ -136,11 +131,10 @@ def fill_packs(
     Returns the packs, and the ids of the examples that are longer than a pack.
     """
     order = list(examples)
-    order = Random(seed).sample(order, len(order))
     packs: list[list[P]] = []
     too_long: list[str] = []
     room = 0
-    for example in order:
+    for example in Random(seed).sample(order, len(order)):
         if len(example) > max_tokens:
             too_long.append(example.id)
             continue
@@ -150,12 +144,6 @@ def fill_packs(
         packs[-1].append(example)
         room -= len(example)
     return packs, too_long
-
-
-def say_left_out(reason: str, ids: Sequence[str]) -> None:
-    """Print a line on standard error with the first ids of what is left out, if anything is."""
-    if ids:
-        print(f"pasta: {reason} left out: {', '.join(ids[:5])}", file=sys.stderr)  # noqa: T201
 
 
 def pack_pairs(
@@ -192,7 +180,7 @@ def pack_pairs(
 
 def collate_pairs(
     packs: Sequence[PairPack], references: Mapping[str, LogProbs] | None = None
-) -> dict[str, Any]:
+) -> Batch:
     """Flatten packs into one forward pass, each chosen answer before its rejected one.
 
     Adds to what ``collate`` returns: ``pair_ids``, ``num_labels`` of each answer, and the
@@ -207,54 +195,29 @@ def collate_pairs(
     return batch
 
 
-def pair_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+def pair_log_probs(nats_M: Tensor, batch: Batch) -> Tensor:
     """Return log-probabilities of both answers of each pair: float32 [E, 2], in nats.
 
     From raw logits at temperature 1, without the mask of legal tags; the end-of-text counts.
     """
-    log_probs_M = label_log_probs(*labelled_logits(model, batch))  # M labels
-    return torch.stack([part.sum() for part in log_probs_M.split(batch["num_labels"])]).view(-1, 2)
+    return torch.stack([-part.sum() for part in nats_M.split(batch["num_labels"])]).view(-1, 2)
 
 
 def reference_log_probs(
-    path: Path,
-    packs: Sequence[PairPack],
-    load: Callable[[], PreTrainedModel],
-    *,
-    is_bfloat16: bool,
+    packs: Sequence[PairPack], model: PreTrainedModel, *, is_bfloat16: bool
 ) -> dict[str, LogProbs]:
-    """Return the reference's log-probabilities of all pairs; missing ones are added to a journal.
-
-    A pack is computed in whole even if only some of its rows are missing, as in training. ``load``
-    returns the reference with our attention; it is not called if the journal is complete. An
-    InputError if the journal is of other answers.
-    """
-    journal, model = Journal(path), None
-    for pair in (pair for some in packs for pair in some):
-        if journal.rows.get(pair.id, {"pair": pair.digest}).get("pair") != pair.digest:
-            raise InputError(
-                f"{path} is of another pair {pair.id}",
-                hint="the pairs have changed: remove this file, or name another train.out",
-            )
-    for some in packs:
-        missing = [pair.id not in journal.rows for pair in some]
-        if any(missing):
-            model = model or load()
-            computed = zip(some, _log_probs(some, model, is_bfloat16), strict=True)
-            rows = [{"id": pair.id, "pair": pair.digest, **both} for pair, both in computed]
-            journal.append([*compress(rows, missing)])
-    return {name: LogProbs(row["chosen"], row["rejected"]) for name, row in journal.rows.items()}
+    """Return the log-probabilities of all pairs under a model with our attention, by their ids."""
+    references: dict[str, LogProbs] = {}
+    for pack in packs:
+        batch = on_device(collate_pairs([pack]), model.device)
+        precision = torch.autocast(model.device.type, torch.bfloat16, enabled=is_bfloat16)
+        with torch.inference_mode(), precision:
+            both = pair_log_probs(over_labels(model, batch, label_nats), batch)
+        references |= zip(batch["pair_ids"], starmap(LogProbs, both.tolist()), strict=True)
+    return references
 
 
-def _log_probs(pack: PairPack, model: PreTrainedModel, is_bfloat16: bool) -> list[dict[str, float]]:
-    device = model.device
-    batch = {
-        key: value.to(device) if isinstance(value, Tensor) else value
-        for key, value in collate_pairs([pack]).items()
-    }
-    precision = torch.autocast(device.type, torch.bfloat16, enabled=is_bfloat16)
-    with torch.inference_mode(), precision:
-        return [LogProbs(*both)._asdict() for both in pair_log_probs(model, batch).tolist()]
+# --- one example as a table
 
 
 def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) -> str:
@@ -269,28 +232,33 @@ def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) 
     def spelled(token: int) -> str:
         return names.get(token) or repr(vocabulary.token_text(token))
 
-    num_learned = sum(label != NO_LABEL for label in example.labels)
-    lines = [
-        f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
-        f"{num_learned} are predicted",
-        f"{'slot':>5} {'pos':>5}  {'thread':<10}{'token':<20}{'predicts':<20}sees",
-    ]
     threads = [_thread(example, slot) for slot in range(len(example))]
     visible_LL = seen(example)
-    for thread, run in groupby(range(len(example)), key=threads.__getitem__):
-        slots = list(run)
-        hidden = slots[NUM_HEAD:-NUM_TAIL] if len(slots) > NUM_HEAD + NUM_TAIL + 1 else []
-        for slot in slots:
-            if slot in hidden[:1]:
-                lines.append(f"{'...':>5}")
-            if slot in hidden:
-                continue
-            counts = Counter(threads[other] for other in visible_LL[slot].nonzero()[:, 0].tolist())
-            sees = ", ".join(f"{name} {number}" for name, number in counts.items())
-            token, label = spelled(example.token_ids[slot]), spelled(example.labels[slot])
-            start = f"{slot:>5} {example.positions[slot]:>5}  {thread:<10}"
-            lines.append(f"{start}{token:<20}{label:<20}{sees}")
-    return "\n".join(lines)
+
+    def line(slot: int) -> str:
+        counts = Counter(threads[other] for other in visible_LL[slot].nonzero()[:, 0].tolist())
+        sees = ", ".join(f"{name} {number}" for name, number in counts.items())
+        token, label = spelled(example.token_ids[slot]), spelled(example.labels[slot])
+        place = f"{slot:>5} {example.positions[slot]:>5}  {threads[slot]:<10}"
+        return f"{place}{token:<20}{label:<20}{sees}"
+
+    def lines() -> Iterator[str]:
+        for _, run in groupby(range(len(example)), key=threads.__getitem__):
+            slots = list(run)
+            if len(slots) <= NUM_HEAD + NUM_TAIL + 1:
+                yield from map(line, slots)
+            else:
+                yield from map(line, slots[:NUM_HEAD])
+                yield f"{'...':>5}"
+                yield from map(line, slots[-NUM_TAIL:])
+
+    num_learned = sum(label != NO_LABEL for label in example.labels)
+    title = (
+        f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
+        f"{num_learned} are predicted"
+    )
+    head = f"{'slot':>5} {'pos':>5}  {'thread':<10}{'token':<20}{'predicts':<20}sees"
+    return "\n".join([title, head, *lines()])
 
 
 def _thread(example: EncodedExample, slot: int) -> str:

@@ -14,29 +14,27 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel, set_seed
+from torch import Tensor
+from transformers import set_seed
 
 from pasta_lm.engines.local.loading import usable_device
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.data.preferences import PreferencePair, comparisons_of, read_pairs
-from pasta_lm.learn.data.rollouts import PromptWithReference, Sampling
 from pasta_lm.learn.judge.judge import Judge
-from pasta_lm.learn.train.adapters import adapted, merged
-from pasta_lm.learn.train.config import ModelConfig, TrainConfig
+from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import (
     MAY_CHANGE,
     MODEL_FOLDER,
-    frozen_dtype,
+    adapted,
     load_learner,
+    merged,
     num_processes,
     open_output,
     save,
 )
-from pasta_lm.learn.train.losses import PairLogProbs, bonbon_loss
+from pasta_lm.learn.train.losses import Batch, bonbon_loss
 from pasta_lm.learn.train.packs import (
     collate_pairs,
     example_table,
@@ -46,18 +44,24 @@ from pasta_lm.learn.train.packs import (
 )
 from pasta_lm.learn.train.preference_config import PreferenceConfig, judge_of
 from pasta_lm.learn.train.rounds import (
-    PAIRS,
+    Prompts,
     Round,
     Show,
-    pair_round,
-    read_prompts,
+    pairs_of,
+    prompts_of,
     sample_round,
+    show_lines,
 )
-from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, newest_checkpoint
+from pasta_lm.learn.train.trainer import (
+    PackTrainer,
+    free_memory,
+    frozen_dtype,
+    is_mixed,
+    newest_checkpoint,
+)
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.strategies.model import SERVER_KEYS
 
-REFERENCE = "reference.jsonl"
 NUM_DRY_PROMPTS = 4
 """Prompts that a dry run samples."""
 _MAY_CHANGE = {
@@ -69,14 +73,11 @@ _MAY_CHANGE = {
 }
 """Keys that change no figure of finished rounds."""
 
-Prompts = Sequence[Sequence[PromptWithReference]]
-"""The prompts of each round."""
-
 
 def train_preference(
     recipe: PreferenceConfig,
     *,
-    prompts: Prompts | None = None,
+    prompts: Sequence[Prompts] | None = None,
     judge: Judge | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -90,26 +91,35 @@ def train_preference(
     """
     if num_processes() > 1:
         raise UsageError("stage two is for one process: each would sample answers of its own")
-    check_positions(recipe.model.base, recipe.train)
-    check_sources(recipe, prompts, judge)
-    out, newest = Path(recipe.train.out), recipe.model.base
+    check(recipe, prompts, judge)
+    newest = recipe.model.base
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
         drawn = prompts or prompts_of(recipe)
         run.begin(asdict(recipe), may_change=_MAY_CHANGE)
         for number in range(1, recipe.train.rounds + 1):
-            round = Round(number, out / f"round-{number}", newest, show)
+            round = Round(number, run.path / f"round-{number}", newest, show or show_lines)
             folder = round.folder / MODEL_FOLDER
             if folder.is_dir():
                 round.say("done before")
             else:
-                optimise(recipe, round, pairs_of(recipe, round, drawn[number - 1], judge))
+                pairs = pairs_of(recipe, round, drawn[number - 1], judge)
+                free_memory()
+                optimise(recipe, round, pairs)
+                free_memory()
             newest = str(folder)
     return Path(newest)
 
 
-def check_positions(base: str, train: TrainConfig) -> None:
-    """Raise a UsageError unless the recipe has the base's positions and join."""
-    folder = Path(base)
+def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Judge | None) -> None:
+    """Raise a UsageError if pairs cannot be had, or the base was taught other positions."""
+    if recipe.data.file is None and prompts is None and recipe.data.records is None:
+        raise UsageError("[data] needs exactly one of file and records")
+    if recipe.data.file is None and judge is None and recipe.judge is None:
+        raise UsageError(
+            "[judge] is missing: it compares the samples with other answers",
+            hint="name model and base_url of an OpenAI-compatible API",
+        )
+    train, folder = recipe.train, Path(recipe.model.base)
     known = read_pasta_config(folder) if folder.is_dir() else None
     if known is None:
         return
@@ -122,59 +132,6 @@ def check_positions(base: str, train: TrainConfig) -> None:
             )
 
 
-def check_sources(recipe: PreferenceConfig, prompts: Prompts | None, judge: Judge | None) -> None:
-    """Raise a UsageError if there are no pairs, and no prompts or no judge to make them."""
-    if recipe.data.file is not None:
-        return
-    if prompts is None and recipe.data.records is None:
-        raise UsageError("[data] needs exactly one of file and records")
-    if judge is None and recipe.judge is None:
-        raise UsageError(
-            "[judge] is missing: it compares the samples with other answers",
-            hint="name model and base_url of an OpenAI-compatible API",
-        )
-
-
-def prompts_of(recipe: PreferenceConfig) -> Prompts:
-    """Return the prompts of each round; none if the data are pairs."""
-    records, num_rounds = recipe.data.records, recipe.train.rounds
-    return [[]] * num_rounds if records is None else read_prompts(records, num_rounds)
-
-
-def pairs_of(
-    recipe: PreferenceConfig,
-    round: Round,
-    prompts: Sequence[PromptWithReference],
-    judge: Judge | None,
-) -> list[PreferencePair]:
-    """Return a round's pairs: those of the recipe's file, or those made from its rollouts."""
-    path = round.folder / PAIRS
-    if recipe.data.file is not None or path.exists():
-        return read_pairs(path if recipe.data.file is None else Path(recipe.data.file))
-    if judge is None:
-        assert recipe.judge is not None
-        judge = judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
-    assert recipe.score is not None
-    rollouts = sample_round(round, prompts, sampling_of(recipe, round), recipe.rollouts)
-    return pair_round(round, prompts, rollouts, judge, recipe.score)
-
-
-def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
-    """Return how a round's answers are sampled."""
-    rollouts, is_first = recipe.rollouts, round.newest == recipe.model.base
-    return Sampling(
-        # Not the whole path, because a run may be moved.
-        model=round.newest if is_first else "/".join(Path(round.newest).parts[-2:]),
-        baseline=recipe.model.baseline or "",
-        round=round.number,
-        seed=recipe.train.seed,
-        strategy=rollouts.strategy,
-        samples=rollouts.samples,
-        temperature=rollouts.temperature,
-        max_tokens=rollouts.max_tokens,
-    )
-
-
 def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferencePair]) -> Path:
     """Train the newest model on a round's pairs; return its model folder."""
     train = replace(recipe.train, out=str(round.folder), seed=recipe.train.seed + round.number - 1)
@@ -185,28 +142,20 @@ def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferenceP
     encode, last = learner.encoder(train), learner.last_position
     packs = pack_pairs(pairs, encode, recipe.data.max_tokens, train.seed, last_position=last)
 
-    def load_reference() -> PreTrainedModel:
-        round.say(f"reference log-probabilities of {len(packs)} packs")
-        model = load_learner(ModelConfig(base=recipe.model.base), dtype).model
-        model.to(usable_device(None))  # type: ignore[arg-type]
-        model.eval()
-        return model
-
-    path = round.folder / REFERENCE
-    references = reference_log_probs(path, packs, load_reference, is_bfloat16=is_mixed(train))
+    round.say(f"reference log-probabilities of {len(packs)} packs")
+    reference = load_learner(ModelConfig(base=recipe.model.base), dtype).model.eval()
+    reference.to(usable_device(None))
+    references = reference_log_probs(packs, reference, is_bfloat16=is_mixed(train))
+    del reference
+    free_memory()
     round.say(
         f"{len(pairs)} pairs in {len(packs)} packs, {train.num_steps(len(packs))} steps of "
         f"{train.accumulate} packs; beta {beta:.4g}; AdamW at {train.learning_rate:g}"
     )
     adapters = adapted(learner, lora) if lora else None
-    trainer = PreferenceTrainer(
-        train,
-        recipe.loss.alpha,
-        beta,
-        model=adapters or learner.model,
-        train_dataset=packs,
-        data_collator=partial(collate_pairs, references=references),
-    )
+    collate = partial(collate_pairs, references=references)
+    trainer = PreferenceTrainer(learner, train, packs, collate, adapters=adapters)
+    trainer.alpha, trainer.beta = recipe.loss.alpha, beta
     has_checkpoint = any(round.folder.glob("checkpoint-*"))
     trainer.learn(newest_checkpoint(round.folder) if has_checkpoint else None)
     return save(learner if adapters is None else merged(learner, adapters), train)
@@ -215,41 +164,35 @@ def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferenceP
 class PreferenceTrainer(PackTrainer):
     """The Trainer with BoNBoN's loss over pairs; its log has margins beside the loss."""
 
-    def __init__(self, train: TrainConfig, alpha: float, beta: float, **kwargs: Any) -> None:
-        self._alpha, self._beta = alpha, beta
-        self._seen: list[PairLogProbs] = []
-        super().__init__(train, **kwargs)
+    alpha: float
+    beta: float
+    _seen: Sequence[Tensor] = ()
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
-        """Return the mean loss of the pairs of a pack; a ModelError if it is NaN or infinite."""
-        chosen, rejected = pair_log_probs(model, inputs).unbind(dim=1)
-        references = inputs["references"].unbind(dim=1)
-        loss = bonbon_loss(PairLogProbs(chosen, rejected, *references), self._alpha, self._beta)
-        self.check_loss(loss, inputs["pair_ids"])
-        self._seen.append(PairLogProbs(chosen.detach(), rejected.detach(), *references))
-        return loss
+    def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
+        """Return the mean loss of the E pairs of a pack."""
+        chosen_E, rejected_E = pair_log_probs(nats_M, batch).unbind(dim=1)
+        reference_chosen_E, reference_rejected_E = batch["references"].unbind(dim=1)
+        margin_E = (chosen_E - rejected_E) - (reference_chosen_E - reference_rejected_E)
+        self._seen = (*self._seen, torch.stack([margin_E, chosen_E, rejected_E]).detach())
+        return bonbon_loss(chosen_E, margin_E, self.alpha, self.beta)
 
-    def log(self, logs: dict[str, float], *args: Any) -> None:
+    def log(self, logs: dict[str, float], *args: float | None) -> None:
         """Log a row; with a loss, add means over the pairs since the last one."""
         if "loss" in logs and self._seen:
-            columns = zip(
-                *((pairs.margin, pairs.chosen, pairs.rejected) for pairs in self._seen), strict=True
-            )
-            margins, chosen, rejected = map(torch.cat, columns)
-            logs |= {
-                "margin": margins.mean().item(),
-                "share_right": (margins > 0).float().mean().item(),
-                "log_prob_chosen": chosen.mean().item(),
-                "log_prob_rejected": rejected.mean().item(),
-            }
-            self._seen.clear()
+            seen = torch.cat([*self._seen], dim=1)
+            names = ("margin", "log_prob_chosen", "log_prob_rejected")
+            logs |= dict(zip(names, (part.mean().item() for part in seen), strict=True))
+            logs["share_right"] = (seen[0] > 0).float().mean().item()
+            self._seen = ()
         super().log(logs, *args)
+
+
+# --- what a dry run shows
 
 
 def preflight(recipe: PreferenceConfig) -> str:
     """Return a summary of a recipe; nothing is trained, and no judge is asked."""
-    check_positions(recipe.model.base, recipe.train)
-    check_sources(recipe, None, None)
+    check(recipe, None, None)
     train, samples = recipe.train, recipe.rollouts.samples
     beta = recipe.loss.beta_for(samples)
     where = recipe.data.file or (recipe.data.records and recipe.data.records.file)
@@ -277,8 +220,7 @@ def _judging(recipe: PreferenceConfig) -> Iterator[str]:
     prompts = prompts_of(recipe)[0]
     with TemporaryDirectory() as folder:
         first = Round(1, Path(folder), recipe.model.base)
-        tried, sampling = prompts[:NUM_DRY_PROMPTS], sampling_of(recipe, first)
-        rollouts = sample_round(first, tried, sampling, recipe.rollouts)
+        rollouts = sample_round(recipe, first, prompts[:NUM_DRY_PROMPTS])
         judge = judge_of(recipe.judge, Path(folder))
     for sample in rollouts[0].samples:
         speedup = sample.theoretical_speedup(rollouts[0].baseline)

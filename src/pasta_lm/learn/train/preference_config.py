@@ -16,33 +16,25 @@ from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.judge.judge import load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Progress
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
-from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
+from pasta_lm.recipe import check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies.model import Servers
-
-BY_RULE = "auto"
-"""``loss.beta``: BoNBoN's rule for the number of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartConfig:
     """The models that stage two begins with; ``[model]``."""
 
-    base: str
-    """Pasta-SFT: samples in round one, is trained further, and is the reference of all rounds."""
-    baseline: str | None = None
-    """Baseline-SFT, whose sequential answers are compared with the samples."""
+    base: str  # Pasta-SFT: samples in round one, learns, and is the reference of all rounds.
+    baseline: str | None = None  # Baseline-SFT, whose answers are compared with the samples.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsConfig:
     """Annotated data whose prompts are sampled and whose answers are compared with the samples."""
 
-    file: str
-    """Annotated answers."""
-    num_prompts: int | None = None
-    """Per round, each with its own prompts; None: the whole file, divided among the rounds."""
-    seed: int = 0
-    """Of the order of the prompts."""
+    file: str  # Annotated answers.
+    num_prompts: int | None = None  # Of one round; None: the file divided among the rounds.
+    seed: int = 0  # Of the order of the prompts.
 
     def __post_init__(self) -> None:
         check_positive("data.records", self, "num_prompts")
@@ -52,12 +44,9 @@ class RecordsConfig:
 class PairsConfig:
     """The training data: a file of pairs, or pairs made from samples; ``[data]``."""
 
-    file: str | None = None
-    """Pairs, instead of samples."""
-    records: RecordsConfig | None = None
-    """Prompts to sample."""
-    max_tokens: int = 4096
-    """Maximum number of tokens in a forward pass, both answers of a pair together."""
+    file: str | None = None  # Pairs, instead of samples.
+    records: RecordsConfig | None = None  # Prompts to sample.
+    max_tokens: int = 4096  # Of a forward pass, both answers of a pair together.
 
     def __post_init__(self) -> None:
         check_positive("data", self, "max_tokens")
@@ -69,20 +58,13 @@ class PairsConfig:
 class RolloutsConfig:
     """How answers are sampled; ``[rollouts]``."""
 
-    samples: int = 10
-    """N: a pair is the best and the worst of N, also if it comes from a file."""
-    temperature: float = 1.0
-    """Of text and tags alike."""
-    max_tokens: int = 1024
-    """Of one answer, all threads together."""
-    strategy: Literal["pasta", "apar", "sequential"] = "pasta"
-    """Strategies whose answers can be trained on: the model chose each of their tokens."""
-    pool_tokens: int = 65_536
-    """KV cache size of the sampling engine, in tokens."""
+    samples: int = 10  # N: a pair is the best and the worst of N, also if it comes from a file.
+    temperature: float = 1.0  # Of text and tags alike.
+    max_tokens: int = 1024  # Of one answer, all threads together.
+    pool_tokens: int = 65_536  # KV cache size of the sampling engine, in tokens.
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the engine that samples; None: float32 on a CPU, else as the model was saved."""
-    servers: Servers | None = None
-    """Stock servers that hold the model of each round and sample it; None: it is loaded."""
+    """Of the sampling engine; None: float32 on a CPU, else as the model was saved."""
+    servers: Servers | None = None  # Stock servers that sample; None: the model is loaded.
 
     def __post_init__(self) -> None:
         if self.samples < 2:
@@ -101,12 +83,9 @@ class JudgeConfig(Endpoint):
 
     method: Literal["confidence", "logprobs"] = "confidence"
     """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
-    journal: str | None = None
-    """File of the replies, which recipes may share; None: ``replies.jsonl`` in ``train.out``."""
-    max_missing: float = 0.1
-    """Maximum share of comparisons without a verdict."""
-    cost_limit: float | None = None
-    """Hard limit, in US dollars, on the cost of all replies in the journal."""
+    journal: str | None = None  # Of the replies; None: ``replies.jsonl`` in ``train.out``.
+    max_missing: float = 0.1  # Maximum share of comparisons without a verdict.
+    cost_limit: float | None = None  # Limit, in US dollars, on the cost of all replies.
 
     def __post_init__(self) -> None:
         Endpoint.__post_init__(self)
@@ -159,32 +138,27 @@ def bonbon_beta(num_samples: int) -> float:
 class LossConfig:
     """BoNBoN's loss over pairs; ``[loss]``."""
 
-    alpha: float = 0.005
-    """Weight of the likelihood of the better answer."""
-    beta: float | str = BY_RULE
+    alpha: float = 0.005  # Weight of the likelihood of the better answer.
+    beta: float | Literal["auto"] = "auto"
     """Of the target margin 1 / (2 beta); ``auto``: BoNBoN's rule for the number of samples."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise UsageError("loss.alpha must be between 0 and 1")
-        if isinstance(self.beta, float):
+        if self.beta != "auto":
             check_positive("loss", self, "beta")
-        else:
-            check_choice("loss.beta", self.beta, (BY_RULE, "a number"))
 
     def beta_for(self, num_samples: int) -> float:
         """Return beta for pairs of the best and the worst of some samples."""
-        return self.beta if isinstance(self.beta, float) else bonbon_beta(num_samples)
+        return bonbon_beta(num_samples) if self.beta == "auto" else self.beta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceTrainConfig(TrainConfig):
     """Optimiser, schedule and output; ``steps`` and ``epochs`` are per round; ``[train]``."""
 
-    learning_rate: float = 5e-7
-    """AdamW's, at its highest; the paper's for 7B."""
-    rounds: int = 2
-    """Of sampling and training; each begins with the model of the one before."""
+    learning_rate: float = 5e-7  # AdamW's, at its highest; the paper's for 7B.
+    rounds: int = 2  # Of sampling and training; each begins with the model of the one before.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +172,7 @@ class PreferenceConfig:
     score: ScoreConfig | None = None
     judge: JudgeConfig | None = None
     loss: LossConfig = field(default_factory=LossConfig)
-    lora: LoraConfig | None = None
-    """None: all weights are trained."""
+    lora: LoraConfig | None = None  # None: all weights are trained.
 
     def __post_init__(self) -> None:
         check_positive("train", self.train, "rounds")
@@ -208,7 +181,6 @@ class PreferenceConfig:
             "train.freeze_old_rows": self.train.freeze_old_rows,
             "train.decision_weight": self.train.decision_weight != 1,
             "train.save": self.train.save != "merged",
-            "lora.start": self.lora is not None and self.lora.start is not None,
         }
         for key, is_set in of_stage_one.items():
             check_not_ignored(key, is_set, "it belongs to stage one")

@@ -13,32 +13,34 @@ import sys
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import set_seed
 
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
-from pasta_lm.learn.train.adapters import adapted, base_of, merged, save_trained
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import (
     LOG,
     MAY_CHANGE,
     MODEL_FOLDER,
     Learner,
-    frozen_dtype,
+    adapted,
+    base_of,
     is_first,
     load_learner,
+    merged,
     num_processes,
     open_output,
     save,
+    save_trained,
 )
-from pasta_lm.learn.train.losses import collate, labelled_logits, labelled_weights, next_token_loss
+from pasta_lm.learn.train.losses import Batch, collate, weighted_mean
 from pasta_lm.learn.train.packs import Pack, PackSet, example_table, packs_of
 from pasta_lm.learn.train.trainer import (
     PackTrainer,
     check_launch,
+    frozen_dtype,
     newest_checkpoint,
     row_rates,
     whole_model,
@@ -91,27 +93,21 @@ def finetune(
     check_launch(has_adapters=lora is not None, has_row_rates=has_row_rates)
     if is_first():
         print(summary(learner, packs, train, lora), file=sys.stderr)  # noqa: T201
-    base = base_of(learner, lora) if lora and train.save == "adapter" else None
+    base = base_of(learner) if lora and train.save == "adapter" else None
     adapters = adapted(learner, lora) if lora else None
     trainer = SftTrainer(
+        learner,
         train,
+        packs,
+        partial(collate, decision_weight=train.decision_weight),
+        adapters=adapters,
         rows=row_rates(learner, train),
-        model=adapters or learner.model,
-        train_dataset=packs,
-        data_collator=partial(collate, decision_weight=train.decision_weight),
     )
     trainer.learn(newest_checkpoint(Path(train.out)) if resume else None)
     if adapters is not None and lora and base:
         return save_trained(learner, adapters, base, lora, train)
-    if adapters is not None:
-        learner = merged(learner, adapters)
-    return save_whole(learner, trainer, train)
-
-
-def save_whole(learner: Learner, trainer: PackTrainer, train: TrainConfig) -> Path:
-    """Write the model folder, from one process or from the shards of all; return the folder."""
     if num_processes() == 1:
-        return save(learner, train)
+        return save(learner if adapters is None else merged(learner, adapters), train)
     model = whole_model(trainer, learner.model)
     if model is not None:
         save(replace(learner, model=model), train)
@@ -134,11 +130,10 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
     encode = learner.encoder(train)
     text = "The bath is large, and a shower of five minutes takes a third of its water. "
     example = encode(Record("pass", "Name a way to save water.", Document((Text(text),))))
-    finetune(
-        learner, [[example] * (recipe.data.max_tokens // len(example))], train, lora=recipe.lora
-    )
-    rows = [json.loads(line) for line in (Path(train.out) / LOG).read_text("utf-8").splitlines()]
-    return float(rows[1]["time"] - rows[0]["time"])
+    pack = [example] * (recipe.data.max_tokens // len(example))
+    finetune(learner, [pack], train, lora=recipe.lora)
+    first, second, *_ = (Path(train.out) / LOG).read_text("utf-8").splitlines()
+    return float(json.loads(second)["time"] - json.loads(first)["time"])
 
 
 def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None) -> str:
@@ -158,8 +153,6 @@ def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConf
 class SftTrainer(PackTrainer):
     """The Trainer with the mean next-token loss of a pack."""
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
-        """Return the mean loss of a pack; a ModelError if it is NaN or infinite."""
-        loss = next_token_loss(*labelled_logits(model, inputs), labelled_weights(inputs))
-        self.check_loss(loss, inputs["record_ids"])
-        return loss
+    def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
+        """Return the mean, in which main's decisions may weigh more."""
+        return weighted_mean(nats_M, batch.get("loss_weights"))

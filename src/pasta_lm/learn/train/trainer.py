@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import os
 import platform
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,12 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
     TrainerState,
     TrainingArguments,
 )
 
 from pasta_lm.errors import ModelError, UsageError
-from pasta_lm.learn.train.config import TrainConfig
+from pasta_lm.learn.train.config import LoraConfig, TrainConfig
 from pasta_lm.learn.train.learner import (
     LOG,
     Learner,
@@ -37,11 +35,16 @@ from pasta_lm.learn.train.learner import (
     is_first,
     num_processes,
 )
+from pasta_lm.learn.train.losses import Batch, label_nats, labelled_logits, over_labels
+from pasta_lm.learn.train.packs import PackSet, PairPack
+from pasta_lm.models.load import DTYPES
 from pasta_lm.models.pieces import token_matrices
 
 STATE = "trainer_state.json"
 """The Trainer writes this file last: a checkpoint that has it is complete."""
 TRIM_STEPS = 20
+MAX_STORED_WEIGHTS = 1_000_000_000
+"""A larger model computes each layer again in the backward pass, unless the recipe says no."""
 _APART = "trainable_tokens_delta"
 """peft's name for rows that are trained while their matrix is frozen."""
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -56,15 +59,52 @@ class RowRate(NamedTuple):
 
 
 class PackTrainer(Trainer):
-    """The Trainer with a recipe's settings; a subclass computes the loss of a pack."""
+    """The Trainer with a recipe's settings; a subclass has the loss of a pack."""
 
-    def __init__(self, train: TrainConfig, *, rows: Sequence[RowRate] = (), **kwargs: Any) -> None:
-        self._rows = rows
-        super().__init__(args=training_arguments(train), **kwargs)
-        self.add_callback(RunCallback(Path(train.out) / LOG))
+    def __init__(
+        self,
+        learner: Learner,
+        train: TrainConfig,
+        packs: PackSet | Sequence[PairPack],
+        collate: Callable[..., Batch],
+        *,
+        adapters: nn.Module | None = None,
+        rows: Sequence[RowRate] = (),
+    ) -> None:
+        self._learning, self._rows, self._log_file = learner.model, rows, Path(train.out) / LOG
+        super().__init__(
+            adapters or learner.model,
+            training_arguments(train, learner.model.num_parameters()),
+            train_dataset=packs,
+            data_collator=collate,
+        )
         self.remove_callback(PrinterCallback)  # standard output is for the result
 
-    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
+    def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of a pack with these nats of its M labels."""
+        raise NotImplementedError
+
+    def compute_loss(self, model: nn.Module, inputs: Batch, *_: object, **__: object) -> Tensor:
+        """Return the loss of a pack; a ModelError that names its records if it is not finite."""
+        if self.state.global_step % TRIM_STEPS == 0:
+            trim_memory()
+        if num_processes() > 1:  # only the forward pass of the whole gathers the shards
+            nats_M = label_nats(*labelled_logits(model, inputs))
+        else:
+            with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
+                nats_M = over_labels(self._learning, inputs, label_nats)
+        loss = self.loss(nats_M, inputs)
+        if not torch.isfinite(loss):
+            ids = list(dict.fromkeys(inputs["record_ids"]))
+            raise ModelError(
+                f"the loss is {loss.item()} after step {self.state.global_step}, in a batch of "
+                f"{len(ids)} records: {', '.join(ids[:8])}",
+                hint="lower learning_rate, or look at these records; --resume goes on from the "
+                "last checkpoint",
+            )
+        return loss
+
+    def create_optimizer(self, *args: nn.Module) -> torch.optim.Optimizer:
         """Create the optimiser; rows with a learning rate of their own move as far as it says."""
         optimizer = super().create_optimizer(*args)
         scale_updates(optimizer, self._rows)
@@ -72,31 +112,22 @@ class PackTrainer(Trainer):
 
     def learn(self, checkpoint: Path | None) -> None:
         """Train, starting from a complete checkpoint of this run if one is named."""
+        self._first_step, self._start_s = _step_of(checkpoint), time.monotonic()
+        has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+        # It would plan anew for each length of an example.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         # A sharp softmax has many denormal numbers, which are slow and as good as zero.
         torch.set_flush_denormal(True)
         keep_freed_memory()
         try:
             # From a checkpoint of the last step the Trainer would take one step more.
-            if checkpoint and num_processes() == 1 and self._is_last(checkpoint):
+            if checkpoint and num_processes() == 1 and 0 < self.args.max_steps <= self._first_step:
                 self._load_from_checkpoint(str(checkpoint))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
             torch.set_flush_denormal(False)
-
-    def _is_last(self, checkpoint: Path) -> bool:
-        step = TrainerState.load_from_json(str(checkpoint / STATE)).global_step
-        return bool(0 < self.args.max_steps <= step)
-
-    def check_loss(self, loss: Tensor, ids: Sequence[str]) -> None:
-        """Raise a ModelError that names a pack's records if its loss is NaN or infinite."""
-        if not torch.isfinite(loss):
-            raise ModelError(
-                f"the loss is {loss.item()} after step {self.state.global_step}, in a batch of "
-                f"{len(ids)} records: {', '.join(ids[:8])}",
-                hint="lower learning_rate, or look at these records; --resume goes on from the "
-                "last checkpoint",
-            )
+            torch.backends.cuda.enable_cudnn_sdp(has_cudnn)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of a checkpoint; a ModelError if one is NaN or infinite."""
@@ -104,50 +135,22 @@ class PackTrainer(Trainer):
         check_finite(self.model)
         super().save_model(output_dir, _internal_call)
 
-
-class RunCallback(TrainerCallback):
-    """Writes each logged row as JSON, prints the loss and the time left, and trims the heap."""
-
-    def __init__(self, log: Path) -> None:
-        self._log = log
-        self._first_step, self._start_s = 0, 0.0
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        """Keep the first step and its time."""
-        self._first_step, self._start_s = state.global_step, time.monotonic()
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        """Give back memory that ``keep_freed_memory`` kept in pieces too small for any tensor.
-
-        Packs differ in length, and so do their tensors: without it the heap grows by 15 MB a step.
-        """
-        if state.global_step % TRIM_STEPS == 0 and _has_glibc():
-            ctypes.CDLL(None).malloc_trim(0)
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Write the row; print the loss."""
-        if not state.is_world_process_zero:
+    def log(self, logs: dict[str, float], *args: float | None) -> None:
+        """Write a row of the log as JSON; print the loss and the time left."""
+        super().log(logs, *args)
+        if not self.is_world_process_zero():
             return
-        row = {"step": state.global_step, **(logs or {})}
-        append_row(self._log, row)
-        if "loss" in row:
-            margin = f"  margin {row['margin']:.2f}" if "margin" in row else ""
+        step, num_steps = self.state.global_step, self.state.max_steps
+        append_row(self._log_file, {"step": step, **logs})
+        if "loss" in logs:
+            margin = f"  margin {logs['margin']:.2f}" if "margin" in logs else ""
             seconds = time.monotonic() - self._start_s
-            pace = seconds / max(state.global_step - self._first_step, 1)
-            left = pace * (state.max_steps - state.global_step) / 60
-            line = f"step {state.global_step}/{state.max_steps}  loss {row['loss']:.4f}{margin}"
+            left = seconds / max(step - self._first_step, 1) * (num_steps - step) / 60
+            line = f"step {step}/{num_steps}  loss {logs['loss']:.4f}{margin}"
             print(f"{line}  {left:.1f} min left", file=sys.stderr, flush=True)  # noqa: T201
+
+
+# --- rates of rows
 
 
 def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
@@ -179,11 +182,11 @@ def scale_updates(optimizer: torch.optim.Optimizer, rows: Sequence[RowRate]) -> 
     """
     before: list[Tensor] = []
 
-    def keep(*_: Any) -> None:
+    def keep(*_: object) -> None:
         before[:] = [weight.detach()[ids] for weight, ids, _ in rows]
 
     @torch.no_grad()
-    def scale(*_: Any) -> None:
+    def scale(*_: object) -> None:
         for (weight, ids, ratio), old in zip(rows, before, strict=True):
             weight[ids] = old + ratio * (weight[ids] - old)
 
@@ -192,26 +195,26 @@ def scale_updates(optimizer: torch.optim.Optimizer, rows: Sequence[RowRate]) -> 
         optimizer.register_step_post_hook(scale)
 
 
+# --- checkpoints
+
+
 def newest_checkpoint(out: Path) -> Path | None:
     """Return the newest complete checkpoint of a run; incomplete ones are named and skipped."""
-    folders = {
-        int(name[1]): path
-        for path in out.glob("*")
-        if (name := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
-    }
-    for _, folder in sorted(folders.items(), reverse=True):
-        if _is_complete(folder):
+    names = (_CHECKPOINT.fullmatch(path.name) for path in out.glob("*/"))
+    for step in sorted((int(name[1]) for name in names if name), reverse=True):
+        folder = out / f"checkpoint-{step}"
+        with suppress(OSError, ValueError, TypeError):
+            _step_of(folder)
             return folder
         _say(f"{folder} was not written to its end: it is left out")
     _say(f"no checkpoint in {out}: starting anew")
     return None
 
 
-def _is_complete(folder: Path) -> bool:
-    try:
-        return isinstance(json.loads((folder / STATE).read_text(encoding="utf-8")), dict)
-    except (OSError, ValueError):
-        return False
+def _step_of(checkpoint: Path | None) -> int:
+    if checkpoint is None:
+        return 0
+    return int(TrainerState.load_from_json(str(checkpoint / STATE)).global_step)
 
 
 def _say(line: str) -> None:
@@ -219,18 +222,35 @@ def _say(line: str) -> None:
         print(f"pasta: {line}", file=sys.stderr)  # noqa: T201
 
 
+# --- precision and memory
+
+
 def is_mixed(train: TrainConfig) -> bool:
     """Return whether matrix products are computed in bfloat16 on this machine.
 
     A CPU that has neither AMX nor the bfloat16 instructions of AVX-512 stays at float32, which is
-    faster there.
+    faster there, and so does a GPU that emulates bfloat16.
     """
     if torch.cuda.is_available():
-        return train.dtype == "bfloat16"
+        is_wanted = train.mixed_precision or train.dtype == "bfloat16"
+        return is_wanted and torch.cuda.is_bf16_supported(including_emulation=False)
     # Older versions of torch cannot list the capabilities of a CPU.
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     has_products = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
     return train.mixed_precision and bool(has_products)
+
+
+def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
+    """Return the dtype of the weights during training.
+
+    Trained weights are float32, adapters too; frozen ones have the recipe's dtype, so that a large
+    model fits into memory: bfloat16 by default where a GPU computes in it.
+    """
+    if lora is None:
+        return torch.float32
+    if train.dtype is not None:
+        return DTYPES[train.dtype]
+    return torch.bfloat16 if torch.cuda.is_available() and is_mixed(train) else torch.float32
 
 
 def keep_freed_memory() -> None:
@@ -240,37 +260,54 @@ def keep_freed_memory() -> None:
     a third of the step on a CPU. Tensors above 32 MiB, glibc's limit, are still given back: kept as
     well, they fragment the heap (15 GB after twelve steps of 4,096 tokens).
     """
-    if _has_glibc():
+    if libc := _glibc():
         mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
-        libc = ctypes.CDLL(None)
         libc.mallopt(mmap_threshold, 32 << 20)
         libc.mallopt(trim_threshold, 2**31 - 1)
 
 
+def trim_memory() -> None:
+    """Give back memory that ``keep_freed_memory`` kept in pieces too small for any tensor.
+
+    Packs differ in length, and so do their tensors: without it the heap grows by 15 MB a step.
+    """
+    if libc := _glibc():
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+
+
 def free_memory() -> None:
     """Give back the memory of models that nothing refers to any more."""
-    gc.collect()
+    gc.collect()  # a trainer and the cache of an engine are parts of reference cycles
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
-def _has_glibc() -> bool:
-    return platform.libc_ver()[0] == "glibc"
+# --- the Trainer's settings, and several processes
 
 
-def training_arguments(train: TrainConfig) -> TrainingArguments:
-    """Return the Trainer's arguments for a recipe."""
-    more: dict[str, Any] = {}
-    if train.checkpointing:
-        # Not reentrant: the frozen weights below an adapter have no gradient.
-        more["gradient_checkpointing"] = True
-        more["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    return TrainingArguments(
+def training_arguments(train: TrainConfig, num_weights: int) -> TrainingArguments:
+    """Return the Trainer's arguments for a recipe and a model of so many weights."""
+    packs_each, rest = divmod(train.accumulate, num_processes())
+    if rest:
+        raise UsageError(
+            f"train.accumulate is {train.accumulate}, and {num_processes()} processes share the "
+            "packs of a step",
+            hint="make it a multiple of the number of processes",
+        )
+    is_large = num_weights > MAX_STORED_WEIGHTS
+    args = TrainingArguments(
         output_dir=train.out,
         max_steps=-1 if train.steps is None else train.steps,
         num_train_epochs=train.epochs or 1,
         per_device_train_batch_size=1,
-        gradient_accumulation_steps=packs_each(train.accumulate),
+        gradient_accumulation_steps=packs_each,
+        gradient_checkpointing=is_large if train.checkpointing is None else train.checkpointing,
+        # Not reentrant: the frozen weights below an adapter have no gradient.
+        gradient_checkpointing_kwargs={"use_reentrant": False},
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         adam_beta2=0.98,
@@ -289,20 +326,11 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         train_sampling_strategy="sequential",
         dataloader_pin_memory=False,
         dataloader_num_workers=train.workers,
-        **more,
     )
-
-
-def packs_each(accumulate: int) -> int:
-    """Return the number of packs of a step for each process; a UsageError if it is uneven."""
-    each, rest = divmod(accumulate, num_processes())
-    if rest:
-        raise UsageError(
-            f"train.accumulate is {accumulate}, and {num_processes()} processes share the packs of "
-            "a step",
-            hint="make it a multiple of the number of processes",
-        )
-    return each
+    if args.n_gpu > 1:  # the Trainer would cut a pack in pieces
+        _say(f"one of {args.n_gpu} GPUs is used; `accelerate launch` uses all")
+        args._n_gpu = 1
+    return args
 
 
 def check_launch(*, has_adapters: bool, has_row_rates: bool = False) -> None:
@@ -329,14 +357,14 @@ def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | No
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if not is_first():
         return None
-    config = like.config
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        like.config, attn_implementation="eager"
+    )
     model.generation_config = like.generation_config
     whole = {name: weight.detach().cpu().float() for name, weight in state.items()}
     missing = model.load_state_dict(whole, strict=False).missing_keys
     model.tie_weights()
     # Of tied weights the state has one, and named_parameters() lists one.
-    lacking = {*missing} & {name for name, _ in model.named_parameters()}
-    if lacking:
+    if lacking := {*missing} & {name for name, _ in model.named_parameters()}:
         raise ModelError(f"the processes did not hand over {', '.join(sorted(lacking))}")
     return model
