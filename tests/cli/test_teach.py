@@ -159,7 +159,7 @@ def test_the_same_command_continues_after_an_interrupt_and_on_a_disk_that_was_fu
     copy_until("pasta", whole, tmp_path / "out")
     command = command_of(model, tmp_path / "out", config)
     for method, fault, code, words in (
-        ("sft.SftTrainer.compute_loss", interrupted, 130, "the same command continues"),
+        ("trainer.PackTrainer.compute_loss", interrupted, 130, "the same command continues"),
         ("trainer.PackTrainer.save_model", full, 1, "04-pasta cannot be written: File too large"),
     ):
         with monkeypatch.context() as patch:

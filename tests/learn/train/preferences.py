@@ -47,7 +47,6 @@ def recipe(
     out: Path,
     *,
     quality_weight: float = 1.0,
-    strategy: str = pasta.NAME,
     **train: Any,
 ) -> PreferenceConfig:
     """Return a recipe: short answers, every step logged; prompts and judge come beside it."""
@@ -55,7 +54,7 @@ def recipe(
     return PreferenceConfig(
         model=StartConfig(base=base, baseline=baseline),
         data=PairsConfig(max_tokens=2000),
-        rollouts=RolloutsConfig(samples=4, max_tokens=32, pool_tokens=8192, strategy=strategy),
+        rollouts=RolloutsConfig(samples=4, max_tokens=32, pool_tokens=8192),
         score=ScoreConfig(quality_weight=quality_weight),
         loss=LossConfig(beta=0.01),
         train=PreferenceTrainConfig(out=str(out), **settings),

@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
+from pasta_lm.errors import MissingExtraError, PastaError, UsageError
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import Learner, adapted, base_of, load_learner, merged, save
-from pasta_lm.learn.train.losses import collate, next_token_loss
+from pasta_lm.learn.train.losses import collate, weighted_mean
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.models.adapter import check_base, is_adapter, merge_adapter, read_adapter, read_base
@@ -166,10 +166,10 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     def failing(*args: Tensor) -> Tensor:
         if next(calls, None) is None:
             raise KeyboardInterrupt
-        return next_token_loss(*args)
+        return weighted_mean(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "next_token_loss", failing)
+        patch.setattr(training, "weighted_mean", failing)
         with pytest.raises(KeyboardInterrupt):
             train_sft(again)
     resumed, expected = weights(train_sft(again, resume=True)), weights(model_of(trained))
@@ -237,60 +237,27 @@ def test_a_saved_adapter_merges_to_the_model_that_would_have_been_saved_and_peft
     assert read_base(folder).path == str(base)
 
 
-@pytest.mark.parametrize("tokens", ["tags", "none"])
-def test_training_goes_on_from_an_adapter(
-    base: Path, saved: SftConfig, recipe: Recipe, tokens: str
-) -> None:
-    start = model_of(saved)
-    lora = {"alpha": 3.0, "start": str(start), "trained_tokens": tokens}
-    config, learner = recipe(lora, steps=3, save="adapter"), learner_of(base)
-    pack, *_ = packs(saved, learner)
-    before = merged_logits(base, start, pack)
-    # Another alpha scales the matrices, and the model is the same.
-    begun = logits_of(adapted(learner, replace(LORA, **lora)).eval(), pack)
-    assert (begun - before).abs().max() < 1e-4
-    folder = train_sft(config)
-    assert read_base(folder) == read_base(start)
-    new, old = read_adapter(folder), read_adapter(start)
-    assert new.low_rank.keys() == old.low_rank.keys()
-    labels = collate([pack])["shift_labels"]
-    after = next_token_loss(merged_logits(base, folder, pack), labels)
-    assert after < next_token_loss(before, labels)
-    moved = [(new.rows[name] - rows).abs().max() for name, rows in old.rows.items()]
-    assert all(most > 0 if tokens == "tags" else most == 0 for most in moved)
-
-
 # --- refused
 
 
 @pytest.mark.parametrize(
     ("lora", "reason"),
     [
-        ({"rank": 8}, "lora.rank is 8, and the adapter .* has rank 4"),
-        ({"targets": ("q_proj",)}, "lora.start and lora.targets have other layers: .*down_proj"),
-        ({"targets": ("query",), "start": None}, r"\[lora\] does not fit the model"),
+        ({"targets": ("query",)}, r"\[lora\] does not fit the model"),
     ],
 )
 def test_adapters_that_do_not_fit_are_refused(
-    saved: SftConfig, recipe: Recipe, lora: dict[str, object], reason: str
+    recipe: Recipe, lora: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):
-        train_sft(recipe({"start": str(model_of(saved)), **lora}))
-
-
-def test_an_adapter_of_another_base_cannot_be_gone_on_with(
-    trained: SftConfig, saved: SftConfig, recipe: Recipe
-) -> None:
-    config = recipe({"start": str(model_of(saved))})
-    with pytest.raises(ModelError, match="the adapter belongs to another base"):
-        train_sft(replace(config, model=ModelConfig(base=str(model_of(trained)))))
+        train_sft(recipe(lora))
 
 
 def test_an_adapter_as_base_cannot_be_saved_as_an_adapter(saved: SftConfig) -> None:
     learner = replace(load_learner(saved.model), source=str(model_of(saved)))
     with pytest.raises(UsageError, match="model.base is an adapter") as caught:
-        base_of(learner, LORA)
-    assert "lora.start" in str(caught.value.hint)
+        base_of(learner)
+    assert 'train.save = "merged"' in str(caught.value.hint)
 
 
 def test_a_missing_peft_names_the_extra_to_install(

@@ -17,7 +17,7 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.learn.train.losses import collate, labelled_weights, next_token_loss, seen
+from pasta_lm.learn.train.losses import collate, label_nats, seen
 from pasta_lm.models.annotated import Record
 from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.decoding import decode_document
@@ -224,7 +224,9 @@ def gradients(model: PreTrainedModel, loss: Tensor) -> list[Tensor]:
 
 
 def loss_of(found: Tensor, example: EncodedExample) -> Tensor:
-    return next_token_loss(found[None], torch.tensor([list(example.labels)]))
+    labels = torch.tensor(example.labels)
+    has_label = labels != NO_LABEL
+    return label_nats(found[has_label], labels[has_label]).mean()
 
 
 def assert_close(first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
@@ -313,17 +315,11 @@ def test_decisions_weigh_as_given_and_other_labels_one() -> None:
     #           q  A  <  t  >  [ a b ]  |  S  s  o    q  s  o
     weights = [[5, 5, 5, 5, 5, 1, 1, 1, 1, 5, 5, 1, 5], [5, 1, 5]]
     batch = collate([pack], decision_weight=5.0)
-    found = batch["loss_weights"][0].split([len(example) for example in pack])
-    assert [
-        one[example.num_prompt - 1 :].tolist() for one, example in zip(found, pack, strict=True)
-    ] == weights
-    has_label = [label != NO_LABEL for example in pack for label in example.labels]
-    of_labels = labelled_weights(batch)
-    assert of_labels is not None
-    assert of_labels.tolist() == batch["loss_weights"][0, has_label].tolist()
+    labels = [example.labels[example.num_prompt - 1 :] for example in pack]
+    pairs = zip(sum(map(list, labels), []), sum(weights, []), strict=True)
+    assert batch["loss_weights"].tolist() == [w for label, w in pairs if label != NO_LABEL]
 
 
 def test_a_pack_whose_labels_all_weigh_one_has_no_weights() -> None:
     batch = collate([[encoded("so")]])
     assert "loss_weights" not in batch
-    assert labelled_weights(batch) is None

@@ -25,8 +25,8 @@ from pasta_lm.learn.chat.pool import CostLimitError
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.data.rollouts import PromptWithReference
 from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
-from pasta_lm.learn.train import preference
-from pasta_lm.learn.train.preference import Round, preflight, sampling_of, train_preference
+from pasta_lm.learn.train import rounds
+from pasta_lm.learn.train.preference import preflight, train_preference
 from pasta_lm.learn.train.preference_config import (
     JudgeConfig,
     PairsConfig,
@@ -35,6 +35,7 @@ from pasta_lm.learn.train.preference_config import (
     ScoreConfig,
     judge_of,
 )
+from pasta_lm.learn.train.rounds import Round, sampling_of
 from pasta_lm.models.annotated import Record, write_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.learn.data.rollouts import sample
@@ -96,7 +97,7 @@ def round_of(config: PreferenceConfig) -> Round:
 
 def pairs_of(config: PreferenceConfig) -> list[PreferencePair]:
     """Make the pairs of round one."""
-    return preference.pairs_of(config, round_of(config), PROMPTS, None)
+    return rounds.pairs_of(config, round_of(config), PROMPTS, None)
 
 
 def replies(config: PreferenceConfig) -> Path:

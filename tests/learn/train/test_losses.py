@@ -1,97 +1,119 @@
+"""The nats of labels and their mean; the head over parts of the rows gives what all logits give."""
+
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from pasta_lm.learn.data.encode import NO_LABEL
-from pasta_lm.learn.train.losses import next_token_loss
+from pasta_lm.learn.train import losses
+from pasta_lm.learn.train.losses import (
+    Batch,
+    collate,
+    label_nats,
+    labelled_logits,
+    over_labels,
+    weighted_mean,
+)
+from tests.architectures import ARCHITECTURES, loaded
+from tests.learn.train.test_collate import answers, example_of, gradients
 
 SURE = [0.0, math.log(3.0)]  # a quarter, three quarters
 EVEN = [5.0, 5.0]
 
 
 @pytest.mark.parametrize(
-    ("logits", "labels", "loss"),
+    ("logits", "labels", "nats"),
     [
-        ([SURE], [1], -math.log(0.75)),
-        ([SURE], [0], -math.log(0.25)),
-        ([EVEN], [0], math.log(2)),
-        ([SURE, EVEN], [1, 0], (-math.log(0.75) + math.log(2)) / 2),
-        ([SURE, EVEN], [1, NO_LABEL], -math.log(0.75)),  # the mean is over what has a label
-        ([SURE, EVEN, SURE], [NO_LABEL, 1, 0], (math.log(2) - math.log(0.25)) / 2),
-        ([[1e4, 0.0]], [0], 0.0),
-        ([[1e4, 0.0]], [1], 1e4),
+        ([SURE, SURE], [1, 0], [-math.log(0.75), -math.log(0.25)]),  # labels are not shifted
+        ([EVEN], [0], [math.log(2)]),
+        ([[1e4, 0.0], [1e4, 0.0]], [0, 1], [0.0, 1e4]),
     ],
 )
-def test_the_loss_is_the_mean_cross_entropy_of_the_labels(
-    logits: list[list[float]], labels: list[int], loss: float
+def test_nats_are_those_of_the_softmax(
+    logits: list[list[float]], labels: list[int], nats: list[float]
 ) -> None:
-    found = next_token_loss(torch.tensor([logits]), torch.tensor([labels]))
-    assert found.shape == ()
-    assert float(found) == pytest.approx(loss, abs=1e-6)
-
-
-@given(st.lists(st.sampled_from([NO_LABEL, 0, 1, 2]), min_size=2, max_size=6), st.integers(0, 99))
-def test_tokens_without_a_label_do_not_count_in_the_loss(labels: list[int], seed: int) -> None:
-    random = torch.Generator().manual_seed(seed)
-    logits = torch.randn(1, len(labels), 3, generator=random, requires_grad=True)
-    labels[0] = 1
-    loss = next_token_loss(logits, torch.tensor([labels]))
-    kept = [index for index, label in enumerate(labels) if label != NO_LABEL]
-    alone = next_token_loss(logits[:, kept], torch.tensor([[labels[index] for index in kept]]))
-    assert float(loss.detach()) == pytest.approx(float(alone.detach()), abs=1e-6)
-    (grad,) = torch.autograd.grad(loss, logits)
-    assert [bool(row.any()) for row in grad[0]] == [label != NO_LABEL for label in labels]
-
-
-def test_labels_are_not_shifted() -> None:
-    logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
-    right, shifted = (next_token_loss(logits, torch.tensor([ids])) for ids in ([0, 1], [1, 0]))
-    assert right < 0.01
-    assert shifted > 8
+    for dtype in (torch.float32, torch.float64):
+        found = label_nats(torch.tensor(logits, dtype=dtype), torch.tensor(labels))
+        assert found.dtype == dtype
+        assert found.tolist() == pytest.approx(nats, abs=1e-6)
 
 
 def test_low_precision_logits_are_summed_in_float32() -> None:
-    logits = torch.randn(1, 50, 100, generator=torch.Generator().manual_seed(0))
-    logits = logits.to(torch.bfloat16)
-    labels = torch.arange(50)[None]
-    loss = next_token_loss(logits, labels)
-    assert loss.dtype == torch.float32
-    assert float(loss) == pytest.approx(float(next_token_loss(logits.float(), labels)))
-
-
-@pytest.mark.parametrize("num_rows", [1, 127, 128, 129, 300])
-def test_the_loss_in_parts_is_that_of_all_logits(num_rows: int) -> None:
-    random = torch.Generator().manual_seed(num_rows)
-    logits = torch.randn(1, num_rows, 7, generator=random, dtype=torch.float64, requires_grad=True)
-    labels = torch.randint(0, 7, (1, num_rows), generator=random)
-    labels[0, 1::5] = NO_LABEL
-    ours = next_token_loss(logits, labels)
-    whole = F.cross_entropy(logits[0], labels[0], ignore_index=NO_LABEL)
-    torch.testing.assert_close(ours, whole)
-    grads = (torch.autograd.grad(loss, logits)[0] for loss in (ours, whole))
-    torch.testing.assert_close(*grads)
-
-
-def test_the_loss_of_no_labels_is_nan() -> None:
-    logits, labels = torch.zeros(1, 2, 3), torch.tensor([[NO_LABEL, NO_LABEL]])
-    assert math.isnan(float(next_token_loss(logits, labels)))
+    logits = torch.randn(50, 100, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    found = label_nats(logits, torch.arange(50))
+    assert found.dtype == torch.float32
+    assert torch.equal(found, label_nats(logits.float(), torch.arange(50)))
 
 
 @pytest.mark.parametrize(
-    ("weights", "loss"),
+    ("nats", "weights", "mean"),
     [
-        ([1.0, 1.0], (math.log(2) - math.log(0.25)) / 2),
-        ([1.0, 3.0], (math.log(2) - 3 * math.log(0.25)) / 4),
-        ([0.0, 2.0], -math.log(0.25)),
+        ([1.0, 2.0], None, 1.5),
+        ([1.0, 2.0], [1.0, 1.0], 1.5),
+        ([1.0, 2.0], [1.0, 3.0], 1.75),
+        ([1.0, 2.0], [0.0, 2.0], 2.0),
+        ([], None, math.nan),
     ],
 )
-def test_with_weights_the_loss_is_the_weighted_mean(weights: list[float], loss: float) -> None:
-    logits, labels = torch.tensor([[SURE, EVEN, SURE]]), torch.tensor([[NO_LABEL, 1, 0]])
-    found = next_token_loss(logits, labels, torch.tensor(weights))
-    assert float(found) == pytest.approx(loss, abs=1e-6)
+def test_the_loss_is_the_weighted_mean(
+    nats: list[float], weights: list[float] | None, mean: float
+) -> None:
+    found = weighted_mean(torch.tensor(nats), None if weights is None else torch.tensor(weights))
+    assert float(found) == pytest.approx(mean, nan_ok=True)
+
+
+# --- the head over parts of the rows
+
+
+def batch_of(name: str) -> Batch:
+    return collate([[example_of(name, document) for document in answers(name)[:2]]])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("rows", [7, 10_000])
+def test_nats_and_gradients_are_those_of_all_logits_at_once(
+    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = loaded(name).model, batch_of(name)
+    monkeypatch.setattr(losses, "MAX_LOGITS", rows * loaded(name).vocab_size)
+    ours = over_labels(model, batch, label_nats)
+    plain = F.cross_entropy(*labelled_logits(model, batch), reduction="none")
+    torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-5)
+    for one, other in zip(
+        gradients(model, ours.mean()), gradients(model, plain.mean()), strict=True
+    ):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_no_more_logits_than_the_bound_exist_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, vocab_size = loaded("llama").model, loaded("llama").vocab_size
+    monkeypatch.setattr(losses, "MAX_LOGITS", 10 * vocab_size)
+    shapes: list[torch.Size] = []
+
+    def note(_: nn.Module, __: object, logits: Tensor) -> None:
+        shapes.append(logits.shape[1:])
+
+    head = model.get_output_embeddings()
+    handle = head.register_forward_hook(note)
+    nats_M = over_labels(model, batch_of("llama"), label_nats)
+    num_parts = math.ceil(len(nats_M) / 10)
+    assert num_parts > 3
+    assert shapes == [*[(10, vocab_size)] * (num_parts - 1), shapes[num_parts - 1]]
+    nats_M.mean().backward()  # type: ignore[no-untyped-call]
+    assert len(shapes) == 2 * num_parts  # each part again, instead of being kept
+    handle.remove()
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("part", [lambda t: t, lambda t: torch.stack([t, 2 * t])])
+def test_values_of_any_shape_are_joined_along_the_labels(part: Callable[[Tensor], Tensor]) -> None:
+    model, batch = loaded("llama").model, batch_of("llama")
+    with torch.no_grad():
+        nats_M = over_labels(model, batch, label_nats)
+        found = over_labels(model, batch, lambda *pair: part(label_nats(*pair)))
+    assert torch.equal(found, part(nats_M))

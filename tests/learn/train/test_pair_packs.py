@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import InputError
-from pasta_lm.journal import line_of, read_rows
 from pasta_lm.language.document import Document
 from pasta_lm.learn.data.encode import encode_example
 from pasta_lm.learn.data.preferences import PreferencePair
@@ -20,12 +17,10 @@ from pasta_lm.learn.train.config import TrainConfig
 from pasta_lm.learn.train.learner import Learner
 from pasta_lm.learn.train.losses import collate
 from pasta_lm.learn.train.packs import (
-    EncodedPair,
     LogProbs,
     PairPack,
     collate_pairs,
     pack_pairs,
-    pair_log_probs,
     reference_log_probs,
 )
 from pasta_lm.learn.train.preference_config import LossConfig
@@ -105,22 +100,17 @@ def met_log_prob(name: str, request: Request) -> float:
 
 
 @some
-def test_reference_log_probs_equal_those_of_decoding(name: str, tmp_path: Path) -> None:
+def test_reference_log_probs_equal_those_of_decoding(name: str) -> None:
     pairs = pairs_of(name, 4)
     packs = packed(name, pairs, 400)
-    path = tmp_path / "reference.jsonl"
-    model = loaded(name).model
-    found = reference_log_probs(path, packs, lambda: model, is_bfloat16=False)
+    assert len(packs) > 1
+    found = reference_log_probs(packs, loaded(name).model, is_bfloat16=False)
     for one in pairs:
-        assert found[one.id].chosen == pytest.approx(
-            decoded_log_prob(name, one.chosen), abs=TOLERANCE, rel=1e-6
-        )
-        assert found[one.id].rejected == pytest.approx(
-            decoded_log_prob(name, one.rejected), abs=TOLERANCE, rel=1e-6
-        )
+        expected = [decoded_log_prob(name, answer) for answer in (one.chosen, one.rejected)]
+        assert [*found[one.id]] == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
 
 
-def test_reference_log_probs_of_forks_equal_those_of_decoding(tmp_path: Path) -> None:
+def test_reference_log_probs_of_forks_equal_those_of_decoding() -> None:
     loaded_model, rng = loaded("qwen2"), random.Random("pairs of forks")
     vocabulary = loaded_model.vocabulary
     trees = [random_tree(rng) for _ in range(6)]
@@ -128,8 +118,7 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding(tmp_path: Path) ->
     pairs = [pair_of(str(i), *trees[2 * i : 2 * i + 2]) for i in range(3)]
     train = TrainConfig(out="", steps=1, positions="continue")
     packs = pack_pairs(pairs, learner("qwen2", apar.NAME).encoder(train), 800, 0)
-    path = tmp_path / "reference.jsonl"
-    found = reference_log_probs(path, packs, lambda: loaded_model.model, is_bfloat16=False)
+    found = reference_log_probs(packs, loaded_model.model, is_bfloat16=False)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
     params = SamplingParams(max_tokens=800)
     for one in pairs:
@@ -137,36 +126,6 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding(tmp_path: Path) ->
             request = apar.replay(prompt, tree, vocabulary, params)
             expected = met_log_prob("qwen2", request)
             assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
-
-
-def test_reference_log_probs_are_computed_once_and_resume_after_any_truncation(
-    tmp_path: Path,
-) -> None:
-    packs = packed("llama", pairs_of("llama", 6), 250)
-    path, model = tmp_path / "reference.jsonl", loaded("llama").model
-    found = reference_log_probs(path, packs, lambda: model, is_bfloat16=False)
-    assert len(packs) > 2
-    assert [*found] == [one.id for index in range(len(packs)) for one in packs[index]]
-    whole = path.read_bytes()
-
-    def never() -> torch.nn.Module:
-        raise AssertionError("everything is known")
-
-    assert reference_log_probs(path, packs, never, is_bfloat16=False) == found  # type: ignore[arg-type]
-    for size in (0, 1, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        assert reference_log_probs(path, packs, lambda: model, is_bfloat16=False) == found
-        assert path.read_bytes() == whole
-
-
-def test_reference_log_probs_of_other_answers_are_refused(tmp_path: Path) -> None:
-    packs = packed("llama", pairs_of("llama", 2))
-    path = tmp_path / "reference.jsonl"
-    reference_log_probs(path, packs, lambda: loaded("llama").model, is_bfloat16=False)
-    (first, *others) = read_rows(path)
-    path.write_bytes(b"".join(map(line_of, [{**first, "pair": "0" * 16}, *others])))
-    with pytest.raises(InputError, match=f"is of another pair {first['id']}"):
-        reference_log_probs(path, packs, lambda: loaded("llama").model, is_bfloat16=False)
 
 
 # --- packs
@@ -186,28 +145,11 @@ def test_chosen_and_rejected_answers_are_packed_in_order() -> None:
 
 
 def test_log_probs_do_not_depend_on_the_pack() -> None:
-    pairs = pairs_of("llama", 3)
-    model = loaded("llama").model
-    nothing = {one.id: LogProbs(0.0, 0.0) for one in pairs}
-    with torch.no_grad():
-        together = {}
-        packs = packed("llama", pairs)
-        assert len(packs) == 1
-        batch = collate_pairs([packs[0]], nothing)
-        found = pair_log_probs(model, batch)
-        together = dict(zip([one.id for one in packs[0]], found, strict=True))
-        for one in packs[0]:
-            batch = collate_pairs([[one]], nothing)
-            (alone,) = pair_log_probs(model, batch)
-            assert torch.allclose(alone, together[one.id], atol=TOLERANCE)
-
-
-def test_a_pairs_length_and_digest_cover_both_answers() -> None:
-    (one,) = packed("llama", [pair("one", "a b", "c")])[0]
-    assert len(one) == len(one.chosen) + len(one.rejected)
-    turned = EncodedPair("one", one.rejected, one.chosen)
-    same = EncodedPair("other", one.chosen, one.rejected)
-    assert one.digest == same.digest != turned.digest
+    pairs, model = pairs_of("llama", 3), loaded("llama").model
+    together = reference_log_probs(packed("llama", pairs), model, is_bfloat16=False)
+    for one in pairs:
+        alone = reference_log_probs(packed("llama", [one]), model, is_bfloat16=False)
+        assert [*alone[one.id]] == pytest.approx([*together[one.id]], abs=TOLERANCE)
 
 
 def test_beta_depends_on_the_number_of_samples() -> None:

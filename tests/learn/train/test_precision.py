@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from transformers import TrainingArguments
 
+from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.train import trainer
-from pasta_lm.learn.train.config import TrainConfig
+from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig
+from pasta_lm.learn.train.losses import TrainingPass
 from pasta_lm.learn.train.sft import train_sft
-from pasta_lm.learn.train.trainer import is_mixed
+from pasta_lm.learn.train.trainer import frozen_dtype, is_mixed, training_arguments
+from pasta_lm.models.load import DTYPES
 from tests.learn.train.recipes import begin, losses, sft
 
 SMALLER_THAN_NORMAL = 1e-40
@@ -22,37 +28,42 @@ SMALLER_THAN_NORMAL = 1e-40
 
 
 def on(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, unit: str) -> None:
-    """Let torch say that the machine has a GPU, or a CPU with this unit."""
+    """Let torch say that the machine has a GPU, or a CPU, with this unit."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: unit == "gpu")
     found = {name: name == unit for name in ("amx_bf16", "avx512_bf16")}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "unit", "dtype", "mixed", "expected"),
+    ("gpu", "unit", "dtype", "mixed", "expected", "frozen"),
     [
-        (True, "", "bfloat16", False, True),
-        (True, "", "float32", False, False),
-        (True, "", "float32", True, False),
-        (False, "amx_bf16", "float32", True, True),
-        (False, "amx_bf16", "bfloat16", True, True),
-        (False, "amx_bf16", "bfloat16", False, False),
-        (False, "avx512_bf16", "float32", True, True),
-        (False, "avx512_bf16", "float32", False, False),
-        (False, "", "bfloat16", True, False),
+        (True, "gpu", "bfloat16", False, True, "bfloat16"),
+        (True, "gpu", "float32", True, True, "float32"),
+        (True, "gpu", None, True, True, "bfloat16"),
+        (True, "gpu", None, False, False, "float32"),
+        (True, "", None, True, False, "float32"),  # it would emulate bfloat16
+        (False, "amx_bf16", None, True, True, "float32"),
+        (False, "amx_bf16", "bfloat16", True, True, "bfloat16"),
+        (False, "amx_bf16", "bfloat16", False, False, "bfloat16"),
+        (False, "avx512_bf16", "float32", True, True, "float32"),
+        (False, "", "bfloat16", True, False, "bfloat16"),
     ],
 )
-def test_mixed_precision_depends_on_dtype_on_a_gpu_and_on_the_unit_of_a_cpu(
+def test_products_and_frozen_weights_depend_on_the_recipe_and_the_machine(
     monkeypatch: pytest.MonkeyPatch,
     gpu: bool,
     unit: str,
-    dtype: str,
+    dtype: Literal["float32", "bfloat16"] | None,
     mixed: bool,
     expected: bool,
+    frozen: str,
 ) -> None:
     on(monkeypatch, gpu=gpu, unit=unit)
     train = TrainConfig(out="out", steps=1, dtype=dtype, mixed_precision=mixed)
     assert is_mixed(train) is expected
+    assert frozen_dtype(LoraConfig(), train) is DTYPES[frozen]
+    assert frozen_dtype(None, train) is torch.float32
 
 
 def test_without_cpu_capabilities_training_is_in_float32(
@@ -94,7 +105,7 @@ def test_denormals_are_flushed_in_training_only(tmp_path: Path) -> None:
     assert (torch.tensor([SMALLER_THAN_NORMAL]) * 1).item() > 0
 
 
-@pytest.mark.parametrize(("is_glibc", "num_trims"), [(True, 2), (False, 0)])
+@pytest.mark.parametrize(("is_glibc", "num_trims"), [(True, 3), (False, 0)])
 def test_pieces_of_the_heap_are_given_back_every_few_steps(
     tmp_path: Path, is_glibc: bool, num_trims: int
 ) -> None:
@@ -102,7 +113,84 @@ def test_pieces_of_the_heap_are_given_back_every_few_steps(
     libc = SimpleNamespace(malloc_trim=trims.append, mallopt=lambda *_: 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "TRIM_STEPS", 2)
-        patch.setattr(trainer, "_has_glibc", lambda: is_glibc)
-        patch.setattr(trainer, "ctypes", SimpleNamespace(CDLL=lambda _: libc))
+        patch.setattr(trainer, "_glibc", lambda: libc if is_glibc else None)
         train_sft(sft(begin(tmp_path), tmp_path / "out", steps=5))
     assert trims == [0] * num_trims
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_are_saved_as_the_base_was_and_readable_by_all(tmp_path: Path, dtype: str) -> None:
+    base = train_sft(sft(begin(tmp_path), tmp_path / "base", steps=1, dtype=dtype))
+    folder = train_sft(sft(ModelConfig(base=str(base)), tmp_path / "out", steps=1))
+    saved = load_file(folder / "model.safetensors").values()
+    assert {weight.dtype for weight in saved} == {DTYPES[dtype]}
+    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes == {folder.stat().st_mode & 0o666}
+
+
+# --- large models, and a GPU that is not there
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "num_weights", "expected"),
+    [
+        (None, 999_999_999, False),
+        (None, 1_000_000_001, True),
+        (False, 8 * 10**9, False),
+        (True, 10**8, True),
+    ],
+)
+def test_layers_of_large_models_are_computed_again_unless_the_recipe_says_no(
+    checkpointing: bool | None, num_weights: int, expected: bool
+) -> None:
+    train = TrainConfig(out="out", steps=1, checkpointing=checkpointing)
+    assert training_arguments(train, num_weights).gradient_checkpointing is expected
+
+
+def test_of_two_gpus_one_process_uses_one_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def two_gpus(args: TrainingArguments) -> torch.device:
+        args._n_gpu = 2
+        return torch.device("cpu")
+
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", property(two_gpus))
+    args = training_arguments(TrainConfig(out="out", steps=1), 0)
+    assert args.n_gpu == 1  # else the Trainer would cut a pack in two
+    assert "one of 2 GPUs is used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [None, ((4,),)])
+def test_off_the_cpu_each_query_head_has_keys_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, rows: tuple[tuple[int, ...], ...] | None
+) -> None:
+    """Grouped keys would be scored by the math path where no fused attention takes groups."""
+    calls: list[tuple[int, int, bool]] = []
+    usual = F.scaled_dot_product_attention
+
+    def spied(q: torch.Tensor, k: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append((q.shape[1], k.shape[1], kwargs["enable_gqa"]))
+        return usual(q, k, *args, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spied)
+    ids = array("i", range(4))
+    example = EncodedExample("r", ids, ids, ids, array("i", [0] * 4), array("i", [0] * 4), rows, 1)
+    q, k, v = (torch.empty(heads, 4, 8, device="meta") for heads in (6, 2, 2))
+    out = TrainingPass([example]).attend(LayerCall(0, None, None, None, None), q, k, v)
+    assert (out.shape, calls) == ((6, 4, 8), [(6, 6, False)])
+
+
+def test_cudnn_attention_is_off_while_training_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before, seen = torch.backends.cuda.cudnn_sdp_enabled(), list[bool]()
+    usual = trainer.label_nats
+
+    def spied(*args: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return usual(*args)
+
+    monkeypatch.setattr(trainer, "label_nats", spied)
+    train_sft(sft(begin(tmp_path), tmp_path / "out", steps=1))
+    assert not any(seen)
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before

@@ -20,11 +20,10 @@ from torch import Tensor
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.errors import InputError, ModelError, UsageError
 from pasta_lm.journal import read_rows
-from pasta_lm.language.document import parse
 from pasta_lm.learn.data import rollouts
 from pasta_lm.learn.data.preferences import read_pairs, write_pairs
 from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
-from pasta_lm.learn.train import packs, preference
+from pasta_lm.learn.train import packs, preference, rounds
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.strategies.model import Pasta
@@ -99,7 +98,7 @@ def test_a_round_writes_all_its_inputs_to_its_folder(whole: PreferenceConfig) ->
     for number in (1, 2):
         folder = out(whole) / f"round-{number}"
         assert {path.name for path in folder.iterdir()} == {
-            *("rollouts.jsonl", "pairs.jsonl", "reference.jsonl", "log.jsonl"),
+            *("rollouts.jsonl", "pairs.jsonl", "log.jsonl"),
             *("checkpoint-8", "checkpoint-10", "model"),
         }
         figures, *steps, _ = rows(out(whole), number)
@@ -187,9 +186,6 @@ def test_training_on_a_file_of_pairs(models: Models, tmp_path: Path) -> None:
     steps = [margin for (margin,) in margins(out(config), 1).values()]
     assert steps[0] == pytest.approx(0, abs=1e-3)
     assert steps[-1] > 1
-    assert {row["id"] for row in read_rows(out(config) / "round-1" / "reference.jsonl")} == {
-        *("one", "two")
-    }
 
 
 def test_pairs_that_cannot_be_trained_on_are_named(
@@ -202,44 +198,10 @@ def test_pairs_that_cannot_be_trained_on_are_named(
         train(of_file(models, tmp_path / "again", long))
 
 
-def test_a_baseline_is_trained_on_its_own_sequential_answers(
-    models: Models, tmp_path: Path
-) -> None:
-    config = recipe(models.baseline, models.baseline, tmp_path / "out", rounds=1, steps=1)
-    config = replace(config, rollouts=replace(config.rollouts, strategy="sequential"))
-    train(config)
-    for row in read_rows(tmp_path / "out" / "round-1" / "rollouts.jsonl"):
-        assert row["sampled"]["strategy"] == "sequential"
-        for sample in row["samples"]:
-            assert parse(sample["program"]).plain_text == sample["text"]
-            assert not parse(sample["program"]).blocks
-
-
-def test_an_apar_model_is_trained_on_its_own_forks(models: Models, tmp_path: Path) -> None:
-    base = save_tiny(tmp_path / "apar", trained_strategy="apar")
-    config = recipe(
-        base, models.baseline, tmp_path / "out", strategy="apar", rounds=1, positions="continue"
-    )
-    folder = train(config)
-    for row in read_rows(out(config) / "round-1" / "rollouts.jsonl"):
-        for sample in row["samples"]:
-            document = parse(sample["program"], "annotator")
-            assert document.plain_text == sample["text"]
-            assert {block.topic for block in document.blocks} <= {"fork"}
-            assert not document.num_syncs
-    pairs = read_pairs(out(config) / "round-1" / "pairs.jsonl")
-    assert any(one.chosen.blocks or one.rejected.blocks for one in pairs)
-    steps = [margin for (margin,) in margins(out(config), 1).values()]
-    assert fmean(steps[5:]) > fmean(steps[:5]) + 1
-    model = Pasta.from_pretrained(folder, pool_tokens=2048)
-    assert model.supports("apar")
-    assert not model.supports("pasta")
-
-
-def test_a_base_is_sampled_with_its_trained_strategy(models: Models, tmp_path: Path) -> None:
+def test_a_base_of_another_strategy_is_refused(models: Models, tmp_path: Path) -> None:
     base = save_tiny(tmp_path / "apar", trained_strategy="apar")
     config = recipe(base, models.baseline, tmp_path / "out", positions="continue")
-    with pytest.raises(UsageError, match="was not taught 'pasta', but 'apar'"):
+    with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
         train(config)
 
 
@@ -348,8 +310,8 @@ STOPS = {
     # A batch of prompts is two calls of an engine, and a round of 24 prompts six.
     "while it samples": (TorchEngine, "generate", 3),
     "while it samples round two": (TorchEngine, "generate", 9),
-    "before it has scored": (preference, "pair_round", 1),
-    "while it asks the reference": (packs, "_log_probs", 1),
+    "before it has scored": (rounds, "pair_round", 1),
+    "while it asks the reference": (packs, "over_labels", 1),
     "while it learns": (preference, "pair_log_probs", 7),
     "while it learns round two": (preference, "pair_log_probs", 16),
     "while it keeps the first model": (preference, "save", 0),
@@ -375,9 +337,8 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
     train(config, resume=True)
     for number in (1, 2):
-        for name in ("pairs.jsonl", "reference.jsonl"):
-            one, other = (out(c) / f"round-{number}" / name for c in (config, whole))
-            assert [row["id"] for row in read_rows(one)] == [row["id"] for row in read_rows(other)]
+        one, other = (out(c) / f"round-{number}" / "pairs.jsonl" for c in (config, whole))
+        assert [row["id"] for row in read_rows(one)] == [row["id"] for row in read_rows(other)]
         assert are_close(weights(config, number), weights(whole, number))
         for step, found in margins(out(config), number).items():
             assert found[-1] == pytest.approx(margins(out(whole), number)[step][0], abs=1e-4)

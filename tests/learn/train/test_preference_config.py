@@ -62,8 +62,7 @@ def test_defaults_are_those_of_the_paper(tmp_path: Path) -> None:
 def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     changes = {
         "data": {"records": {"file": "a", "num_prompts": 9, "seed": 3}, "max_tokens": 512},
-        "rollouts": {"samples": 4, "temperature": 0.8, "max_tokens": 64, "pool_tokens": 4096}
-        | {"strategy": "sequential"},
+        "rollouts": {"samples": 4, "temperature": 0.8, "max_tokens": 64, "pool_tokens": 4096},
         "score": {"quality_weight": inf, "smoothing": 0.5},
         "loss": {"alpha": 0.1, "beta": 1},
         "train.rounds": 3,
@@ -72,13 +71,7 @@ def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     assert read(tmp_path, changes) == PreferenceConfig(
         model=StartConfig(base="sft", baseline="plain"),
         data=PairsConfig(records=RecordsConfig(file="a", num_prompts=9, seed=3), max_tokens=512),
-        rollouts=RolloutsConfig(
-            samples=4,
-            temperature=0.8,
-            max_tokens=64,
-            pool_tokens=4096,
-            strategy="sequential",
-        ),
+        rollouts=RolloutsConfig(samples=4, temperature=0.8, max_tokens=64, pool_tokens=4096),
         score=ScoreConfig(quality_weight=inf, smoothing=0.5),
         loss=LossConfig(alpha=0.1, beta=1.0),
         train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, weight_decay=0.1),
@@ -118,7 +111,6 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"data.max_tokens": 0}, "data.max_tokens must be above 0"),
         ({"rollouts": {"samples": 1}}, "rollouts.samples must be at least 2"),
         ({"rollouts": {"temperature": 0}}, "rollouts.temperature must be above 0"),
-        ({"rollouts": {"strategy": "sot!"}}, "rollouts.strategy is 'sot!'"),
         ({"loss": {"beta": "rule"}}, "loss.beta is 'rule'"),
         ({"loss": {"beta": 0}}, "loss.beta must be above 0"),
         ({"loss": {"beta": True}}, "loss.beta must be float or str, not True"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,14 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.data.preferences import write_pairs
 from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import LoraConfig
-from pasta_lm.learn.train.preference import read_prompts, train_preference
+from pasta_lm.learn.train.preference import prompts_of, train_preference
 from pasta_lm.learn.train.preference_config import (
     PairsConfig,
     RecordsConfig,
     RolloutsConfig,
     StartConfig,
 )
+from pasta_lm.learn.train.rounds import Prompts
 from pasta_lm.models.annotated import read_records, write_records
 from tests.learn.train.preferences import margins, pair, recipe, save_tiny
 from tests.learn.train.recipes import records
@@ -35,15 +37,21 @@ def config(tmp_path: Path) -> RecordsConfig:
     return RecordsConfig(file=str(tmp_path / "records.jsonl"))
 
 
+def shares(config: RecordsConfig) -> Sequence[Prompts]:
+    """Return the prompts of two rounds."""
+    whole = recipe("base", "baseline", Path("out"), rounds=2)
+    return prompts_of(replace(whole, data=PairsConfig(records=config)))
+
+
 @pytest.mark.parametrize(("num_prompts", "expected"), [(None, NUM_RECORDS // 2), (3, 3)])
 def test_each_round_has_its_own_reproducible_prompts(
     config: RecordsConfig, num_prompts: int | None, expected: int
 ) -> None:
     share = replace(config, num_prompts=num_prompts)
-    first, second = read_prompts(share, 2)
+    first, second = shares(share)
     assert len(first) == len(second) == expected
     assert not {one.id for one in first} & {one.id for one in second}
-    assert read_prompts(share, 2)[0] == first
+    assert shares(share)[0] == first
     originals = {one.id: one for one in read_records(Path(share.file))}
     for one in first:
         assert one.prompt == originals[one.id].prompt
@@ -52,7 +60,7 @@ def test_each_round_has_its_own_reproducible_prompts(
 
 def test_a_file_with_too_few_records_is_refused(config: RecordsConfig) -> None:
     with pytest.raises(InputError, match="has 9 records, too few for 2 rounds of 5"):
-        read_prompts(replace(config, num_prompts=5), 2)
+        shares(replace(config, num_prompts=5))
 
 
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

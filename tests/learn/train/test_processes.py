@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from pasta_lm.engines.local.loading import load
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.train import trainer
-from pasta_lm.learn.train.config import DataConfig, SftConfig
+from pasta_lm.learn.train.config import DataConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.sft import train_sft
-from pasta_lm.learn.train.trainer import check_launch, packs_each
+from pasta_lm.learn.train.trainer import check_launch, training_arguments
 from pasta_lm.models.annotated import write_records
 from tests.learn.train.recipes import as_toml, begin, losses, records, sft
 
@@ -103,6 +103,10 @@ def test_unsupported_recipes_are_refused_with_several_processes(
 def test_a_step_has_the_same_number_of_packs_for_any_number_of_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def packs_each(accumulate: int) -> int:
+        train = TrainConfig(out="out", steps=1, accumulate=accumulate)
+        return training_arguments(train, 0).gradient_accumulation_steps
+
     assert packs_each(8) == 8
     monkeypatch.setattr(trainer, "num_processes", lambda: 4)
     assert packs_each(8) == 2

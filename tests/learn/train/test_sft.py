@@ -26,7 +26,7 @@ from pasta_lm.language.document import parse
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import Learner, load_learner, save
-from pasta_lm.learn.train.losses import collate, next_token_loss
+from pasta_lm.learn.train.losses import collate, label_nats, labelled_logits, weighted_mean
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import preflight, train_sft
 from pasta_lm.models.annotated import Record, write_records
@@ -71,14 +71,7 @@ def fresh(config: SftConfig) -> Learner:
 
 
 def loss_of(model: PreTrainedModel, pack: Pack) -> Tensor:
-    batch = collate([pack])
-    out = model(
-        input_ids=batch["input_ids"],
-        position_ids=batch["position_ids"],
-        pasta_pass=batch["pasta_pass"],
-        use_cache=False,
-    )
-    return next_token_loss(out.logits, batch["shift_labels"])
+    return label_nats(*labelled_logits(model, collate([pack]))).mean()
 
 
 # --- learning
@@ -159,9 +152,9 @@ def cut_power(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     def failing(*args: Tensor) -> Tensor:
         if next(calls, None) is None:
             raise PowerCutError
-        return next_token_loss(*args)
+        return weighted_mean(*args)
 
-    monkeypatch.setattr(training, "next_token_loss", failing)
+    monkeypatch.setattr(training, "weighted_mean", failing)
 
 
 Make = Callable[[Path], SftConfig]
@@ -256,7 +249,7 @@ def test_the_records_of_the_failing_batch_are_named(
     config = sft(model, tmp_path, steps=3, accumulate=2)
     factors = iter([1.0, 1.0, 1.0, value])
     monkeypatch.setattr(
-        training, "next_token_loss", lambda *args: next_token_loss(*args) * next(factors)
+        training, "weighted_mean", lambda *args: weighted_mean(*args) * next(factors)
     )
     with pytest.raises(ModelError, match=f"the loss is {value} after step 1") as caught:
         train_sft(config)
@@ -265,9 +258,9 @@ def test_the_records_of_the_failing_batch_are_named(
             assert (example.id in caught.value.message) == (index == 3)
 
 
-def without_gradient(loss: Tensor, logits: Tensor) -> Tensor:
+def without_gradient(loss: Tensor) -> Tensor:
     """Return the same loss, whose gradient is no number."""
-    return loss + (0 * logits.sum()).sqrt()
+    return loss + (0 * loss).sqrt()
 
 
 @pytest.mark.parametrize("step", [2, 3])
@@ -278,12 +271,12 @@ def test_a_nan_gradient_is_never_saved(
     config = sft(model, tmp_path, steps=3, save_steps=1)
     steps = iter(range(1, 4))
 
-    def spoiled(logits: Tensor, *args: Tensor) -> Tensor:
-        loss = next_token_loss(logits, *args)
-        return without_gradient(loss, logits) if next(steps) == step else loss
+    def spoiled(*args: Tensor) -> Tensor:
+        loss = weighted_mean(*args)
+        return without_gradient(loss) if next(steps) == step else loss
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "next_token_loss", spoiled)
+        patch.setattr(training, "weighted_mean", spoiled)
         with pytest.raises(ModelError, match=r"the weights \S+ are NaN or infinite") as caught:
             train_sft(config)
     assert "--resume" in str(caught.value.hint)
@@ -526,10 +519,11 @@ def test_data_loader_processes_do_not_change_the_result(model: ModelConfig, tmp_
     assert losses(alone) == losses(beside)
 
 
+@pytest.mark.parametrize("more", [{}, {"do_sample": False}])
 def test_a_base_with_contradictory_generation_settings_is_trained_and_saved(
-    untaught: Path, file: DataConfig, tmp_path: Path
+    untaught: Path, file: DataConfig, tmp_path: Path, more: dict[str, bool]
 ) -> None:
-    settings = {"temperature": 0.7, "top_p": 0.8, "do_sample": False}
+    settings = {"temperature": 0.7, "top_p": 0.8, **more}
     (untaught / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
     folder = train_sft(sft(ModelConfig(base=str(untaught)), tmp_path, file, steps=1))
     saved = json.loads((folder / "generation_config.json").read_text("utf-8"))

@@ -69,9 +69,9 @@ class LearningConfig:
     join: Literal["shared", "recompute"] = "shared"
     """``continue`` and ``recompute`` are for stock servers, as ``--for servers`` sets them."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of frozen and of saved weights; None: float32, on a GPU bfloat16."""
-    checkpointing: bool = False
-    """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
+    """Of frozen and of saved weights; None: by the machine, and as the base was saved."""
+    checkpointing: bool | None = None
+    """Recompute each layer in the backward pass to save memory; None: above a billion weights."""
     save_steps: int = 20  # Steps between two checkpoints.
     seed: int = 0  # Of the order of the data.
 
@@ -131,11 +131,5 @@ class TeachConfig:
 
     def on(self, device: str) -> TeachConfig:
         """Return the recipe with the defaults of a device, ``cpu`` or another."""
-        is_cpu = device == "cpu"
-        dtype = self.train.dtype or ("float32" if is_cpu else "bfloat16")
-        in_flight = self.answers.in_flight or (16 if is_cpu else 64)
-        return replace(
-            self,
-            train=replace(self.train, dtype=dtype),
-            answers=replace(self.answers, in_flight=in_flight),
-        )
+        in_flight = self.answers.in_flight or (16 if device == "cpu" else 64)
+        return replace(self, answers=replace(self.answers, in_flight=in_flight))

@@ -112,7 +112,7 @@ def _settings(config: TeachConfig) -> dict[str, Any]:
     return {
         "positions": own.positions,
         "join": own.join,
-        "dtype": own.dtype or "float32",
+        "dtype": own.dtype,
         "mixed_precision": True,
         "checkpointing": own.checkpointing,
         "log_steps": 1,

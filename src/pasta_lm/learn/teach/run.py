@@ -216,8 +216,7 @@ def describe(model: str, recipe: TeachConfig | None = None, *, for_servers: bool
         f"answers: {config.answers.num} of {instructions}, {config.answers.in_flight} at a time",
         f"annotation: {config.annotation.annotator}",
         f"stage one: 2 models, {passes} passes of {tokens} tokens each; positions "
-        f"{config.train.positions}, join {config.train.join}, {config.train.weights} weights, "
-        f"{config.train.dtype}",
+        f"{config.train.positions}, join {config.train.join}, {config.train.weights} weights",
         f"  one pass takes {pass_s:.1f} s on this machine: {2 * passes * pass_s / 60:.0f} min",
         f"stage two: {stage_two}",
         f"measures: {min(config.measures.num_prompts, len(held_out))} held-out instructions",
@@ -309,7 +308,7 @@ def _making(model: str, config: TeachConfig, rows: Mapping[str, Row]) -> Iterato
     hours = sum(float(row["wall_s"]) for row in rows.values()) / 3600
     yield f"**Base**: {model}."
     yield (
-        f"**Trained**: {'all weights' if train.weights == 'all' else adapters}; {train.dtype}, "
+        f"**Trained**: {'all weights' if train.weights == 'all' else adapters}; "
         f"positions `{train.positions}`, join `{train.join}`."
     )
     yield f"**Own answers**: {answered['num_answers']} answers of the base: {', '.join(counts)}."

@@ -16,8 +16,10 @@ from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.judge.judge import load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Progress
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
-from pasta_lm.recipe import check_not_ignored, check_one_of, check_positive
+from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies.model import Servers
+
+BY_RULE = "auto"  # ``loss.beta`` by BoNBoN's rule for the number of samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +141,20 @@ class LossConfig:
     """BoNBoN's loss over pairs; ``[loss]``."""
 
     alpha: float = 0.005  # Weight of the likelihood of the better answer.
-    beta: float | Literal["auto"] = "auto"
+    beta: float | str = BY_RULE
     """Of the target margin 1 / (2 beta); ``auto``: BoNBoN's rule for the number of samples."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise UsageError("loss.alpha must be between 0 and 1")
-        if self.beta != "auto":
+        if isinstance(self.beta, float):
             check_positive("loss", self, "beta")
+        else:
+            check_choice("loss.beta", self.beta, (BY_RULE, "a number"))
 
     def beta_for(self, num_samples: int) -> float:
         """Return beta for pairs of the best and the worst of some samples."""
-        return bonbon_beta(num_samples) if self.beta == "auto" else self.beta
+        return self.beta if isinstance(self.beta, float) else bonbon_beta(num_samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
