@@ -28,8 +28,7 @@ anything is loaded: unknown keys, wrong types and contradictions are errors that
 `--set table.key=value` changes a key and may be repeated; without a value it removes the key.
 """
 TRAIN, TEACH = "learn/train/config.py", "learn/teach/config.py"
-STAGE_TWO = "learn/train/preference_config.py"
-ANNOTATION = "learn/annotate/recipe.py"
+STAGE_TWO, ANNOTATION = "learn/train/preference_config.py", "learn/annotate/recipe.py"
 ROOMS = {  # heading: its tables, each with its file below src/pasta_lm and its dataclass
     "Supervised finetuning": {
         "model": (TRAIN, "ModelConfig"),
@@ -81,18 +80,17 @@ def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
 
 def section(name: str, command: TyperCommand) -> str:
     """Return a command's heading, first paragraph and table of flags."""
-    arguments = [p for p in command.params if isinstance(p, TyperArgument)]
-    places = [p.metavar or (p.name or "").upper() for p in arguments]
+    places = [p.metavar or "" for p in command.params if isinstance(p, TyperArgument)]
     options = [p for p in command.params if isinstance(p, TyperOption) and not p.hidden]
-    summary = (command.help or "").split("\n\n")[0].replace("\n", " ").strip()
+    summary = " ".join((command.help or "").split("\n\n")[0].split())
     rows = [
         "| `{}` | {} |".format(", ".join(option.opts), (option.help or "").replace("|", "\\|"))
         for option in options
         if "--help" not in option.opts
     ]
     table = ["| flag | meaning |", "|---|---|", *rows] if rows else []
-    heading = f"## `{' '.join([name, *places])}`"
-    return "\n".join([heading, "", summary, "", *table]).rstrip() + "\n"
+    lines = [f"## `{' '.join([name, *places])}`", "", summary, "", *table]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def command_page() -> str:
@@ -105,17 +103,17 @@ def command_page() -> str:
 def keys(file: str, name: str, table: str) -> Iterator[str]:
     """Yield a row for each field of a dataclass: key, default, and the text behind or below it."""
     source = (ROOT / "src" / "pasta_lm" / file).read_text("utf-8")
-    tree, lines = ast.parse(source), source.splitlines()
-    kind = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    lines, body = source.splitlines(), ast.parse(source).body
+    kind = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
     if "Endpoint" in map(ast.unparse, kind.bases):
         yield from keys("learn/chat/client.py", "Endpoint", table)
     for field, below in zip(kind.body, [*kind.body[1:], None], strict=True):
         if not isinstance(field, ast.AnnAssign) or "Config" in ast.unparse(field.annotation):
             continue
         value = ast.unparse(field.value) if field.value else "required"
-        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        behind = lines[(field.end_lineno or 1) - 1][field.end_col_offset or 0 :].lstrip(" #")
-        text = " ".join(str(below.value.value).split()) if is_text else behind
+        text = lines[(field.end_lineno or 1) - 1][field.end_col_offset or 0 :].lstrip(" #")
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            text = " ".join(str(below.value.value).split())
         yield f"| `{table}.{ast.unparse(field.target)}` | `{value}` | {text} |".replace("``", "`")
 
 

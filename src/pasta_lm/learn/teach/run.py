@@ -25,13 +25,14 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pasta_lm.engines.local.loading import usable_device
 from pasta_lm.errors import PastaError
 from pasta_lm.journal import Journal, Row, read_rows, write_whole
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import USABLE, answer
+from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.learn.annotate.run import annotate
 from pasta_lm.learn.teach.config import TeachConfig
 from pasta_lm.learn.teach.recipes import (
@@ -47,12 +48,14 @@ from pasta_lm.learn.teach.recipes import (
     split_instructions,
     write_held_out,
 )
+from pasta_lm.learn.train.config import SftConfig
 from pasta_lm.learn.train.learner import MODEL_FOLDER, full_disk_named
 from pasta_lm.learn.train.preference import train_preference
+from pasta_lm.learn.train.preference_config import PreferenceConfig
 from pasta_lm.learn.train.rounds import Show
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
 from pasta_lm.learn.train.trainer import free_memory
-from pasta_lm.measure.instructions import evaluate_instructions
+from pasta_lm.measure.instructions import InstructionSettings, evaluate_instructions
 from pasta_lm.measure.instructions_report import instructions_report
 from pasta_lm.recipe import toml_of
 from pasta_lm.run_folder import RunFolder, written_whole
@@ -61,22 +64,19 @@ from pasta_lm.strategies.model import Pasta
 SETTINGS, JOURNAL, RECIPE, CARD = "teach.json", "journal", "recipe.toml", "README.md"
 MAY_CHANGE = {"answers.in_flight", "train.save_steps", "measures.reader"}
 """Keys of the recipe that change no result."""
-Result = Mapping[str, Any]
+Result = Mapping[str, object]
+Recipe = AnnotateConfig | SftConfig | PreferenceConfig | InstructionSettings
 
 
 class Step(NamedTuple):
     """One step of a run."""
 
-    name: str
-    """Its row in the journal."""
+    name: str  # its row in the journal
     title: str
-    carry_out: Callable[[], Result]
-    """Continues where it was stopped; returns the journal's entry."""
     folder: str
-    verb: str = ""
-    """The command that repeats it."""
-    recipe: Any = None
-    """The dataclass of that command's recipe."""
+    carry_out: Callable[[], Result]  # continues where it was stopped; returns the journal's entry
+    recipe: Recipe | None = None
+    verb: str = ""  # the command that repeats it, by its recipe
 
 
 def teach(
@@ -113,7 +113,11 @@ def teach(
         )
         journal = run.journal(JOURNAL)
         recipes = recipes_of(source, run.path, config, instructions)
-        steps = [*steps_of(run.path, source, config, recipes, journal, show)]
+        bar = show or (lambda name, done, total, note="": None)
+        steps = [
+            *learning_steps(recipes, run.path, config, bar, show),
+            *last_steps(recipes, run.path, config, journal, bar),
+        ]
         for number, step in enumerate(steps, start=1):
             if step.name not in journal.rows:
                 check_budget(journal, budget_hours, step)
@@ -122,59 +126,58 @@ def teach(
     return run.path / MODEL_FOLDER
 
 
-def steps_of(
-    out: Path,
-    model: str,
-    config: TeachConfig,
-    recipes: Recipes,
-    journal: Journal,
-    show: Show | None,
+def learning_steps(
+    recipes: Recipes, out: Path, config: TeachConfig, bar: Show, show: Show | None
 ) -> Iterator[Step]:
-    """Yield the steps of a run, in order."""
-    bar: Show = show or (lambda name, done, total, note="": None)
-    yield Step("answers", "the model answers instructions", lambda: _answer(recipes, bar), ANSWERS)
+    """Yield the steps up to the last training."""
+    yield Step("answers", "the model answers instructions", ANSWERS, partial(_answer, recipes, bar))
     yield Step(
         "annotated",
         "its answers are annotated",
-        lambda: _annotate(recipes, out, config, partial(bar, "answers annotated")),
         ANNOTATED,
-        "pasta annotate {}/recipe.toml",
+        partial(_annotate, recipes, out, config, bar),
         recipes.annotation,
+        "pasta annotate {}/recipe.toml",
     )
-    for name, title, folder, own in (
-        ("baseline", "Baseline-SFT", BASELINE, recipes.baseline),
-        ("pasta", "Pasta-SFT", PASTA, recipes.pasta),
+    stage_one = (("baseline", "Baseline-SFT", BASELINE), ("pasta", "Pasta-SFT", PASTA))
+    for (name, title, folder), own in zip(
+        stage_one, (recipes.baseline, recipes.pasta), strict=True
     ):
-        sft = partial(train_sft, own, resume=True)
-        verb = "pasta train sft {}/recipe.toml --resume"
-        yield Step(name, title, partial(_trained, sft, out), folder, verb, own)
-    last = "pasta"
-    if recipes.preference is not None:
-        last = "preference"
-        optimise = partial(train_preference, recipes.preference, resume=True, show=show)
-        yield Step(
-            last,
-            "rounds of preference optimisation",
-            partial(_trained, optimise, out),
-            PREFERENCE,
-            "pasta train preference {}/recipe.toml --resume",
-            recipes.preference,
-        )
-    yield Step(
-        "model",
-        "the taught model is written",
-        lambda: _copy(out / journal.rows[last]["best"], out / MODEL_FOLDER),
-        MODEL_FOLDER,
-    )
-    yield Step(
-        "measures",
-        "measures",
-        lambda: _measure(recipes, out, bar),
-        MEASURES,
-        "pasta evaluate instructions {0}/recipe.toml --out {0}",
-        recipes.measures,
-    )
-    yield Step("card", "the model card", lambda: _card(out, model, config, journal), MODEL_FOLDER)
+        sft = partial(_trained, out, partial(train_sft, own, resume=True))
+        yield Step(name, title, folder, sft, own, "pasta train sft {}/recipe.toml --resume")
+    if (two := recipes.preference) is not None:
+        optimise = partial(_trained, out, partial(train_preference, two, resume=True, show=show))
+        verb = "pasta train preference {}/recipe.toml --resume"
+        title = "rounds of preference optimisation"
+        yield Step("preference", title, PREFERENCE, optimise, two, verb)
+
+
+def last_steps(
+    recipes: Recipes, out: Path, config: TeachConfig, journal: Journal, bar: Show
+) -> Iterator[Step]:
+    """Yield the steps after the last training."""
+
+    def copy() -> Result:
+        trained = journal.rows["pasta" if recipes.preference is None else "preference"]
+        with written_whole(out / MODEL_FOLDER) as part:
+            shutil.copytree(out / trained["best"], part)
+        return {}
+
+    def measure() -> Result:
+        run = evaluate_instructions(out / MEASURES, recipes.measures, bar)
+        instructions_report(run).write(out / MEASURES)
+        return {}
+
+    def describe_model() -> Result:
+        report = (out / MEASURES / "report.md").read_text("utf-8")
+        card = model_card(recipes.answers.model, config, journal.rows, report)
+        write_whole(out / MODEL_FOLDER / CARD, card.encode())
+        return {}
+
+    verb = "pasta evaluate instructions {0}/recipe.toml --out {0}"
+    yield Step("model", "the taught model is written", MODEL_FOLDER, copy)
+    yield Step("measures", "measures", MEASURES, measure, recipes.measures, verb)
+    yield Step("card", "the model card", MODEL_FOLDER, describe_model)
 
 
 def check_budget(journal: Journal, budget_hours: float | None, step: Step) -> None:
@@ -232,20 +235,18 @@ def say(line: str) -> None:
 # --- the steps
 
 
-def _answer(recipes: Recipes, show: Show) -> Result:
+def _answer(recipes: Recipes, bar: Show) -> Result:
     own = recipes.answers
     load = partial(Pasta.from_pretrained, own.model, dtype=own.dtype, pool_tokens=own.pool_tokens)
-    return answer(own, load, partial(show, "answers"))._asdict()
+    return answer(own, load, partial(bar, "answers"))._asdict()
 
 
-def _annotate(
-    recipes: Recipes, out: Path, config: TeachConfig, show: Callable[[int, int], None]
-) -> Result:
+def _annotate(recipes: Recipes, out: Path, config: TeachConfig, bar: Show) -> Result:
     total = len(read_rows(out / ANSWERS / USABLE))
     run = annotate(
         recipes.annotation,
         rule=markdown_rule if recipes.annotation.teacher is None else None,
-        progress=lambda tally: show(tally.num_ended, total),
+        progress=lambda tally: bar("answers annotated", tally.num_ended, total),
     )
     if run.stopped_by:
         raise KeyboardInterrupt
@@ -253,27 +254,8 @@ def _annotate(
     return {"num_rows": dict(run.tally.num_rows)}
 
 
-def _trained(train: Callable[[], Path], out: Path) -> Result:
+def _trained(out: Path, train: Callable[[], Path]) -> Result:
     return {"best": str(train().resolve().relative_to(out))}
-
-
-def _copy(best: Path, folder: Path) -> Result:
-    with written_whole(folder) as part:
-        shutil.copytree(best, part)
-    return {}
-
-
-def _measure(recipes: Recipes, out: Path, show: Show) -> Result:
-    run = evaluate_instructions(out / MEASURES, recipes.measures, show)
-    instructions_report(run).write(out / MEASURES)
-    return {}
-
-
-def _card(out: Path, model: str, config: TeachConfig, journal: Journal) -> Result:
-    report = (out / MEASURES / "report.md").read_text("utf-8")
-    card = model_card(model, config, journal.rows, report)
-    write_whole(out / MODEL_FOLDER / CARD, card.encode())
-    return {}
 
 
 # --- the card

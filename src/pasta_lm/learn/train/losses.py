@@ -228,13 +228,11 @@ def token_nats(loaded: LoadedModel, examples: Sequence[EncodedExample]) -> list[
 
 def _token_nats(loaded: LoadedModel, example: EncodedExample) -> TokenNats:
     batch = on_device(collate([[example]]), loaded.device)
-    tags = sorted(loaded.vocabulary.piece_ids.values())
+    tags = _tensor(sorted(loaded.vocabulary.piece_ids.values())).to(loaded.device)
 
     def both(logits_RV: Tensor, labels_R: Tensor) -> Tensor:
         whole_R = label_nats(logits_RV, labels_R)
-        text_RV = logits_RV.float().index_fill(
-            1, torch.tensor(tags, device=loaded.device), -torch.inf
-        )
+        text_RV = logits_RV.float().index_fill(1, tags, -torch.inf)
         return torch.stack([whole_R, label_nats(text_RV, labels_R)])
 
     rows = iter(over_labels(loaded.model, batch, both).T.tolist())
