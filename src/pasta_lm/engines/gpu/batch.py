@@ -19,10 +19,8 @@ from pasta_lm.interpreter.placement import Entry
 NO_SLOT = -1
 LATEST = torch.iinfo(torch.int32).max  # the cutoff of an owner all of whose entries are visible
 MIN_PAGES, MIN_OWNERS = 32, 16
-MAX_QUERIES, MAX_QUERIES_FLOAT32 = (
-    64,
-    32,
-)  # rows times query heads of a key head that one instance of the kernel takes
+MAX_QUERIES = 64  # rows times query heads of a key head that one instance of the kernel takes
+MAX_QUERIES_FLOAT32 = 32  # more would not fit into the registers
 MIN_SPLIT_KEYS = 64  # fewer keys an instance are not worth combining
 MAX_SPLITS = 64
 WANTED_INSTANCES = 264  # two for each multiprocessor of an H100 or H200

@@ -157,7 +157,8 @@ def dtype_as_saved(base: str | None) -> torch.dtype:
     """Return the dtype of the weights of a base; float32 of random ones, GGUF and adapters."""
     if base is not None and not gguf_of_package(base):
         with suppress(OSError, ValueError):
-            return AutoConfig.from_pretrained(base).dtype or torch.float32
+            config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+            return config.dtype or torch.float32
     return torch.float32
 
 
