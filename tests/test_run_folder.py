@@ -86,18 +86,10 @@ def test_files_that_are_no_run_are_never_deleted(run: RunFolder) -> None:
     assert (run.path / "thesis.tex").exists()
 
 
-def test_rows_are_read_from_the_journal_or_from_its_packed_copy(run: RunFolder) -> None:
+def test_rows_are_read_from_the_journal(run: RunFolder) -> None:
     assert run.rows("answers") == []
     run.journal("answers").append(ROWS)
     assert run.rows("answers") == ROWS
-    run.pack(["answers", "absent"])
-    packed = (run.path / "answers.jsonl.gz").read_bytes()
-    (run.path / "answers.jsonl").unlink()
-    assert run.rows("answers") == ROWS
-    run.unpack(["answers", "absent"])
-    assert list(run.journal("answers").rows.values()) == ROWS
-    run.pack(["answers"])
-    assert (run.path / "answers.jsonl.gz").read_bytes() == packed
 
 
 def test_one_process_at_a_time_holds_a_folder(run: RunFolder) -> None:

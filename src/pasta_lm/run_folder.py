@@ -3,7 +3,7 @@
 ::
 
     settings.json     the settings that the results depend on
-    NAME.jsonl        rows: a journal each; NAME.jsonl.gz is its packed copy
+    NAME.jsonl        rows: a journal each
     lock              held by the process that writes
 
 The same command continues a run. With other settings it is refused: rows of two kinds would stand
@@ -12,16 +12,15 @@ in one file.
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from pasta_lm.errors import InputError, PastaError, UsageError, cause
-from pasta_lm.journal import Journal, Row, held, read_rows, write_json, write_rows
+from pasta_lm.journal import Journal, Row, held, read_rows, write_json
 from pasta_lm.recipe import check_same_settings, validated
 
 T = TypeVar("T")
@@ -123,22 +122,9 @@ class RunFolder:
         return Journal(self.path / f"{name}.jsonl")
 
     def rows(self, name: str) -> list[Row]:
-        """Read the rows of a journal, or of its packed copy; empty if there is neither."""
-        files = self.path / f"{name}.jsonl", self.path / f"{name}.jsonl.gz"
-        return next((read_rows(file) for file in files if file.exists()), [])
-
-    def pack(self, names: Iterable[str]) -> None:
-        """Write journals gzipped beside them; the same rows give the same bytes."""
-        for file in (self.path / f"{name}.jsonl" for name in names):
-            if file.exists():
-                packed = gzip.compress(file.read_bytes(), mtime=0)
-                file.with_name(f"{file.name}.gz").write_bytes(packed)
-
-    def unpack(self, names: Iterable[str]) -> None:
-        """Write the journals of which the folder has only the packed copy, as a clone does."""
-        for name in names:
-            if not (self.path / f"{name}.jsonl").exists() and (rows := self.rows(name)):
-                write_rows(self.path / f"{name}.jsonl", rows)
+        """Read the rows of a journal; empty if there is none."""
+        file = self.path / f"{name}.jsonl"
+        return read_rows(file) if file.exists() else []
 
     @contextmanager
     def locked(self) -> Iterator[None]:

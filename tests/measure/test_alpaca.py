@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, JudgeRecipe, begi
 from pasta_lm.measure.alpaca_report import (
     alpaca_report,
     file_name,
-    judgements_of,
+    judged,
     write_outputs,
 )
 from pasta_lm.measure.answering import TOO_LONG
@@ -92,13 +93,12 @@ def good_wins(said: str) -> dict[str, Any]:
     return stated(f"Verdict: {winner}, confidence: 90")
 
 
-def judged(run: AlpacaRun, script: Any = good_wins) -> ScriptedTransport:
+def ask_judge(run: AlpacaRun, script: Any = good_wins) -> ScriptedTransport:
     transport = ScriptedTransport(script)
     endpoint = Endpoint(base_url="http://judge.invalid/v1", model="a-judge")
     policy = RetryPolicy(max_requests=1)
-    judge = run.judge(lambda: ChatClient(endpoint, policy=policy, transport=transport))
-    assert isinstance(judge, LLMJudge)
-    judge.ask(run.all_comparisons())
+    client = partial(ChatClient, endpoint, policy=policy, transport=transport)
+    replace(reader(run), client=client).ask(run.all_comparisons())
     return transport
 
 
@@ -111,9 +111,9 @@ def reader(run: AlpacaRun) -> LLMJudge:
 
 def test_a_win_rate_is_the_mean_over_both_orders_and_equal_answers_draw(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    transport = judged(run)
+    transport = ask_judge(run)
     assert len(transport.asked) == 2 * 11  # the baseline against itself, and 11, are not asked
-    preferences = [one.preference for one in judgements_of(run, reader(run), "pasta")]
+    preferences = [one.preference for one in judged(run, reader(run), "pasta").judgements]
     assert preferences == pytest.approx([0.9, 0.1] * 5 + [0.9, 0.5])
     figures = alpaca_report(run).to_dict()["systems"]
     assert figures["pasta"]["win_rate"] == pytest.approx(100 * (6 * 0.9 + 5 * 0.1 + 0.5) / 12)
@@ -132,14 +132,14 @@ def test_order_figures_reveal_a_judge_that_favours_the_first_answer(tmp_path: Pa
         folder = tmp_path / name
         folder.mkdir()
         run = answered(folder)
-        judged(run, script)
+        ask_judge(run, script)
         figures = alpaca_report(run).to_dict()["systems"]["pasta"]
         assert (figures["order_agreement"], figures["first_place_share"]) == (agreement, share)
 
 
 def test_the_report_has_speeds(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    judged(run)
+    ask_judge(run)
     figures = alpaca_report(run).to_dict()["systems"]["pasta"]
     assert figures["num_timed"] == 12
     assert figures["realised_speedup"]["mean"] == pytest.approx(1.5 ** (11 / 12), abs=1e-5)
@@ -148,7 +148,7 @@ def test_the_report_has_speeds(tmp_path: Path) -> None:
 
 def test_every_data_set_has_its_own_figures(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    judged(run)
+    ask_judge(run)
     report = alpaca_report(run).to_dict()["systems"]["pasta"]
     assert [*report["datasets"]] == ["a", "b"]
     rates = [one["win_rate"] for one in report["datasets"].values()]
@@ -167,7 +167,7 @@ def test_without_all_verdicts_there_is_no_win_rate_and_the_missing_ones_are_name
         return stated("Hm.") if "Say 4." in said else good_wins(said)
 
     run = answered(tmp_path)
-    judged(run, fails)
+    ask_judge(run, fails)
     figures = alpaca_report(run).to_dict()["systems"]["pasta"]
     assert figures["problems"] == {
         "no-reply": {"count": 2, "instructions": ["3"]},
@@ -178,14 +178,14 @@ def test_without_all_verdicts_there_is_no_win_rate_and_the_missing_ones_are_name
     allowed = alpaca_report(run, allow_missing=True).to_dict()["systems"]["pasta"]
     assert allowed["win_rate"] == pytest.approx(100 * (5 * 0.9 + 4 * 0.1 + 0.5) / 10)
     assert allowed["win_rate_missing_lost"] == pytest.approx(100 * (5 * 0.9 + 4 * 0.1 + 0.5) / 12)
-    judged(run)
+    ask_judge(run)
     healed = alpaca_report(run).to_dict()["systems"]["pasta"]
     assert healed["missing_rows"] == [4]  # a reply that says nothing was paid for, and stays
 
 
 def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    judged(run, lambda said: good_wins(said) | {"system_fingerprint": "scripted"})
+    ask_judge(run, lambda said: good_wins(said) | {"system_fingerprint": "scripted"})
     report = alpaca_report(run, allow_missing=True)
     write_outputs(run, report)
     assert report.to_dict()["systems"]["pasta"]["pipeline_check"] == "pipeline check, n = 12"
@@ -199,7 +199,7 @@ def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
 
 def test_another_judge_is_not_comparable_and_the_reasons_are_named(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    judged(run)
+    ask_judge(run)
     report = alpaca_report(run).to_dict()
     assert report["is_comparable"] is False
     for part in ("a-judge/stated-confidence-v1", "the baseline is sequential", "difficulty"):
@@ -208,7 +208,7 @@ def test_another_judge_is_not_comparable_and_the_reasons_are_named(tmp_path: Pat
 
 def test_the_report_is_computed_from_the_folder(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    judged(run)
+    ask_judge(run)
     before = alpaca_report(run)
     (tmp_path / "instructions.jsonl").unlink()
     moved = tmp_path / "moved"
@@ -218,7 +218,7 @@ def test_the_report_is_computed_from_the_folder(tmp_path: Path) -> None:
 
 def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    judged(run)
+    ask_judge(run)
     write_outputs(run, alpaca_report(run))
     page = (run.folder / "report.md").read_text()
     sections = page.split("\n## ")[1:]
@@ -248,16 +248,16 @@ def test_a_failed_answer_is_a_loss_and_is_not_judged(
     for row in rows:
         if row["id"] == "pasta/0":
             row |= {"text": "", "finish_reason": TOO_LONG, "num_content_tokens": 0}
-    transport = judged(run)
+    transport = ask_judge(run)
     assert len(transport.asked) == 2 * 10
-    assert judgements_of(run, reader(run), "pasta")[0].preference == 0
+    assert judged(run, reader(run), "pasta").judgements[0].preference == 0
     figures = alpaca_report(run).to_dict()["systems"]["pasta"]
     assert (figures["num_failed"], figures["num_prompts"], figures["num_timed"]) == (1, 12, 11)
 
 
 def test_outputs_have_the_form_of_alpaca_eval(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    judged(run)
+    ask_judge(run)
     write_outputs(run, alpaca_report(run))
     rows = json.loads((run.folder / "alpaca_eval" / "pasta.json").read_text())
     assert rows[0] == {
@@ -269,7 +269,7 @@ def test_outputs_have_the_form_of_alpaca_eval(tmp_path: Path) -> None:
     assert len(rows) == NUM
     stored = read_judgements(run.folder / "judgements.jsonl")
     assert [one.preference for one in stored["pasta"]] == pytest.approx(
-        [one.preference for one in judgements_of(run, reader(run), "pasta")]
+        [one.preference for one in judged(run, reader(run), "pasta").judgements]
     )
     assert stored["pasta"][0].judge == "a-judge/stated-confidence-v1"
     assert file_name("BoN λ=8 / big") == "BoN_λ=8_big"
@@ -280,7 +280,7 @@ def test_a_reference_file_is_the_baseline_of_quality_and_not_of_speed(tmp_path: 
     rows = [{"instruction": f"Say {n}.", "output": f"good {n}?"} for n in range(NUM)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = answered(tmp_path, reference=str(file))
-    judged(run)
+    ask_judge(run)
     report = alpaca_report(run).to_dict()
     assert (report["baseline"], report["speed_baseline"]) == ("strong", "sequential")
     assert (

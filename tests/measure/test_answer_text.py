@@ -1,14 +1,11 @@
-"""Measures of text find what was planted: a repetition, a missing item, a topic promised twice."""
+"""Measures of text find what was planted: a repetition, a missing item."""
 
 from __future__ import annotations
 
 import pytest
 
-from pasta_lm.language.document import Block, Document
-from pasta_lm.language.events import Text
 from pasta_lm.measure.answer_text import (
     coverage,
-    has_repeated_topic,
     items_asked,
     items_given,
     repetition,
@@ -24,17 +21,6 @@ WATER = "Drink a glass of water."
 )
 def test_repetition_is_the_share_of_word_sequences_seen_before(text: str, expected: float) -> None:
     assert repetition(text) == expected
-
-
-def blocks(*topics_and_texts: tuple[str, str]) -> Document:
-    items = (Block(topic, 1, (Text(text),)) for topic, text in topics_and_texts)
-    return Document(tuple(items))
-
-
-def test_topics_are_compared_without_case() -> None:
-    assert has_repeated_topic(blocks(("Sleep", "a"), ("sleep", "b"))) is True
-    assert has_repeated_topic(blocks(("Sleep", "a"), ("Fruit", "b"))) is False
-    assert has_repeated_topic(blocks(("Sleep", "a"))) is None
 
 
 @pytest.mark.parametrize(

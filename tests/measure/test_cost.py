@@ -17,7 +17,7 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.learn.train.losses import collate, token_nats
 from pasta_lm.measure.cost import (
     ReadingSystem,
-    cost_rows,
+    add_cost,
     measure,
     read_references,
 )
@@ -141,7 +141,9 @@ def test_the_cost_is_the_difference_of_nats_per_token() -> None:
         row_of("sequential/one", {"first": 2, "main": 7}, 2),
         row_of("sequential/two", {"main": 8}),
     ]
-    found = Report(title="", rows=cost_rows(rows)).to_dict()
+    report = Report("")
+    add_cost(report, rows)
+    found = report.to_dict()
     assert found["num_answers"] == 2
     assert found["cost"]["mean"] == pytest.approx(2 / 18, abs=1e-5)
     assert found["cost_by_region"]["first"]["mean"] == 0.5

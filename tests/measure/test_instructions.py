@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +11,15 @@ import pytest
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.measure.instructions import (
-    JOURNALS,
-    PROMPTS,
-    READ,
     SCORED,
     TIMED,
     UNMASKED,
     VERDICTS,
     InstructionRun,
     InstructionSettings,
-    answer_prompts,
-    begin_run,
     check_answers,
+    evaluate_instructions,
     open_run,
-    read_answers,
 )
 from pasta_lm.measure.instructions_report import instructions_report
 from pasta_lm.measure.prompt_sets import (
@@ -67,86 +60,57 @@ def settings(folder: Path, **changes: Any) -> InstructionSettings:
         "max_tokens": 40,
         "num_timed": 1,
         "num_unmasked": 2,
-        "num_read": 2,
     }
     return InstructionSettings(**(usual | changes))
 
 
 def answered(folder: Path, **changes: Any) -> InstructionRun:
-    run = begin_run(folder / "run", settings(folder, **changes))
     models = {name: tiny(name, has_tag_pieces=has) for name, has in NAMES.items()}
-    answer_prompts(run, models, lambda *_: None)
-    return run
+    own = settings(folder, **changes)
+    return evaluate_instructions(folder / "run", own, lambda *_: None, models)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> InstructionRun:
-    """Return a run in which everything was answered, and one prompt's answers were read."""
-    found = answered(tmp_path_factory.mktemp("instructions"), reader="path/to/reader")
-    read_answers(found, by_length, lambda *_: None)
-    return found
-
-
-def by_length(pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, int]]:
-    """Read a nat a word with the prompt, and two without."""
-    counts = [max(len(text.split()), 1) for _, text in pairs]
-    return [(count, 2 * count, count) for count in counts]
+    """Return a run in which everything was answered."""
+    return answered(tmp_path_factory.mktemp("instructions"))
 
 
 def test_every_prompt_is_answered_by_both_and_some_alone_and_without_the_mask(
     run: InstructionRun,
 ) -> None:
-    assert run.is_answered
-    counts = {name: len(run.rows(name)) for name in (SCORED, TIMED, UNMASKED)}
-    assert counts == {SCORED: 8, TIMED: 2, UNMASKED: 2}
-    assert all(row["wall_s"] for row in run.rows(TIMED))
-    assert {row["system"] for row in run.rows(UNMASKED)} == {"pasta"}
-
-
-def packed(run: InstructionRun) -> list[str]:
-    RunFolder(run.folder).pack((*JOURNALS, PROMPTS))
-    return [path.name for path in run.folder.glob("*.gz")]
+    rows = run.folder.rows
+    assert not any(wanted.lacking() for wanted in run.rounds())
+    assert {name: len(rows(name)) for name in (SCORED, TIMED, UNMASKED)} == {
+        SCORED: 8,
+        TIMED: 2,
+        UNMASKED: 2,
+    }
+    assert all(row["wall_s"] for row in rows(TIMED))
+    assert {row["system"] for row in rows(UNMASKED)} == {"pasta"}
 
 
 def test_no_prompt_is_stored(run: InstructionRun) -> None:
-    packed(run)
-    for path in run.folder.iterdir():
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-        assert "five tips" not in text, path
+    for path in run.folder.path.iterdir():
+        assert "five tips" not in path.read_text(), path
 
 
 def test_a_stopped_run_goes_on_and_answers_nothing_twice(tmp_path: Path) -> None:
-    first = answered(tmp_path)
-    rows = first.rows(SCORED)
-    write_rows(first.folder / "scored.jsonl", rows[:3])
-    assert not first.is_answered
-    again = answered(tmp_path)
-    assert {row["id"] for row in again.rows(SCORED)} == {row["id"] for row in rows}
-    assert again.rows(SCORED)[:3] == rows[:3]
+    first = answered(tmp_path, num_timed=0, num_unmasked=0)
+    rows = first.folder.rows(SCORED)
+    write_rows(first.folder.path / "scored.jsonl", rows[:3])
+    again = answered(tmp_path, num_timed=0, num_unmasked=0).folder.rows(SCORED)
+    assert {row["id"] for row in again} == {row["id"] for row in rows}
+    assert again[:3] == rows[:3]
 
 
-def test_a_clone_with_gzipped_records_alone_has_the_same_figures(
-    run: InstructionRun, tmp_path: Path
-) -> None:
-    expected = instructions_report(run)
-    for name in ("settings.json", *packed(run)):
-        (tmp_path / name).write_bytes((run.folder / name).read_bytes())
-    assert instructions_report(open_run(tmp_path)) == expected
-
-
-def test_a_second_reader_reads_the_same_answers_again(tmp_path: Path) -> None:
-    for reader in ("first", "second", "second"):
-        found = answered(tmp_path, reader=reader, num_timed=0, num_unmasked=0)
-        read_answers(found, by_length, lambda *_: None)
-    report = instructions_report(found).to_dict()
-    assert report["readers"] == ["first", "second"]
-    assert report["read_by"]["first"] == report["read_by"]["second"]
+def test_the_report_is_computed_from_the_folder(run: InstructionRun) -> None:
+    assert instructions_report(open_run(run.folder.path)) == instructions_report(run)
 
 
 def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Path) -> None:
     run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
-    ours = [row for row in run.rows("scored") if row["system"] == "pasta"]
+    ours = [row for row in run.folder.rows(SCORED) if row["system"] == "pasta"]
     assert {row["strategy"] for row in ours} == {"prompt-lookup"}
     assert "strategy `prompt-lookup`" in instructions_report(run).markdown()
 
@@ -176,8 +140,16 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(
     assert found["legal"] == 1.0
     assert found["num_unmasked"] == 2
     assert found["text"]["coverage"]["num_pairs"] == 1
-    read = found["read_by"]["reader"]
-    assert (read["nats"]["pasta"]["mean"], read["nats_alone"]["sequential"]["mean"]) == (1, 2)
+
+
+def empty_run(folder: Path) -> InstructionRun:
+    """Return a run of which nothing is answered."""
+    own = settings(folder)
+    files, prompts = RunFolder(folder / "run"), read_sets(own.sets)
+    rows = [{"id": one.id, "set": one.group, "parts": one.parts} for one in prompts]
+    items = {"alpaca/0": 5}
+    write_rows(files.path / "prompts.jsonl", [one | {"items": items.get(one["id"])} for one in rows])
+    return InstructionRun(files, own, prompts)
 
 
 def row(system: str, prompt: str, program: str, text: str, path: int) -> Row:
@@ -196,7 +168,7 @@ def row(system: str, prompt: str, program: str, text: str, path: int) -> Row:
 
 
 def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path) -> None:
-    begun = begin_run(tmp_path / "run", settings(tmp_path))
+    begun = empty_run(tmp_path)
     block = '<promise topic="{0}" tokens="1"/><async>1. {1}\n</async>'
     forked = block.format("a", "Eat fruit.") + block.format("a", "Sleep well at night.")
     listed = "1. Eat fruit.\n2. Sleep.\n3. Walk.\n4. Read.\n5. Rest."
@@ -207,19 +179,18 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
         rows.append(row("pasta", one.id, forked if is_list else "No.", text, 5))
         base = listed if is_list else "No."
         rows.append(row("sequential", one.id, base, base, 10))
-    begun.journal(SCORED).append(rows)
-    found = instructions_report(open_run(begun.folder)).to_dict()["sets"]["alpaca"]
+    begun.folder.journal(SCORED).append(rows)
+    report = instructions_report(begun)
+    found = report.to_dict()["sets"]["alpaca"]
     several, one = found["parts"]["several"], found["parts"]["one"]
     assert found["theoretical_speedup"]["mean"] == 2
     assert (several["forks"]["mean"], one["forks"]["mean"]) == (1, 0)
-    assert several["text"]["repeated_topics"]["pasta"]["mean"] == 1
-    assert several["text"]["repeated_topics"]["sequential"] is None
     coverage = several["text"]["coverage"]
     assert (coverage["pasta"]["mean"], coverage["sequential"]["mean"]) == (0.4, 1)
     assert coverage["difference"]["mean"] == -0.6
     assert found["num_timed"] == 0
     assert found["realised_speedup"] is None
-    page = instructions_report(open_run(begun.folder)).markdown()
+    page = report.markdown()
     whole, parts = (page.partition(f"## {name}\n")[2] for name in ("alpaca", "alpaca, several"))
     assert "| theoretical speedup |" in whole.partition("\n## ")[0]
     shorter = parts.partition("\n## ")[0]
@@ -228,11 +199,11 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
 
 
 def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> None:
-    begun = begin_run(tmp_path / "run", settings(tmp_path))
+    begun = empty_run(tmp_path)
     with pytest.raises(InputError, match="no prompt that both systems answered"):
         instructions_report(begun)
     first = begun.prompts[0].id
-    begun.journal(SCORED).append(
+    begun.folder.journal(SCORED).append(
         [row(name, first, "No.", "No.", 1) for name in ("pasta", "sequential")]
     )
     report = instructions_report(begun)
@@ -326,7 +297,7 @@ class TestIfeval:
 
         ours = [verdict(True, True), verdict(False)]
         base = [verdict(True, False), verdict(False)]
-        found = to_json(ifeval_figures(ours, base))
+        found = to_json(ifeval_figures([*zip(ours, base, strict=True)]))
         assert found["prompt_strict"]["mean"] == 0.5
         assert found["prompt_strict_baseline"]["mean"] == 0
         assert found["prompt_strict_difference"]["mean"] == 0.5
@@ -340,10 +311,8 @@ class TestIfeval:
         sets = SetFiles(ifeval=str(file))
         found = answered(tmp_path, sets=sets, num_timed=0, num_unmasked=0)
         check_answers(found)
-        check_answers(found)
-        assert len(found.rows(VERDICTS)) == 2
+        assert len(found.folder.rows(VERDICTS)) == 2
         assert instructions_report(found).to_dict()["sets"]["ifeval"]["ifeval"]["num_prompts"] == 1
-        assert found.rows(READ) == []
 
     def test_a_file_of_other_rows_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "other.jsonl"

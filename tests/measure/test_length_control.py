@@ -71,7 +71,8 @@ def test_a_published_model_has_its_published_figures(shared_data: Path, name: st
     for key in ("win_rate", "standard_error"):
         assert getattr(figures, key) == pytest.approx(float(published[key]), abs=1e-6)
     wanted = float(published["length_controlled_winrate"])
-    assert figures.length_controlled_winrate == pytest.approx(wanted, abs=0.15)
+    assert figures.fit is not None
+    assert figures.fit.win_rate == pytest.approx(wanted, abs=0.15)
     exact = length_controlled(judged, calibration, inverse_penalty=float(published["C_best"]))
     assert exact is not None
     assert exact.win_rate == pytest.approx(wanted, abs=0.02)

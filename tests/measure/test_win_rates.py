@@ -76,7 +76,7 @@ def test_all_missing_verdicts_are_counted_and_ten_are_named() -> None:
 
 def test_without_any_verdict_there_is_no_win_rate() -> None:
     found = win_rates(made(None, None), Calibration(), allow_missing=True)
-    assert (found.win_rate, found.length_controlled_winrate) == (None, None)
+    assert (found.win_rate, found.fit) == (None, None)
 
 
 def test_a_row_without_difficulty_is_refused() -> None:

@@ -8,8 +8,10 @@ others; held-out families are reported apart.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pasta_lab.evaluate.quality import decisions, quality, share
@@ -22,14 +24,16 @@ from pasta_lab.tasks.task import Split, Task
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import UsageError
+from pasta_lm.journal import Journal
 from pasta_lm.language.document import parse_program
 from pasta_lm.measure.answering import (
     Answerer,
-    AnswerStore,
     Progress,
     Replay,
+    Round,
     SetPrompt,
     System,
+    answer_id,
     check_served,
     machine_of,
 )
@@ -201,16 +205,24 @@ def evaluate_tasks(
         System(name, name, "baseline" if name in EXACT_SEQUENTIAL else "model")
         for name in dict.fromkeys((sequential.NAME, *settings.strategies))
     ]
-    store, clocks = AnswerStore(), AnswerStore()
-    answerer.answer_together(prompts, systems, store)
-    scored = _grade_all(tasks, [system.name for system in systems], store)
     replays: dict[str, Replay] = {}
     if num_timed and model.has_tag_pieces and not model.engine.is_remote:
         replays[PERFECT] = partial(_perfect_forks, model, {task.id: task for task in tasks})
-    answerer.answer_in_turn(prompts[:num_timed], systems, clocks, replays)
-    timed = _grade_all(tasks[:num_timed], [*scored, *replays] if num_timed else [], clocks)
-    unmasked = _answer_unmasked(tasks[:num_timed], systems, answerer)
-    return TaskEvaluation(tasks, num_timed, scored, timed, unmasked)
+    masked = [
+        system._replace(name=UNMASKED[system.strategy])
+        for system in systems
+        if system.strategy in UNMASKED and model.supports(system.strategy)
+    ]
+    first, names = prompts[:num_timed], [system.name for system in systems]
+    with TemporaryDirectory() as folder:
+        journals = [Journal(Path(folder) / f"{n}.jsonl") for n in range(3)]
+        answerer.answer(Round(journals[0], prompts, systems))
+        answerer.answer(Round(journals[1], first, systems, is_timed=True), replays)
+        answerer.answer(Round(journals[2], first, masked, mask=False))
+    scored, timed = _grade_all(tasks, names, journals[0]), tasks[:num_timed]
+    clocks = _grade_all(timed, [*names, *replays] if timed else [], journals[1])
+    free = _grade_all(timed, [system.name for system in masked] if timed else [], journals[2])
+    return TaskEvaluation(tasks, num_timed, scored, clocks, free)
 
 
 def _perfect_forks(
@@ -221,24 +233,11 @@ def _perfect_forks(
     return model, model.replay_request(prompt.text, document)
 
 
-def _grade_all(tasks: Sequence[Task], names: Sequence[str], store: AnswerStore) -> Answers:
-    prompts = prompts_of(tasks)
-    return {name: graded(tasks, name, store.answers(name, prompts)) for name in names}
+def _grade_all(tasks: Sequence[Task], names: Sequence[str], journal: Journal) -> Answers:
+    def record(name: str, task: Task) -> AnswerRecord:
+        return AnswerRecord.from_row(journal.rows[answer_id(name, task.id)])
 
-
-def _answer_unmasked(
-    tasks: Sequence[Task], systems: Sequence[System], answerer: Answerer
-) -> Answers:
-    """Return the answers of the strategies that a mask keeps from wrong tags, without the mask."""
-    free = replace(answerer, params=replace(answerer.params, mask=False))
-    masked = [
-        system._replace(name=UNMASKED[system.strategy])
-        for system in systems
-        if system.strategy in UNMASKED and free.models[system.model].supports(system.strategy)
-    ]
-    store = AnswerStore()
-    free.answer_together(prompts_of(tasks), masked, store)
-    return _grade_all(tasks, [system.name for system in masked] if tasks else [], store)
+    return {name: graded(tasks, name, [record(name, task) for task in tasks]) for name in names}
 
 
 def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline: Pasta) -> Figures:

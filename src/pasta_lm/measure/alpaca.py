@@ -9,31 +9,27 @@ and without a judge.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.servers.request_pace import without_password
-from pasta_lm.errors import InputError, UsageError
-from pasta_lm.journal import Journal, Row, read_rows, write_rows
+from pasta_lm.errors import InputError, UsageError, cause
+from pasta_lm.journal import Journal, Row, line_of, read_rows, write_whole
 from pasta_lm.learn.chat.client import ChatClient, Endpoint, Prices
-from pasta_lm.learn.chat.pool import CostLimitError, Spending, require_prices
+from pasta_lm.learn.chat.pool import CostLimitError, require_prices
 from pasta_lm.learn.judge.judge import FOLDER, Comparison, both_orders, load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.measure.answering import (
     TOO_LONG,
-    Answerer,
     AnswerSettings,
-    AnswerStore,
-    Models,
-    Provenance,
+    Round,
     SetPrompt,
     System,
     answer_id,
+    answer_rounds,
     check_served,
-    load_models,
 )
 from pasta_lm.measure.length_control import Calibration
 from pasta_lm.measure.prompt_sets import Reference, read_instructions, read_reference
@@ -46,13 +42,11 @@ from pasta_lm.strategies.requests import STRATEGIES
 
 ANSWERS, INSTRUCTIONS, REFERENCE = "answers.jsonl", "instructions.jsonl", "reference.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
-MAY_CHANGE = {"pool_tokens", "dtype", "device", *SERVER_KEYS}
+MAY_CHANGE = {"batch_size", "pool_tokens", "dtype", "device", *SERVER_KEYS}
 MAY_CHANGE |= {"judge.api_key_env", "judge.input_price", "judge.output_price"}
 """Settings that no stored answer or reply depends on; rows record their dtype and device."""
-BATCH_SIZE = 64
-"""Prompts that are decoded together: a journal row is written only when its batch is done."""
 MAX_IN_FLIGHT = 64  # requests to the judge
-
+TIE = 0.5
 Show = Callable[..., None]
 """Shows the state of a task, for example ``show("prompts", 3, 10, note)``."""
 Say = Callable[[str], None]  # prints a notice
@@ -121,6 +115,28 @@ class AlpacaSettings(AnswerSettings):
         return systems
 
 
+class Pair(NamedTuple):
+    """A system's answer to an instruction and the baseline's; None: it is not there yet."""
+
+    prompt: SetPrompt
+    ours: Row | None
+    theirs: str | None
+
+    def comparisons(self) -> list[Comparison]:
+        """Return the comparisons for the judge, in both orders; none if he is not needed."""
+        if self.ours is None or self.theirs is None or self.known_preference() is not None:
+            return []
+        return both_orders(self.prompt.id, self.prompt.text, self.ours["text"], self.theirs)
+
+    def known_preference(self) -> float | None:
+        """Return 0.5 if the answers are equal, 0 if ours did not fit the context; else None."""
+        if self.ours is None or self.theirs is None:
+            return None
+        if self.ours["text"] == self.theirs:
+            return TIE
+        return 0.0 if self.ours.get("finish_reason") == TOO_LONG else None
+
+
 @dataclass(frozen=True)
 class AlpacaRun:
     """A run: its folder, the instructions, and the journal of the answers."""
@@ -131,32 +147,28 @@ class AlpacaRun:
     reference: Reference | None
     answers: Journal
 
-    @property
-    def is_answered(self) -> bool:
-        """Return whether all systems have answered all instructions."""
-        systems = self.settings.all_systems
-        return all(len(self.rows(system.name)) == len(self.prompts) for system in systems)
+    def rounds(self) -> list[Round]:
+        """Return the rounds of answers: the first prompts in turn for clocks, then all."""
+        systems, first = self.settings.all_systems, self.prompts[: self.settings.num_timed]
+        return [
+            Round(self.answers, first, systems, is_timed=True),
+            Round(self.answers, self.prompts, systems),
+        ]
 
     def calibration(self) -> Calibration:
         """Return the difficulties and gamed rows that the length-controlled fit needs."""
         if self.settings.difficulty is None:
             return Calibration()
-        return Calibration(
-            read_difficulty(self.folder / DIFFICULTY), read_gamed(self.folder / GAMED)
-        )
+        files = self.folder / DIFFICULTY, self.folder / GAMED
+        return Calibration(read_difficulty(files[0]), read_gamed(files[1]))
 
-    def judge(self, client: Callable[[], ChatClient] | None = None, **more: Any) -> LLMJudge | None:
-        """Return the judge; None if nothing is judged.
-
-        Args:
-            client: Makes the client that asks; None: only stored replies are read.
-            more: Prices, limit and progress of an ``LLMJudge``.
-        """
+    def judge(self) -> LLMJudge | None:
+        """Return the judge that reads stored replies and asks nobody; None: nothing is judged."""
         recipe = self.settings.judge
         if recipe.model is None:
             return None
         template = load_template(str(self.folder / recipe.file))
-        return LLMJudge(recipe.model, template, Journal(self.folder / REPLIES), client, **more)
+        return LLMJudge(recipe.model, template, Journal(self.folder / REPLIES))
 
     def rows(self, system: str) -> dict[str, Row]:
         """Return the stored answers of a system by id of the instruction."""
@@ -164,71 +176,66 @@ class AlpacaRun:
         keys = {item.id: answer_id(system, item.id) for item in self.prompts}
         return {name: rows[key] for name, key in keys.items() if key in rows}
 
-    def texts(self, system: str) -> dict[str, str]:
-        """Return a system's answers by id of the instruction."""
-        return {name: row["text"] for name, row in self.rows(system).items()}
-
-    def failed(self, system: str) -> set[str]:
-        """Return the instructions that did not fit a system's context."""
-        rows = self.rows(system).items()
-        return {name for name, row in rows if row.get("finish_reason") == TOO_LONG}
-
     def opponent(self) -> tuple[str, dict[str, str]]:
         """Return the baseline of quality: its name and its answers by id of the instruction."""
         if self.reference is None:
-            return sequential.NAME, self.texts(sequential.NAME)
+            rows = self.rows(sequential.NAME)
+            return sequential.NAME, {name: row["text"] for name, row in rows.items()}
         name, outputs = self.reference
         return name, {item.id: outputs[item.text] for item in self.prompts}
 
-    def comparisons(self, system: str) -> dict[str, list[Comparison]]:
-        """Return by id of the instruction the comparisons for the judge, in both orders.
-
-        Empty if the two answers are equal (a draw), one is missing, or ours failed (a loss).
-        """
-        ours, (_, theirs), failed = self.texts(system), self.opponent(), self.failed(system)
-        shared = ours.keys() & theirs.keys() - failed
-        wanted = {name for name in shared if ours[name] != theirs[name]}
-        return {
-            name: both_orders(name, text, ours[name], theirs[name]) if name in wanted else []
-            for name, text, *_ in self.prompts
-        }
+    def pairs(self, system: str) -> list[Pair]:
+        """Return a system's answers beside the baseline's, in the order of the instructions."""
+        rows, (_, theirs) = self.rows(system), self.opponent()
+        return [Pair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
 
     def all_comparisons(self) -> list[Comparison]:
         """Return the comparisons of all systems."""
-        by_system = (self.comparisons(system.name) for system in self.settings.all_systems)
-        return [item for pairs in by_system for pair in pairs.values() for item in pair]
+        systems = self.settings.all_systems
+        pairs = (pair for system in systems for pair in self.pairs(system.name))
+        return [comparison for pair in pairs for comparison in pair.comparisons()]
 
 
 def evaluate_alpaca(
-    out: Path, settings: AlpacaSettings, cost_limit: float | None, show: Show, say: Say
+    out: Path,
+    settings: AlpacaSettings,
+    cost_limit: float | None,
+    show: Show,
+    say: Say,
+    *,
+    overwrite: bool = False,
 ) -> tuple[AlpacaRun, bool]:
     """Answer and judge what a run lacks; return it, and whether the cost limit stopped it.
 
     ``cost_limit`` is in US dollars, over all replies of the judge.
     """
-    judge = settings.judge
-    prices = Prices(judge.input_price, judge.output_price)
+    recipe = settings.judge
+    prices = Prices(recipe.input_price, recipe.output_price)
     require_prices(prices, cost_limit)
-    run = begin_run(out, settings)
-    if not run.is_answered:
-        models, made = load_models(settings, settings.all_systems)
-        answer_instructions(run, models, show, made)
-    if judge.model is None or judge.base_url is None:
+    run = begin_run(out, settings, overwrite=overwrite)
+    answer_rounds(run.rounds(), settings, columns, show)
+    judge = run.judge()
+    if judge is None or recipe.base_url is None:
         return run, False
-
-    def progress(done: int, total: int, spent: Spending) -> None:
-        show("comparisons judged", done, total, str(spent))
-
     endpoint = Endpoint(
-        base_url=judge.base_url,
+        base_url=recipe.base_url,
         model=judge.model,
-        api_key_env=judge.api_key_env,
+        api_key_env=recipe.api_key_env,
         max_in_flight=MAX_IN_FLIGHT,
     )
-    client = partial(ChatClient, endpoint)
-    llm_judge = run.judge(client, prices=prices, cost_limit_usd=cost_limit, progress=progress)
-    assert llm_judge is not None
-    return run, _ask(llm_judge, run.all_comparisons(), say)
+    asking = replace(
+        judge,
+        client=partial(ChatClient, endpoint),
+        prices=prices,
+        cost_limit_usd=cost_limit,
+        progress=lambda done, total, spent: show("comparisons judged", done, total, str(spent)),
+    )
+    return run, _ask(asking, run.all_comparisons(), say)
+
+
+def columns(prompt: SetPrompt) -> Row:
+    """Return the columns of an answer's row that describe its prompt."""
+    return {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
 
 
 def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
@@ -250,29 +257,6 @@ def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
     return stopped is not None
 
 
-def answer_instructions(
-    run: AlpacaRun, models: Models, show: Show, made: Provenance | None = None
-) -> None:
-    """Let all systems answer what has no row in the journal yet.
-
-    Source: PASTA, section 5.1 (batch 1, greedy).
-    """
-
-    def details(system: System, prompt: SetPrompt) -> Row:
-        columns = {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
-        return {**columns, **(made or {}).get(system.model, {})}
-
-    settings, store = run.settings, AnswerStore(run.answers, details)
-    answerer = Answerer(
-        models=models,
-        params=SamplingParams(max_tokens=settings.max_tokens),
-        progress=show,
-        batch_size=BATCH_SIZE,
-    )
-    answerer.answer_in_turn(run.prompts[: settings.num_timed], settings.all_systems, store)
-    answerer.answer_together(run.prompts, settings.all_systems, store)
-
-
 def open_run(folder: Path) -> AlpacaRun:
     """Open the folder of a run."""
     settings = RunFolder(folder).settings_of(AlpacaSettings)
@@ -282,17 +266,28 @@ def open_run(folder: Path) -> AlpacaRun:
     return AlpacaRun(folder, settings, prompts, reference, Journal(folder / ANSWERS))
 
 
-def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
-    """Create the folder of a run, or continue the run that it holds."""
+def begin_run(folder: Path, settings: AlpacaSettings, *, overwrite: bool = False) -> AlpacaRun:
+    """Create the folder of a run, or continue the run that it holds unless it is overwritten."""
+    files = RunFolder(folder)
+    inputs = {} if files.has_begun and not overwrite else _inputs(settings)
+    if overwrite:
+        files.require_new(overwrite=True)
+
+    def prepare() -> None:
+        for name, data in inputs.items():
+            write_whole(folder / name, data)
+
     stored = asdict(settings)
     stored["judge"]["base_url"] = without_password(settings.judge.base_url or "") or None
-    prepare = partial(_write_inputs, folder, settings)
-    RunFolder(folder).begin(stored, may_change=MAY_CHANGE, prepare=prepare)
+    files.begin(stored, may_change=MAY_CHANGE, prepare=prepare)
     return open_run(folder)
 
 
-def _write_inputs(folder: Path, settings: AlpacaSettings) -> None:
+def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
+    """Return the files of a new run's folder: what its report depends on."""
     prompts, judge = read_instructions(settings.instructions, settings.limit), settings.judge
+    rows = [{"id": item.id, "dataset": item.group, "instruction": item.text} for item in prompts]
+    files = {INSTRUCTIONS: b"".join(map(line_of, rows))}
     if settings.reference is not None:
         name, outputs = read_reference(settings.reference)
         lacking = [item.id for item in prompts if item.text not in outputs]
@@ -301,23 +296,15 @@ def _write_inputs(folder: Path, settings: AlpacaSettings) -> None:
                 f"{settings.reference} has no answer to {len(lacking)} instructions, such as "
                 f"{lacking[0]}"
             )
-        rows = [
-            {"id": item.id, "instruction": item.text, "output": outputs[item.text]}
-            | {"generator": name}
-            for item in prompts
-        ]
-        write_rows(folder / REFERENCE, rows)
+        for row, item in zip(rows, prompts, strict=True):
+            row |= {"output": outputs[item.text], "generator": name}
+        files[REFERENCE] = b"".join(map(line_of, rows))
     load_template(judge.template)
-    is_file = judge.template.endswith(".md")
-    copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed}
-    copies[judge.file] = judge.template if is_file else str(FOLDER / judge.file)
+    template = judge.template if judge.template.endswith(".md") else str(FOLDER / judge.file)
+    copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed, judge.file: template}
     for copy, source in copies.items():
-        if source is not None:
-            try:
-                (folder / copy).write_bytes(Path(source).read_bytes())
-            except OSError as exc:
-                raise InputError(f"{source} cannot be copied to {folder / copy}: {exc}") from exc
-    write_rows(
-        folder / INSTRUCTIONS,
-        [{"id": item.id, "dataset": item.group, "instruction": item.text} for item in prompts],
-    )
+        try:
+            files |= {copy: Path(source).read_bytes()} if source is not None else {}
+        except OSError as exc:
+            raise InputError(f"{source} cannot be read: {cause(exc)}") from exc
+    return files

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pasta_lm.language.document import Document
-
 WORD = re.compile(r"\w+")
 GRAM = 4
 """Words in a row that count as repeated."""
@@ -48,12 +46,6 @@ def repetition(text: str) -> float:
 
 def _words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
-
-
-def has_repeated_topic(document: Document) -> bool | None:
-    """Return whether two blocks have the same topic; None for an answer with fewer than two."""
-    topics = [tuple(_words(block.topic)) for block in document.blocks]
-    return len(set(topics)) < len(topics) if len(topics) > 1 else None
 
 
 def items_asked(prompt: str) -> int | None:

@@ -1,19 +1,20 @@
 """Decode systems' answers to prompts: many at once for scores, one at a time for clocks.
 
-Decoding prompts together does not change the tokens of any. Answers go to a store; what the store
-has is not decoded again. Knows nothing of grades, judges and figures.
+Decoding prompts together does not change the tokens of any. Answers are rows; one that is there is
+not decoded again. Knows nothing of grades, judges and figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import ModelNotFoundError, UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.machine import processor, provenance
@@ -37,7 +38,7 @@ class SetPrompt(NamedTuple):
     group: str = ""  # prompts of one group have figures of their own
     parts: str | None = None
     """One thing is asked for, several independent parts, or neither clearly; None: not labelled."""
-    checked: Mapping[str, Any] | None = None  # the row of IFEval, whose checkers need it
+    checked: Row | None = None  # the row of IFEval, whose checkers need it
 
 
 class System(NamedTuple):
@@ -51,10 +52,6 @@ class System(NamedTuple):
 Models = Mapping[str, Pasta]
 Replay = Callable[[SetPrompt], tuple[Pasta, Request]]
 """Returns what is decoded in turn with the systems' answers to a prompt, and by which model."""
-Details = Callable[[System, SetPrompt], Row]  # returns what a row has besides the record
-Provenance = Mapping[str, Mapping[str, str]]
-"""By model: the hardware, the dtype and the commit of its answers."""
-Decoded = tuple[AnswerRecord, Row]  # an answer's record, with its engine and its positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +62,9 @@ class AnswerSettings:
     baseline: str | None = None
     """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
     limit: int | None = None  # the first so many prompts; None: all
+    max_tokens: int = 512  # of an answer, all threads together and tags included
+    batch_size: int = 64
+    """Prompts that the engine gets together; their answers are written when all are done."""
     pool_tokens: int = 65_536  # cache entries of each model's engine
     dtype: str | None = None
     device: str | None = None
@@ -110,15 +110,14 @@ def require_models(names: Iterable[str | None]) -> None:
             )
 
 
-def load_models(settings: AnswerSettings, systems: Iterable[System]) -> tuple[Models, Provenance]:
-    """Load the models of some systems by name, and describe where their answers are made."""
+def load_models(settings: AnswerSettings, systems: Iterable[System]) -> Models:
+    """Load the models of some systems by name."""
     names, servers = dict.fromkeys(system.model for system in systems), settings.servers
     if servers is None:
         require_models(names)
     dtype, device, pool_tokens = settings.dtype, settings.device, settings.pool_tokens
     local = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
-    models = {name: (servers.holding if servers else local)(name) for name in names}
-    return models, {name: _provenance_of(model) for name, model in models.items()}
+    return {name: (servers.holding if servers else local)(name) for name in names}
 
 
 def _provenance_of(model: Pasta) -> dict[str, str]:
@@ -136,52 +135,27 @@ def machine_of(model: Pasta) -> str | None:
     return next((name for name in devices() if name.startswith(device)), None)
 
 
-class AnswerStore:
-    """Answers by system and prompt, in memory or in a journal with which a stopped run goes on."""
+class Round(NamedTuple):
+    """Prompts that systems answer, and the journal of their answers."""
 
-    def __init__(self, journal: Journal | None = None, details: Details = lambda *_: {}) -> None:
-        """Begin with the answers that the journal has."""
-        self._journal = journal
-        self._details = details
-        self._rows: dict[str, Row] = {}
+    answers: Journal
+    prompts: Sequence[SetPrompt]
+    systems: Sequence[System]
+    is_timed: bool = False  # decoded one at a time
+    mask: bool = True  # False: also tags that the grammar does not allow
 
-    @property
-    def rows(self) -> Mapping[str, Row]:
-        """Return the rows by ``answer_id``."""
-        return self._rows if self._journal is None else self._journal.rows
-
-    def has(self, system: str, prompt: SetPrompt) -> bool:
-        """Return whether a system's answer to a prompt is there."""
-        return answer_id(system, prompt.id) in self.rows
-
-    def answers(self, system: str, prompts: Sequence[SetPrompt]) -> list[AnswerRecord]:
-        """Return a system's answers in the order of the prompts."""
-        rows = self.rows
-        return [AnswerRecord.from_row(rows[answer_id(system, item.id)]) for item in prompts]
-
-    def add(self, answers: Iterable[tuple[System, SetPrompt, Decoded]]) -> None:
-        """Add answers that are not there yet; in a journal they are on disk afterwards."""
-        rows = [self._row(*item) for item in answers if not self.has(item[0].name, item[1])]
-        if self._journal is None:
-            self._rows |= {row["id"]: row for row in rows}
-        else:
-            self._journal.append(rows)
-
-    def _row(self, system: System, prompt: SetPrompt, decoded: Decoded) -> Row:
-        record, origin = decoded
-        return {
-            "id": answer_id(system.name, prompt.id),
-            "system": system.name,
-            "strategy": system.strategy,
-            "model": system.model,
-            **origin,
-            **record.to_row(),
-            **self._details(system, prompt),
-        }
+    def lacking(self, *systems: System) -> list[SetPrompt]:
+        """Return the prompts that one of some systems, or of all, has not answered yet."""
+        rows, names = self.answers.rows, [system.name for system in systems or self.systems]
+        return [
+            item
+            for item in self.prompts
+            if any(answer_id(name, item.id) not in rows for name in names)
+        ]
 
 
 def answer_id(system: str, prompt_id: str) -> str:
-    """Return the id of an answer's row in a journal."""
+    """Return the id of an answer's row."""
     return f"{system}/{prompt_id}"
 
 
@@ -193,65 +167,74 @@ class Answerer:
     params: SamplingParams
     positions: str | None = None
     """The position strategy of ``pasta``; None: the one that the model was trained with."""
+    details: Callable[[System, SetPrompt], Row] = lambda *_: {}  # of a row, besides the record
     progress: Progress = lambda *_: None
     batch_size: int = BATCH_SIZE
 
-    def answer_together(
-        self, prompts: Sequence[SetPrompt], systems: Iterable[System], store: AnswerStore
-    ) -> None:
-        """Decode the answers that the store lacks, many prompts at once."""
-        for system in systems:
-            model = self.models[system.model]
-            lacking = [item for item in prompts if not store.has(system.name, item)]
+    def answer(self, wanted: Round, replays: Mapping[str, Replay] = MappingProxyType({})) -> None:
+        """Decode the answers that a round lacks; ``replays`` are timed beside them, by name."""
+        if wanted.is_timed:
+            self._answer_in_turn(wanted, replays)
+            return
+        for system in wanted.systems:
+            lacking = wanted.lacking(system)
             for first in range(0, len(lacking), self.batch_size):
                 batch = lacking[first : first + self.batch_size]
-                decoded = _decode(model, [self._request(system, item) for item in batch])
-                store.add((system, *item) for item in zip(batch, decoded, strict=True))
+                requests = [self._request(system, item, wanted) for item in batch]
+                decoded = _decode(self.models[system.model], requests)
+                rows = map(partial(self._row, system), batch, decoded)
+                wanted.answers.append([*rows])
                 self.progress(system.name, first + len(batch), len(lacking))
 
-    def answer_in_turn(
-        self,
-        prompts: Sequence[SetPrompt],
-        systems: Sequence[System],
-        store: AnswerStore,
-        replays: Mapping[str, Replay] | None = None,
-    ) -> None:
-        """Decode one prompt at a time, by all systems in turn, so that clocks can be compared.
-
-        If a system's answer is missing, all systems answer the prompt again: clocks of one prompt
-        belong to one run. The first prompt is decoded twice, to warm up.
-        """
-        lacking = [
-            item for item in prompts if not all(store.has(system.name, item) for system in systems)
-        ]
+    def _answer_in_turn(self, wanted: Round, replays: Mapping[str, Replay]) -> None:
+        # If a system's answer is missing, all systems answer the prompt again: clocks of one
+        # prompt belong to one run. The first prompt is decoded twice, to warm up.
+        lacking, known = wanted.lacking(), wanted.answers.rows
         for number, prompt in enumerate([*lacking[:1], *lacking]):
             jobs = {
-                system: (self.models[system.model], self._request(system, prompt))
-                for system in systems
+                system: (self.models[system.model], self._request(system, prompt, wanted))
+                for system in wanted.systems
             }
-            jobs |= {System(name, name, ""): of(prompt) for name, of in (replays or {}).items()}
-            answers = [(system, prompt, self._timed(*job)) for system, job in jobs.items()]
+            jobs |= {System(name, name, ""): of(prompt) for name, of in replays.items()}
+            rows = [
+                self._row(system, prompt, *_decode(model, [request], is_timed=True))
+                for system, (model, request) in jobs.items()
+            ]
             if number > 0:
-                store.add(answers)
+                wanted.answers.append([row for row in rows if row["id"] not in known])
             self.progress("clocks", number, len(lacking))
 
-    def _timed(self, model: Pasta, request: Request) -> Decoded:
-        (decoded,) = _decode(model, [request], is_timed=True)
-        return decoded
+    def _row(self, system: System, prompt: SetPrompt, decoded: Row) -> Row:
+        name, strategy, model = system
+        key = {"id": answer_id(name, prompt.id), "system": name, "strategy": strategy}
+        return {**key, "model": model, **decoded, **self.details(system, prompt)}
 
-    def _request(self, system: System, prompt: SetPrompt) -> Request:
+    def _request(self, system: System, prompt: SetPrompt, wanted: Round) -> Request:
+        params = replace(self.params, mask=wanted.mask)
         positions = self.positions if system.strategy == pasta.NAME else None
         return self.models[system.model].request(
-            prompt.text, self.params, strategy=system.strategy, positions=positions
+            prompt.text, params, strategy=system.strategy, positions=positions
         )
 
 
-def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False) -> list[Decoded]:
+def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False) -> list[Row]:
     longest = model.engine.max_prompt_tokens
     fits = [longest is None or len(request.prompt) <= longest for request in requests]
     served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]
     answers = iter(model.engine.generate(served) if served else [])
-    failed = AnswerRecord(
+    return [
+        _row_of(*next(answers), is_timed=is_timed) if is_served else _failed(model, request)
+        for request, is_served in zip(requests, fits, strict=True)
+    ]
+
+
+def _row_of(answer: Answer, *, is_timed: bool) -> Row:
+    origin = {"engine": answer.trace.engine, "positions": answer.trace.positions}
+    return origin | AnswerRecord.of(answer, is_timed=is_timed).to_row()
+
+
+def _failed(model: Pasta, request: Request) -> Row:
+    record = AnswerRecord(
         text="",
         program="",
         finish_reason=TOO_LONG,
@@ -260,12 +243,32 @@ def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False
         critical_path=0,
         kind=model.engine.loaded.kind.value,
     )
-    decoded: list[Decoded] = []
-    for request, is_served in zip(requests, fits, strict=True):
-        if is_served:
-            (answer,) = next(answers)
-            origin = {"engine": answer.trace.engine, "positions": answer.trace.positions}
-            decoded.append((AnswerRecord.of(answer, is_timed=is_timed), origin))
-        else:
-            decoded.append((failed, {"engine": None, "positions": request.positions.value}))
-    return decoded
+    return {"engine": None, "positions": request.positions.value, **record.to_row()}
+
+
+def answer_rounds(
+    rounds: Sequence[Round],
+    settings: AnswerSettings,
+    details: Callable[[SetPrompt], Row],
+    progress: Progress,
+    models: Models | None = None,
+) -> None:
+    """Let systems answer what has no row yet; the models are loaded only if there is any.
+
+    Source: PASTA, section 5.1 (greedy, clocks at batch 1).
+    """
+    if not any(wanted.lacking() for wanted in rounds):
+        return
+    made: dict[str, dict[str, str]] = {}
+    if models is None:
+        models = load_models(settings, [system for wanted in rounds for system in wanted.systems])
+        made = {name: _provenance_of(model) for name, model in models.items()}
+    answerer = Answerer(
+        models=models,
+        params=SamplingParams(max_tokens=settings.max_tokens),
+        details=lambda system, prompt: details(prompt) | made.get(system.model, {}),
+        progress=progress,
+        batch_size=settings.batch_size,
+    )
+    for wanted in rounds:
+        answerer.answer(wanted)

@@ -8,20 +8,16 @@ any training ('untaught').
 An answer's text is the same to all systems, so all nats are divided by the same count: the tokens
 of its plain text, encoded as one. They are split by where a token stands in the annotated answer.
 Tags and topics are no content and are counted apart.
-
-``reading`` gives the nats of generated answers under another model. A low figure alone proves
-nothing: repeated text is read with few nats.
 """
 
 from __future__ import annotations
 
 import gc
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pasta_lm.errors import InputError, ModelError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -29,7 +25,7 @@ from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.measure.answering import require_models
-from pasta_lm.measure.table import Interval, Metric, Place, Report, ratio
+from pasta_lm.measure.table import Interval, Place, Report, ratio
 from pasta_lm.models.annotated import Record, read_ids, read_records
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
@@ -37,32 +33,27 @@ from pasta_lm.strategies.model import baseline_of
 from pasta_lm.strategies.requests import NO_TAG_PIECES
 
 KIND = "teacher_forced"
-Answers = dict[str, Mapping[str, Any]]  # a system's rows by id of the answer
+Answers = dict[str, Row]  # a system's rows by id of the answer
 
 FIRST, REST, MAIN, AFTER_SYNC = REGIONS = ("first", "rest", "main", "after_sync")
 """A token is the first of a block, another one of a block, main's, or main's behind a sync."""
 PASTA, TAUGHT, BASELINE, UNTAUGHT = "pasta", "taught_sequential", "sequential", "untaught"
 MAIN_OWNER = 1  # of the entries: the prompt's owner is 0, and blocks follow
 SPACE = b" \n\t\r"
+BOTH_SEQUENTIAL = "the taught model less the baseline, both sequential"
 COSTS = {
     "cost": (PASTA, BASELINE, "nats", "cost: pasta less the baseline"),
-    "cost_given_text": (
-        PASTA, BASELINE, "nats_given_text", "the same, tags left out of the softmax"
-    ),
+    "cost_given_text": (PASTA, BASELINE, "nats_given_text", "the same, the softmax without tags"),
     "cost_of_visibility": (PASTA, TAUGHT, "nats", "pasta less the same model sequentially"),
-    "cost_of_training": (
-        TAUGHT, BASELINE, "nats", "the taught model less the baseline, both sequential"
-    ),
+    "cost_of_training": (TAUGHT, BASELINE, "nats", BOTH_SEQUENTIAL),
     "baseline_gain": (BASELINE, UNTAUGHT, "nats", "the baseline less the untaught model"),
-}  # fmt: skip
+}
 """The two systems whose nats are subtracted, which nats, and the title."""
 
 Nats = tuple[Sequence[float], Sequence[float]]
 """Of each label of an example: over all tokens, and over all but the tags; 0.0 without a label."""
 Reader = Callable[[Sequence[EncodedExample]], Sequence[Nats]]
 """Returns the nats of some examples; ``train.losses.token_nats`` with a model."""
-Read = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[float, float, int]]]
-"""From prompts and answers to nats with the prompt, nats without it, and the number of tokens."""
 
 
 class ReadingSystem(NamedTuple):
@@ -203,35 +194,37 @@ def _region_at(regions: Sequence[str], begin: int, text: bytes) -> str:
     return regions[min(begin + offset, len(regions) - 1)]
 
 
-def cost_rows(rows: Sequence[Mapping[str, Any]], place: Place = ()) -> list[Metric]:
-    """Return the figures over all answers, and over those with blocks."""
+def add_cost(report: Report, rows: Sequence[Row], place: Place = ()) -> None:
+    """Add the figures over all answers, and over those with blocks."""
     forked = {row["reference_id"] for row in rows if row["num_blocks"]}
+    report.add(place, {"kind": KIND})
+    _add_figures(report, rows, place)
     some = [row for row in rows if row["reference_id"] in forked]
-    return [Metric(place, "kind", KIND), *_rows(rows, place), *_rows(some, (*place, "forked"))]
+    _add_figures(report, some, (*place, "forked"))
 
 
-def _rows(rows: Sequence[Mapping[str, Any]], place: Place) -> list[Metric]:
+def _add_figures(report: Report, rows: Sequence[Row], place: Place) -> None:
     systems: dict[str, Answers] = {}
     for row in rows:
         systems.setdefault(row["system"], {})[row["reference_id"]] = row
-    base = systems.get(BASELINE, {})
+    base, tagged = systems.get(BASELINE, {}), systems.get(PASTA, {}).values()
     counts = [row["num_tokens"] for row in base.values()]
-    tags = systems.get(PASTA, {}).values()
-    tag_nats = [row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags]
-    num_tokens = {region: sum(count[region] for count in counts) for region in REGIONS}
-    nats = {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()}
-    head = {"num_answers": len(base), "num_tokens": num_tokens, "nats": nats}
-    metrics = [Metric(place, *item) for item in (head | {"tag_nats": ratio(*tag_nats)}).items()]
+    head = {
+        "num_answers": len(base),
+        "num_tokens": {region: sum(count[region] for count in counts) for region in REGIONS},
+        "nats": {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()},
+        "tag_nats": ratio(
+            [row["tag_nats"] for row in tagged], [row["num_tag_tokens"] for row in tagged]
+        ),
+    }
+    report.add(place, head)
     for name, (ours, theirs, key, title) in COSTS.items():
         if ours in systems and theirs in systems:
-            sides, inner = (systems[ours], systems[theirs]), (*place, f"{name}_by_region")
-            value = _cost(base, key, REGIONS, *sides)
-            metrics.append(Metric(place, name, value, title, len(base)))
-            metrics += [
-                Metric(inner, region, _cost(base, key, [region], *sides), region, len(base))
-                for region in REGIONS
-            ]
-    return metrics
+            cost = partial(_cost, base, key, ours=systems[ours], theirs=systems[theirs])
+            report.add(place, {name: cost(REGIONS)}, {name: title}, len(base))
+            by_region = {region: cost([region]) for region in REGIONS}
+            inner = (*place, f"{name}_by_region")
+            report.add(inner, by_region, {region: region for region in REGIONS}, len(base))
 
 
 def _cost(
@@ -273,12 +266,11 @@ def evaluate_cost(
     rows = list(measure(known, reading_systems(readers, dtype, device)))
     if records is not None:
         write_rows(records, rows)
-    head = [Metric((), key, value) for key, value in readers._asdict().items()]
-    return Report(
-        title="The cost of not seeing",
-        rows=[Metric((), "references", str(references)), *head, *cost_rows(rows)],
-        facts=[f"{KIND}: {readers.taught} against {readers.baseline}; 95 % bootstrap intervals"],
-    )
+    facts = f"{KIND}: {readers.taught} against {readers.baseline}; 95 % bootstrap intervals"
+    report = Report("The cost of not seeing", [facts])
+    report.add((), {"references": str(references), **readers._asdict()})
+    add_cost(report, rows)
+    return report
 
 
 def reading_systems(
@@ -299,43 +291,3 @@ def reading_systems(
             yield ReadingSystem(system, *facts, loaded.positions, loaded.join)
         del loaded, facts
         gc.collect()  # before the next one is loaded
-
-
-def reading(vocabulary: Vocabulary, eos_id: int, nats: Reader) -> Read:
-    """Return the function that reads answers with a model.
-
-    A model with a chat template reads the prompt as the user's turn; another one reads a paragraph.
-    Without a prompt an answer follows the begin-of-text, or the end-of-text where there is none.
-    """
-    alone = vocabulary.prompt_prefix or (eos_id,)
-
-    def begun(prompt: str) -> list[int]:
-        if vocabulary.has_chat_template:
-            return vocabulary.encode_prompt([{"role": "user", "content": prompt}])
-        return vocabulary.encode_prompt(f"{prompt}\n\n")
-
-    def read(pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, int]]:
-        answers = [vocabulary.encode_text(text) for _, text in pairs]
-        prompts = [begun(prompt) for prompt, _ in pairs]
-        known = nats([_example(*both) for both in zip(prompts, answers, strict=True)])
-        without = nats([_example(alone, answer) for answer in answers])
-        return [
-            (sum(with_prompt), sum(other), len(answer))
-            for (with_prompt, _), (other, _), answer in zip(known, without, answers, strict=True)
-        ]
-
-    return read
-
-
-def _example(prompt: Sequence[int], answer: Sequence[int]) -> EncodedExample:
-    token_ids = [*prompt, *answer]
-    return EncodedExample(
-        id="",
-        token_ids=array("i", token_ids),
-        labels=array("i", [*[NO_LABEL] * (len(prompt) - 1), *answer, NO_LABEL]),
-        positions=array("i", range(len(token_ids))),
-        owners=array("i"),
-        row_of=array("i"),
-        rows=None,
-        num_prompt=len(prompt),
-    )

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
-Array = NDArray[np.float64]
+from pasta_lm.measure.table import Array, Interval
 
 GAMED_WEIGHT = 0.1
 """The weight of a gamed row: AlpacaEval's regularisation of 0.2, over two gamed models."""
@@ -100,8 +99,8 @@ def length_controlled(
 
 def interval(
     judgements: Sequence[Judgement], calibration: Calibration, fitted: LengthControlled
-) -> tuple[float, float]:
-    """Return the 95 % interval of a length-controlled win rate, in percent.
+) -> Interval:
+    """Return a length-controlled win rate with its 95 % interval, in percent.
 
     Percentile bootstrap over instructions; each draw is fitted again with the same penalty.
     """
@@ -110,7 +109,7 @@ def interval(
     fits = (length_controlled(rows, calibration, inverse_penalty=penalty) for rows in draws)
     rates = [again.win_rate for again in fits if again] or [fitted.win_rate]
     low, high = np.percentile(rates, [2.5, 97.5])
-    return float(low), float(high)
+    return Interval(fitted.win_rate, float(low), float(high))
 
 
 def standard_error(values: Array) -> float | None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 from unittest.mock import patch
 
 from pasta_lm.errors import InputError, MissingExtraError, cause
@@ -175,7 +175,7 @@ def read_reference(source: str) -> Reference:
     return Reference(names.pop(), outputs)
 
 
-def _only_turn(messages: Any) -> Any:
+def _only_turn(messages: object) -> object:
     match messages:
         case [{"role": "user", "content": text}]:
             return text
@@ -223,6 +223,14 @@ def _from_hub(source: str) -> Path:
 # --- IFEval: instructions that can be checked by rules
 
 
+SIDES: dict[str, Callable[[int, int], int]] = {
+    "": lambda ours, base: ours,
+    "_baseline": lambda ours, base: base,
+    "_difference": lambda ours, base: ours - base,
+}
+"""Figures of two systems, by the ending of their keys."""
+
+
 class Followed(NamedTuple):
     """Which of a prompt's instructions an answer follows."""
 
@@ -231,7 +239,7 @@ class Followed(NamedTuple):
 
 
 @cache
-def checkers() -> Any:
+def checkers() -> ModuleType:
     """Import the checkers without the rest of lm_eval, and without a download."""
     try:
         import langdetect
@@ -254,10 +262,10 @@ def checkers() -> Any:
         punkt = nltk.tokenize.punkt.PunktSentenceTokenizer()
         instructions_util._get_sentence_tokenizer = lambda: punkt
         nltk.word_tokenize = partial(nltk.word_tokenize, preserve_line=True)
-    return utils
+    return cast(ModuleType, utils)
 
 
-def check_ifeval(prompt: Mapping[str, Any], text: str) -> Followed:
+def check_ifeval(prompt: Row, text: str) -> Followed:
     """Return which instructions of a prompt an answer follows."""
     try:
         result = checkers().process_results({"key": 0, **prompt}, [text])
@@ -266,26 +274,18 @@ def check_ifeval(prompt: Mapping[str, Any], text: str) -> Followed:
     return Followed(list(result["inst_level_strict_acc"]), list(result["inst_level_loose_acc"]))
 
 
-def ifeval_figures(
-    ours: Sequence[Followed], base: Sequence[Followed]
-) -> dict[str, Interval | int | None]:
+def ifeval_figures(pairs: Sequence[tuple[Followed, Followed]]) -> dict[str, Interval | None]:
     """Return accuracies of two systems and their difference, paired by prompt.
 
-    SetPrompt-level: all instructions of a prompt are followed. Instruction-level: over all
+    Prompt-level: all instructions of a prompt are followed. Instruction-level: over all
     instructions; its interval too is over prompts.
     """
-    result: dict[str, Interval | int | None] = {"num_prompts": len(ours)}
-    for key in Followed._fields:
-        flags = [[getattr(item, key) for item in side] for side in (ours, base)]
-        sizes = [len(item) for item in flags[0]]
-        for end, values in _sides(*([all(item) for item in side] for side in flags)):
-            result[f"prompt_{key}{end}"] = mean(values)
-        for end, values in _sides(*([sum(item) for item in side] for side in flags)):
-            result[f"instruction_{key}{end}"] = ratio(values, sizes)
-    return result
-
-
-def _sides(ours: Sequence[int], base: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:
-    yield "", ours
-    yield "_baseline", base
-    yield "_difference", [a - b for a, b in zip(ours, base, strict=True)]
+    figures: dict[str, Interval | None] = {}
+    for reading, key in enumerate(Followed._fields):
+        flags = [(ours[reading], base[reading]) for ours, base in pairs]
+        sizes = [len(ours) for ours, _ in flags]
+        for end, of in SIDES.items():
+            figures[f"prompt_{key}{end}"] = mean([of(all(a), all(b)) for a, b in flags])
+            num_followed = [of(sum(a), sum(b)) for a, b in flags]
+            figures[f"instruction_{key}{end}"] = ratio(num_followed, sizes)
+    return figures

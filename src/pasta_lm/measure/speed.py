@@ -8,18 +8,17 @@ Source: PASTA, section 5.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.interpreter.speed import efficiency, incomparable
 from pasta_lm.interpreter.trace import Role, Trace
-from pasta_lm.journal import read_objects
+from pasta_lm.journal import Row, read_objects
 from pasta_lm.measure.answering import TOO_LONG
-from pasta_lm.measure.table import Interval, Metric, Place, Report, geometric_mean, mean
+from pasta_lm.measure.table import Figures, Interval, Place, Report, geometric_mean, mean
 
 Answers = Mapping[str, AnswerRecord]  # by prompt
 Systems = dict[str, dict[str, AnswerRecord]]  # answers by system and by prompt
@@ -46,10 +45,8 @@ BOTH = {
     "num_failed": "failed prompts",
 }
 """Titles of figures by key."""
-TIMED = {"realised_speedup", "efficiency", "realised_speedup_arithmetic"} | RATES.keys() - {
-    "num_cut"
-}
-"""Figures over the timed prompts alone."""
+TIMED = {key for key in SPEEDUPS if not key.startswith("theoretical")}
+TIMED |= {"tokens_per_s", "baseline_tokens_per_s"}  # figures over the timed prompts alone
 
 
 def speed(
@@ -59,7 +56,7 @@ def speed(
 
     ``length_ratio`` is in characters. Failed answers, ours or the baseline's, have no speed.
     """
-    pairs = _decoded(answers, baseline)
+    pairs = _decoded(zip(answers, baseline, strict=True))
     lengths = [max(len(a.text), 1) / max(len(b.text), 1) for a, b in pairs]
     return {
         "theoretical_speedup": geometric_mean(_theoretical(pairs)),
@@ -68,9 +65,9 @@ def speed(
     }
 
 
-def realised(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> dict[str, Any]:
+def realised(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Figures:
     """Return the realised speedup over the prompts of which both answers have a clock."""
-    ratios = _realised(_decoded(answers, baseline))
+    ratios = _realised(_decoded(zip(answers, baseline, strict=True)))
     return {"realised_speedup": geometric_mean(ratios), "num_timed": len(ratios)}
 
 
@@ -91,34 +88,36 @@ def speed_report(sources: Sequence[Path], baseline: str) -> Report:
                 f"no answers of the baseline {baseline!r}",
                 hint=f"--baseline can be {', '.join(each[0])}",
             )
-    own = {name: systems[baseline] for systems in each for name in systems}
-    answers = {name: prompts for systems in reversed(each) for name, prompts in systems.items()}
-    rows, notes = [Metric((), "baseline", baseline)], dict[Place, list[str]]()
+    report = Report("Speed")
+    report.add((), {"baseline": baseline})
+    sides = {name: (systems[name], systems[baseline]) for systems in each for name in systems}
+    sides[baseline] = (each[0][baseline], each[0][baseline])
     for name in (baseline, *others):
-        base = answers[baseline] if name == baseline else own[name]
-        result, note = speed_rows(("systems", name), answers[name], base)
-        rows += result
-        notes["systems", name] = [note]
-    return Report(title="Speed", rows=rows, notes=notes)
+        add_speed(report, ("systems", name), *sides[name])
+    return report
 
 
-def speed_rows(
-    place: Place, ours: Answers, theirs: Answers, clocks: tuple[Answers, Answers] | None = None
-) -> tuple[list[Metric], str]:
-    """Return a system's figures over the prompts of both sides, and a footnote.
+def add_speed(
+    report: Report,
+    place: Place,
+    ours: Answers,
+    theirs: Answers,
+    clocks: tuple[Answers, Answers] | None = None,
+) -> None:
+    """Add a system's figures over the prompts of both sides.
 
     Answers of other lengths, or cut ones, have tokens per second instead of speedups in tables.
     ``clocks`` are timed answers of both sides, if the others are not timed themselves.
     """
     shared = [prompt for prompt in theirs if prompt in ours]
     answers, base = [ours[prompt] for prompt in shared], [theirs[prompt] for prompt in shared]
-    pairs = _decoded(answers, base)
+    pairs = _decoded(zip(answers, base, strict=True))
     again, base_again = clocks or (ours, theirs)
     both = [prompt for prompt in shared if prompt in again and prompt in base_again]
-    decoded = _decoded([again[prompt] for prompt in both], [base_again[prompt] for prompt in both])
+    decoded = _decoded((again[prompt], base_again[prompt]) for prompt in both)
     timed = [(a, b) for a, b in decoded if a.wall_s and b.wall_s]
-    figures: dict[str, Any] = speed(answers, base)
-    figures |= {
+    figures: Figures = {
+        **speed(answers, base),
         "realised_speedup": geometric_mean(_realised(timed)),
         "num_timed": len(timed),
         "theoretical_speedup_arithmetic": mean(_theoretical(pairs)),
@@ -132,39 +131,28 @@ def speed_rows(
         "num_failed": num_failed(answers),
         "num_cut": sum(record.finish_reason == "length" for pair in pairs for record in pair),
         "kinds": sorted({record.kind or "unknown" for record in answers}),
-        "mean_characters": _mean_of([len(a.text) for a in answers]),
-        "mean_content_tokens": _mean_of([a.num_content_tokens for a in answers]),
+        "mean_characters": _rounded_mean([len(a.text) for a in answers]),
+        "mean_content_tokens": _rounded_mean([a.num_content_tokens for a in answers]),
     }
     length = figures["length_ratio"]
     why = incomparable(figures["num_cut"], length and length.mean) if ours != theirs else None
     titles = (RATES if why else SPEEDUPS) | BOTH
-    num_of = {key: len(timed if key in TIMED else shared) for key in figures}
-    order = dict.fromkeys((*titles, *figures))
-    rows = [
-        Metric(
-            place,
-            key,
-            figures[key],
-            "" if figures[key] is None else titles.get(key, ""),
-            num_of[key],
-        )
-        for key in order
-    ]
+    in_order = {key: figures[key] for key in titles} | figures
+    report.add(place, in_order, titles, len(shared), dict.fromkeys(TIMED, len(timed)))
     kinds = ", ".join(figures["kinds"])
-    return rows, f"{kinds}; no speedup is given: {why}" if why else kinds
+    report.note(place, f"kind: {kinds}; no speedup is given: {why}" if why else f"kind: {kinds}")
 
 
-def _mean_of(counts: Sequence[int]) -> float | None:
+def _rounded_mean(counts: Sequence[int]) -> float | None:
     return round(fmean(counts), 1) if counts else None
 
 
-def num_failed(answers: Sequence[AnswerRecord]) -> int:
+def num_failed(answers: Iterable[AnswerRecord]) -> int:
     """Return the number of prompts that did not fit the model's context."""
     return sum(record.finish_reason == TOO_LONG for record in answers)
 
 
-def _decoded(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Pairs:
-    pairs = zip(answers, baseline, strict=True)
+def _decoded(pairs: Iterable[tuple[AnswerRecord, AnswerRecord]]) -> Pairs:
     return [pair for pair in pairs if not num_failed(pair)]
 
 
@@ -217,7 +205,7 @@ def _records(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
             raise InputError(f"{path}:{number}: {exc.message}") from exc
 
 
-def answer_of(row: Mapping[str, Any]) -> AnswerRecord:
+def answer_of(row: Row) -> AnswerRecord:
     """Return the record in a row; figures of speed do without the keys that are left out."""
     usual = {"program": "", "finish_reason": "stop", "num_illegal": 0}
     return AnswerRecord.from_row({**usual, **row})

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from pasta_lm.journal import write_json, write_whole
 
+Array = NDArray[np.float64]
+Figures = dict[str, Any]  # by key, as JSON has them; a figure may be an ``Interval``
 NUM_DRAWS, CONFIDENCE, SEED = 1000, 0.95, 0
 BATCH = 50  # draws that are in memory at a time
 
@@ -50,13 +53,14 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
     return _bootstrap(tuple(zip(*kept, strict=True)), _ratio_of_sums) if kept else None
 
 
-def _ratio_of_sums(parts: Any, wholes: Any, axis: int) -> Any:
+def _ratio_of_sums(parts: Array, wholes: Array, axis: int) -> Array:
     with np.errstate(invalid="ignore"):
-        return parts.sum(axis=axis) / wholes.sum(axis=axis)
+        quotient: Array = parts.sum(axis=axis) / wholes.sum(axis=axis)
+    return quotient
 
 
 def _bootstrap(
-    samples: Sequence[Sequence[float]], statistic: Callable[..., Any]
+    samples: Sequence[Sequence[float]], statistic: Callable[..., Array]
 ) -> Interval | None:
     if not len(samples[0]):
         return None
@@ -78,9 +82,7 @@ def _bootstrap(
     return Interval(value, *map(float, result.confidence_interval))
 
 
-Figure = Interval | float | int | None
-Cell = str | Figure
-Cells = Sequence[Cell]
+Cell = str | float | None
 Place = tuple[str, ...]
 MISSING = "-"  # stands where there is no figure
 HEADER = ("figure", "value", "low", "high", "n")
@@ -92,9 +94,9 @@ GROUPS = {"systems", "datasets", "sets", "parts"}
 class Compared(NamedTuple):
     """A measure of both systems, and their difference where both have a value."""
 
-    pasta: Figure
-    sequential: Figure
-    difference: Figure
+    pasta: Interval | None
+    sequential: Interval | None
+    difference: Interval | None
     num_pairs: int
 
 
@@ -103,20 +105,32 @@ class Metric(NamedTuple):
 
     place: Place  # keys of the objects around it in JSON; figures of one place stand in one table
     key: str
-    value: Any  # JSON, in which a figure may be an ``Interval`` or ``Compared``
-    title: str = ""  # in tables; without one it stands in JSON alone
-    num: int | None = None  # the number of prompts or answers
+    value: object  # JSON, in which a figure may be an ``Interval`` or ``Compared``
+    title: str  # in tables; without one, or without a value, it stands in JSON alone
+    num: int | None  # the number of prompts or answers
 
-    def cells(self) -> Cells:
+    @property
+    def is_in_table(self) -> bool:
+        """Return whether it has a title and a value."""
+        value = self.value.pasta if isinstance(self.value, Compared) else self.value
+        return bool(self.title) and value is not None
+
+    def cells(self) -> Sequence[Cell]:
         """Return its value and the bounds of its 95 % interval."""
-        value, difference, num = self.value, self.value, self.num
-        both: Cells = ()
+        value, num, both = self.value, self.num, list[Cell]()
         if isinstance(value, Compared):
-            both, difference, num = (value.pasta, value.sequential), value.difference, value[3]
-        bounds: Cells = (None, None)
-        if isinstance(difference, Interval):
-            bounds = (difference.low, difference.high)
-        return [self.title, *both, difference, *bounds, num]
+            both = [side.mean if side else None for side in (value.pasta, value.sequential)]
+            num, value = value.num_pairs, value.difference
+        if isinstance(value, Interval):
+            return [self.title, *both, value.mean, value.low, value.high, num]
+        return [
+            self.title,
+            *both,
+            value if isinstance(value, int | float) else None,
+            None,
+            None,
+            num,
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +138,7 @@ class Table:
     """Rows of cells, one value a cell; the first column names the row."""
 
     header: Sequence[str]
-    rows: Sequence[Cells]
+    rows: Sequence[Sequence[Cell]]
     title: str = ""
     note: str = ""  # stands below the table
     digits: int = 3  # decimals of its numbers
@@ -134,18 +148,36 @@ class Table:
         return [[_text(value, self.digits) for value in row] for row in self.rows]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Report:
     """The figures of a run, and the words around them."""
 
     title: str
-    rows: list[Metric]
     facts: list[str] = field(default_factory=list)
-    notes: Mapping[Place, Sequence[str]] = field(default_factory=dict)  # footnotes of the tables
+    rows: list[Metric] = field(default_factory=list)
+    notes: dict[Place, list[str]] = field(default_factory=dict)  # below the tables
 
-    def to_dict(self) -> dict[str, Any]:
+    def add(
+        self,
+        place: Place,
+        figures: Mapping[str, object],
+        titles: Mapping[str, str] = {},
+        num: int | None = None,
+        nums: Mapping[str, int] = {},
+    ) -> None:
+        """Add figures by key, each over ``num`` prompts or answers, or as ``nums`` says by key."""
+        self.rows += [
+            Metric(place, key, value, titles.get(key, ""), nums.get(key, num))
+            for key, value in figures.items()
+        ]
+
+    def note(self, place: Place, *paragraphs: str) -> None:
+        """Add footnotes to the table of a place."""
+        self.notes.setdefault(place, []).extend(filter(None, paragraphs))
+
+    def to_dict(self) -> Figures:
         """Return the object that a verb prints with ``--json``."""
-        result: dict[str, Any] = {}
+        result: Figures = {}
         for row in self.rows:
             at = result
             for key in row.place:
@@ -157,14 +189,14 @@ class Report:
         """Return a table for each place that has figures with titles."""
         places: dict[Place, list[Metric]] = {}
         for row in self.rows:
-            if row.title:
+            if row.is_in_table:
                 places.setdefault(row.place, []).append(row)
         return [
             Table(
                 COMPARED_HEADER if isinstance(rows[0].value, Compared) else HEADER,
                 [row.cells() for row in rows],
                 ", ".join(key for key in place if key not in GROUPS),
-                "\n\n".join(filter(None, self.notes.get(place, ()))),
+                "\n\n".join(self.notes.get(place, ())),
             )
             for place, rows in places.items()
         ]
@@ -189,8 +221,6 @@ class Report:
 
 
 def _text(value: Cell, digits: int) -> str:
-    if isinstance(value, Interval):
-        value = value.mean
     if value is None:
         return MISSING
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
@@ -200,7 +230,7 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """Return figures as JSON has them; intervals are rounded to five digits."""
     if isinstance(value, Interval):
         bounds = {"mean": value.mean, "low": value.low, "high": value.high}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from pasta_lm.measure.length_control import (
     Calibration,
     GamedRow,
     Judgement,
+    LengthControlled,
     length_controlled,
     standard_error,
 )
-from pasta_lm.measure.table import Table
+from pasta_lm.measure.table import Figures, Table
 
 LEADERBOARD = "AlpacaEval 2's leaderboard"
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"
@@ -42,7 +43,7 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WinRates:
     """The figures of one model, over the rows that have a verdict; rates in percent."""
 
@@ -58,57 +59,53 @@ class WinRates:
     win_rate_missing_lost: float | None  # none if no verdict is missing
     n_absent: int | None = None
     """Instructions that have a difficulty and no row; None: no difficulties."""
-    length_controlled_winrate: float | None = None
-    lc_standard_error: float | None = None
-    lc_weights: dict[str, float] | None = None
-    lc_inverse_penalty: float | None = None
+    fit: LengthControlled | None = None
     refused: str | None = None  # why there are no rates: verdicts are missing
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Figures:
         """Return the figures as JSON has them."""
-        figures = asdict(self)
-        return figures if self.refused else {k: v for k, v in figures.items() if k != "refused"}
+        fit = self.fit
+        figures = vars(self) | {
+            "length_controlled_winrate": fit and fit.win_rate,
+            "lc_standard_error": fit and fit.standard_error,
+            "lc_weights": fit and fit.weights,
+            "lc_inverse_penalty": fit and fit.inverse_penalty,
+        }
+        left_out = {"fit"} if self.refused else {"fit", "refused"}
+        return {key: value for key, value in figures.items() if key not in left_out}
 
 
 def win_rates(
-    judgements: Sequence[Judgement], calibration: Calibration, *, allow_missing: bool = False
+    judgements: Sequence[Judgement],
+    calibration: Calibration,
+    *,
+    allow_missing: bool = False,
+    names: Sequence[str] = (),
 ) -> WinRates:
     """Return all figures of one model.
 
-    Where verdicts are missing and that is not allowed, there are no rates.
+    Where verdicts are missing and that is not allowed, there are no rates; ``names`` are those of
+    the instructions by row, for the message.
     """
     rates, difficulty = plain_rates(judgements), calibration.difficulty
     if difficulty is not None:
         known = len(difficulty)
         beyond = next((item for item in judgements if item.row >= known), None)
         if beyond is not None:
-            place = f"{beyond.model}: row {beyond.row}"
             raise InputError(
-                f"{place} has no difficulty: the table ends at {known - 1}",
+                f"{beyond.model}: row {beyond.row} has no difficulty: the table ends at "
+                f"{known - 1}",
                 hint="rows count the instructions of the difficulty table from 0",
             )
         rates = replace(rates, n_absent=known - len(judgements))
-    fitted = length_controlled(judgements, calibration)
-    if fitted is not None:
-        rates = replace(
-            rates,
-            length_controlled_winrate=fitted.win_rate,
-            lc_standard_error=fitted.standard_error,
-            lc_weights=fitted.weights,
-            lc_inverse_penalty=fitted.inverse_penalty,
-        )
     if not rates.missing_rows or allow_missing:
-        return rates
-    return replace(
-        rates,
-        win_rate=None,
-        standard_error=None,
-        win_rate_missing_lost=None,
-        length_controlled_winrate=None,
-        lc_standard_error=None,
-        lc_weights=None,
-        refused=refusal(len(judgements), rates.missing_rows),
-    )
+        return replace(rates, fit=length_controlled(judgements, calibration))
+    missing = [names[row] if names else str(row) for row in rates.missing_rows]
+    more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
+    reason = f"no win rate: {len(missing)} of {len(judgements)} rows have no verdict"
+    refused = f"{reason} ({', '.join(missing[:NUM_NAMED])}{more})"
+    without = replace(rates, win_rate=None, standard_error=None, win_rate_missing_lost=None)
+    return replace(without, refused=refused)
 
 
 def plain_rates(judgements: Sequence[Judgement]) -> WinRates:
@@ -130,48 +127,55 @@ def plain_rates(judgements: Sequence[Judgement]) -> WinRates:
     )
 
 
-def refusal(num_rows: int, missing: Sequence[int | str]) -> str:
-    """Return the message that there is no win rate, with the first missing rows."""
-    names = ", ".join(map(str, missing[:NUM_NAMED]))
-    more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
-    return f"no win rate: {len(missing)} of {num_rows} rows have no verdict ({names}{more})"
+class ModelRates(NamedTuple):
+    """The figures of one model of a file of judgements; a scripted judge has no rates."""
+
+    judge: str | None
+    label: str  # comparability with the leaderboard, or "pipeline check"
+    baseline: str | None = None
+    is_comparable: bool | None = None
+    rates: WinRates | None = None
+
+    def to_dict(self) -> Figures:
+        """Return the figures as JSON has them."""
+        if self.rates is None:
+            return {"pipeline_check": self.label, "judge": self.judge}
+        origin = {"judge": self.judge, "baseline": self.baseline}
+        label = {"is_comparable": self.is_comparable, "comparability": self.label}
+        return {**self.rates.to_dict(), **origin, **label}
 
 
 def stored_rates(
     annotations: Path, difficulty: Path, gamed: Path, *, allow_missing: bool = False
-) -> dict[str, dict[str, Any]]:
-    """Return the figures of each model of a file of judgements; a scripted judge has no rates."""
+) -> dict[str, ModelRates]:
+    """Return the figures of each model of a file of judgements."""
     models = read_judgements(annotations)
     calibration = Calibration(read_difficulty(difficulty), read_gamed(gamed))
-    figures: dict[str, dict[str, Any]] = {}
-    for name, rows in models.items():
-        judge, baseline = (
-            " and ".join(dict.fromkeys(filter(None, names))) or None
-            for names in zip(*((row.judge, row.baseline) for row in rows), strict=True)
-        )
-        if judge and judge.startswith(SCRIPTED):
-            label = f"pipeline check, n = {len(rows)}"
-            figures[name] = {"pipeline_check": label, "judge": judge}
-            continue
-        rates = win_rates(rows, calibration, allow_missing=allow_missing)
-        is_comparable, label = comparability(judge, baseline, rates.n_total)
-        figures[name] = {
-            **rates.to_dict(),
-            "judge": judge,
-            "baseline": baseline,
-            "is_comparable": is_comparable,
-            "comparability": label,
-        }
-    return figures
+    return {name: _rates_of(rows, calibration, allow_missing) for name, rows in models.items()}
 
 
-def rates_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
+def _rates_of(
+    rows: Sequence[Judgement], calibration: Calibration, allow_missing: bool
+) -> ModelRates:
+    judge = _joined(row.judge for row in rows)
+    if judge and judge.startswith(SCRIPTED):
+        return ModelRates(judge, f"pipeline check, n = {len(rows)}")
+    baseline = _joined(row.baseline for row in rows)
+    rates = win_rates(rows, calibration, allow_missing=allow_missing)
+    is_comparable, label = comparability(judge, baseline, rates.n_total)
+    return ModelRates(judge, label, baseline, is_comparable, rates)
+
+
+def _joined(names: Iterable[str | None]) -> str | None:
+    return " and ".join(dict.fromkeys(filter(None, names))) or None
+
+
+def rates_table(models: Mapping[str, ModelRates]) -> Table:
     """Return a row for each model, the best first."""
-    order = sorted(models, key=lambda name: -(models[name].get("length_controlled_winrate") or 0))
-    labels = dict.fromkeys(
-        figures.get("pipeline_check") or figures["comparability"] for figures in models.values()
-    )
-    rows = [[name, *(models[name].get(key) for key in COLUMNS.values())] for name in order]
+    figures = {name: model.to_dict() for name, model in models.items()}
+    order = sorted(figures, key=lambda name: -(figures[name].get(COLUMNS["LC win rate"]) or 0))
+    labels = dict.fromkeys(model.label for model in models.values())
+    rows = [[name, *(figures[name].get(key) for key in COLUMNS.values())] for name in order]
     return Table(["model", *COLUMNS], rows, note="\n\n".join(labels), digits=2)
 
 
@@ -193,11 +197,9 @@ def comparability(
         return False, f"not comparable with {LEADERBOARD}: {'; '.join(reasons)}"
     unknown = [name for name, value in (("judge", judge), ("baseline", baseline)) if value is None]
     if unknown:
-        label = f"comparable with {LEADERBOARD} only if the judge is {JUDGE} "
-        return (
-            None,
-            f"{label}and the baseline {BASELINE}: the rows name no {' and no '.join(unknown)}",
-        )
+        wanted = f"the judge is {JUDGE} and the baseline {BASELINE}"
+        names = f"the rows name no {' and no '.join(unknown)}"
+        return None, f"comparable with {LEADERBOARD} only if {wanted}: {names}"
     label = f"as on {LEADERBOARD}"
     if num_instructions != NUM_INSTRUCTIONS:
         label += f", but over {num_instructions} of {NUM_INSTRUCTIONS} instructions"
@@ -242,10 +244,10 @@ def _judgement(row: Row) -> Judgement:
     return Judgement(**known | {"preference": _preference(row["preference"])})
 
 
-def _preference(value: Any) -> float | None:
+def _preference(value: object) -> float | None:
     if value is None or value != value:  # tables of numbers write a missing value as NaN
         return None
-    if type(value) not in (int, float):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         raise InputError(f"'preference' is {value!r}, not a number")
     if value and not 1 <= value <= 2:
         raise InputError(f"'preference' is {value}, but must be 0 or from 1 to 2")

@@ -108,7 +108,6 @@ class MeasuresConfig:
     num_references: int = 50  # Annotated answers for the cost of restricted visibility.
     alpaca: str | None = None  # AlpacaEval's instructions, a file of yours.
     ifeval: str | None = None  # IFEval's prompts, a file of yours.
-    reader: str | None = None  # A model that reads the answers.
 
     def __post_init__(self) -> None:
         check_positive("measures", self, "num_prompts", "max_tokens", "num_references")

@@ -83,8 +83,6 @@ def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -
             max_tokens=measures.max_tokens,
             num_timed=measures.num_timed,
             num_unmasked=measures.num_unmasked,
-            num_read=measures.num_prompts,
-            reader=measures.reader,
             references=str(out / ANNOTATED / RECORDS),
             reference_ids=str(out / ANNOTATED / REFERENCES),
             dtype=config.train.dtype,

@@ -62,7 +62,7 @@ from pasta_lm.run_folder import RunFolder, written_whole
 from pasta_lm.strategies.model import Pasta
 
 SETTINGS, JOURNAL, RECIPE, CARD = "teach.json", "journal", "recipe.toml", "README.md"
-MAY_CHANGE = {"answers.in_flight", "train.save_steps", "measures.reader"}
+MAY_CHANGE = {"answers.in_flight", "train.save_steps"}
 """Keys of the recipe that change no result."""
 Result = Mapping[str, object]
 Recipe = AnnotateConfig | SftConfig | PreferenceConfig | InstructionSettings
@@ -306,8 +306,6 @@ def _making(model: str, config: TeachConfig, rows: Mapping[str, Row]) -> Iterato
 
 def _not_measured(config: TeachConfig) -> Iterator[str]:
     yield "quality by a judge: no answer was compared by a judge or by a person"
-    if config.measures.reader is None:
-        yield "quality under another model: no other model read the answers"
     if config.measures.ifeval is None:
         yield "instructions that can be checked (IFEval)"
     if not config.measures.num_timed:
