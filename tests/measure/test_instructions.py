@@ -80,7 +80,7 @@ def test_every_prompt_is_answered_by_both_and_some_alone_and_without_the_mask(
     run: InstructionRun,
 ) -> None:
     rows = run.folder.rows
-    assert not any(wanted.lacking() for wanted in run.rounds())
+    assert not any(wanted.lacking() for wanted in run.workloads())
     assert {name: len(rows(name)) for name in (SCORED, TIMED, UNMASKED)} == {
         SCORED: 8,
         TIMED: 2,
@@ -148,7 +148,9 @@ def empty_run(folder: Path) -> InstructionRun:
     files, prompts = RunFolder(folder / "run"), read_sets(own.sets)
     rows = [{"id": one.id, "set": one.group, "parts": one.parts} for one in prompts]
     items = {"alpaca/0": 5}
-    write_rows(files.path / "prompts.jsonl", [one | {"items": items.get(one["id"])} for one in rows])
+    write_rows(
+        files.path / "prompts.jsonl", [one | {"items": items.get(one["id"])} for one in rows]
+    )
     return InstructionRun(files, own, prompts)
 
 

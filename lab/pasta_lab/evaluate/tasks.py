@@ -30,9 +30,9 @@ from pasta_lm.measure.answering import (
     Answerer,
     Progress,
     Replay,
-    Round,
     SetPrompt,
     System,
+    Workload,
     answer_id,
     check_served,
     machine_of,
@@ -216,9 +216,9 @@ def evaluate_tasks(
     first, names = prompts[:num_timed], [system.name for system in systems]
     with TemporaryDirectory() as folder:
         journals = [Journal(Path(folder) / f"{n}.jsonl") for n in range(3)]
-        answerer.answer(Round(journals[0], prompts, systems))
-        answerer.answer(Round(journals[1], first, systems, is_timed=True), replays)
-        answerer.answer(Round(journals[2], first, masked, mask=False))
+        answerer.answer(Workload(journals[0], prompts, systems))
+        answerer.answer(Workload(journals[1], first, systems, is_timed=True), replays)
+        answerer.answer(Workload(journals[2], first, masked, mask=False))
     scored, timed = _grade_all(tasks, names, journals[0]), tasks[:num_timed]
     clocks = _grade_all(timed, [*names, *replays] if timed else [], journals[1])
     free = _grade_all(timed, [system.name for system in masked] if timed else [], journals[2])

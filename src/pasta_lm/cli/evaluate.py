@@ -13,7 +13,6 @@ import typer
 from pasta_lm.cli import flags
 from pasta_lm.cli.flags import ENVIRONMENT, option, server_flags
 from pasta_lm.cli.terminal import FAILED, bars, interruptible, print_json, print_table, say
-from pasta_lm.errors import UsageError
 from pasta_lm.recipe import read_recipe
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ AllowMissing = Annotated[
     ),
 ]
 Baseline = Annotated[str | None, option("--baseline DIR|HF_ID", "The sequential baseline.")]
-Overwrite = Annotated[bool, option("--overwrite", "Delete the run in --out, and begin anew.")]
 
 
 def split_names(listed: str | None) -> list[str] | None:
@@ -79,12 +77,6 @@ def print_report(report: Report, page: Path | None = None, *, as_json: bool) -> 
         typer.echo(f"{page} has all figures")
 
 
-def refuse_both(offline: bool, overwrite: bool) -> None:
-    """Refuse to compute a stored run's report again and to delete the run."""
-    if offline and overwrite:
-        raise UsageError("--offline and --overwrite exclude each other")
-
-
 def alpaca(
     out: flags.Out,
     recipe: flags.Recipe = None,
@@ -98,7 +90,6 @@ def alpaca(
     cost_limit: flags.CostLimit = None,
     allow_missing: AllowMissing = False,
     offline: flags.Offline = False,
-    overwrite: Overwrite = False,
     engine: flags.Engine = None,
     dialect: flags.Dialect = None,
     allow_inexact: flags.AllowInexact = False,
@@ -113,7 +104,6 @@ def alpaca(
     from pasta_lm.measure import alpaca as measure
     from pasta_lm.measure.alpaca_report import alpaca_report, refused, write_outputs
 
-    refuse_both(offline, overwrite)
     is_stopped = False
     if offline:
         run = measure.open_run(out)
@@ -127,9 +117,7 @@ def alpaca(
         }
         settings = read_settings(measure.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
-            run, is_stopped = measure.evaluate_alpaca(
-                out, settings, cost_limit, show, say, overwrite=overwrite
-            )
+            run, is_stopped = measure.evaluate_alpaca(out, settings, cost_limit, show, say)
     report = alpaca_report(run, allow_missing=allow_missing)
     print_report(report, write_outputs(run, report), as_json=as_json)
     without_rate = refused(report)
@@ -175,7 +163,6 @@ def instructions(
     baseline: Baseline = None,
     limit: flags.Limit = None,
     offline: flags.Offline = False,
-    overwrite: Overwrite = False,
     engine: flags.Engine = None,
     dialect: flags.Dialect = None,
     allow_inexact: flags.AllowInexact = False,
@@ -190,13 +177,12 @@ def instructions(
     """
     from pasta_lm.measure.instructions import InstructionSettings
 
-    refuse_both(offline, overwrite)
     settings = None
     if not offline:
         served = server_flags(engine, dialect, allow_inexact=allow_inexact)
         values = {"model": model, "baseline": baseline, "limit": limit, **served}
         settings = read_settings(InstructionSettings, recipe, values, changes)
-    _instructions(out, settings, overwrite=overwrite, as_json=as_json)
+    _instructions(out, settings, as_json=as_json)
 
 
 def ifeval(
@@ -205,7 +191,6 @@ def ifeval(
     model: flags.Model = None,
     baseline: Baseline = None,
     limit: flags.Limit = None,
-    overwrite: Overwrite = False,
     engine: flags.Engine = None,
     dialect: flags.Dialect = None,
     allow_inexact: flags.AllowInexact = False,
@@ -222,12 +207,10 @@ def ifeval(
     alone = {"sets.ifeval": str(prompts), "num_timed": 0, "num_unmasked": 0}
     values = {"model": model, "baseline": baseline, "limit": limit, **served, **alone}
     settings = read_settings(InstructionSettings, None, values, changes)
-    _instructions(out, settings, overwrite=overwrite, as_json=as_json)
+    _instructions(out, settings, as_json=as_json)
 
 
-def _instructions(
-    out: Path, settings: InstructionSettings | None, *, overwrite: bool, as_json: bool
-) -> None:
+def _instructions(out: Path, settings: InstructionSettings | None, *, as_json: bool) -> None:
     """Carry out a run and print its report; without settings, of what is stored."""
     from pasta_lm.measure import instructions as measure
     from pasta_lm.measure.instructions_report import instructions_report
@@ -236,7 +219,7 @@ def _instructions(
         if settings is None:
             run = measure.open_run(out)
         else:
-            run = measure.evaluate_instructions(out, settings, show, overwrite=overwrite)
+            run = measure.evaluate_instructions(out, settings, show)
     report = instructions_report(run)
     print_report(report, report.write(out), as_json=as_json)
 

@@ -24,11 +24,11 @@ from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.measure.answering import (
     TOO_LONG,
     AnswerSettings,
-    Round,
     SetPrompt,
     System,
+    Workload,
     answer_id,
-    answer_rounds,
+    answer_workloads,
     check_served,
 )
 from pasta_lm.measure.length_control import Calibration
@@ -115,7 +115,7 @@ class AlpacaSettings(AnswerSettings):
         return systems
 
 
-class Pair(NamedTuple):
+class JudgedPair(NamedTuple):
     """A system's answer to an instruction and the baseline's; None: it is not there yet."""
 
     prompt: SetPrompt
@@ -147,12 +147,12 @@ class AlpacaRun:
     reference: Reference | None
     answers: Journal
 
-    def rounds(self) -> list[Round]:
-        """Return the rounds of answers: the first prompts in turn for clocks, then all."""
+    def workloads(self) -> list[Workload]:
+        """Return the workloads: the first prompts in turn for clocks, then all."""
         systems, first = self.settings.all_systems, self.prompts[: self.settings.num_timed]
         return [
-            Round(self.answers, first, systems, is_timed=True),
-            Round(self.answers, self.prompts, systems),
+            Workload(self.answers, first, systems, is_timed=True),
+            Workload(self.answers, self.prompts, systems),
         ]
 
     def calibration(self) -> Calibration:
@@ -184,10 +184,10 @@ class AlpacaRun:
         name, outputs = self.reference
         return name, {item.id: outputs[item.text] for item in self.prompts}
 
-    def pairs(self, system: str) -> list[Pair]:
+    def pairs(self, system: str) -> list[JudgedPair]:
         """Return a system's answers beside the baseline's, in the order of the instructions."""
         rows, (_, theirs) = self.rows(system), self.opponent()
-        return [Pair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
+        return [JudgedPair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
 
     def all_comparisons(self) -> list[Comparison]:
         """Return the comparisons of all systems."""
@@ -202,8 +202,6 @@ def evaluate_alpaca(
     cost_limit: float | None,
     show: Show,
     say: Say,
-    *,
-    overwrite: bool = False,
 ) -> tuple[AlpacaRun, bool]:
     """Answer and judge what a run lacks; return it, and whether the cost limit stopped it.
 
@@ -212,8 +210,8 @@ def evaluate_alpaca(
     recipe = settings.judge
     prices = Prices(recipe.input_price, recipe.output_price)
     require_prices(prices, cost_limit)
-    run = begin_run(out, settings, overwrite=overwrite)
-    answer_rounds(run.rounds(), settings, columns, show)
+    run = begin_run(out, settings)
+    answer_workloads(run.workloads(), settings, columns, show)
     judge = run.judge()
     if judge is None or recipe.base_url is None:
         return run, False
@@ -266,12 +264,10 @@ def open_run(folder: Path) -> AlpacaRun:
     return AlpacaRun(folder, settings, prompts, reference, Journal(folder / ANSWERS))
 
 
-def begin_run(folder: Path, settings: AlpacaSettings, *, overwrite: bool = False) -> AlpacaRun:
-    """Create the folder of a run, or continue the run that it holds unless it is overwritten."""
+def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
+    """Create the folder of a run, or continue the run that it holds."""
     files = RunFolder(folder)
-    inputs = {} if files.has_begun and not overwrite else _inputs(settings)
-    if overwrite:
-        files.require_new(overwrite=True)
+    inputs = {} if files.has_begun else _inputs(settings)
 
     def prepare() -> None:
         for name, data in inputs.items():

@@ -135,7 +135,7 @@ def machine_of(model: Pasta) -> str | None:
     return next((name for name in devices() if name.startswith(device)), None)
 
 
-class Round(NamedTuple):
+class Workload(NamedTuple):
     """Prompts that systems answer, and the journal of their answers."""
 
     answers: Journal
@@ -171,8 +171,10 @@ class Answerer:
     progress: Progress = lambda *_: None
     batch_size: int = BATCH_SIZE
 
-    def answer(self, wanted: Round, replays: Mapping[str, Replay] = MappingProxyType({})) -> None:
-        """Decode the answers that a round lacks; ``replays`` are timed beside them, by name."""
+    def answer(
+        self, wanted: Workload, replays: Mapping[str, Replay] = MappingProxyType({})
+    ) -> None:
+        """Decode the answers that a workload lacks; ``replays`` are timed beside them, by name."""
         if wanted.is_timed:
             self._answer_in_turn(wanted, replays)
             return
@@ -186,7 +188,7 @@ class Answerer:
                 wanted.answers.append([*rows])
                 self.progress(system.name, first + len(batch), len(lacking))
 
-    def _answer_in_turn(self, wanted: Round, replays: Mapping[str, Replay]) -> None:
+    def _answer_in_turn(self, wanted: Workload, replays: Mapping[str, Replay]) -> None:
         # If a system's answer is missing, all systems answer the prompt again: clocks of one
         # prompt belong to one run. The first prompt is decoded twice, to warm up.
         lacking, known = wanted.lacking(), wanted.answers.rows
@@ -209,7 +211,7 @@ class Answerer:
         key = {"id": answer_id(name, prompt.id), "system": name, "strategy": strategy}
         return {**key, "model": model, **decoded, **self.details(system, prompt)}
 
-    def _request(self, system: System, prompt: SetPrompt, wanted: Round) -> Request:
+    def _request(self, system: System, prompt: SetPrompt, wanted: Workload) -> Request:
         params = replace(self.params, mask=wanted.mask)
         positions = self.positions if system.strategy == pasta.NAME else None
         return self.models[system.model].request(
@@ -246,8 +248,8 @@ def _failed(model: Pasta, request: Request) -> Row:
     return {"engine": None, "positions": request.positions.value, **record.to_row()}
 
 
-def answer_rounds(
-    rounds: Sequence[Round],
+def answer_workloads(
+    workloads: Sequence[Workload],
     settings: AnswerSettings,
     details: Callable[[SetPrompt], Row],
     progress: Progress,
@@ -257,11 +259,13 @@ def answer_rounds(
 
     Source: PASTA, section 5.1 (greedy, clocks at batch 1).
     """
-    if not any(wanted.lacking() for wanted in rounds):
+    if not any(wanted.lacking() for wanted in workloads):
         return
     made: dict[str, dict[str, str]] = {}
     if models is None:
-        models = load_models(settings, [system for wanted in rounds for system in wanted.systems])
+        models = load_models(
+            settings, [system for wanted in workloads for system in wanted.systems]
+        )
         made = {name: _provenance_of(model) for name, model in models.items()}
     answerer = Answerer(
         models=models,
@@ -270,5 +274,5 @@ def answer_rounds(
         progress=progress,
         batch_size=settings.batch_size,
     )
-    for wanted in rounds:
+    for wanted in workloads:
         answerer.answer(wanted)

@@ -29,11 +29,11 @@ from pasta_lm.measure.answering import (
     AnswerSettings,
     Models,
     Progress,
-    Round,
     SetPrompt,
     System,
+    Workload,
     answer_id,
-    answer_rounds,
+    answer_workloads,
     check_served,
     require_models,
 )
@@ -99,14 +99,14 @@ class InstructionRun:
     settings: InstructionSettings
     prompts: Sequence[SetPrompt] = ()  # with their texts; empty if the run is only read
 
-    def rounds(self) -> list[Round]:
-        """Return the rounds of answers: one at a time for clocks, all, and without the mask."""
+    def workloads(self) -> list[Workload]:
+        """Return the workloads: one at a time for clocks, all, and without the mask."""
         own, both = self.settings, self.settings.systems
         timed, scored, unmasked = map(self.folder.journal, (TIMED, SCORED, UNMASKED))
         return [
-            Round(timed, self._first(own.num_timed), both, is_timed=True),
-            Round(scored, self.prompts, both),
-            Round(unmasked, self._first(own.num_unmasked), both[1:], mask=False),
+            Workload(timed, self._first(own.num_timed), both, is_timed=True),
+            Workload(scored, self.prompts, both),
+            Workload(unmasked, self._first(own.num_unmasked), both[1:], mask=False),
         ]
 
     def _first(self, count: int) -> list[SetPrompt]:
@@ -123,8 +123,6 @@ def evaluate_instructions(
     settings: InstructionSettings,
     show: Progress,
     models: Models | None = None,
-    *,
-    overwrite: bool = False,
 ) -> InstructionRun:
     """Answer, check and read what a run lacks; models are loaded if none are given."""
     prompts, records = read_sets(settings.sets, settings.limit), settings.given_answers()
@@ -132,7 +130,6 @@ def evaluate_instructions(
     if any(item.checked for item in prompts):
         checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
-    folder.require_new(resume=not overwrite, overwrite=overwrite)
     folder.begin(asdict(settings), may_change=MAY_CHANGE)
     rows = [
         {"id": item.id, "set": item.group, "parts": item.parts, "items": items_asked(item.text)}
@@ -140,7 +137,7 @@ def evaluate_instructions(
     ]
     write_rows(out / f"{PROMPTS}.jsonl", rows)
     run = InstructionRun(folder, settings, prompts)
-    answer_rounds(run.rounds(), settings, columns, show, models)
+    answer_workloads(run.workloads(), settings, columns, show, models)
     gc.collect()  # before the models that read are loaded
     check_answers(run)
     if records and not folder.rows(REFERENCES):
