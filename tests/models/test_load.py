@@ -9,7 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock, patch
 
+import gguf
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
@@ -203,11 +205,13 @@ def test_a_gguf_file_has_the_dequantised_weights_and_its_loss_is_noted_once(
     assert err.count(note) == (kind in (Type.Q4_1, Type.Q8_0)) == err.count("weights, dequantised")
 
 
-def test_the_second_reading_is_from_the_cache(
+def test_a_gguf_file_is_parsed_once_and_then_read_from_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_gguf(tmp_path / "model.gguf")
-    first = load_pretrained(tmp_path / "model.gguf").model
+    with patch("gguf.GGUFReader", Mock(wraps=gguf.GGUFReader)) as reader:
+        first = load_pretrained(tmp_path / "model.gguf").model
+    reader.assert_called_once()
     assert len([*cache.iterdir()]) == 1
     monkeypatch.delattr(checkpoint, "_dequantised")
     copy = tmp_path / "another name.gguf"

@@ -20,9 +20,10 @@ from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
+import gguf
 import torch
-from gguf import GGUFReader
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -221,13 +222,18 @@ def _convert(file: Path, folder: Path) -> None:
 def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Counter[str]]:
     """Read a GGUF file, and count its weights of each type."""
     types, folder, label = Counter[str](), file.parent, f"the GGUF file {file}"
+    # transformers parses the file in each of three calls, and builds the table of names for each
+    # layer: half of the time. Both are made once here.
+    parsed_once = patch("gguf.GGUFReader", cache(gguf.GGUFReader))
+    names_once = patch("gguf.get_tensor_name_map", cache(gguf.get_tensor_name_map))
     try:
-        for tensor in GGUFReader(file).tensors:
-            types[tensor.tensor_type.name] += int(tensor.n_elements)
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, gguf_file=file.name, trust_remote_code=False
-        )
-        packed = _load_whole(folder, label, gguf_file=file.name, dtype=torch.float32)
+        with parsed_once, names_once:
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, gguf_file=file.name, trust_remote_code=False
+            )
+            packed = _load_whole(folder, label, gguf_file=file.name, dtype=torch.float32)
+            for tensor in gguf.GGUFReader(str(file)).tensors:
+                types[tensor.tensor_type.name] += int(tensor.n_elements)
     except ModelError:
         raise
     except Exception as exc:  # three libraries parse the file, and none checks its length
