@@ -211,6 +211,13 @@ class Failed:
 StreamEvent = Deferred | ThreadStarted | TextDelta | ThreadEnded | Synced | Traced | Finished
 
 
+def unless_failed(event: StreamEvent | Failed) -> StreamEvent:
+    """Return an event of a request; raise the error of one that failed."""
+    if isinstance(event, Failed):
+        raise event.error
+    return event
+
+
 class TokenLogprobs(NamedTuple):
     """A token's natural log-probability: the model's own, before mask, penalty and temperature."""
 

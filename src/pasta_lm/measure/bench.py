@@ -20,7 +20,7 @@ from torch import Tensor
 from pasta_lm.engines.local import planning
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
-from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
+from pasta_lm.engines.request import Finished, Request, SamplingParams, unless_failed
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import parse
@@ -264,13 +264,11 @@ def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]
     numbers = [engine.submit(request) for request in requests]
     try:
         while engine.has_work:
-            for _, event in engine.step():
-                if isinstance(event, Failed):
-                    raise event.error
-                if isinstance(event, Finished):
-                    if event.answer.finish_reason != "stop":
-                        raise RequestError("an answer needs positions beyond the model's context")
-                    times.append(time.perf_counter() - began)
+            events = [unless_failed(event) for _, event in engine.step()]
+            answers = [event.answer for event in events if isinstance(event, Finished)]
+            if any(answer.finish_reason != "stop" for answer in answers):
+                raise RequestError("an answer needs positions beyond the model's context")
+            times += [time.perf_counter() - began] * len(answers)
     finally:
         for number in numbers:
             engine.cancel(number)

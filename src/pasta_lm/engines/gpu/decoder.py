@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -244,12 +245,13 @@ class PagedDecoder:
         """Capture the shapes of one request of up to so many rows and entries, greedy."""
         num_pages = self._pool.pages_for(num_entries)
         counts = {1 << power for power in range(num_rows.bit_length())} | {num_rows}
+        row_counts = sorted(count for count in counts if count <= MAX_CAPTURED_ROWS)
+        page_counts = {1, *(MIN_PAGES * 4**power + 1 for power in range(6)), num_pages}
         with torch.inference_mode(), on_device(self.device):
-            for rows in sorted(count for count in counts if count <= MAX_CAPTURED_ROWS):
-                for pages in {1, *(MIN_PAGES * 4**power + 1 for power in range(6)), num_pages}:
-                    size = RequestSize(rows, min(pages, num_pages), MIN_OWNERS)
-                    for num_wanted in {1, rows}:
-                        self._shape(self._bucket([size], num_wanted), draws=False)
+            for rows, pages in product(row_counts, page_counts):
+                size = RequestSize(rows, min(pages, num_pages), MIN_OWNERS)
+                for num_wanted in {1, rows}:
+                    self._shape(self._bucket([size], num_wanted), draws=False)
 
     def try_out(self) -> None:
         """Run a row of padding: whatever cannot be compiled or launched here fails."""

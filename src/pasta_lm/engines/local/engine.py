@@ -31,7 +31,7 @@ from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import Runner
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.local.scheduler import Scheduler
-from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
+from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
 from pasta_lm.interpreter.positions import PositionStrategy
 
@@ -182,10 +182,7 @@ class TorchEngine:
                 if not unread:
                     self._advance()
                 while unread:
-                    event = unread.popleft()
-                    if isinstance(event, Failed):
-                        raise event.error
-                    yield event
+                    yield unless_failed(unread.popleft())
         finally:
             self.cancel(number)
             del self.unread[number]

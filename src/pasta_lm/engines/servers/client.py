@@ -235,20 +235,27 @@ class Connection:
             EndpointError: it refuses every request.
             RemoteError: no answer after all retries, or the stream broke.
         """
-        server, has_begun = self.server, False
+        server = self.server
         attempts = Attempts(server.url, self._pace, server.policy, busy_s=server.busy_s)
-        while True:
-            try:
-                async with self._pace.slot() as era:
-                    async for piece in self._stream_once(request):
-                        has_begun = has_begun or bool(piece.token_ids)
-                        yield piece
-                self._pace.grow(era)
-                return
-            except TemporaryFailure as failure:
-                if has_begun:
-                    raise RemoteError(f"{server.url} broke off: {failure}") from failure
-                await attempts.wait(failure, era)
+        while not attempts.has_succeeded:
+            async for piece in self._attempt(request, attempts):
+                yield piece
+
+    async def _attempt(
+        self, request: TokenRequest, attempts: Attempts
+    ) -> AsyncIterator[CompletionPiece]:
+        has_begun = False
+        try:
+            async with self._pace.slot() as era:
+                async for piece in self._stream_once(request):
+                    has_begun = has_begun or bool(piece.token_ids)
+                    yield piece
+            self._pace.grow(era)
+            attempts.has_succeeded = True
+        except TemporaryFailure as failure:
+            if has_begun:
+                raise RemoteError(f"{self.server.url} broke off: {failure}") from failure
+            await attempts.wait(failure, era)
 
     async def _stream_once(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
         dialect = self.dialect

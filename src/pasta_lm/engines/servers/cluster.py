@@ -114,6 +114,8 @@ class Cluster:
     async def reserved(self) -> AsyncIterator[Connection]:
         """Give a response to the server that has the fewest, while the block lasts.
 
+        A server that fails gets no more responses until it answers again.
+
         Raises:
             RemoteError: all are lost, and none answers now.
             PastaError: as ``meet``.
@@ -121,12 +123,13 @@ class Cluster:
         async with self._gate:
             await self._require_any(1)
             with least_loaded([connection.server for connection in self._connections]) as server:
-                yield next(c for c in self._connections if c.server is server)
-
-    def lose(self, connection: Connection) -> None:
-        """Give a server no more responses until it answers again."""
-        connection.server.is_up = False
-        self._watch(connection)
+                connection = next(c for c in self._connections if c.server is server)
+                try:
+                    yield connection
+                except RemoteError:
+                    server.is_up = False
+                    self._watch(connection)
+                    raise
 
     def _watch(self, connection: Connection) -> None:
         watch = self._watches.get(connection)

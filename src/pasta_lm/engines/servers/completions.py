@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
+from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.cluster import Cluster, check_server, cluster_of
 from pasta_lm.engines.servers.dialects import KEY_ENV, server_urls
@@ -199,17 +199,16 @@ class CompletionsEngine:
             return []
         with self.in_flight() as flight:
             indices = {flight.submit(request): index for index, request in enumerate(checked)}
-            while flight.has_work:
-                for number, event in flight.step():
-                    index = indices[number]
-                    if isinstance(event, Finished):
-                        answers[index][event.sample] = event.answer
-                    elif isinstance(event, Failed):
-                        errors[index].append(event.error)
-                        is_lost = isinstance(event.error, RemoteError)
-                        if not is_lost or len(errors[index]) > self._num_again:
-                            raise errors[index][0]
-                        indices[flight.submit(checked[index])] = index
+            for number, event in flight.events():
+                index = indices[number]
+                if isinstance(event, Finished):
+                    answers[index][event.sample] = event.answer
+                elif isinstance(event, Failed):
+                    errors[index].append(event.error)
+                    is_lost = isinstance(event.error, RemoteError)
+                    if not is_lost or len(errors[index]) > self._num_again:
+                        raise errors[index][0]
+                    indices[flight.submit(checked[index])] = index
         return [[samples[sample] for sample in sorted(samples)] for samples in answers]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
@@ -224,11 +223,8 @@ class CompletionsEngine:
         checked = self.check_request(request)
         with self.in_flight() as flight:
             flight.submit(checked)
-            while flight.has_work:
-                for _, event in flight.step():
-                    if isinstance(event, Failed):
-                        raise event.error
-                    yield event
+            for _, event in flight.events():
+                yield unless_failed(event)
 
     def opened(self) -> AbstractAsyncContextManager[Cluster]:
         """Return the connections for the running event loop; errors as those of ``in_flight``."""
@@ -255,15 +251,14 @@ class CompletionsEngine:
     ) -> None:
         """Decode a sample; if its server is lost before the first token, on another one."""
         for num_begun in count(1):
-            async with cluster.reserved() as connection:
-                streamed = self._streamed(request, sample, connection, put)
-                begun(streamed.response)
-                try:
+            try:
+                async with cluster.reserved() as connection:
+                    streamed = self._streamed(request, sample, connection, put)
+                    begun(streamed.response)
                     return await streamed.run()
-                except RemoteError as exc:
-                    cluster.lose(connection)
-                    if isinstance(exc, BrokenAnswerError) or num_begun >= len(self.servers):
-                        raise
+            except RemoteError as exc:
+                if isinstance(exc, BrokenAnswerError) or num_begun >= len(self.servers):
+                    raise
 
     def _streamed(
         self, request: Request, sample: int, connection: Connection, put: Put

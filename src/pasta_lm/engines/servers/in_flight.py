@@ -7,7 +7,7 @@ else, also where the caller has an event loop itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -78,16 +78,25 @@ class RequestsInFlight:
         """Return the events since the last call; wait for one, at most ``wait_s`` if set."""
         events: list[tuple[int, StreamEvent | Failed]] = []
         with suppress(Empty):
-            item = self._events.get(timeout=wait_s)
+            events += self._noted(*self._events.get(timeout=wait_s))
             while True:
-                number, event = item
-                if number in self._left:  # else it was cancelled, or has failed
-                    events.append(item)
-                    self._left[number] -= isinstance(event, Finished)
-                    if isinstance(event, Failed) or self._left[number] <= 0:
-                        del self._left[number], self._tasks[number]
-                item = self._events.get_nowait()
+                events += self._noted(*self._events.get_nowait())
         return events
+
+    def events(self) -> Iterator[tuple[int, StreamEvent | Failed]]:
+        """Yield the events of all requests until none is unfinished."""
+        while self.has_work:
+            yield from self.step()
+
+    def _noted(
+        self, number: int, event: StreamEvent | Failed
+    ) -> list[tuple[int, StreamEvent | Failed]]:
+        if number not in self._left:  # it was cancelled, or has failed
+            return []
+        self._left[number] -= isinstance(event, Finished)
+        if isinstance(event, Failed) or self._left[number] <= 0:
+            del self._left[number], self._tasks[number]
+        return [(number, event)]
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

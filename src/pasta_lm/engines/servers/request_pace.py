@@ -154,6 +154,7 @@ class Attempts:
         self._give_up_s = busy_s and monotonic() + busy_s
         self._random, self._sleep = random or Random(), sleep
         self._num_sent = self._num_failed = self._num_refused = 0
+        self.has_succeeded = False
 
     async def wait(self, failure: TemporaryFailure, era: int = -1) -> None:
         """Wait before the next attempt: as long as the server asks, then a random time.

@@ -186,11 +186,10 @@ def proposals(text: str) -> list[Marks]:
         whole, cuts = group.pieces, [group.pieces]
         if group.kind in ("bold", "label", "code", "line", "section"):
             cuts += [whole[1:], whole[:-1], whole[1:-1]]
-        for pieces in cuts:
-            if len(pieces) >= MIN_BLOCKS:
-                options[_marks(pieces, has_sync=False)] = None
-                if pieces[-1].last < len(answer.units):
-                    options[_marks(pieces, has_sync=True)] = None
+        for pieces in (cut for cut in cuts if len(cut) >= MIN_BLOCKS):
+            options[_marks(pieces, has_sync=False)] = None
+            if pieces[-1].last < len(answer.units):
+                options[_marks(pieces, has_sync=True)] = None
     return list(options)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import category
 from unicodedata import name as name_of
 
-from pasta_lm.engines.request import Answer, Failed, Finished, SamplingParams
+from pasta_lm.engines.request import Answer, Finished, SamplingParams, unless_failed
 from pasta_lm.errors import InputError, RequestError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.filters import units
@@ -22,6 +22,7 @@ from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import sequential
 
 if TYPE_CHECKING:
+    from pasta_lm.engines import Engine
     from pasta_lm.strategies.model import Pasta
 
 OWN_SAMPLING = SamplingParams(top_k=40)
@@ -209,29 +210,31 @@ def own_answers(
 def _answers(
     model: Pasta, instructions: Mapping[str, str], sampling: SamplingParams, in_flight: int
 ) -> Iterator[Row]:
-    engine, waiting = model.engine, iter(instructions.items())
-    running: dict[int, str] = {}
+    engine, running = model.engine, dict[int, str]()
     try:
-        while True:
-            while len(running) < in_flight and (item := next(waiting, None)):
-                name, text = item
-                params = replace(sampling, seed=_seed(name, sampling.seed))
-                try:
-                    number = engine.submit(model.request(text, params, strategy=sequential.NAME))
-                except RequestError:  # longer than the context or the pool
-                    yield _row(name, sampling)
-                else:
-                    running[number] = name
-            if not running:
-                return
-            for number, event in engine.step():
-                if isinstance(event, Failed):
-                    raise event.error
-                if isinstance(event, Finished) and number in running:
-                    yield _row(running.pop(number), sampling, event.answer)
+        for name, text in instructions.items():
+            yield from _finished(engine, running, sampling, in_flight - 1)
+            params = replace(sampling, seed=_seed(name, sampling.seed))
+            try:
+                number = engine.submit(model.request(text, params, strategy=sequential.NAME))
+                running[number] = name
+            except RequestError:  # longer than the context or the pool
+                yield _row(name, sampling)
+        yield from _finished(engine, running, sampling, 0)
     finally:
         for number in running:
             engine.cancel(number)
+
+
+def _finished(
+    engine: Engine, running: dict[int, str], sampling: SamplingParams, most: int
+) -> Iterator[Row]:
+    """Yield the rows of answers that end until at most so many are left."""
+    while len(running) > most:
+        for number, event in engine.step():
+            done = unless_failed(event)
+            if isinstance(done, Finished) and number in running:
+                yield _row(running.pop(number), sampling, done.answer)
 
 
 def _row(name: str, sampling: SamplingParams, answer: Answer | None = None) -> Row:

@@ -206,13 +206,14 @@ class RequestPool:
             KeyboardInterrupt: a second signal.
         """
         async with make_client() as self._client:
-            with _interruptible(self._interrupt):
-                try:
+            count = JOBS_PER_REQUEST * self._client.pace.max_in_flight
+            try:
+                with _interruptible(self._interrupt):
                     async with asyncio.TaskGroup() as group:
-                        for _ in range(JOBS_PER_REQUEST * self._client.pace.max_in_flight):
-                            self._tasks.append(group.create_task(self._work(jobs, work)))
-                except ExceptionGroup as errors:
-                    raise first_error(errors) from None
+                        tasks = (self._work(jobs, work) for _ in range(count))
+                        self._tasks += map(group.create_task, tasks)
+            except ExceptionGroup as errors:
+                raise first_error(errors) from None
 
     async def ask(
         self,
