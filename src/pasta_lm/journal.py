@@ -103,7 +103,6 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def parse_object(line: str) -> Row:
-    """Parse one line of a user's file."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as exc:

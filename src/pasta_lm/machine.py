@@ -33,7 +33,6 @@ def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[
 
 
 def processor() -> str:
-    """Return the name of the processor."""
     return _cpu_facts("model name") or platform.processor() or platform.machine()
 
 
@@ -99,7 +98,6 @@ def _git(*arguments: str) -> str | None:
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of an installed package."""
     with suppress(PackageNotFoundError):
         return version(package)
     return None

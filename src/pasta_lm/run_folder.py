@@ -58,11 +58,9 @@ class RunFolder:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the folder holds a run."""
         return self._settings_file.exists()
 
     def settings(self) -> Row:
-        """Read the stored settings."""
         file = self._settings_file
         try:
             data = json.loads(file.read_text("utf-8-sig"))

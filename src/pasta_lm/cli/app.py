@@ -96,7 +96,6 @@ class VerbGroup(TyperGroup):
     module = "pasta_lm.cli.{}"
 
     def list_commands(self, ctx: Context) -> list[str]:
-        """Return the names of the verbs."""
         return [name for verbs in self.sections.values() for name in verbs]
 
     def get_command(self, ctx: Context, cmd_name: str) -> TyperCommand | TyperGroup | None:

@@ -56,7 +56,6 @@ def numbers(flag: str, value: str | None) -> tuple[int, ...]:
 
 
 def print_bench(times: BenchReport) -> None:
-    """Print the figures as tables."""
     print_table(["rows", "ms a pass"], [[rows, number(ms)] for rows, ms in times.step_ms.items()])
     typer.echo()
     speed = ["tokens/s", number(times.sequential_tokens_per_s, 1)]

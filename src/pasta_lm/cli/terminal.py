@@ -100,12 +100,10 @@ def print_facts(*sections: Sequence[tuple[str, str]]) -> None:
 
 
 def print_json(values: Mapping[str, object]) -> None:
-    """Print one JSON object on one line."""
     typer.echo(json.dumps(values, ensure_ascii=False))
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:
-    """Format a number for a table."""
     return MISSING if value is None else f"{value:.{digits}f}{unit}"
 
 

@@ -94,7 +94,6 @@ class ThreadViews:
         self._views: dict[int, ThreadView] = {}
 
     def take(self, event: StreamEvent) -> None:
-        """Update the views with an event."""
         match event:
             case ThreadStarted(thread=thread, parent=parent, topic=topic):
                 self._views[thread] = ThreadView(thread, topic, event.promised_tokens)

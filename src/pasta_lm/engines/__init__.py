@@ -1,8 +1,5 @@
 """Where tokens come from: the interface of every engine, the local one and stock servers."""
 
-# ruff: noqa: D102 - the comments say what is not obvious
-
-from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 

@@ -103,7 +103,6 @@ class Pace:
         return self._clocks[thread.id]
 
     def fed(self, thread: Thread) -> None:
-        """Note that a thread fed a token."""
         self._clocks[thread.id] = self.clock(thread) + 1
 
     def synced(self, thread: Thread, joined: Iterable[Thread]) -> None:
@@ -195,7 +194,6 @@ class Guesses:
             proposal.placements = self._placer.guess(live.thread, live.guesses)
 
     def slots(self, live: LiveThread) -> list[int]:
-        """Return the slots of a thread's guesses."""
         proposal = self._proposals.get(live.thread.id)
         return [] if proposal is None else [place.slot for place in proposal.placements]
 

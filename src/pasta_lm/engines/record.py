@@ -47,7 +47,6 @@ class Recorder:
         is_forced: bool = False,
         tag: str | None = None,
     ) -> None:
-        """Add a token that a thread decoded."""
         record = TokenRecord(thread.id, token, text, role, self.step, t_s, is_forced, tag=tag)
         self.trace.tokens.append(record)
         self._pending[thread.id].append(record)
@@ -70,7 +69,6 @@ class Recorder:
             record.start_step = self.step
 
     def synced(self, thread: Thread, joined: Sequence[Thread], position: int) -> None:
-        """Add a sync that was fed."""
         ids = [other.id for other in joined]
         self.trace.syncs.append(SyncRecord(thread.id, ids, self.step, position))
 
@@ -159,7 +157,6 @@ class AnswerRecord:
         return cls(**values)
 
     def to_row(self) -> dict[str, Any]:
-        """Return the record as the keys of a row."""
         return asdict(self)
 
     @property

@@ -95,7 +95,6 @@ class Response:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the response is complete."""
         return self.interpreter.is_finished
 
     def _open(self, thread: Thread) -> LiveThread:
@@ -309,7 +308,6 @@ class Response:
         self.events.append(Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:
-        """Give the response up."""
         self._carry_out(self.interpreter.abort(), t_s)
 
     def drain(self) -> list[StreamEvent]:

@@ -50,7 +50,6 @@ class WordIds(PieceTable):
         return [self._ids[word] for word in words(text)]
 
     def feed(self, token_id: int) -> str:
-        """Return the word or the tag piece of an id."""
         return self._spelling[token_id]
 
     def text_stream(self) -> WordIds:
@@ -132,7 +131,6 @@ class ScriptedEngine:
         return replace(request, forced=encoded)
 
     def answer(self, prompt: str = "", params: SamplingParams | None = None) -> Answer:
-        """Return the answer to a prompt, with its trace."""
         return self.generate([self.request(prompt, params)])[0][0]
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
@@ -142,7 +140,6 @@ class ScriptedEngine:
         return [[end.answer for end in sorted(done, key=lambda end: end.sample)] for done in ends]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
-        """Decode one request and yield its events."""
         for events in self.steps(request):
             yield from events
 

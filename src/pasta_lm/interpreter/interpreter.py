@@ -53,7 +53,6 @@ class Interpreter:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the response is complete."""
         return self.finish_reason is not None
 
     def runnable(self) -> Iterator[Thread]:

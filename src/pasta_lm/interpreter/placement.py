@@ -59,7 +59,6 @@ class Entries:
         return self.items[slot]
 
     def new_owner(self) -> int:
-        """Return an unused owner number."""
         self.num_owners += 1
         return self.num_owners - 1
 
@@ -74,7 +73,6 @@ class Entries:
         return len(self.items) - 1
 
     def truncate(self, num_entries: int) -> None:
-        """Forget the entries from this slot on."""
         del self.items[num_entries:]
 
     def keep(self, first: int, slots: Sequence[int]) -> None:

@@ -70,7 +70,6 @@ class Thread:
 
     @property
     def is_main(self) -> bool:
-        """Return whether this is the main thread."""
         return self.parent is None
 
     @property
@@ -90,7 +89,6 @@ class Thread:
 
     @property
     def in_topic(self) -> bool:
-        """Return whether it is inside a promise."""
         return self.num_topic_tokens is not None
 
     @property
@@ -99,7 +97,6 @@ class Thread:
         return (*self.path, float("inf"))
 
     def write(self, text: str) -> None:
-        """Append text to the thread's content."""
         if text:
             self.content.append(text)
 

@@ -162,7 +162,6 @@ class Trace:
         }
 
     def tokens_of(self, thread: int) -> list[TokenRecord]:
-        """Return the tokens of one thread in order."""
         return [token for token in self.tokens if token.thread == thread]
 
     def in_reading_order(self) -> Iterator[TokenRecord]:

@@ -62,7 +62,6 @@ class Document:
 
     @property
     def num_syncs(self) -> int:
-        """Return how many syncs the answer has."""
         return sum(isinstance(item, Sync) for item in self.items)
 
     def written(self) -> str:

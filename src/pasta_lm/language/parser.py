@@ -140,12 +140,10 @@ class Parser:
 
     @property
     def state(self) -> State:
-        """Return where the parser stands."""
         return self._state
 
     @property
     def depth(self) -> int:
-        """Return how many blocks are open."""
         return self._depth
 
     def legal(self) -> frozenset[LexemeKind]:

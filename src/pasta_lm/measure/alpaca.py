@@ -190,7 +190,6 @@ class AlpacaRun:
         return [JudgedPair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
 
     def all_comparisons(self) -> list[Comparison]:
-        """Return the comparisons of all systems."""
         systems = self.settings.all_systems
         pairs = (pair for system in systems for pair in self.pairs(system.name))
         return [comparison for pair in pairs for comparison in pair.comparisons()]
@@ -256,7 +255,6 @@ def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
 
 
 def open_run(folder: Path) -> AlpacaRun:
-    """Open the folder of a run."""
     settings = RunFolder(folder).settings_of(AlpacaSettings)
     rows = read_rows(folder / INSTRUCTIONS)
     prompts = [SetPrompt(row["id"], row["instruction"], row["dataset"]) for row in rows]

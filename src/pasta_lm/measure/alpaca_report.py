@@ -279,5 +279,4 @@ def _stored(judgement: Judgement) -> Row:
 
 
 def file_name(system: str) -> str:
-    """Return a system's name as a file may be called."""
     return re.sub(r"[^\w.=-]+", "_", system)

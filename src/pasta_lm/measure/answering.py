@@ -73,12 +73,10 @@ class AnswerSettings:
 
     @property
     def taught(self) -> str:
-        """Return the name of the model."""
         return self.model or BUILTIN
 
     @property
     def sequential(self) -> System:
-        """Return the sequential baseline."""
         own = baseline_of(self.taught) if self.servers is None else self.taught
         return System(sequential.NAME, sequential.NAME, self.baseline or own)
 
@@ -111,7 +109,6 @@ def require_models(names: Iterable[str | None]) -> None:
 
 
 def load_models(settings: AnswerSettings, systems: Iterable[System]) -> Models:
-    """Load the models of some systems by name."""
     names, servers = dict.fromkeys(system.model for system in systems), settings.servers
     if servers is None:
         require_models(names)
@@ -155,7 +152,6 @@ class Workload(NamedTuple):
 
 
 def answer_id(system: str, prompt_id: str) -> str:
-    """Return the id of an answer's row."""
     return f"{system}/{prompt_id}"
 
 

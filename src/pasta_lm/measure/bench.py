@@ -150,12 +150,10 @@ def bench(
 
 
 def milliseconds(seconds: Mapping[int, Sequence[float]]) -> dict[str, float]:
-    """Return the medians of measurements in milliseconds."""
     return {str(count): round(1e3 * median(times), 3) for count, times in seconds.items()}
 
 
 def prompt_of(vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Return the prompt of timed passes."""
     return _tokens(vocabulary, NUM_CONTEXT)
 
 

@@ -149,7 +149,6 @@ def evaluate_instructions(
 
 
 def open_run(folder: Path) -> InstructionRun:
-    """Open the folder of a run to read it."""
     files = RunFolder(folder)
     return InstructionRun(files, files.settings_of(InstructionSettings))
 

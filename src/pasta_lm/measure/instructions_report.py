@@ -76,7 +76,6 @@ MEASURES: dict[str, Callable[[Answered], float | None]] = {
 
 
 def instructions_report(run: InstructionRun) -> Report:
-    """Compute the report of a run."""
     rows = run.folder.rows
     prompts, scored, references = rows(PROMPTS), rows(SCORED), rows(REFERENCES)
     pairs = _pairs(prompts, scored, {row["id"]: row for row in rows(VERDICTS)})

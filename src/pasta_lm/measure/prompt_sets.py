@@ -104,7 +104,6 @@ def read_labels(path: Path) -> dict[str, str]:
 
 
 def read_ifeval(path: Path) -> list[SetPrompt]:
-    """Read IFEval's prompts."""
     prompts = []
     for number, row in read_objects(path):
         for key, kind in IFEVAL_KEYS.items():

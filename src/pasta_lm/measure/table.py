@@ -144,7 +144,6 @@ class Table:
     digits: int = 3  # decimals of its numbers
 
     def texts(self) -> list[list[str]]:
-        """Return the rows as texts."""
         return [[_text(value, self.digits) for value in row] for row in self.rows]
 
 
@@ -202,7 +201,6 @@ class Report:
         ]
 
     def markdown(self) -> str:
-        """Return the report as a page."""
         parts = [f"# {self.title}", "\n".join(f"- {_escaped(fact)}" for fact in self.facts)]
         for table in self.tables():
             ruler = ["---", *["--:"] * (len(table.header) - 1)]

@@ -63,7 +63,6 @@ class WinRates:
     refused: str | None = None  # why there are no rates: verdicts are missing
 
     def to_dict(self) -> Figures:
-        """Return the figures as JSON has them."""
         fit = self.fit
         figures = vars(self) | {
             "length_controlled_winrate": fit and fit.win_rate,
@@ -137,7 +136,6 @@ class ModelRates(NamedTuple):
     rates: WinRates | None = None
 
     def to_dict(self) -> Figures:
-        """Return the figures as JSON has them."""
         if self.rates is None:
             return {"pipeline_check": self.label, "judge": self.judge}
         origin = {"judge": self.judge, "baseline": self.baseline}

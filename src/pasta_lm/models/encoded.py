@@ -76,7 +76,6 @@ class EncodedDocument:
 
     @property
     def num_tokens(self) -> int:
-        """Return how many tokens the written form has."""
         return len(self.main) + sum(len(ids) + NUM_BLOCK_TAGS for ids in self.blocks)
 
     def by_path(

@@ -78,7 +78,6 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token_id: int) -> str:
-        """Return the characters that this token completes."""
         return self._decoder.decode(self._bytes[token_id])
 
     def close(self) -> str:

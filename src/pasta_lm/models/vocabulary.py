@@ -73,7 +73,6 @@ class Vocabulary(PieceTable):
 
     @property
     def has_chat_template(self) -> bool:
-        """Return whether the tokenizer has a chat template."""
         return bool(self.tokenizer.chat_template)
 
     @cached_property

@@ -58,7 +58,6 @@ class ModelBackend:
         return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a plain text."""
         return len(self._loaded.vocabulary.encode_text(text))
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
@@ -151,7 +150,6 @@ class LocalBackend(ModelBackend):
 
     @property
     def has_work(self) -> bool:
-        """Return whether a request is unfinished."""
         return self._engine.has_work
 
     def has_room(self, request: Request) -> bool:
@@ -163,7 +161,6 @@ class LocalBackend(ModelBackend):
         return not tickets or sum(map(pool.pages_for, needs)) <= pool.num_free_pages
 
     def submit(self, request: Request) -> int:
-        """Begin a request and return its number."""
         return self._engine.submit(request)
 
     async def step(self) -> Events:
@@ -178,13 +175,11 @@ class LocalBackend(ModelBackend):
         self._engine.cancel(number)
 
     def threads(self) -> Mapping[int, Threads]:
-        """Return the threads of each unfinished request."""
         active = self._engine.active.items()
         return {number: _count(request.responses) for number, request in active}
 
     @property
     def cache_usage(self) -> float:
-        """Return the used share of the cache."""
         pool = self._engine.pool
         return 1.0 - pool.num_free_pages / max(1, pool.pages_for(pool.num_slots))
 
@@ -232,7 +227,6 @@ class ServedBackend(ModelBackend):
         return not num_running or num_running + request.params.n <= self._engine.max_responses
 
     def submit(self, request: Request) -> int:
-        """Begin a request and return its number."""
         number = next(self._numbers)
         self._num_running += request.params.n
         self._tasks[number] = asyncio.get_running_loop().create_task(self._decode(number, request))
@@ -277,7 +271,6 @@ class ServedBackend(ModelBackend):
             self._tasks[number].cancel()
 
     def threads(self) -> Mapping[int, Threads]:
-        """Return the threads of each unfinished request."""
         return {number: _count(samples.values()) for number, samples in self._responses.items()}
 
     @property

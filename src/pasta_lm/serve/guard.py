@@ -111,7 +111,6 @@ def _digest(key: bytes) -> bytes:
 
 
 def error_response(error: ApiError) -> JSONResponse:
-    """Return an error as a reply."""
     return JSONResponse(error.body, error.status, headers=error.headers)
 
 
@@ -151,7 +150,6 @@ class StrictRequest(Request):
             yield part
 
     async def json(self) -> Any:
-        """Return the body as JSON."""
         if not hasattr(self, "_json"):
             self._json = parse_json(await self.body())
         return self._json
@@ -184,7 +182,6 @@ class JsonLines(logging.Formatter):
     """Writes each record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as one line."""
         line = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),

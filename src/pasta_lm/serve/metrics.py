@@ -74,7 +74,6 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return every gauge as it stands."""
         for name, value, text in self._load().gauges():
             gauge = GaugeMetricFamily(f"pasta:{name}", text, labels=["model_name"])
             gauge.add_metric([self._model], value)

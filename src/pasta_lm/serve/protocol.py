@@ -64,7 +64,6 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """Return the JSON object of the error."""
         fields: dict[str, Any] = {"type": self.kind, "param": self.param, "code": self.code}
         if self.diagnostics is not None:
             fields["diagnostics"] = self.diagnostics
@@ -79,7 +78,6 @@ class ApiError(Exception):
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return the error for a request that is wrong."""
     return ApiError(400, message, param=param, code=code)
 
 

@@ -53,7 +53,6 @@ class CheckRequest(BaseModel):
     form: Literal["written", "annotator", "plain"] = "written"
 
     def diagnostics(self) -> list[Diagnostic]:
-        """Return the faults of the answer."""
         return [] if self.form == "plain" else check(self.response, self.form)
 
     def document(self) -> Document:
@@ -102,8 +101,6 @@ class ReplayRequest(CheckRequest):
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
-    """Add the routes for written answers."""
-
     @router.post("/v1/check")
     async def check_answer(body: CheckRequest) -> dict[str, Any]:
         _refuse(body, service)

@@ -156,7 +156,6 @@ class Pasta:
 
     @property
     def has_tag_pieces(self) -> bool:
-        """Return whether the model has the tag pieces."""
         return self.engine.loaded.vocabulary.has_pieces
 
     def supports(self, strategy: str) -> bool:

@@ -94,7 +94,6 @@ class Stages:
 
     @classmethod
     def of(cls, prompt: Prompt, vocabulary: Vocabulary, wording: Wording) -> Stages:
-        """Return the stages of a prompt."""
         alone = vocabulary.encode_prompt(prompt)
         asking = wording.question.format
         question: Prompt

@@ -91,7 +91,6 @@ class RunLayout:
 
 
 def layout(trace: Trace) -> RunLayout:
-    """Return the places of a whole trace."""
     places = RunLayout(num_passes=max(1, trace.forward_passes))
     fed = sorted((token for token in trace.tokens if token.fed_step is not None), key=_fed_step)
     places.grow(trace.threads, trace.tokens, fed, trace.syncs)

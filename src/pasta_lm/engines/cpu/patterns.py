@@ -63,7 +63,6 @@ def replace(
 
 
 def has_one_user(node: Any) -> bool:
-    """Return whether a node has no other user."""
     return isinstance(node, Node) and len(node.users) == 1
 
 

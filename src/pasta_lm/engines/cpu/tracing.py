@@ -57,7 +57,6 @@ class TracingPass:
         self.calls: dict[int, LayerCall] = {}
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Record the operation."""
         self.calls[call.layer] = call
         out: Tensor = _attend_operation()(q_HND, k_GND, v_GND, call.layer)
         return out

@@ -38,7 +38,6 @@ BY_SIZE = Tuning()
 
 
 def has_triton() -> bool:
-    """Return whether Triton is installed."""
     return find_spec("triton") is not None
 
 

@@ -126,14 +126,12 @@ class PagedBatch:
 
     @staticmethod
     def sizes(bucket: Bucket) -> tuple[int, int, int, int, int]:
-        """Return how many numbers the arrays have."""
         num_rows, num_requests = bucket.num_rows, bucket.num_requests
         tables = num_requests * bucket.num_pages, num_rows * bucket.num_owners
         return 5 * num_rows, 4 * bucket.num_blocks, *tables, bucket.num_wanted
 
     @classmethod
     def num_numbers(cls, bucket: Bucket) -> int:
-        """Return how many numbers all arrays have together."""
         return sum(cls.sizes(bucket))
 
     @classmethod

@@ -115,7 +115,6 @@ class TorchEngine:
 
     @property
     def is_remote(self) -> bool:
-        """Return that the weights are here."""
         return False
 
     @property
@@ -125,7 +124,6 @@ class TorchEngine:
 
     @property
     def has_work(self) -> bool:
-        """Return whether a request is unfinished."""
         return bool(self.active)
 
     def submit(self, request: Request) -> int:

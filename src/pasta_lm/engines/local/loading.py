@@ -90,7 +90,6 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Return the model's device."""
         return self.model.device
 
     @property
@@ -141,7 +140,6 @@ class LoadedModel:
 
     @property
     def can_rotate(self) -> bool:
-        """Return whether positions 'rotate' are exact."""
         with suppress(UnsupportedModelError):
             return bool(self.rotations)
         return False
@@ -271,7 +269,6 @@ def budget_bytes(memory: str, free: int) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the memory that a device has free."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -300,7 +297,6 @@ def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTr
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Load a tokenizer from a folder."""
     if not (folder / "tokenizer.json").is_file():
         raise ModelNotFoundError(f"no tokenizer at {folder}: there is no tokenizer.json")
     return read_tokenizer(folder)

@@ -78,7 +78,6 @@ class KnownTokens(NamedTuple):
     num_tokens: int
 
     def check(self, num_tokens: int, name: str) -> None:
-        """Check the guesser."""
         self.guesser.check(num_tokens, name)
 
     def guess(self, context: Sequence[int]) -> Sequence[int]:
@@ -127,7 +126,6 @@ class ActiveRequest:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether all its samples are complete."""
         return all(response.is_finished for response in self.responses)
 
     @property
@@ -211,7 +209,6 @@ class PassPlan:
         return threads
 
     def alone(self, active: ActiveRequest, part: RequestSlice) -> PassPlan:
-        """Return the pass of one of its requests alone."""
         return PassPlan(
             [(active, replace(part, start=0, stop=part.stop - part.start))],
             [index - part.start for index in self.indices if part.start <= index < part.stop],

@@ -44,7 +44,6 @@ class Run:
 
     @property
     def end_page(self) -> int:
-        """Return the page behind the run."""
         return self.first_page + self.num_pages
 
 
@@ -95,7 +94,6 @@ class Pool:
         return self.num_pages - sum(run.num_pages for run in self.runs)
 
     def pages_for(self, num_slots: int) -> int:
-        """Return how many pages hold this many tokens."""
         return max(1, -(-num_slots // self.page_size))
 
     def can_allocate(self, num_slots: int) -> bool:

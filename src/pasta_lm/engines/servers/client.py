@@ -93,7 +93,6 @@ class HttpClient:
                 yield reply.aiter_lines()
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     @staticmethod

@@ -140,7 +140,6 @@ class CompletionsEngine:
 
     @property
     def is_remote(self) -> bool:
-        """Return that the weights are elsewhere."""
         return True
 
     @property

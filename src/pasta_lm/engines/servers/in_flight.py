@@ -59,11 +59,9 @@ class RequestsInFlight:
 
     @property
     def has_work(self) -> bool:
-        """Return whether a request is unfinished."""
         return bool(self._left)
 
     def submit(self, request: Request) -> int:
-        """Begin a request and return its number."""
         number = next(self._numbers)
         self._left[number] = request.params.n
         self._tasks[number] = self._run(self._begin(number, request))

@@ -73,7 +73,6 @@ class Tally:
 
     @property
     def num_ended(self) -> int:
-        """Return the number of rows that have an end."""
         return self.reasons.total()
 
 
@@ -134,7 +133,6 @@ class AnnotationLog:
         self.store_row(index, row, line, *([] if outcome is None else [_end_line(index, outcome)]))
 
     def store_end(self, index: int, row: SourceRow, outcome: RowOutcome) -> None:
-        """Store the end of a row."""
         self.store_row(index, row, _end_line(index, outcome))
 
     def store_unanswered(self, index: int, row: SourceRow, message: str) -> None:

@@ -105,7 +105,6 @@ class PlainAnswer:
         return self.text[self.units[piece.first - 1].inside : self.units[piece.last - 1].end]
 
     def after(self, piece: AnswerPiece) -> str:
-        """Return all that follows a piece."""
         return self.text[self.units[piece.last - 1].end :].strip()
 
     def _pieces(self) -> Iterator[AnswerPiece]:
@@ -219,7 +218,6 @@ def markdown_rule(prompt: str, text: str) -> Document:
 
 
 def rule_marks(prompt: str, text: str) -> Marks:
-    """Return the marks of the Markdown rule."""
     answer = PlainAnswer(text)
     group = next(groups(answer), None)
     if group is None:

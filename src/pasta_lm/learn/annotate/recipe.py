@@ -93,7 +93,6 @@ class FilterConfig:
 
     @property
     def bounds(self) -> BlockBounds:
-        """Return the bounds of a block."""
         return BlockBounds(self.least_words, self.most_words)
 
 
@@ -130,7 +129,6 @@ class AnnotateConfig:
 
     @property
     def rows(self) -> SourceConfig:
-        """Return the source of the answers to annotate."""
         if self.source is not None:
             return self.source
         assert self.answers is not None

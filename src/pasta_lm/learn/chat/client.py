@@ -227,7 +227,6 @@ class ChatServer:
 
     @property
     def is_up(self) -> bool:
-        """Return whether the server does not rest."""
         return self.rests_until_s <= self.now_s()
 
 
@@ -254,7 +253,6 @@ class ChatServers:
             return reply
 
     async def close(self) -> None:
-        """Close all connections."""
         for server in self._servers:
             await server.client.close()
 

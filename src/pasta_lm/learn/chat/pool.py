@@ -116,7 +116,6 @@ class Estimate(NamedTuple):
     prices: Prices
 
     def scaled(self, factor: float) -> Estimate:
-        """Return the estimate multiplied by a factor."""
         tokens = TokenCounts(*(round(count * factor) for count in self.tokens))
         return Estimate(round(self.num_requests * factor), tokens, self.prices)
 

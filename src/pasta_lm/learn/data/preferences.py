@@ -98,7 +98,6 @@ class ScoreConfig:
         check_positive("score", self, "smoothing")
 
     def score(self, efficiency: float, quality: float) -> float:
-        """Return the score of a sample."""
         if isinf(self.quality_weight):
             return quality
         return efficiency + self.quality_weight * quality

@@ -54,7 +54,6 @@ class Sampling:
     max_tokens: int = 1024
 
     def params(self, prompt_id: str) -> SamplingParams:
-        """Return the sampling parameters of one prompt."""
         seed = seed_of(self.seed, self.round, prompt_id)
         return SamplingParams(
             n=self.samples, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed

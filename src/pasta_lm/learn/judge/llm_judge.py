@@ -225,7 +225,6 @@ def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[NoVerdict,
 
 
 def describe_missing(missing: Mapping[NoVerdict, Sequence[str]]) -> str:
-    """Return the number of missing verdicts for each reason, as text."""
     return ", ".join(f"{problem} {len(names)}" for problem, names in missing.items())
 
 

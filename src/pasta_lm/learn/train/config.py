@@ -106,7 +106,6 @@ class TrainConfig:
     """Recompute each layer in the backward pass to save memory; None: above a billion weights."""
 
     def num_steps(self, num_packs: int) -> int:
-        """Return the number of steps on a set of packs."""
         return self.steps or ceil((self.epochs or 1) * ceil(num_packs / self.accumulate))
 
     def __post_init__(self) -> None:

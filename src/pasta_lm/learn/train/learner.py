@@ -324,7 +324,6 @@ def append_row(log: Path, row: Mapping[str, object]) -> None:
 
 
 def num_processes() -> int:
-    """Return the number of processes that train together."""
     return int(_state().num_processes)
 
 

@@ -241,5 +241,4 @@ def _token_nats(loaded: LoadedModel, example: EncodedExample) -> TokenNats:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Return a batch with its tensors on a device."""
     return {key: v.to(device) if isinstance(v, Tensor) else v for key, v in batch.items()}

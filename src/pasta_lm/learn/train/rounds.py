@@ -74,12 +74,10 @@ class Round:
         print(f"pasta: round {self.number}: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
     def show_sampling(self, num_done: int, num_all: int, left_s: float | None) -> None:
-        """Show the progress of sampling."""
         left = "" if left_s is None else f"{left_s / 60:.1f} min left"
         self.show(f"prompts of round {self.number} sampled", num_done, num_all, left)
 
     def show_judging(self, num_done: int, num_all: int, spent: Spending) -> None:
-        """Show the progress of judging."""
         self.show(f"comparisons of round {self.number} judged", num_done, num_all, str(spent))
 
 
@@ -127,7 +125,6 @@ def sample_round(recipe: PreferenceConfig, round: Round, prompts: Prompts) -> li
 
 
 def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
-    """Return how a round's answers are sampled."""
     rollouts, is_first = recipe.rollouts, round.newest == recipe.model.base
     return Sampling(
         # Not the whole path, because a run may be moved.
@@ -143,7 +140,6 @@ def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
 
 
 def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> AnsweringModels:
-    """Load the model that is sampled, and the baseline."""
     load = partial(Pasta.from_pretrained, dtype=rollouts.dtype, pool_tokens=rollouts.pool_tokens)
     if rollouts.servers is None:
         model = load(round.newest)
