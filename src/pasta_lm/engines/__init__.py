@@ -1,6 +1,5 @@
 """Where tokens come from: the interface of every engine, the local one and stock servers."""
 
-
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
