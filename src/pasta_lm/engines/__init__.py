@@ -1,5 +1,7 @@
 """Where tokens come from: the interface of every engine, the local one and stock servers."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
