@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from pathlib import Path
 
@@ -20,6 +22,12 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 # Triton chooses its interpreter when it is imported, so this comes before torch.
 if not [*Path("/dev").glob("nvidia*")]:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what was imported need not be searched by each collection of garbage
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session")

@@ -45,8 +45,8 @@ from pasta_lm.measure.bench import (
     reading_s,
     step_s,
 )
+from pasta_lm.measure.replay import Pair, replay
 from pasta_lm.models.annotated import Record, read_annotated
-from pasta_lm.strategies.replay import Pair, replay
 
 Figures = dict[str, Any]
 ROOT = Path(__file__).parents[2]

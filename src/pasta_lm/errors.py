@@ -84,6 +84,15 @@ class RequestError(InputError):
     """Report a request that this model or this pool can never serve."""
 
 
+class ContextLengthError(RequestError):
+    """Report a prompt that is longer than the model's context."""
+
+    def __init__(self, num_tokens: int, context: int) -> None:
+        # The words are OpenAI's: clients look for them.
+        message = f"This model's maximum context length is {context} tokens; the prompt has"
+        super().__init__(f"{message} {num_tokens}", hint="shorten the prompt")
+
+
 class ModelError(PastaError):
     """Report a model that cannot be used as it is."""
 

@@ -17,7 +17,7 @@ from pasta_lm.journal import read_rows
 from pasta_lm.learn.teach import run as teaching
 from pasta_lm.learn.teach import teach
 from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
-from pasta_lm.learn.teach.recipes import packaged_instructions, recipes_of
+from pasta_lm.learn.teach.recipes import recipes_of
 from pasta_lm.learn.train.preference_config import JudgeConfig
 from pasta_lm.recipe import read_recipe, toml_of
 from tests.cli.conftest import Pasta
@@ -280,13 +280,6 @@ def test_a_recipe_that_cannot_be_carried_out_is_refused_before_anything_is_loade
     result = pasta(*command_of("no/such/model", tmp_path / "out", config), *flags)
     assert result.code in (2, 3)
     assert message in result.err
-
-
-def test_the_default_recipe_names_no_teacher_no_judge_and_no_file() -> None:
-    config = TeachConfig()
-    assert (config.annotation.annotator, config.annotation.teacher) == ("markdown_rule", None)
-    assert (config.preference, config.answers.file, config.data.file) == (None, None, ())
-    assert (packaged_instructions() / "instructions.jsonl").is_file()
 
 
 RUNS = Path(__file__).parents[2] / "runs" / "teach"

@@ -14,7 +14,7 @@ from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.naive import naive_logits
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, penalised
+from pasta_lm.engines.local.sampling import Choice, TokenMasks, adjusted
 from pasta_lm.engines.request import Answer, Finished, Request
 from pasta_lm.engines.response import Response
 from pasta_lm.interpreter import Entries
@@ -178,7 +178,7 @@ def is_tied(alone: Recorded, other: Recorded, masks: TokenMasks) -> bool:
         assert (step.logits_V - twin.logits_V).abs().max() <= TOLERANCE
         if step.token != twin.token:
             legal = masks.row(step.choice.legal, ignore_eos=step.choice.params.ignore_eos)
-            scores = penalised(step.logits_V[None], [step.choice])[0] + legal
+            scores = adjusted(step.logits_V[None], [step.choice], masks.fork_id)[0] + legal
             assert margin(scores, step.choice) < MARGIN
             return True
     assert alone.answer is not None

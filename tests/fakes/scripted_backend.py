@@ -16,8 +16,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.serve.backends import Events, Threads
 from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.replay import bounded
-from pasta_lm.strategies.requests import STRATEGIES
+from pasta_lm.strategies.requests import STRATEGIES, bounded
 
 
 class ScriptedBackend:

@@ -174,7 +174,7 @@ def ask(prompt: int, **params: int) -> Request:
     ("request_of", "said"),
     [
         (lambda: ask(0), "the prompt is empty"),
-        (lambda: ask(2049, max_tokens=1), "2049 tokens, the model's context is 2048"),
+        (lambda: ask(2049, max_tokens=1), "context length is 2048 tokens; the prompt has 2049"),
         (lambda: ask(20, max_tokens=100), r"120 cache entries .* the pool holds 112"),
         (lambda: ask(20, max_tokens=31, n=3), r"113 cache entries .* the pool holds 112"),
         (lambda: replace(ask(2), prompt=[5, 10**6]), "no token 1000000: the model has [0-9]+ tok"),
@@ -205,7 +205,7 @@ def test_longrope_ends_where_its_other_factors_would_begin() -> None:
     model = load("phi3", build("phi3", **changes))
     assert model.max_position == 63
     engine = TorchEngine(model, pool_tokens=256, captures=False)
-    with pytest.raises(RequestError, match="65 tokens, the model's context is 64"):
+    with pytest.raises(RequestError, match="context length is 64 tokens; the prompt has 65"):
         engine.submit(ask(65, max_tokens=1))
     params = SamplingParams(max_tokens=100, ignore_eos=True, temperature=1.0)
     ((answer,),) = engine.generate([Request(prompt=[5] * 40, params=params)])

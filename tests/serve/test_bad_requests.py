@@ -27,7 +27,7 @@ BAD: dict[str, Any] = {
     "no messages": {},
     "empty messages": {"messages": []},
     "messages of texts": {"messages": ["hi"]},
-    "an unknown role": {"messages": [{"role": "tool", "content": "x"}]},
+    "an unknown role": {"messages": [{"role": "robot", "content": "x"}]},
     "no role": {"messages": [{"content": "x"}]},
     "an image": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
     "a part without text": {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
@@ -58,8 +58,9 @@ BAD: dict[str, Any] = {
     "a tool that must be called": {**CHAT, "tools": [{}], "tool_choice": "required"},
     "a tool that is named": {**CHAT, "tools": [{}], "tool_choice": {"type": "function"}},
     "a JSON schema": {**CHAT, "response_format": {"type": "json_object"}},
-    "logit_bias": {**CHAT, "logit_bias": {"3": 1}},
-    "a presence penalty": {**CHAT, "presence_penalty": 0.5},
+    "a bias of a word": {**CHAT, "logit_bias": {"no": 1}},
+    "a large bias": {**CHAT, "logit_bias": {"3": 101}},
+    "many biases": {**CHAT, "logit_bias": {str(token): 1 for token in range(301)}},
     "stream as a text": {**CHAT, "stream": "yes"},
     "an unknown option": {**CHAT, "pasta": {"strategie": "pasta"}},
     "an unknown strategy": {**CHAT, "pasta": {"strategy": "best"}},
@@ -124,7 +125,7 @@ def test_a_completion_needs_texts_or_token_ids(prompt: Any) -> None:
     assert_refused(ask("POST", "/v1/completions", json={"prompt": prompt}))
 
 
-@pytest.mark.parametrize("name", ["echo", "best_of", "suffix", "logprobs", "frequency_penalty"])
+@pytest.mark.parametrize("name", ["echo", "best_of", "suffix", "logprobs", "min_tokens"])
 def test_what_is_not_supported_is_refused_by_name(name: str) -> None:
     response = ask("POST", "/v1/completions", json={"prompt": "a", name: 3})
     assert name in assert_refused(response)["message"].replace("log-probabilities", "logprobs")

@@ -18,13 +18,13 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
+from pasta_lm.measure.replay import replay
 from pasta_lm.models.annotated import Record
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.strategies.replay import replay
 from tests.architectures import loaded
 from tests.serve.conftest import (
     CHAT,
@@ -247,10 +247,6 @@ BLOCKS = "".join(f'<async topic="x {number}">y</async>' for number in range(65))
 BAD: dict[str, dict[str, Any]] = {
     "no prompt": {"messages": None},
     "two prompts": {"prompt": "a"},
-    "no messages": {"messages": []},
-    "an empty prompt": {"messages": [{"role": "user", "content": " "}]},
-    "an unknown role": {"messages": [{"role": "tool", "content": "x"}]},
-    "too many messages": {"messages": CHAT["messages"] * 1000},
     "no answer": {"response": ""},
     "an answer that is a number": {"response": 3},
     "an unknown form": {"form": "main"},

@@ -25,7 +25,11 @@ from tests.taught import CHAT
 
 PROMPTS = ("hello", "the dog", "three tips")
 SEED = 5
-SAMPLINGS = {"greedy": {"temperature": 0.0}, "sampled": {"temperature": 1.0, "top_p": 0.9}}
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 1.0, "top_p": 0.9, "min_p": 0.02},
+    "penalised": {"presence_penalty": 0.5, "frequency_penalty": 1.5, "logit_bias": {9: 4.0}},
+}
 STREAMS: dict[str, dict[str, Any]] = {
     "whole": {},
     "text": {"stream": True},
@@ -62,7 +66,7 @@ async def test_every_route_and_stream_answers_as_pasta_run_does_also_in_company(
     sampling: str,
 ) -> None:
     own = model()
-    params = SamplingParams(max_tokens=40, seed=SEED, n=2, **SAMPLINGS[sampling])  # type: ignore[arg-type]
+    params = SamplingParams(max_tokens=40, seed=SEED, n=2, **SAMPLINGS[sampling])
     chats = [[one.text for one in own.samples(prompt, params)] for prompt in PROMPTS]
     continued = own.engine.generate([own.request(one, params, continues=True) for one in PROMPTS])
     texts = [answer.text for answers in continued for answer in answers]
@@ -157,3 +161,19 @@ def test_earlier_turns_go_through_the_chat_template_as_text() -> None:
     shown = vocabulary.text(ids)
     places = [shown.index(turn["content"]) for turn in turns]
     assert places == sorted(places)
+
+
+@scenario
+async def test_long_prompts_tools_and_cached_tokens_are_told_in_openais_words() -> None:
+    own = Pasta(
+        TorchEngine(taught("llama"), pool_tokens=8192, captures=False, shares_prefixes=True)
+    )
+    turns = [{"role": "user", "content": "the dog " * 40}, {"role": "tool", "content": "it barks"}]
+    async with client_of(create_app(LocalBackend(own, "tiny"))) as client:
+        refused = await client.post(TEXT_PATH, json={"prompt": [5] * 3000})
+        asked = {"messages": turns, "max_tokens": -1, "stop": ["e"]}
+        usages = [(await client.post(CHAT_PATH, json=asked)).json()["usage"] for _ in range(2)]
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert "maximum context length is 2048 tokens; the prompt has 3000" in refused.text
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    assert cached[0] == 0 < cached[1] < usages[1]["prompt_tokens"]

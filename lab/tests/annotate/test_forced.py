@@ -20,7 +20,7 @@ from pasta_lm.learn.annotate.filters import Marks, examine
 from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals
 from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta as strategy
-from pasta_lm.strategies.replay import bounded
+from pasta_lm.strategies.requests import bounded
 from tests.architectures import build, load, loaded
 from tests.cli.conftest import taught_folder, untaught_folder  # noqa: F401
 from tests.fakes.recording_engine import Recording

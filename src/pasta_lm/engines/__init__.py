@@ -45,6 +45,8 @@ class ModelFacts(Protocol):
     @property
     def trained_strategy(self) -> str: ...  # if it has tag pieces
     @property
+    def fork_bias(self) -> float: ...  # of its training
+    @property
     def kind(self) -> Kind: ...  # of the answers that it generates
     @property
     def device(self) -> object: ...

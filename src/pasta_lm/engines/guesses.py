@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from pasta_lm.engines.live_thread import LiveThread
-from pasta_lm.engines.request import Guesser
+from pasta_lm.engines.request import Guesser, Start
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.placement import Placement, Placer
@@ -51,17 +51,32 @@ class Contexts:
         self._is_read = is_read
         self._ids: dict[int, list[int]] = {0: [*prompt] if is_read else []}
         self._num_inherited: dict[int, int] = {0: len(self._ids[0])}
+        self._num_given: dict[int, int] = {0: len(self._ids[0])}  # ids that are not of the answer
 
     def of(self, thread: Thread) -> Sequence[int]:
         """Return the ids that a thread sees."""
         return self._ids[thread.id]
 
-    def fork(self, child: Thread, inherited: Sequence[int] | None = None) -> None:
-        """Let a thread see what its parent sees now, or these ids instead."""
+    def answer_of(self, thread: Thread) -> Sequence[int]:
+        """Return those of the ids that are of the answer: neither the prompt nor given."""
+        return self._ids[thread.id][self._num_given[thread.id] :]
+
+    def fork(self, child: Thread) -> None:
+        """Let a thread see what its parent sees now."""
         assert child.parent is not None
         if self._is_read:
-            self._ids[child.id] = [*(self.of(child.parent) if inherited is None else inherited)]
+            self._ids[child.id] = [*self.of(child.parent)]
             self._num_inherited[child.id] = len(self._ids[child.id])
+            self._num_given[child.id] = self._num_given[child.parent.id]
+
+    def begin(self, child: Thread, start: Start, prompt: Sequence[int]) -> None:
+        """Let a thread of an expansion see all that precedes it, none of which is of the answer."""
+        assert child.parent is not None
+        if self._is_read:
+            seen = self.of(child.parent) if start.num_seen is None else prompt[: start.num_seen]
+            self._ids[child.id] = [*seen]
+            self._num_inherited[child.id] = len(seen)
+            self._num_given[child.id] = len(seen) + len(start.prefix)
 
     def decoded(self, thread: Thread, tokens: Iterable[int]) -> None:
         """Note tokens that a thread decoded, or that its prefix feeds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import inf
+from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
 from pasta_lm.errors import UsageError
@@ -36,10 +36,15 @@ class SamplingParams:
     temperature: float = 0.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int | None = None
+    min_p: float = 0.0  # the least probability of a token, as a share of the likeliest one's
     seed: int | None = 0  # None draws a fresh seed for each request
     n: int = 1  # samples of one prompt; its entries are computed once
     stop: tuple[str, ...] = ()  # each ends the answer; matched inside one thread, then removed
     repetition_penalty: float = 1.0  # counts what the thread sees, never tag pieces
+    presence_penalty: float = 0.0  # these two count what it sees of the answer, never tag pieces
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # added to these ids' logits
+    fork_bias: float | None = None  # added where main opens a promise; None: as the model says
     max_threads: int | None = None  # threads that decode in the same step
     max_blocks: int = 64
     max_tokens_per_thread: int | None = None  # tokens of one block with its tags
@@ -54,6 +59,11 @@ class SamplingParams:
             "top_k": (self.top_k is None or self.top_k >= 1, "at least 1"),
             "n": (self.n >= 1, "at least 1"),
             "repetition_penalty": (0 < self.repetition_penalty < inf, "above 0, and finite"),
+            "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
+            "presence_penalty": (isfinite(self.presence_penalty), "finite"),
+            "frequency_penalty": (isfinite(self.frequency_penalty), "finite"),
+            "logit_bias": (all(map(isfinite, self.logit_bias.values())), "finite numbers by id"),
+            "fork_bias": (isfinite(self.fork_bias or 0), "finite"),
             "logprobs": ((self.logprobs or 0) >= 0, "at least 0"),
             "stop": (not isinstance(self.stop, str) and all(self.stop), "non-empty strings"),
         }
@@ -61,6 +71,20 @@ class SamplingParams:
             if not is_fine:
                 raise UsageError(f"{name} is {getattr(self, name)!r}, but must be {rule}")
         self.limits()
+
+    def resolved(self, seed: int, fork_bias: float) -> SamplingParams:
+        """Return the parameters with this seed and bias of forks, where they have none."""
+        return replace(
+            self,
+            seed=seed if self.seed is None else self.seed,
+            fork_bias=fork_bias if self.fork_bias is None else self.fork_bias,
+        )
+
+    @property
+    def penalises(self) -> bool:
+        """Return whether the logits depend on what the thread has seen."""
+        penalties = self.repetition_penalty - 1, self.presence_penalty, self.frequency_penalty
+        return any(penalties)
 
     def limits(self, max_position: int | None = None) -> Limits:
         """Return the interpreter's limits; ``max_position`` is the model's last position."""

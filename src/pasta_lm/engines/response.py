@@ -5,7 +5,8 @@ Joins interpreter, placer and recorder to token ids; the engine decides when a t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from pasta_lm.engines import Tokens
@@ -79,8 +80,8 @@ class Response:
         is_alone = not request.forks and request.expansion is None
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
         guesser = request.guesser if self._pace.can_vary else None
-        has_penalty = request.params.repetition_penalty != 1.0
-        self._contexts = Contexts(request.prompt, is_read=guesser is not None or has_penalty)
+        is_read = guesser is not None or request.params.penalises
+        self._contexts = Contexts(request.prompt, is_read=is_read)
         self.guesses = Guesses(guesser, self.placer, self._pace, self._contexts, self._is_text)
         self._is_in_step = guesser is None  # whether all threads were fed in every pass
         self._starts: dict[int, Start] = {}  # how the threads of an expansion begin, by id
@@ -180,6 +181,19 @@ class Response:
         ids = {*self._contexts.of(live.thread), *live.guesses[:ahead]}
         return {token for token in ids if self._tokens.id_to_lexeme(token) is None}
 
+    def added_to_logits(self, live: LiveThread, ahead: int = 0) -> Mapping[int, float]:
+        """Return the biases of a thread's next token by id; ``ahead`` guesses later."""
+        params = self.request.params
+        if not (params.presence_penalty or params.frequency_penalty):
+            return params.logit_bias
+        counts = Counter([*self._contexts.answer_of(live.thread), *live.guesses[:ahead]])
+        added = dict(params.logit_bias)
+        for token, count in counts.items():
+            if self._tokens.id_to_lexeme(token) is None:
+                penalty = params.presence_penalty + count * params.frequency_penalty
+                added[token] = added.get(token, 0.0) - penalty
+        return added
+
     def take(
         self, live: LiveThread, sampled: int | Literal[Special.END_OF_TEXT], *, t_s: float
     ) -> None:
@@ -208,8 +222,7 @@ class Response:
             return self.interpreter.end_of_text(thread)
         commands, self._starts = expand(expansion, self.interpreter, self.placer)
         for number, start in self._starts.items():
-            seen = None if start.num_seen is None else self.request.prompt[: start.num_seen]
-            self._contexts.fork(self.interpreter.threads[number], seen)
+            self._contexts.begin(self.interpreter.threads[number], start, self.request.prompt)
         return commands
 
     def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:

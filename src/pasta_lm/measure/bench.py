@@ -31,7 +31,7 @@ from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.replay import bounded
+from pasta_lm.strategies.requests import bounded
 
 MAX_ROWS = 64
 NUM_ROUNDS = 3

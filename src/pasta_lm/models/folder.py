@@ -31,6 +31,7 @@ class PastaConfig:
     limits: Limits  # those that its training data keep
     trained_strategy: str = PASTA
     join: Join = Join.SHARED
+    fork_bias: float = 0.0  # chosen on development prompts, see ``SamplingParams``
 
 
 def save_model_folder(
@@ -56,6 +57,8 @@ def write_pasta_config(
             "limits": asdict(config.limits),
             "piece_ids": dict(config.piece_ids),
         }
+        if config.fork_bias:
+            data["fork_bias"] = config.fork_bias
         if config.trained_strategy != PASTA:
             data["taught"] = config.trained_strategy
     text = json.dumps(data, indent=2, ensure_ascii=False)
@@ -76,6 +79,8 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
         raise ModelError(f"{file} is for version {versions}", hint=hint)
     positions = _one_of(file, "no position strategy", data["positions"], list(PositionStrategy))
     join = _one_of(file, "no join", data.get("join", Join.SHARED), list(Join))
+    if type(fork_bias := data.get("fork_bias", 0.0)) not in {int, float}:
+        raise ModelError(f"{file}: fork_bias is no number: {fork_bias!r}")
     bounds, known = data["limits"], {field.name for field in fields(Limits)}
     if not isinstance(bounds, dict) or not bounds.keys() <= known:
         raise ModelError(f"{file}: limits must be some of {', '.join(sorted(known))}")
@@ -92,6 +97,7 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
         limits=limits,
         trained_strategy=_one_of(file, "taught", data.get("taught", PASTA), TAUGHT),
         join=Join(join),
+        fork_bias=fork_bias,
     )
 
 

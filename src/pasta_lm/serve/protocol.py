@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.errors import ContextLengthError, InputError, PastaError, UsageError
 from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies import pasta
 
@@ -28,11 +28,11 @@ _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("structured_outputs web_search_options", ()),
     ("allowed_token_ids bad_words documents guided_choice logits_processors", ([],)),
     ("stop_token_ids", ([],)),
-    ("chat_template_kwargs logit_bias", ({},)),
+    ("chat_template_kwargs", ({},)),
     ("echo continue_final_message include_stop_str_in_output use_beam_search", (False,)),
     ("add_generation_prompt skip_special_tokens", (True,)),
     ("grammar suffix", ("",)),
-    ("frequency_penalty min_p min_tokens mirostat presence_penalty top_a", (0,)),
+    ("min_tokens mirostat top_a", (0,)),
     ("best_of length_penalty repeat_penalty tfs_z typical_p", (1,)),
     ("function_call tool_choice", ("none", "auto")),
     ("modalities", (["text"],)),
@@ -44,7 +44,7 @@ NEUTRAL = {name: values for names, values in _NEUTRAL for name in names.split()}
 NOT_SHOWN = ("functions", "tools")
 """Fields that are dropped, and named in the reply: the model is free not to use them."""
 
-MAX_TOP_LOGPROBS = 20  # as OpenAI's
+MAX_TOP_LOGPROBS, MAX_BIASES = 20, 300  # as OpenAI's
 
 
 @dataclass(eq=False)
@@ -94,6 +94,8 @@ def internal(code: str = "engine_error") -> ApiError:
 
 def from_error(error: Exception) -> ApiError:
     """Return the error for clients of an error of the package."""
+    if isinstance(error, ContextLengthError):
+        return bad_request(error.message, "messages", "context_length_exceeded")
     if isinstance(error, InputError | UsageError):
         return bad_request(str(error).replace("\n    hint: ", "; "))
     return internal("engine_error" if isinstance(error, PastaError) else "internal_error")
@@ -134,7 +136,7 @@ class Message(BaseModel):
     """One turn of a conversation."""
 
     model_config = LENIENT
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
 
     @property
@@ -146,10 +148,13 @@ class Message(BaseModel):
 
 
 Positive = Annotated[int, Field(ge=1)]
+Limit = Annotated[int, Field(ge=-1)] | None  # -1: as many as the server gives
 # A list ends at its first wrong element: a long list of wrong ones would cost minutes.
 Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
+TokenKey = Annotated[str, Field(pattern="^[0-9]{1,9}$")]  # JSON has no other keys
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class StreamOptions(BaseModel):
@@ -165,6 +170,7 @@ class PastaOptions(BaseModel):
     model_config = STRICT
     strategy: str | None = None
     positions: str | None = None
+    fork_bias: Annotated[float, Field(ge=-100, le=100)] | None = None
     max_threads: Positive | None = None
     max_tokens_per_thread: Annotated[int, Field(ge=3)] | None = None
     stream: Literal["text", "events"] = "text"
@@ -177,11 +183,16 @@ class AnswerRequest(BaseModel):
 
     model_config = LENIENT
     model: str | None = None
-    max_tokens: Positive | None = None
+    max_tokens: Limit = None
+    max_completion_tokens: Limit = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=MAX_BIASES)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Positive | None = None
     stop: str | Strings | None = None
@@ -216,14 +227,19 @@ class AnswerRequest(BaseModel):
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         self._check(bounds, stops)
         return SamplingParams(
-            max_tokens=min(self._tokens() or bounds.default_tokens, bounds.tokens),
+            max_tokens=self._num_tokens(bounds),
             temperature=0.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=self.top_k if self.top_k and self.top_k > 0 else None,
             seed=secrets.randbits(31) if self.seed is None else self.seed,
             n=self.n or 1,
             stop=tuple(stops),
+            min_p=self.min_p or 0.0,
             repetition_penalty=self.repetition_penalty or 1.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
+            fork_bias=options.fork_bias,
             max_threads=min(options.max_threads or bounds.threads, bounds.threads),
             max_blocks=bounds.blocks,
             ignore_eos=bool(self.ignore_eos),
@@ -233,8 +249,12 @@ class AnswerRequest(BaseModel):
             ),
         )
 
-    def _tokens(self) -> int | None:
-        return self.max_tokens
+    def _num_tokens(self, bounds: Bounds) -> int:
+        named = (self.max_completion_tokens, self.max_tokens)
+        wanted = next((number for number in named if number is not None), bounds.default_tokens)
+        if wanted == 0:
+            raise bad_request("max_tokens is 0, but must be at least 1", "max_tokens")
+        return bounds.tokens if wanted == -1 else min(wanted, bounds.tokens)
 
     def _num_logprobs(self) -> int | None:
         """Return the number of candidates beside each token; None: no log-probabilities."""
@@ -257,7 +277,6 @@ class ChatCompletionRequest(AnswerRequest):
     """A conversation to be continued by the model."""
 
     messages: Messages
-    max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
@@ -265,9 +284,6 @@ class ChatCompletionRequest(AnswerRequest):
         if self.top_logprobs and not self.logprobs:
             raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
-
-    def _tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
 
     def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
         """Return the messages for the chat template: one prompt."""

@@ -111,12 +111,17 @@ class Reply:
             **({"ignored": ignored} if ignored else {}),
         }
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> Json:
         """Return the tokens of all samples; each prompt counts once."""
         num_prompt = sum(len(request.prompt) for request in self.requests)
         num_decoded = sum(answer.trace.num_tokens for answer in self.answers.values())
+        first = [
+            answer for sample, answer in self.answers.items() if sample % (self.body.n or 1) == 0
+        ]
+        num_cached = sum(answer.trace.num_cached_tokens for answer in first)
         return {
             "prompt_tokens": num_prompt,
+            "prompt_tokens_details": {"cached_tokens": num_cached},
             "completion_tokens": num_decoded,
             "total_tokens": num_prompt + num_decoded,
         }

@@ -20,7 +20,6 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.strategies import Prompt, apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.replay import bounded
 
 LOOKUP, DRAFT = "prompt-lookup", "draft-model"
 SPECULATIVE: Final = (LOOKUP, DRAFT)
@@ -98,6 +97,16 @@ def sampling_params(params: object, keywords: Mapping[str, object]) -> SamplingP
         return replace(params, **keywords)  # type: ignore[arg-type]  # the class checks them
     except TypeError as exc:
         raise UsageError(f"a sampling parameter has a wrong type: {exc}", hint=CALL) from exc
+
+
+def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Request:
+    """Limit a request to its forced tokens, their end, and the tokens that its points are given."""
+    assert request.forced is not None
+    # The engine reserves cache for as many tokens as the limit allows, so no more are allowed.
+    num_tokens = request.forced.num_tokens + 1 + num_given
+    num_blocks = len(request.forced.blocks)
+    params = SamplingParams(max_tokens=num_tokens, max_threads=max_threads, max_blocks=num_blocks)
+    return replace(request, params=params)
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,9 +232,10 @@ def test_small_cards_and_float32_get_small_tiles() -> None:
 
 def sorted_draw(scores: Tensor, settings: Tensor) -> int:
     """Return the token by the definition: all tokens sorted, their mass cut and summed."""
-    temperature, top_p, uniform, top_k = settings.tolist()
+    temperature, top_p, uniform, top_k, min_p = settings.tolist()
     order = scores.sort(descending=True, stable=True)
     kept = order.values.double()[: int(top_k) or None]
+    kept = kept[((kept - kept[0]) / temperature).exp() >= min_p]
     cumulated = torch.softmax((kept - kept[0]) / temperature, 0).cumsum(0)
     before = torch.cat((cumulated.new_zeros(1), cumulated[:-1]))
     last = max(1, int((before < top_p).sum())) - 1
@@ -250,7 +251,8 @@ def test_tokens_drawn_from_the_likeliest_are_those_of_a_whole_sort(spread: float
         scores = (torch.randn(1, 3000, generator=generator) * spread).bfloat16().float()  # ties
         scores[0, rng.sample(range(3000), rng.choice([0, 1500, 2990]))] = float("-inf")
         numbers = rng.choice([0.3, 1.0, 2.0]), rng.choice([1.0, 0.9, 0.2]), rng.random()
-        settings = torch.tensor([*numbers, rng.choice([0, 1, 50, 2000])], dtype=torch.float64)
+        cuts = rng.choice([0, 1, 50, 2000]), rng.choice([0.0, 0.0, 0.01, 0.3])
+        settings = torch.tensor([*numbers, *cuts], dtype=torch.float64)
         expected = sorted_draw(scores[0], settings)
         likely = int(draw_likely(scores, settings[:, None]))
         assert int(draw(scores, settings[:, None])) == expected

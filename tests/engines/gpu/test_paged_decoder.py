@@ -154,15 +154,18 @@ def test_rows_are_chosen_as_the_sampler_chooses(
     rows = sorted(rng.sample(range(8), len(temperatures)))
     choices = [
         Choice(
-            SamplingParams(temperature=one, top_k=top_k, top_p=top_p, seed=0),
+            SamplingParams(
+                temperature=one, top_k=top_k, top_p=top_p, min_p=rng.choice([0.0, 0.3]), seed=0
+            ),
             rng.choice([PLAIN_TEXT, EVERYTHING]),
             rng.random(),
+            fork_bias=rng.choice([0.0, 2.0]),
         )
         for one in temperatures
     ]
     lines = torch.zeros(NUM_LINES, len(rows), dtype=torch.float64)
     assert settings_of(choices, table, lines)
-    found = choose_rows(logits[rows], lines, table.table_MV, draws=any(temperatures))
+    found = choose_rows(logits[rows], lines, table, draws=any(temperatures))
     assert found.tolist() == choose(logits[rows], choices, masks)
 
 

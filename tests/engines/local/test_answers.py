@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -177,13 +178,15 @@ def test_a_stop_in_the_token_at_which_max_tokens_cuts_still_cuts_the_text() -> N
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_the_penalty_counts_exactly_the_ordinary_tokens_that_a_thread_sees(name: str) -> None:
+def test_penalties_count_exactly_the_ordinary_tokens_that_a_thread_sees(name: str) -> None:
     model = loaded(name)
     tags = set(model.vocabulary.piece_ids.values())
     rng = random.Random(name)
     for _ in range(4):
         program = random_program(rng, model.vocabulary)
-        params = SamplingParams(max_tokens=300, repetition_penalty=1.5)
+        params = SamplingParams(
+            max_tokens=300, repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25
+        )
         request = Request(prompt=program.prompt, forced=program.answer, params=params)
         ((seen,),) = Recording(model).run([request])
         for slot, choice in zip(seen.slots, seen.choices, strict=True):
@@ -191,6 +194,8 @@ def test_the_penalty_counts_exactly_the_ordinary_tokens_that_a_thread_sees(name:
             visible = [s for s in range(slot + 1) if is_visible(entries, slot, s)]
             assert choice.seen is not None
             assert set(choice.seen.tolist()) == {entries[s].token for s in visible} - tags
+            answer = Counter(entries[s].token for s in visible if s >= len(program.prompt))
+            assert choice.added == {t: -0.5 - 0.25 * n for t, n in answer.items() if t not in tags}
 
 
 # No mask

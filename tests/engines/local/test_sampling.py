@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -19,8 +20,8 @@ from transformers import (
 from pasta_lm.engines.local.sampling import (
     Choice,
     TokenMasks,
+    adjusted,
     choose,
-    penalised,
     uniform_number,
 )
 from pasta_lm.engines.request import SamplingParams
@@ -199,6 +200,11 @@ SETTINGS: list[tuple[dict[str, float], list[Warper]]] = [
     ({"temperature": 1.0, "top_k": 7}, [TopKLogitsWarper(7)]),
     ({"temperature": 1.0, "top_p": 0.6}, [TopPLogitsWarper(0.6)]),
     ({"temperature": 1.0, "top_p": 0.001}, [TopPLogitsWarper(0.001)]),
+    ({"temperature": 1.0, "min_p": 0.2}, [MinPLogitsWarper(0.2)]),
+    (
+        {"temperature": 1.0, "min_p": 0.1, "top_p": 0.7},
+        [MinPLogitsWarper(0.1), TopPLogitsWarper(0.7)],
+    ),
     (
         {"temperature": 1.7, "top_k": 12, "top_p": 0.8},
         [TemperatureLogitsWarper(1.7), TopKLogitsWarper(12), TopPLogitsWarper(0.8)],
@@ -252,8 +258,21 @@ def test_the_repetition_penalty_is_the_one_of_transformers(penalty: float) -> No
     ids = torch.tensor([[3, 5, 11]])
     expected[:1] = RepetitionPenaltyLogitsProcessor(penalty)(ids, rows[:1].clone())
     before = rows.clone()
-    assert torch.equal(penalised(rows, given), expected)
+    assert torch.equal(adjusted(rows, given, 0), expected)
     assert torch.equal(rows, before), "the raw logits are left as they are"
+
+
+def test_biases_are_added_to_their_tokens_and_the_fork_bias_where_a_promise_is_legal() -> None:
+    row, fork = torch.zeros(1, NUM_ROWS), VOCABULARY.piece_id(PROMISE_OPEN)
+    every = legal(TEXT, LexemeKind.PROMISE_OPEN)
+
+    def chosen(given: Legal, bias: float, **added: float) -> int:
+        ids = {int(name[1:]): value for name, value in added.items()}
+        return choose(row, [Choice(SamplingParams(), given, 0.0, None, ids, bias)], MASKS)[0]
+
+    assert chosen(every, 0.0, _7=1.0, _9=2.0) == 9
+    assert chosen(every, 2.5, _9=2.0) == fork != chosen(every, 1.5, _9=2.0)
+    assert chosen(legal(TEXT), 99.0, _9=2.0) == 9
 
 
 @pytest.mark.parametrize(
@@ -266,6 +285,11 @@ def test_the_repetition_penalty_is_the_one_of_transformers(penalty: float) -> No
         ("top_p", 1.1),
         ("top_k", 0),
         ("n", 0),
+        ("min_p", 1.5),
+        ("presence_penalty", math.nan),
+        ("frequency_penalty", math.inf),
+        ("logit_bias", {3: math.nan}),
+        ("fork_bias", -math.inf),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", math.inf),
         ("stop", ("",)),

@@ -212,7 +212,7 @@ def test_a_completion_that_goes_another_way_when_asked_again_is_left(temperature
         (Request(prompt=PROMPT), "'predict' with join 'shared' are not"),
         (Request(prompt=PROMPT, positions=PositionStrategy.CONTINUE), "join 'shared' are not"),
         (Request(prompt=()), "the prompt is empty"),
-        (asked(repetition_penalty=1.2), "counts tag pieces"),
+        (asked(repetition_penalty=1.2), "count tag pieces"),
         (asked(logprobs=1), "are not read"),
         (Request(prompt=PROMPT, forced=ANSWER), "not a given one"),
     ],

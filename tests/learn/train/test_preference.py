@@ -308,13 +308,10 @@ def fail_after(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, calls: in
 
 STOPS = {
     # A batch of prompts is two calls of an engine, and a round of 24 prompts six.
-    "while it samples": (TorchEngine, "generate", 3),
     "while it samples round two": (TorchEngine, "generate", 9),
     "before it has scored": (rounds, "pair_round", 1),
     "while it asks the reference": (packs, "over_labels", 1),
-    "while it learns": (preference, "pair_log_probs", 7),
     "while it learns round two": (preference, "pair_log_probs", 16),
-    "while it keeps the first model": (preference, "save", 0),
     "while it keeps the last model": (preference, "save", 1),
 }
 

@@ -1,6 +1,6 @@
 """The choice of tokens as tensor operations of fixed shape: what a captured graph can hold.
 
-The rules are those of ``local/sampling.py``; a repetition penalty stays there.
+The rules are those of ``local/sampling.py``; penalties and biases of other tokens stay there.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, draw_likely
+from pasta_lm.engines.local.sampling import Choice, TokenMasks, draw_likely, draw_settings
 from pasta_lm.interpreter.commands import Legal
 
 MAX_MASKS = 64  # rows of the table of legal tokens: a grammar needs about a dozen
-NUM_LINES = 5  # of settings: temperature, top_p, uniform number, top_k (0: all), mask
+NUM_LINES = 7  # of settings: those of a draw, then the bias of a fork and the mask
 
 # Legend: W rows whose logits are wanted, V vocabulary, M masks.
 
@@ -24,7 +24,7 @@ class MaskTable:
 
     def __init__(self, masks: TokenMasks, vocab_size: int, device: torch.device) -> None:
         """Reserve the table; masks enter it on first use."""
-        self._masks = masks
+        self._masks, self.fork_id = masks, masks.fork_id
         self._numbers: dict[tuple[Legal, bool], int] = {}
         self.table_MV = torch.zeros(MAX_MASKS, vocab_size, device=device)
 
@@ -41,7 +41,7 @@ class MaskTable:
 
 
 def settings_of(choices: Sequence[Choice], masks: MaskTable, settings: Tensor) -> bool:
-    """Write the settings of choices into float64 [5, W] on the host; padding is greedy.
+    """Write the settings of choices into float64 [7, W] on the host; padding is greedy.
 
     Returns:
         Whether all of them can be made from these settings.
@@ -49,26 +49,27 @@ def settings_of(choices: Sequence[Choice], masks: MaskTable, settings: Tensor) -
     settings.zero_()
     lines = []
     for choice in choices:
-        number, params = masks.number(choice), choice.params
-        if number is None or choice.seen is not None:
+        number = masks.number(choice)
+        if number is None or choice.seen is not None or choice.added:
             return False
-        lines.append((params.temperature, params.top_p, choice.uniform, params.top_k or 0, number))
+        lines.append((*draw_settings(choice), choice.fork_bias, number))
     if lines:
         settings.numpy().T[: len(lines)] = lines  # as a tensor the list would take twice the time
     return True
 
 
-def choose_rows(logits_WV: Tensor, settings: Tensor, masks_MV: Tensor, *, draws: bool) -> Tensor:
+def choose_rows(logits_WV: Tensor, settings: Tensor, masks: MaskTable, *, draws: bool) -> Tensor:
     """Return a token for each row, int64 [W]; with ``draws`` some rows have a temperature.
 
     A token of -1 is not among the likeliest: it must be drawn from all logits.
     """
-    temperature, top_p, uniform, top_k, mask = settings
-    scores_WV = logits_WV + masks_MV[mask.long()]
+    *_, fork_bias, mask = settings
+    scores_WV = logits_WV + masks.table_MV[mask.long()]
+    scores_WV[:, masks.fork_id] += fork_bias.to(scores_WV.dtype)
     best_W = scores_WV.argmax(dim=-1)  # the first of equals: ties by id
     if not draws:
         return best_W
-    has_temperature = temperature > 0
-    temperature = torch.where(has_temperature, temperature, 1.0)  # greedy rows are not read
-    drawn_W = draw_likely(scores_WV, torch.stack((temperature, top_p, uniform, top_k)))
+    has_temperature = settings[0] > 0
+    temperature = torch.where(has_temperature, settings[0], 1.0)  # greedy rows are not read
+    drawn_W = draw_likely(scores_WV, torch.stack((temperature, *settings[1:5])))
     return torch.where(has_temperature, drawn_W, best_W)

@@ -308,8 +308,7 @@ class PagedDecoder:
             tokens, positions = batch.rows[: RowIndex.POSITION + 1].long()
             run = PagedPass(batch, self._pool, self._entries, self._attend)
             logits_WV = self._logits(tokens, positions, batch.wanted.long(), run).float()
-            table_MV = self._masks.table_MV
-            return logits_WV, choose_rows(logits_WV, settings, table_MV, draws=draws)
+            return logits_WV, choose_rows(logits_WV, settings, self._masks, draws=draws)
 
         def forward_into_place() -> tuple[Tensor, Tensor]:
             logits_WV, tokens_W = forward()

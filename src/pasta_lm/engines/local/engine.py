@@ -136,9 +136,8 @@ class TorchEngine:
         may_fork = request.forks or request.forced is not None
         if may_fork and request.positions is PositionStrategy.ROTATE:
             self.runner.rotations = self.loaded.rotations
-        if request.params.seed is None:
-            params = replace(request.params, seed=secrets.randbits(63))
-            request = replace(request, params=params)
+        params = request.params.resolved(secrets.randbits(63), self.loaded.fork_bias)
+        request = replace(request, params=params)
         if request.guesser is not None:
             known = KnownTokens(request.guesser, self.loaded.num_tokens)
             request = replace(request, guesser=known)
@@ -315,7 +314,12 @@ class TorchEngine:
         if params.repetition_penalty != 1.0:
             ids = sorted(response.penalised_ids(live, num_guessed))
             seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
-        return Choice(params, response.legal(live, num_guessed), uniform, seen)
+        legal, added = (
+            response.legal(live, num_guessed),
+            response.added_to_logits(live, num_guessed),
+        )
+        can_fork = live.thread.is_main and self.loaded.vocabulary.has_pieces
+        return Choice(params, legal, uniform, seen, added, can_fork * (params.fork_bias or 0.0))
 
     def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
         failed = ((number, Failed(error)) for number, error in self._errors.items())

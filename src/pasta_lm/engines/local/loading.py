@@ -69,6 +69,7 @@ class LoadedModel:
     kind: Kind = Kind.GENERATED
     positions: PositionStrategy = PositionStrategy.PREDICT  # the strategy that it was trained with
     trained_strategy: str = PASTA  # 'pasta', 'apar' or 'sot', if it has tag pieces
+    fork_bias: float = 0.0
     join: Join = Join.SHARED  # the join that it was trained with
     eight_bits: EightBits | None = None  # how the weights of its linear layers are written
 
@@ -176,6 +177,7 @@ def load(
     )
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
+        loaded.fork_bias = config.fork_bias
         loaded.join = config.join
     return loaded
 

@@ -24,7 +24,7 @@ from pasta_lm.engines.local.sampling import token_logprobs
 from pasta_lm.engines.local.scheduler import Scheduler, Ticket
 from pasta_lm.engines.request import Guesser, Request, StreamEvent
 from pasta_lm.engines.response import Response
-from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import PositionStrategy, check_join
 from pasta_lm.interpreter.trace import Kind
@@ -41,12 +41,9 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
     if not request.prompt:
         raise RequestError("the prompt is empty", hint="give at least one token")
     if last is not None and len(request.prompt) > last + 1:
-        raise RequestError(
-            f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
-            hint="shorten the prompt",
-        )
+        raise ContextLengthError(len(request.prompt), last + 1)
     forced = [] if request.forced is None else [request.forced.main, *request.forced.blocks]
-    ids = {*request.prompt}.union(*forced)
+    ids = {*request.prompt, *request.params.logit_bias}.union(*forced)
     if min(ids) < 0 or max(ids) >= loaded.num_tokens:
         wrong = min(ids) if min(ids) < 0 else max(ids)
         raise RequestError(

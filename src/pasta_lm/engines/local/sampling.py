@@ -6,8 +6,8 @@ Randomness is counter-based (``uniform_number``): it never depends on what else 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from pasta_lm.engines.request import SamplingParams, TokenLogprobs
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.models.vocabulary import Vocabulary
 
 MAX_LIKELY = 1024  # of the largest logits, which nearly every drawn token is one of
@@ -30,6 +31,8 @@ class Choice:
     legal: Legal
     uniform: float  # in [0, 1); not read where the choice is greedy
     seen: Tensor | None = None  # int64, ids that the thread sees, for the repetition penalty
+    added: Mapping[int, float] = field(default_factory=dict)  # to the logits of these ids
+    fork_bias: float = 0.0  # to the logit of the piece that opens a promise
 
 
 def uniform_number(seed: int, sample: int, path: tuple[int, ...], index: int) -> float:
@@ -54,6 +57,7 @@ class TokenMasks:
     ) -> None:
         self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
         self._vocabulary, self._vocab_size, self._device = vocabulary, vocab_size, device
+        self.fork_id = vocabulary.piece_ids.get(PROMISE_OPEN, 0)  # 0: nothing is ever added to it
         self.rows: dict[tuple[Legal, bool], Tensor] = {}
 
     def row(self, legal: Legal, *, ignore_eos: bool = False) -> Tensor:
@@ -86,14 +90,13 @@ class TokenMasks:
 
 def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:
     """Return one token id for each row of logits, float32 [W, V] and raw."""
-    scores_WV = penalised(logits_WV, choices)
+    scores_WV = adjusted(logits_WV, choices, masks.fork_id)
     tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
     for row, choice in enumerate(choices):
         mask_V = masks.row(choice.legal, ignore_eos=choice.params.ignore_eos)
         if choice.params.temperature > 0:
-            params = choice.params
-            settings = (params.temperature, params.top_p, choice.uniform, params.top_k or 0)
-            settings_1 = torch.tensor(settings, dtype=torch.float64, device=mask_V.device)[:, None]
+            settings = torch.tensor(draw_settings(choice), dtype=torch.float64)
+            settings_1 = settings.to(mask_V.device)[:, None]
             tokens[row] = int(draw((scores_WV[row] + mask_V)[None], settings_1))
         elif mask_V[tokens[row]] < 0:  # seldom: so masks are not added to all rows
             tokens[row] = int((scores_WV[row] + mask_V).argmax())
@@ -108,13 +111,13 @@ def token_logprobs(logits_V: Tensor, token: int, num_top: int) -> TokenLogprobs:
     return TokenLogprobs(float(logprobs_V[token]), tuple(top))
 
 
-def penalised(logits_WV: Tensor, choices: Sequence[Choice]) -> Tensor:
-    """Return logits with the repetition penalty of each row, if any has one.
+def adjusted(logits_WV: Tensor, choices: Sequence[Choice], fork_id: int) -> Tensor:
+    """Return logits with the penalties and biases of each row, if any has one.
 
-    A seen token's logit is divided by the penalty where positive, multiplied where negative.
-    Source: Keskar et al. 2019 (CTRL), section 4.1.
+    A seen token's logit is divided by the repetition penalty where positive, multiplied where
+    negative. Source: Keskar et al. 2019 (CTRL), section 4.1.
     """
-    if all(choice.seen is None for choice in choices):
+    if not any(c.seen is not None or c.added or c.fork_bias for c in choices):
         return logits_WV
     scores = logits_WV.clone()
     for row, choice in enumerate(choices):
@@ -122,7 +125,16 @@ def penalised(logits_WV: Tensor, choices: Sequence[Choice]) -> Tensor:
             old = scores[row, choice.seen]
             penalty = choice.params.repetition_penalty
             scores[row, choice.seen] = torch.where(old > 0, old / penalty, old * penalty)
+        if choice.added:
+            scores[row, [*choice.added]] += scores.new_tensor([*choice.added.values()])
+        scores[row, fork_id] += choice.fork_bias
     return scores
+
+
+def draw_settings(choice: Choice) -> tuple[float, ...]:
+    """Return the settings of a draw: temperature, top_p, uniform number, top_k (0: all), min_p."""
+    params = choice.params
+    return params.temperature, params.top_p, choice.uniform, params.top_k or 0, params.min_p
 
 
 def draw(scores_NV: Tensor, settings: Tensor) -> Tensor:
@@ -130,7 +142,7 @@ def draw(scores_NV: Tensor, settings: Tensor) -> Tensor:
 
     Args:
         scores_NV: Logits of the legal tokens, minus infinity elsewhere.
-        settings: float64 [4, N]: temperature, top_p, uniform number, top_k (0: all tokens).
+        settings: float64 [5, N], lines as in ``draw_settings``.
     """
     tokens_N = draw_likely(scores_NV, settings)
     for row in (tokens_N < 0).nonzero()[:, 0].tolist():
@@ -141,7 +153,7 @@ def draw(scores_NV: Tensor, settings: Tensor) -> Tensor:
 
 def draw_likely(scores_NV: Tensor, settings: Tensor, num_likely: int = MAX_LIKELY) -> Tensor:
     """Do as ``draw`` with the largest logits alone; -1 where a less likely token may be drawn."""
-    temperature, top_p, uniform, top_k = settings[..., None]
+    temperature, top_p, uniform, top_k, min_p = settings[..., None]
     num_tokens = scores_NV.shape[-1]
     num_likely = min(num_likely, num_tokens)
     has_all = num_likely == num_tokens
@@ -152,8 +164,10 @@ def draw_likely(scores_NV: Tensor, settings: Tensor, num_likely: int = MAX_LIKEL
     is_known = torch.ones_like(likely, dtype=torch.bool) if has_all else likely > likely[:, -1:]
     # The largest first becomes 0: a temperature near 0 then makes no infinity of it.
     weights = ((likely.double() - likely[:, :1]) / temperature).exp()
+    weights = weights.where(weights >= min_p, 0.0)
+    all_likely = has_all | (weights[:, -1:] == 0)  # the rest is below ``min_p``
     weights = weights.where(torch.arange(num_likely, device=weights.device) < top_k, 0.0)
-    cumulated, is_whole = weights.cumsum(-1), top_k == num_tokens
+    cumulated, is_whole = weights.cumsum(-1), (top_k == num_tokens) & (min_p == 0)
     everything = ((scores_NV.double() - likely[:, :1]) / temperature).exp().sum(-1, keepdim=True)
     total = torch.where(is_whole, everything, cumulated[:, -1:])
     # The smallest set of likeliest tokens whose mass reaches top_p: always at least one.
@@ -165,6 +179,6 @@ def draw_likely(scores_NV: Tensor, settings: Tensor, num_likely: int = MAX_LIKEL
     chosen = ids.gather(-1, order.gather(-1, index))
     if has_all:
         return chosen[:, 0]
-    is_sure = is_known.gather(-1, index) & (is_whole | (top_k <= num_likely))
+    is_sure = is_known.gather(-1, index) & (is_whole | (top_k <= num_likely) | all_likely)
     is_sure &= (target < cumulated[:, -1:]) & (~is_cut | (cumulated[:, -1:] >= limit))
     return chosen.where(is_sure, -1)[:, 0]

@@ -26,6 +26,7 @@ from pasta_lm.engines.servers.in_flight import RequestsInFlight
 from pasta_lm.engines.servers.streamed_response import StreamedResponse
 from pasta_lm.errors import (
     BrokenAnswerError,
+    ContextLengthError,
     MissingExtraError,
     RemoteError,
     RequestError,
@@ -62,6 +63,7 @@ class ServedModel:
     positions: PositionStrategy = PositionStrategy.CONTINUE  # those that it was trained with
     join: Join = Join.RECOMPUTE
     trained_strategy: str = "pasta"
+    fork_bias: float = 0.0
     kind: Kind = Kind.GENERATED
     device: str = SERVERS
     dtype_name: str = SERVERS  # what they chose when they started
@@ -89,6 +91,7 @@ def read_served(source: str | Path) -> ServedModel:
         positions=config.positions if config else PositionStrategy.PREDICT,
         join=config.join if config else Join.SHARED,
         trained_strategy=config.trained_strategy if config else PASTA,
+        fork_bias=config.fork_bias if config else 0.0,
     )
 
 
@@ -285,10 +288,7 @@ class CompletionsEngine:
         if not request.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
         if last is not None and len(request.prompt) > last:
-            raise RequestError(
-                f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
-                hint="shorten the prompt",
-            )
+            raise ContextLengthError(len(request.prompt), last + 1)
         for is_impossible, problem, hint in (
             (
                 request.forced is not None,
@@ -296,9 +296,9 @@ class CompletionsEngine:
                 None,
             ),
             (
-                params.repetition_penalty != 1.0,
-                "a stock server's repetition penalty counts tag pieces, ours does not",
-                "leave it at 1",
+                params.penalises,
+                "a stock server's penalties count tag pieces and other threads, ours do not",
+                "leave out repetition_penalty, presence_penalty and frequency_penalty",
             ),
             (
                 params.logprobs is not None,
@@ -308,8 +308,8 @@ class CompletionsEngine:
         ):
             if is_impossible:
                 raise RequestError(problem, hint=hint)
-        if params.seed is None:
-            request = replace(request, params=replace(params, seed=secrets.randbits(31)))
+        params = params.resolved(secrets.randbits(31), self.loaded.fork_bias)
+        request = replace(request, params=params)
         return replace(self._with_plain_sequences(request), guesser=None)
 
     def _with_plain_sequences(self, request: Request) -> Request:

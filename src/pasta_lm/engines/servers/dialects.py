@@ -7,7 +7,7 @@ Sources: vLLM's ``/v1/completions`` with ``return_token_ids``, SGLang's ``/gener
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -28,7 +28,9 @@ class TokenRequest:
     temperature: float = 0.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int | None = None
+    min_p: float = 0.0
     seed: int = 0
+    bias: Mapping[int, float] = field(default_factory=dict)  # added to the logits of these ids
     barred: Sequence[int] = ()  # ids that shall not be sampled
     favoured: Sequence[int] = ()  # if any, the only ids that may be sampled
     stop_ids: Sequence[int] = ()  # ids behind which the server may stop
@@ -36,8 +38,9 @@ class TokenRequest:
 
     @property
     def biases(self) -> dict[int, float]:
-        """Return the biases of logits, equal for all favoured ids, so that their odds stay."""
-        return dict.fromkeys(self.barred, BARRED) | dict.fromkeys(self.favoured, FAVOURED)
+        """Return the biases of logits, by which the odds of favoured ids stay."""
+        favoured = {token: FAVOURED + self.bias.get(token, 0.0) for token in self.favoured}
+        return {**self.bias, **dict.fromkeys(self.barred, BARRED), **favoured}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def _sampling(request: TokenRequest) -> dict[str, Any]:
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,
+        "min_p": request.min_p,
         "stop_token_ids": list(request.stop_ids),
         "logit_bias": {str(token): bias for token, bias in request.biases.items()},
         "ignore_eos": request.ignore_eos,
@@ -140,11 +144,11 @@ def _llama_cpp_body(_model: str, request: TokenRequest) -> dict[str, Any]:
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_k": request.top_k or 0,
-        "min_p": 0.0,  # on by default
+        "min_p": request.min_p,  # on by default
         "seed": request.seed % 2**32,
         "logit_bias": [
-            *([token, False] for token in request.barred),
-            *([token, FAVOURED] for token in request.favoured),
+            [token, False if token in request.barred else bias]
+            for token, bias in request.biases.items()
         ],
         "ignore_eos": request.ignore_eos,
         "cache_prompt": True,

@@ -235,6 +235,8 @@ class StreamedResponse:
             temperature=params.temperature,
             top_p=params.top_p,
             top_k=params.top_k,
+            min_p=params.min_p,
+            bias=self._bias(thread),
             seed=seed_of(params.seed or 0, response.sample, thread.path, thread.num_tokens),
             barred=sorted(barred),
             favoured=sorted(favoured),
@@ -245,6 +247,13 @@ class StreamedResponse:
         stream.task = asyncio.create_task(self._read(stream))
         self._tasks.add(stream.task)
         stream.task.add_done_callback(self._tasks.discard)
+
+    def _bias(self, thread: Thread) -> dict[int, float]:
+        params, bias = self.response.request.params, dict(self.response.request.params.logit_bias)
+        if params.fork_bias and thread.is_main and self.response.request.forks:
+            (fork,) = self._pieces_of({LexemeKind.PROMISE_OPEN})
+            bias[fork] = bias.get(fork, 0.0) + params.fork_bias
+        return bias
 
     def _context(self, thread: Thread) -> list[int]:
         assert thread.row is not None

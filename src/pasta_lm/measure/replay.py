@@ -25,6 +25,7 @@ from pasta_lm.language.events import Text
 from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.requests import bounded
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
@@ -176,16 +177,6 @@ def replay(
         skipped=not_expressed + too_long,
         was_interrupted=was_interrupted,
     )
-
-
-def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Request:
-    """Limit a request to its forced tokens, their end, and the tokens that its points are given."""
-    assert request.forced is not None
-    # The engine reserves cache for as many tokens as the limit allows, so no more are allowed.
-    num_tokens = request.forced.num_tokens + 1 + num_given
-    num_blocks = len(request.forced.blocks)
-    params = SamplingParams(max_tokens=num_tokens, max_threads=max_threads, max_blocks=num_blocks)
-    return replace(request, params=params)
 
 
 def _encode(
