@@ -21,18 +21,9 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.pieces import add_pieces
 from tests.small_tokenizers import byte_level
+from tests.tiny import SIZES, TAG_SCALE
 
 PLAIN_CHAT = "{{ bos_token }}{% for one in messages %}{{ one['content'] }}{% endfor %}"
-TAG_SCALE = 7.0  # random weights fork only if tags are likelier than words
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.2,
-}
 
 
 class Terminal(io.StringIO):

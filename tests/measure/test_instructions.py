@@ -33,7 +33,7 @@ from pasta_lm.measure.prompt_sets import (
 )
 from pasta_lm.measure.table import to_json
 from pasta_lm.run_folder import RunFolder
-from tests.measure.tiny import tiny
+from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"taught": True, "plain": False}

@@ -27,7 +27,7 @@ from pasta_lab.tasks.registry import held_out_families, prompts_hash, task_set
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.measure.speed import realised, speed
 from pasta_lm.measure.table import to_json
-from tests.learn.tiny import tiny
+from tests.tiny import tiny
 
 TRAINED, HELD_OUT = training_families(), held_out_families()
 MAX_TOKENS = 24

@@ -47,6 +47,14 @@ def run(
     top_p: Annotated[
         float, option("--top-p P", "Sample from the likeliest tokens that add up to P.")
     ] = 1.0,
+    fork_bias: Annotated[
+        float | None,
+        option(
+            "--fork-bias X",
+            "Added to the logit that opens a promise: below 0 forks less, above 0 more. "
+            "Default: as the model says.",
+        ),
+    ] = None,
     seed: flags.Seed = 0,
     n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
     positions: Annotated[
@@ -79,6 +87,7 @@ def run(
         max_threads=max_threads,
         temperature=temperature,
         top_p=top_p,
+        fork_bias=fork_bias,
         seed=seed,
         n=n,
     )

@@ -81,6 +81,7 @@ def serve(
             cache_memory=recipe.cache_memory,
             shares_prefixes=recipe.shares_prefixes,
         )
+        loaded.engine.loaded.vocabulary.reads_special_tokens = recipe.special_tokens
         kind = LocalBackend if servers is None else ServedBackend
         backend: Backend = kind(loaded, served_model_name or model or BUILTIN)
         app = create_app(

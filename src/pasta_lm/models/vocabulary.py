@@ -6,9 +6,11 @@ Needs the ``tokenizers`` library, never torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import groupby
 from os.path import commonprefix
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _TURN = "(the turn of the model)"  # marks the place of the model's answer in a chat template
 _MARKER = "(the words of the user)"
+_GUARD = "\ufdd0"  # breaks a special token in a message; Unicode has no character there
 _WORDS = "doggone quickness"  # several tokens a word in most tokenizers
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
@@ -47,6 +50,9 @@ class Vocabulary(PieceTable):
         self._added_ids = frozenset(added)
         tag_ids = frozenset(self.piece_ids.values()).union(ids[p] for p in PIECES if p in ids)
         special_ids = frozenset(i for i, token in added.items() if token.special)
+        special = sorted((added[i].content for i in special_ids), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
+        self.reads_special_tokens = False  # where a message holds one
 
         self._prompts, self._texts, decoders = tag_free_copies(backend, tag_ids, special_ids)
         self.prompt_prefix = self._prompts.prefix()  # such as a begin-of-text
@@ -61,15 +67,35 @@ class Vocabulary(PieceTable):
     def encode_prompt(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
         """Encode a text behind the tokenizer's prefix, or messages by its chat template.
 
-        Without a template each content is a paragraph. Special tokens other than tags stay such.
+        Without a template each content is a paragraph. Special tokens other than tags are such in a
+        text; in a message they are text, unless ``reads_special_tokens``.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
         if self.has_chat_template:
-            return self._prompts.encode(self._render(prompt, takes_parts=self._takes_parts))
+            guarded = prompt if self.reads_special_tokens else [*map(self._guarded, prompt)]
+            text = self._render(guarded, takes_parts=self._takes_parts)
+            return self._encode_guarded(text) if _GUARD in text else self._prompts.encode(text)
         if not all(isinstance(message.get("content"), str) for message in prompt):
             raise RequestError("a message has no text as its content")
         return self.encode_prompt("\n\n".join(message["content"] for message in prompt))
+
+    def _guarded(self, message: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a message in which each special token is broken by a mark."""
+        content = message.get("content")
+        if not isinstance(content, str):
+            return message
+        broken = self._special.sub(lambda found: found[0][0] + _GUARD + found[0][1:], content)
+        return {**message, "content": broken}
+
+    def _encode_guarded(self, text: str) -> list[int]:
+        """Encode what stands between two special tokens of the template as text, if marked."""
+        pieces = re.split(f"({self._special.pattern})", text)
+        ids: list[int] = []
+        for is_marked, group in groupby(pieces, key=lambda piece: _GUARD in piece):
+            part = "".join(group).replace(_GUARD, "")
+            ids += (self._texts if is_marked else self._prompts).encode(part)
+        return ids
 
     @property
     def has_chat_template(self) -> bool:

@@ -52,10 +52,15 @@ class Options(TypedDict, total=False):
     temperature: float
     top_p: float
     top_k: int | None
+    min_p: float
     seed: int | None
     n: int
     stop: tuple[str, ...]
     repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    fork_bias: float | None
     max_threads: int | None
     max_blocks: int
     max_tokens_per_thread: int | None

@@ -26,7 +26,7 @@ from pasta_lm.learn.data.rollouts import (
     seed_of,
 )
 from pasta_lm.strategies.model import Pasta
-from tests.learn.tiny import tiny
+from tests.tiny import tiny
 
 QUESTIONS = [PromptWithReference(f"q{n}", f"Question {n}?\n\u2028") for n in range(5)]
 SAMPLING = Sampling(model="m", baseline="b", samples=3, seed=7, max_tokens=40)

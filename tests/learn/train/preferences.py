@@ -24,7 +24,7 @@ from pasta_lm.learn.train.preference_config import (
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.strategies import apar, pasta
-from tests.learn.tiny import tiny, tokenizer
+from tests.tiny import tiny, tokenizer
 
 
 def save_tiny(folder: Path, *, seed: int = 0, trained_strategy: str = pasta.NAME) -> str:

@@ -27,7 +27,6 @@ from pasta_lm.learn.train import packs, preference, rounds
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.strategies.model import Pasta
-from tests.learn.tiny import tiny
 from tests.learn.train.preferences import (
     LongerWins,
     margins,
@@ -39,6 +38,7 @@ from tests.learn.train.preferences import (
     train,
 )
 from tests.small_tokenizers import byte_level
+from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[3]
 

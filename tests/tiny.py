@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.language.tags import PIECES
+from pasta_lm.models.annotated import read_records
 from pasta_lm.models.load import eos_ids
 from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
-from tests.small_tokenizers import add_markers, byte_level
+from tests.trained_tokenizer import train_tokenizer
 
+STARTER = Path(__file__).parents[1] / "corpora" / "starter" / "starter.jsonl"
 POOL_TOKENS = 8192
 TAG_SCALE, END_SCALE = 7.0, 5.0  # random weights fork, and end, only if that is likelier than words
 SIZES = {
@@ -31,10 +33,10 @@ SIZES = {
 
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a byte-level tokenizer with the tag pieces."""
-    words = byte_level()
-    add_markers(words, PIECES)
-    return words
+    """Return a tokenizer trained on a few answers of the starter corpus."""
+    records = read_records(STARTER)[200:240]
+    texts = (text for row in records for text in (row.prompt, row.document.plain_text))
+    return train_tokenizer(texts, 500)
 
 
 @cache
