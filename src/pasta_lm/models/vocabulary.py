@@ -85,11 +85,11 @@ class Vocabulary(PieceTable):
         content = message.get("content")
         if not isinstance(content, str):
             return message
-        broken = self._special.sub(lambda found: found[0][0] + _GUARD + found[0][1:], content)
+        broken = self._special.sub(lambda token: token[0][0] + _GUARD + token[0][1:], content)
         return {**message, "content": broken}
 
     def _encode_guarded(self, text: str) -> list[int]:
-        """Encode what stands between two special tokens of the template as text, if marked."""
+        """Encode marked stretches between two special tokens of the template as text."""
         pieces = re.split(f"({self._special.pattern})", text)
         ids: list[int] = []
         for is_marked, group in groupby(pieces, key=lambda piece: _GUARD in piece):
