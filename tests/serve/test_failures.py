@@ -19,8 +19,8 @@ from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
 from pasta_lm.serve.guard import JsonLines
 from pasta_lm.serve.protocol import ApiError, ClientPrompt
 from pasta_lm.serve.settings import Queue
-from pasta_lm.serve.streams import EventStream
-from tests.fakes.scripted_backend import HangingBackend, ScriptedBackend
+from pasta_lm.serve.streams import EventStream, ResponseStream
+from tests.fakes.scripted_backend import HangingBackend, HeldBackend, ScriptedBackend
 from tests.serve.conftest import (
     CHAT,
     DOCUMENT,
@@ -270,6 +270,40 @@ async def test_the_steps_that_wait_for_a_slow_reader_are_bounded() -> None:
         assert stream.num_unread <= 4
         with pytest.raises(ApiError, match="too slow"):
             await stream.next()
+
+
+class Narrow(HeldBackend):
+    """A backend that runs one request at a time, and one of three tokens at no time."""
+
+    def has_room(self, request: Request) -> bool:
+        return super().has_room(request) and request.params.max_tokens != 3
+
+    def submit(self, request: Request) -> int:
+        self.begun = [*getattr(self, "begun", []), request.params.max_tokens]
+        return super().submit(request)
+
+
+@scenario
+async def test_clients_take_turns_and_what_fits_passes_what_does_not() -> None:
+    backend = Narrow(DOCUMENT, capacity=2)
+    app = create_app(backend, recipe(waiting=6))
+    async with client_of(app):
+        engine = app.state.service.engine
+
+        def submit(num_tokens: int, client: str) -> ResponseStream:
+            params = SamplingParams(max_tokens=num_tokens)
+            return engine.submit([backend.prepare(ClientPrompt("a"), params)], client)
+
+        streams = [submit(num_tokens, "many") for num_tokens in (3, 1, 1, 1, 1, 1, 1)]
+        submit(2, "other")
+        with pytest.raises(ApiError, match="are waiting"):
+            await streams[-1].next()  # its place is the other's, who waits with fewer
+        with pytest.raises(ApiError, match="are waiting"):
+            submit(1, "many")
+        await settle(lambda: engine.load.num_running == 2)
+        assert backend.begun == [1, 2], "the large one is passed, and the other is next"
+        backend.may_step.set()
+        await settle(lambda: len(backend.begun) == 6)
 
 
 # The end

@@ -81,9 +81,10 @@ def serve(
             cache_memory=recipe.cache_memory,
             shares_prefixes=recipe.shares_prefixes,
         )
-        loaded.engine.loaded.vocabulary.reads_special_tokens = recipe.special_tokens
         kind = LocalBackend if servers is None else ServedBackend
-        backend: Backend = kind(loaded, served_model_name or model or BUILTIN)
+        backend: Backend = kind(
+            loaded, served_model_name or model or BUILTIN, special_tokens=recipe.special_tokens
+        )
         app = create_app(
             backend,
             recipe,

@@ -41,8 +41,9 @@ class Threads(NamedTuple):
 class ModelBackend:
     """The calls that need a model's tokenizer and training only."""
 
-    def __init__(self, model: Pasta, name: str) -> None:
+    def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
         self.name, self.strategies = name, model.strategies
+        model.engine.loaded.vocabulary.reads_special_tokens = special_tokens
         self._model, self._loaded = model, model.engine.loaded
         self.facts: dict[str, str] = {  # for ``/v1/models``
             "positions": self._loaded.positions,
@@ -93,8 +94,8 @@ class LocalBackend(ModelBackend):
 
     has_logprobs = can_replay = True
 
-    def __init__(self, model: Pasta, name: str) -> None:
-        super().__init__(model, name)
+    def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
+        super().__init__(model, name, special_tokens=special_tokens)
         self._engine = cast("TorchEngine", model.engine)
         self._executor: ThreadPoolExecutor | None = None
         size = self._engine.loaded.model.num_parameters() / 1e6
@@ -153,12 +154,8 @@ class LocalBackend(ModelBackend):
         return self._engine.has_work
 
     def has_room(self, request: Request) -> bool:
-        """Return whether a request would run at once: all that it can need is free."""
-        pool = self._engine.pool
-        tickets = [active.ticket for active in self._engine.active.values()]
-        needs = [ticket.largest_need for ticket in tickets if ticket.run is None]
-        needs.append(request.max_entries)
-        return not tickets or sum(map(pool.pages_for, needs)) <= pool.num_free_pages
+        """Return whether a request would run at once."""
+        return self._engine.scheduler.has_room(len(request.prompt), request.max_entries)
 
     def submit(self, request: Request) -> int:
         return self._engine.submit(request)
@@ -189,9 +186,9 @@ class ServedBackend(ModelBackend):
 
     has_logprobs = can_replay = False
 
-    def __init__(self, model: Pasta, name: str) -> None:
+    def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
         """Refuse a model trained for what servers cannot compute, before any request."""
-        super().__init__(model, name)
+        super().__init__(model, name, special_tokens=special_tokens)
         self._engine = cast("CompletionsEngine", model.engine)
         if model.has_tag_pieces:
             self._engine.check_request(model.request("any"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -25,6 +25,8 @@ from pasta_lm.strategies import sequential
 
 log = logging.getLogger(__name__)
 
+LOOKAHEAD = 32  # waiting requests of which one begins
+MAX_PASSED = 16  # requests that begin before one that came first and has no room yet
 MAX_FAILED_STEPS = 3  # without a good one between them; then the engine is tried by itself
 MAX_TRIAL_STEPS = 100  # of a request of one token
 STOP_S = 5.0  # for the step that runs when the server ends
@@ -85,20 +87,29 @@ class EngineLoop:
         """Return the load; requests are counted at this moment, threads after the last step."""
         return replace(self._load, num_running=len(self._running), num_waiting=len(self._waiting))
 
-    def submit(self, requests: Sequence[Request]) -> ResponseStream:
+    def submit(self, requests: Sequence[Request], client: str = "") -> ResponseStream:
         """Queue the requests of one stream, or refuse them as ``ApiError``: full, dead, draining.
 
-        The samples of the stream are numbered from request to request.
+        The samples of the stream are numbered from request to request. Clients take turns; where
+        the queue is full, one that waits with fewer requests takes the place of another's newest.
         """
         if self.status != "ok":
             raise unavailable(f"the server takes no requests: it is {self.status}", self.status)
-        if len(self._waiting) + len(requests) - 1 > self.queue.waiting:
-            self.metrics.failed("queue_full")
-            raise unavailable(f"{len(self._waiting)} requests are waiting", "queue_full")
+        num_excess = len(self._waiting) + len(requests) - 1 - self.queue.waiting
+        if num_excess > 0:
+            num_own = sum(job.client == client for job in self._waiting) + len(requests)
+            (other, num_theirs), *_ = Counter(job.client for job in self._waiting).most_common(1)
+            error = unavailable(f"{len(self._waiting)} requests are waiting", "queue_full")
+            if num_theirs - num_excess < num_own:
+                self.metrics.failed("queue_full")
+                raise error
+            theirs = [job for job in self._waiting if job.client == other]
+            for job in theirs[-num_excess:]:
+                self._fail(job, error)
         stream = ResponseStream(self.queue.unread_steps)
         first_sample = 0
         for request in requests:
-            job = Job(request, stream, first_sample, request.params.n)
+            job = Job(request, stream, first_sample, request.params.n, client)
             first_sample += request.params.n
             self._set_deadline(job, self.queue.wait_s, "no room for too long", "queue_wait")
             self._waiting.append(job)
@@ -148,8 +159,8 @@ class EngineLoop:
             while not self._stops:
                 self._wakes.clear()
                 self._abort_closed()
-                while self._waiting and self._has_room_for(self._waiting[0]):
-                    self._begin(self._waiting[0])  # the oldest goes first
+                while job := self._next():
+                    self._begin(job)
                 self._measure()
                 if self.backend.has_work:
                     await self._step()
@@ -167,8 +178,22 @@ class EngineLoop:
             except Exception:  # the others must still be aborted
                 log.exception("a request cannot be aborted")
 
-    def _has_room_for(self, job: Job) -> bool:
-        return len(self._running) < self.queue.running and self.backend.has_room(job.request)
+    def _next(self) -> Job | None:
+        """Return the waiting request that begins next: of the client with the fewest running.
+
+        If it has no room, one behind it may begin that has, until too many have passed it.
+        """
+        if not self._waiting or len(self._running) >= self.queue.running:
+            return None
+        counts = Counter(job.client for job in self._running.values())
+        first, *others = sorted(self._waiting, key=lambda job: counts[job.client])[:LOOKAHEAD]
+        if self.backend.has_room(first.request):
+            return first
+        if first.num_passed >= MAX_PASSED:
+            return None
+        job = next((job for job in others if self.backend.has_room(job.request)), None)
+        first.num_passed += job is not None
+        return job
 
     def _begin(self, job: Job) -> None:
         try:

@@ -82,7 +82,8 @@ class Service:
         """Decode the requests of a reply, and send it as a stream or as a whole."""
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
-        stream = self.engine.submit(reply.requests)
+        client = http.client.host if http.client else ""
+        stream = self.engine.submit(reply.requests, client)
         is_handed_on = False
         try:
             await until_gone(http.receive, stream.next())  # a refusal is a status, not an event

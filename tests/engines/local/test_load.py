@@ -68,12 +68,20 @@ def test_a_long_prompt_is_computed_in_parts_beside_threads_that_decode(
     assert wrote >= 5
 
 
-def test_alone_a_long_prompt_is_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = TorchEngine(MODEL, pool_tokens=2048, chunk_tokens=16)
+def test_a_pass_is_shared_by_prompts_and_one_that_yields_tokens_carries_a_chunk_of_long_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = TorchEngine(MODEL, pool_tokens=2048, max_batch_tokens=64, chunk_tokens=32)
     passes = passes_of(engine, monkeypatch)
-    params = SamplingParams(max_tokens=2, ignore_eos=True)
-    engine.generate([Request(prompt=TEXT * 50, params=params, forks=False)])
-    assert passes[0] == [(400, 400)]
+    params = SamplingParams(max_tokens=9, ignore_eos=True)
+    engine.submit(Request(prompt=TEXT * 50, params=params, forks=False))
+    engine.step()
+    for count in (40, 1):
+        engine.submit(Request(prompt=TEXT * count, params=params, forks=False))
+    engine.step()
+    engine.step()
+    sizes = [[size for size, _ in one] for one in passes]
+    assert sizes == [[64], [21, 11, len(TEXT)], [16, 16, 1]]
 
 
 def test_every_response_takes_part_in_every_pass_however_many_threads_another_has(

@@ -102,7 +102,7 @@ def test_preempted_programs_meet_the_same_logits_when_they_are_computed_again(
     many = programs(model, 5, f"preempted {name}", num_parts=14)
     requests = [replay(p, STRATEGIES[(i + 3) % 4]) for i, p in enumerate(many)]
     largest = max(len(r.prompt) + r.params.max_tokens for r in requests)
-    seen = Recording(model, pool_tokens=largest, overcommit=True, max_batch_tokens=24).run(requests)
+    seen = Recording(model, pool_tokens=largest, max_batch_tokens=24).run(requests)
     assert sum(one.num_preemptions for (one,) in seen) > 0
     assert seen[0][0].num_preemptions == 0
     check(model, [one for (one,) in seen])

@@ -25,9 +25,13 @@ def running(scheduler: Scheduler) -> list[int]:
     return [ticket.arrival for ticket in scheduler.schedule()]
 
 
-def test_a_request_is_admitted_when_all_that_it_can_need_is_free() -> None:
+def test_a_request_is_admitted_when_its_prompt_and_a_first_stretch_are_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduling, "FIRST_STRETCH", PAGE)
     scheduler = Scheduler(pool_of(4))
-    tickets = [scheduler.submit(1, 2 * PAGE) for _ in range(3)]
+    tickets = [scheduler.submit(PAGE, 4 * PAGE) for _ in range(3)]
+    assert not scheduler.has_room(1, 1), "the third waits"
     assert running(scheduler) == [0, 1]
     assert (len(scheduler.running), len(scheduler.waiting)) == (2, 1)
     scheduler.release(tickets[0])
@@ -36,8 +40,8 @@ def test_a_request_is_admitted_when_all_that_it_can_need_is_free() -> None:
 
 def test_requests_are_admitted_in_the_order_in_which_they_came() -> None:
     scheduler = Scheduler(pool_of(3))
-    scheduler.submit(1, 2 * PAGE)
-    scheduler.submit(1, 2 * PAGE)
+    scheduler.submit(2 * PAGE, 2 * PAGE)
+    scheduler.submit(2 * PAGE, 2 * PAGE)
     scheduler.submit(1, PAGE)
     assert running(scheduler) == [0], "the small one does not overtake"
 
@@ -48,15 +52,8 @@ def test_a_request_larger_than_the_pool_is_refused_with_both_numbers() -> None:
     assert Scheduler(pool_of(4)).submit(5, 16).arrival == 0
 
 
-def test_overcommit_admits_by_what_is_needed_now() -> None:
-    scheduler = Scheduler(pool_of(4), overcommit=True)
-    for _ in range(5):
-        scheduler.submit(PAGE, 4 * PAGE)
-    assert running(scheduler) == [0, 1, 2, 3]
-
-
 def test_the_youngest_makes_room_first_and_comes_back_first() -> None:
-    scheduler = Scheduler(pool_of(4), overcommit=True)
+    scheduler = Scheduler(pool_of(4))
     tickets = [scheduler.submit(PAGE, 4 * PAGE) for _ in range(5)]
     assert running(scheduler) == [0, 1, 2, 3]
     assert scheduler.reserve_pages(tickets[0], 3 * PAGE)
@@ -67,7 +64,7 @@ def test_the_youngest_makes_room_first_and_comes_back_first() -> None:
 
 
 def test_the_youngest_preempts_itself_rather_than_an_older_one() -> None:
-    scheduler = Scheduler(pool_of(3), overcommit=True)
+    scheduler = Scheduler(pool_of(3))
     old, young = (scheduler.submit(PAGE, 3 * PAGE) for _ in range(2))
     assert running(scheduler) == [0, 1]
     assert scheduler.reserve_pages(old, 2 * PAGE)
@@ -78,7 +75,7 @@ def test_the_youngest_preempts_itself_rather_than_an_older_one() -> None:
 
 
 def test_the_oldest_can_always_grow_to_all_that_it_can_need() -> None:
-    scheduler = Scheduler(pool_of(5), overcommit=True)
+    scheduler = Scheduler(pool_of(5))
     tickets = [scheduler.submit(PAGE, 5 * PAGE) for _ in range(5)]
     assert running(scheduler) == [0, 1, 2, 3, 4]
     for num_entries in range(PAGE, 5 * PAGE + 1):
@@ -88,7 +85,7 @@ def test_the_oldest_can_always_grow_to_all_that_it_can_need() -> None:
 
 
 def test_a_ticket_that_was_preempted_in_this_pass_is_not_yielded() -> None:
-    scheduler = Scheduler(pool_of(3), overcommit=True)
+    scheduler = Scheduler(pool_of(3))
     for _ in range(3):
         scheduler.submit(PAGE, 3 * PAGE)
     seen: list[Ticket] = []
@@ -108,7 +105,7 @@ def test_only_so_many_requests_run_at_once() -> None:
 @pytest.mark.parametrize("when", ["waiting", "running", "preempted"])
 def test_a_ticket_can_be_released_in_every_state(when: str) -> None:
     pool = pool_of(2)
-    scheduler = Scheduler(pool, overcommit=True)
+    scheduler = Scheduler(pool)
     first, second = (scheduler.submit(PAGE, 2 * PAGE) for _ in range(2))
     if when != "waiting":
         assert running(scheduler) == [0, 1]

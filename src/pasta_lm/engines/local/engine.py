@@ -47,10 +47,8 @@ class TorchEngine:
     Args:
         loaded: The model.
         pool_tokens: Cache entries for all requests together.
-        max_batch_tokens: See ``Planner``, as for ``chunk_tokens`` and ``max_rows``.
-        chunk_tokens: None: as suits the device.
-        max_rows: None: as suits the device.
-        overcommit: See ``Scheduler``.
+        max_batch_tokens: See ``Planner``, as for ``chunk_tokens`` and ``max_rows``; None: as suits
+            the device.
         shares_prefixes: Compute common pages of prompts once. Off where prompts are timed.
         captures: Run the model as a flat list of operations if its logits are the same: decodes
             faster, starts a second later.
@@ -63,9 +61,8 @@ class TorchEngine:
         loaded: LoadedModel,
         *,
         pool_tokens: int = DEFAULT_POOL_TOKENS,
-        max_batch_tokens: int = 2048,
+        max_batch_tokens: int | None = None,
         chunk_tokens: int | None = None,
-        overcommit: bool = False,
         shares_prefixes: bool = False,
         captures: bool = True,
         max_rows: int | None = None,
@@ -74,9 +71,7 @@ class TorchEngine:
     ) -> None:
         self.loaded = loaded
         self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
-        self.scheduler = Scheduler(
-            self.pool, overcommit=overcommit, shares_prefixes=shares_prefixes
-        )
+        self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes)
         self.num_passes = 0
         fast_logits = loaded.fast_logits if captures else None
         self.runner = Runner(loaded.model, self.pool, fast_logits)

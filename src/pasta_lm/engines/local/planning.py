@@ -30,7 +30,9 @@ from pasta_lm.interpreter.positions import PositionStrategy, check_join
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 
+MAX_BATCH_TOKENS = {"cpu": 256, "cuda": 2048}  # CPU: a second with 135M weights; more is no faster
 CHUNK_TOKENS = {"cpu": 64, "cuda": 512}  # a few times the time of a pass that only decodes
+MIN_SHARE = 16  # tokens of a prompt in a pass that it takes part in
 # On a CPU 40 rows together gain nothing over sequential decoding, and 100 lose. GPUs: simulated.
 MAX_ROWS = {"cpu": 32, "cuda": 256}
 
@@ -193,7 +195,6 @@ class PassPlan:
     decoding: list[ActiveRequest] = field(default_factory=list)
     computing: list[ActiveRequest] = field(default_factory=list)
     num_tokens: int = 0
-    room: int = 0  # tokens that may still be computed for requests that do not decode yet
     spare_rows: int | None = None  # for threads beyond the first of each response; None: no bound
 
     def threads_to_feed(self, response: Response) -> list[LiveThread]:
@@ -224,9 +225,10 @@ class PassPlan:
 class Planner:
     """Make the plan of each pass; None stands for a size that suits the device.
 
-    Prompts are cut beyond ``max_batch_tokens`` of a pass, and at ``chunk_tokens`` beside threads
-    that decode. ``max_rows`` threads decode in a pass: while there are more, blocks wait as
-    deferred ones do, but a thread of each response always runs. Paged passes need no masks.
+    Prompts are cut beyond ``max_batch_tokens`` of a pass, and at ``chunk_tokens`` in a pass that
+    yields tokens; all have a fair share, the shortest come first. ``max_rows`` threads decode in a
+    pass: while there are more, blocks wait as deferred ones do, but a thread of each response
+    always runs. Paged passes need no masks.
     """
 
     def __init__(
@@ -234,16 +236,16 @@ class Planner:
         scheduler: Scheduler,
         device: torch.device,
         *,
-        max_batch_tokens: int,
+        max_batch_tokens: int | None,
         chunk_tokens: int | None,
         max_rows: int | None,
         is_paged: bool,
     ) -> None:
         self._scheduler, self._device, self._is_paged = scheduler, device, is_paged
-        own_chunk = CHUNK_TOKENS.get(device.type, CHUNK_TOKENS["cpu"])
-        self._max_batch_tokens = max_batch_tokens
-        self._chunk_tokens = min(chunk_tokens or own_chunk, max_batch_tokens)
-        self._max_rows = max_rows or MAX_ROWS.get(device.type, MAX_ROWS["cpu"])
+        kind = device.type if device.type in MAX_ROWS else "cpu"
+        self._max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS[kind]
+        self._chunk_tokens = min(chunk_tokens or CHUNK_TOKENS[kind], self._max_batch_tokens)
+        self._max_rows = max_rows or MAX_ROWS[kind]
 
     def plan(
         self,
@@ -256,7 +258,7 @@ class Planner:
         """
         scheduled = [requests[ticket.arrival] for ticket in self._scheduler.schedule()]
         decoding = [active for active in scheduled if active.is_computed]
-        plan = PassPlan(room=self._chunk_tokens if decoding else self._max_batch_tokens)
+        plan, shares = PassPlan(), self._shares(scheduled)
         responses = [response for active in decoding for response in active.responses]
         counts = [sum(1 for _ in response.interpreter.runnable()) for response in responses]
         if sum(counts) > self._max_rows:
@@ -268,10 +270,26 @@ class Planner:
                 if active.is_computed:
                     self._plan_decoding(plan, active)
                 else:
-                    self._plan_computing(plan, active)
+                    self._plan_computing(plan, active, shares[active.number])
         return plan
 
-    def _plan_computing(self, plan: PassPlan, active: ActiveRequest) -> None:
+    def _shares(self, scheduled: Sequence[ActiveRequest]) -> dict[int, int]:
+        """Return how many tokens of each uncomputed request the pass computes, by its number."""
+        waiting = [active for active in scheduled if not active.is_computed]
+        left = {item.number: len(item.entries) - item.ticket.num_computed for item in waiting}
+        room = self._max_batch_tokens if len(left) == len(scheduled) else self._chunk_tokens
+        yields = any(num <= room // len(left) for num in left.values())  # some tokens
+        unfinished = min(room, self._chunk_tokens) if yields and len(left) > 1 else room
+        shares, oldest = dict.fromkeys(left, 0), min(left, default=0)  # the oldest takes part
+        for rank, number in enumerate(sorted(left, key=lambda n: (n != oldest, left[n]))):
+            share = min(left[number], room, max(MIN_SHARE, room // (len(left) - rank)))
+            if share < left[number]:
+                share = min(share, unfinished)
+                unfinished -= share
+            shares[number], room = share, room - share
+        return shares
+
+    def _plan_computing(self, plan: PassPlan, active: ActiveRequest, share: int) -> None:
         # Compute entries that are placed already: a prompt, or all of a preempted request.
         ticket = active.ticket
         if active.run is not ticket.run:  # its keys begin anew, where they stood at first
@@ -279,12 +297,11 @@ class Planner:
             for response in active.responses:
                 response.trace.num_cached_tokens = ticket.num_shared or 0
             active.tensors = EntryTensors(active.entries, self._device)
-        if plan.room <= 0 or not self._scheduler.reserve_pages(ticket, len(active.entries)):
+        if share <= 0 or not self._scheduler.reserve_pages(ticket, len(active.entries)):
             return
-        first, stop = ticket.num_computed, min(ticket.num_computed + plan.room, len(active.entries))
+        first, stop = ticket.num_computed, min(ticket.num_computed + share, len(active.entries))
         stop = active.tensors.chunk_stop(first, stop)
         self._add(plan, active, first, stop)
-        plan.room -= stop - first
         plan.computing.append(active)
         if active.is_computed and not active.has_decoded:
             for response in active.responses:

@@ -1,9 +1,8 @@
 """Choose the requests of the next pass: admission, growth, preemption and common prompts.
 
-Knows numbers of entries and the pool, nothing of threads or tensors. Two policies: *reserve* (the
-default) admits a request when everything that it can ever need is free; *overcommit* when its
-prompt fits, and preempts whole requests, the youngest first and never the oldest, when the pool
-runs full. Either way one request always progresses, and none fails half-way.
+Knows numbers of entries and the pool, nothing of threads or tensors. A request is admitted when its
+prompt and a first stretch of its answer fit; whole requests are preempted, the youngest first and
+never the oldest, when the pool runs full. So one always progresses, and none fails half-way.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from pasta_lm.engines.local.pool import Pool, Run
 from pasta_lm.errors import RequestError
 
-FIRST_STRETCH = 64  # entries beyond the prompt that an overcommitted run begins with
+FIRST_STRETCH = 256  # entries beyond the prompt that a run begins with
 
 
 class SharedPages(NamedTuple):
@@ -102,20 +101,18 @@ class Ticket:
 class Scheduler:
     """Admit, grow and preempt requests of one pool, ``max_running`` at most.
 
-    ``overcommit`` admits by present instead of largest possible need; ``shares_prefixes`` copies
-    the pages of prompts that begin alike.
+    ``shares_prefixes`` copies the pages of prompts that begin alike.
     """
 
     def __init__(
         self,
         pool: Pool,
         *,
-        overcommit: bool = False,
         shares_prefixes: bool = False,
         max_running: int = 256,
     ) -> None:
         self._pool, self._prefixes = pool, Prefixes(pool)
-        self._shares_prefixes, self._overcommit = shares_prefixes, overcommit
+        self._shares_prefixes = shares_prefixes
         self._max_running = max_running
         self._num_arrived = 0
         self.waiting: deque[Ticket] = deque()
@@ -134,6 +131,13 @@ class Scheduler:
         self._num_arrived += 1
         self.waiting.append(ticket)
         return ticket
+
+    def has_room(self, num_entries: int, largest_need: int) -> bool:
+        """Return whether a request would be admitted now, behind those that wait."""
+        needs = [_first_need(ticket.num_entries, ticket.largest_need) for ticket in self.waiting]
+        num_pages = map(self._pool.pages_for, [*needs, _first_need(num_entries, largest_need)])
+        is_idle = not self._running and not self.waiting
+        return is_idle or sum(num_pages) <= self._pool.num_free_pages
 
     def release(self, ticket: Ticket) -> None:
         """Take a request's pages back and forget it."""
@@ -187,9 +191,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting and len(self._running) < self._max_running:
             ticket = self.waiting[0]
-            need = ticket.largest_need
-            if self._overcommit:
-                need = min(need, ticket.num_entries + FIRST_STRETCH)
+            need = _first_need(ticket.num_entries, ticket.largest_need)
             if not self._pool.can_allocate(need):
                 return
             self.waiting.popleft()
@@ -214,3 +216,7 @@ class Scheduler:
         num_pages = ticket.num_computed // self._pool.page_size
         if ticket.run is not None and num_pages >= len(ticket.page_hashes):
             self._prefixes.computed(ticket.run, ticket.page_hashes)
+
+
+def _first_need(num_entries: int, largest_need: int) -> int:
+    return min(largest_need, num_entries + FIRST_STRETCH)
