@@ -31,7 +31,7 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 
 MAX_BATCH_TOKENS = {"cpu": 256, "cuda": 2048}  # CPU: a second with 135M weights; more is no faster
-CHUNK_TOKENS = {"cpu": 64, "cuda": 512}  # a few times the time of a pass that only decodes
+CHUNK_TOKENS = {"cpu": 32, "cuda": 512}  # a few times the time of a pass that only decodes
 MIN_SHARE = 16  # tokens of a prompt in a pass that it takes part in
 # On a CPU 40 rows together gain nothing over sequential decoding, and 100 lose. GPUs: simulated.
 MAX_ROWS = {"cpu": 32, "cuda": 256}
