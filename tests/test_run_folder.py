@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.recipe import toml_of
 from pasta_lm.run_folder import RunFolder
 
 SETTINGS = {"model": "a", "train": {"rate": float("inf"), "steps": 3}}
@@ -116,3 +117,12 @@ def test_the_file_of_the_settings_can_have_another_name(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text(json.dumps(SETTINGS))
     run = RunFolder(tmp_path, "recipe.json")
     assert not run.begin(SETTINGS)
+
+
+def test_no_file_of_a_run_holds_the_password_of_an_address(tmp_path: Path) -> None:
+    urls = "http://me:secret@a:8000/v1,http://b/v1"
+    run, settings = RunFolder(tmp_path / "run"), {"judge": {"base_url": urls, "mail": "a@b.c"}}
+    assert run.begin(settings)
+    assert not run.begin(settings), "it goes on with the same settings"
+    assert run.settings()["judge"] == {"base_url": "http://a:8000/v1,http://b/v1", "mail": "a@b.c"}
+    assert "secret" not in toml_of(settings)

@@ -7,6 +7,7 @@ file imports pydantic. Knows nothing of what the keys mean.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -38,8 +39,13 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
     return validated(kind, data)
 
 
+def without_passwords(text: str) -> str:
+    """Return a text whose URLs have neither user nor password, for files and messages."""
+    return re.sub(r"//[^/?#\s\"',]*@", "//", text)
+
+
 def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
-    """Return a recipe's tables as TOML, without keys that are None, below comments."""
+    """Return a recipe's tables as TOML, without passwords and keys that are None."""
     lines = [f"# {line}".rstrip() for line in comments]
 
     def write(table: Mapping[str, Any], place: str) -> None:
@@ -48,6 +54,7 @@ def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
             lines.extend(("", f"[{place}]"))
         for key, value in keys.items():
             text = json.dumps(value, ensure_ascii=False).replace("Infinity", "inf")
+            text = without_passwords(text)
             lines.append(f"{key} = {text}")
         for key, value in table.items():
             if isinstance(value, Mapping):

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from pasta_lm.errors import InputError, PastaError, UsageError, cause
 from pasta_lm.journal import Journal, Row, held, read_rows, write_json
-from pasta_lm.recipe import check_same_settings, validated
+from pasta_lm.recipe import check_same_settings, validated, without_passwords
 
 T = TypeVar("T")
 SETTINGS, LOCK = "settings.json", "lock"
@@ -88,8 +88,9 @@ class RunFolder:
         """Begin a run, or continue the one that the folder holds; return whether it is new.
 
         ``settings`` are nested tables, of which ``may_change`` has the dotted keys that no result
-        depends on. ``prepare`` writes the inputs of a new run, before the settings are stored.
+        depends on; passwords are not stored. ``prepare`` writes the inputs of a new run before.
         """
+        settings = json.loads(without_passwords(json.dumps(settings)))
         is_new = not self.has_begun
         if not is_new:
             check_same_settings(self.path, self.settings(), settings, may_change=may_change)

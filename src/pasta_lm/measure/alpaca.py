@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from pasta_lm.engines.servers.request_pace import without_password
 from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.journal import Journal, Row, line_of, read_rows, write_whole
 from pasta_lm.learn.chat.client import ChatClient, Endpoint, Prices
@@ -271,9 +270,7 @@ def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
         for name, data in inputs.items():
             write_whole(folder / name, data)
 
-    stored = asdict(settings)
-    stored["judge"]["base_url"] = without_password(settings.judge.base_url or "") or None
-    files.begin(stored, may_change=MAY_CHANGE, prepare=prepare)
+    files.begin(asdict(settings), may_change=MAY_CHANGE, prepare=prepare)
     return open_run(folder)
 
 

@@ -31,9 +31,9 @@ from pasta_lm.engines.servers.request_pace import (
     TemporaryFailure,
     check_address,
     raise_for_status,
-    without_password,
 )
 from pasta_lm.errors import EndpointError, RemoteError, RequestError
+from pasta_lm.recipe import without_passwords
 
 MAX_REPLY_BYTES = 64 * 2**20
 """A longer reply is not kept in memory."""
@@ -60,7 +60,7 @@ class HttpClient:
         ``timeout_s`` bounds the time until the first part of a reply, and between two.
         """
         check_address(url)
-        self.address = without_password(url)
+        self.address = without_passwords(url)
         self._url = url.rstrip("/")
         timeout = timeout_s and httpx.Timeout(timeout_s, connect=CONNECT_S, pool=None)
         self._client = httpx.AsyncClient(
@@ -141,7 +141,7 @@ class StockServer:
         ``timeout_s`` bounds the time until the first token and between two, ``busy_s`` that of
         429s. The dialect is detected from the server's pages if it is None.
         """
-        self.url = without_password(url)
+        self.url = without_passwords(url)
         self.num_in_flight = 0
         self.is_up = False
         self.dialect = None if dialect is None else dialect_of(dialect)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
+from pasta_lm.recipe import without_passwords
 
 FIRST_LIMIT = 4.0
 SAFE_SHARE = 7 / 8
@@ -241,10 +241,5 @@ def check_address(url: str) -> None:
     except ValueError:  # the port is not a number, or a bracket is missing
         is_address = False
     if not is_address:
-        shown = without_password(url)
+        shown = without_passwords(url)
         raise UsageError(f"{shown} is not an address", hint="for example http://localhost:8000/v1")
-
-
-def without_password(url: str) -> str:
-    """Return a URL without a user and a password, for files and messages."""
-    return re.sub(r"//[^/?#]*@", "//", url, count=1)

@@ -20,10 +20,9 @@ from pasta_lm.engines.servers.request_pace import (
     RetryPolicy,
     TemporaryFailure,
     raise_for_status,
-    without_password,
 )
 from pasta_lm.errors import MissingExtraError, RemoteError, UsageError
-from pasta_lm.recipe import check_positive
+from pasta_lm.recipe import check_positive, without_passwords
 
 if TYPE_CHECKING:
     from pasta_lm.engines.servers.client import HttpClient
@@ -197,7 +196,7 @@ class Endpoint:
     @property
     def address(self) -> str:
         """Return the URLs without passwords, for files and messages."""
-        return ",".join(map(without_password, self.base_url.split(",")))
+        return without_passwords(self.base_url)
 
     def api_key(self) -> str | None:
         """Return the key, None if the server needs none; a UsageError if it is not usable."""
