@@ -101,6 +101,13 @@ def test_errors_are_the_package_s_own(client: openai.OpenAI, url: str) -> None:
 Command = Callable[..., str]
 
 
+def output_of(command: list[str], **settings: Any) -> str:
+    pipes = {"capture_output": True, "encoding": "utf-8", "timeout": 120}
+    done = subprocess.run(command, **pipes, **settings)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
 @pytest.fixture
 def llm(url: str, tmp_path: Path) -> Command:
     """Return what runs ``llm`` with a folder of its own, in which the server is a model."""
@@ -113,16 +120,8 @@ def llm(url: str, tmp_path: Path) -> Command:
     environment = {"LLM_USER_PATH": str(tmp_path), "LLM_LOAD_PLUGINS": "", "PYTHONUTF8": "1"}
 
     def call(*arguments: str, typed: str = "") -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "llm", *arguments],
-            env={**os.environ, **environment},
-            input=typed,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        command = [sys.executable, "-m", "llm", *arguments]
+        return output_of(command, env={**os.environ, **environment}, input=typed)
 
     return call
 
@@ -155,14 +154,7 @@ def curl(url: str) -> Command:
     def call(path: str, *arguments: str, key: str = KEY) -> str:
         command = ["curl", "--silent", "--show-error", "--max-time", "60", "--noproxy", "*"]
         header = f"Authorization: Bearer {key}"
-        done = subprocess.run(
-            [*command, "-H", header, *arguments, url + path],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return output_of([*command, "-H", header, *arguments, url + path])
 
     return call
 

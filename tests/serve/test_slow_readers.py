@@ -15,7 +15,7 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
 from tests.fakes.scripted_backend import ScriptedBackend
-from tests.serve.conftest import CHAT, recipe, serving
+from tests.serve.conftest import CHAT, LIMIT_S, recipe, scripted, serving
 
 Until = Callable[[Callable[[], bool]], None]
 BLOCK = f'<async topic="t"> {" ".join(["x" * 8000] * 80)}</async>'
@@ -59,3 +59,24 @@ def test_who_does_not_read_is_dropped_and_its_connection_is_closed(
         assert b"[DONE]" not in received
         assert not received.endswith(b"\r\n0\r\n\r\n"), "it ended as if it were complete"
     assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+def test_connections_on_which_no_whole_request_comes_are_closed_and_large_bodies_refused() -> None:
+    post = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    sent = {
+        b"": b"",
+        b"GET /health HTTP": b"",
+        post + b"Content-Length: 99\r\n\r\n{": b"408",
+        post + b"Content-Length: 9999999999\r\n\r\n": b"413",
+    }
+    with serving(create_app(scripted(), recipe(read_s=0.3))) as (_, address):
+        host, port = address.removeprefix("http://").split(":")
+        places = [socket.create_connection((host, int(port)), LIMIT_S) for _ in sent]
+        for place, data in zip(places, sent, strict=True):
+            place.sendall(data)
+        for place, status in zip(places, sent.values(), strict=True):
+            reply = b""
+            with suppress(ConnectionResetError):
+                while part := place.recv(4096):  # to its end
+                    reply += part
+            assert reply.split(b" ", 2)[1:2] == [status] * bool(status)

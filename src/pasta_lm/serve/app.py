@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from fastapi import APIRouter, FastAPI
@@ -23,6 +23,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
+from uvicorn.protocols.http.h11_impl import H11Protocol as Connection
 
 from pasta_lm.errors import PastaError, UsageError, cause
 from pasta_lm.serve import replay
@@ -198,6 +199,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._drain, self._greet = service.engine.drain, greet
+        self._queue, self._waits_since = service.recipe.queue, dict[Connection, float]()
         service.cut_off = self.cut_off
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -205,6 +207,19 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._greet()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections on which no request comes; uvicorn would keep them for ever."""
+        if counter % 10 == 0:  # once a second
+            now = time.monotonic()
+            places = cast("set[Connection]", self.server_state.connections)
+            waiting = (place for place in places if _waits_for_request(place))
+            self._waits_since = {place: self._waits_since.get(place, now) for place in waiting}
+            num_excess = len(places) - self._queue.connections
+            for rank, (place, since_s) in enumerate(self._waits_since.items()):
+                if now - since_s > self._queue.read_s or rank < num_excess:
+                    place.transport.abort()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal; uvicorn's own would raise it again at the end, and not exit with 0."""
@@ -220,6 +235,12 @@ class Server(uvicorn.Server):
             peer = connection.transport.get_extra_info("peername")
             if peer and tuple(peer[:2]) == tuple(scope.get("client") or ()):
                 connection.transport.abort()
+
+
+def _waits_for_request(connection: Connection) -> bool:
+    """Return whether its header has not come yet, or in part; uvicorn times whole pauses."""
+    cycle = connection.cycle
+    return not cycle or (cycle.response_complete and not connection.timeout_keep_alive_task)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -141,12 +142,15 @@ class StrictRequest(Request):
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the body; an ``ApiError`` 413 if it is too large."""
-        bound, size = self.app.state.recipe.limits.body_bytes, 0
+        bound = self.app.state.recipe.limits.body_bytes
+        too_large = ApiError(413, f"the body is larger than {bound} bytes", code="body_too_large")
+        size = 0
+        if int(self.headers.get("content-length", 0)) > bound:
+            raise too_large
         async for part in super().stream():
             size += len(part)
             if size > bound:
-                message = f"the body is larger than {bound} bytes"
-                raise ApiError(413, message, code="body_too_large")
+                raise too_large
             yield part
 
     async def json(self) -> Any:
@@ -169,8 +173,13 @@ class StrictRoute(APIRoute):
                 if kind != "application/json":
                     message = "the body must be JSON: send Content-Type: application/json"
                     raise bad_request(message, code="content_type")
+                read_s = request.app.state.recipe.queue.read_s
                 try:
-                    await checked.json()
+                    async with asyncio.timeout(read_s):
+                        await checked.json()
+                except TimeoutError as exc:
+                    message = f"the body did not come within {read_s:g} s"
+                    raise ApiError(408, message, code="body_too_slow") from exc
                 except ClientDisconnect:
                     return Response(status_code=CLIENT_GONE)
             return await handle(checked)

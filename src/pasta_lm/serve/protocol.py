@@ -74,6 +74,8 @@ class ApiError(Exception):
         """Return the headers that go with the status."""
         if self.status in (429, 503):
             return {"Retry-After": str(RETRY_AFTER_S)}
+        if self.status in (408, 413):  # the rest of the body is not read
+            return {"Connection": "close"}
         return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
 
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.eight_bits import (
@@ -120,19 +121,24 @@ def test_on_a_gpu_few_rows_read_float8_codes_and_the_logits_are_those_of_the_rou
     name: str,
 ) -> None:
     model = build(name).bfloat16().to("cuda")  # type: ignore[arg-type]
+    check_captured(model, FLOAT8, atol=6e-2, rtol=6e-2)
+
+
+def check_captured(model: PreTrainedModel, kind: EightBits, **tolerance: float) -> None:
     register()
     model.eval().set_attn_implementation(NAME)
-    round_weights(model, FLOAT8)
+    round_weights(model, kind)
     untouched = copy.deepcopy(model)
-    captured = capture(model, eight_bits=FLOAT8)
+    captured = capture(model, eight_bits=kind)
     assert captured is not None
-    for num_tokens in (1, 5, 24):
-        tokens = torch.arange(num_tokens, device="cuda") % 40
-        inputs = tokens, tokens + 3, torch.arange(0, num_tokens, 2, device="cuda")
+    for num_tokens in (1, 2, 5, 24):
+        tokens = torch.arange(num_tokens, device=model.device) % 40
+        wanted = torch.arange(0, num_tokens, 2, device=model.device)
+        inputs = tokens, tokens + 3, wanted
         with torch.inference_mode():
             expected = plain_logits(untouched, *inputs, KeyRecorder())
             found = captured(*inputs, KeyRecorder())
-        torch.testing.assert_close(found, expected, atol=6e-2, rtol=6e-2)
+        torch.testing.assert_close(found, expected, **tolerance)
 
 
 @needs_compiler
@@ -156,20 +162,7 @@ def test_a_layer_whose_weights_no_codes_stand_for_keeps_them() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
 def test_the_engine_has_the_logits_of_the_rounded_model(name: str) -> None:
-    model = build(name)
-    register()
-    model.eval().set_attn_implementation(NAME)
-    round_weights(model, INT8)
-    untouched = copy.deepcopy(model)
-    captured = capture(model, eight_bits=INT8)
-    assert captured is not None
-    for num_tokens in (1, 2, 5, 24):
-        tokens = torch.arange(num_tokens) % 40
-        inputs = tokens, tokens + 3, torch.arange(0, num_tokens, 2)
-        with torch.inference_mode():
-            expected = plain_logits(untouched, *inputs, KeyRecorder())
-            found = captured(*inputs, KeyRecorder())
-        torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+    check_captured(build(name), INT8, atol=2e-4, rtol=1e-4)
 
 
 @cache
