@@ -151,13 +151,18 @@ def asked_of(page: Any) -> list[dict[str, Any]]:
     return bodies
 
 
-def test_two_turns_are_answered_and_the_second_is_asked_with_the_first(chatting: Open) -> None:
+def after_two_turns(chatting: Open) -> tuple[Any, list[dict[str, Any]]]:
     page = chatting(scripted())
     bodies = asked_of(page)
     ask(page, "How do I live well?")
     finished(page)
     ask(page, "And then?")
     finished(page, 2)
+    return page, bodies
+
+
+def test_two_turns_are_answered_and_the_second_is_asked_with_the_first(chatting: Open) -> None:
+    page, bodies = after_two_turns(chatting)
     assert [one["role"] for one in bodies[1]["messages"]] == ["user", "assistant", "user"]
     assert bodies[1]["messages"][1]["content"] == TEXT
     assert bodies[1]["pasta"] == {"strategy": "pasta", "stream": "events", "trace": True}
@@ -232,12 +237,7 @@ def test_sixty_five_threads_fit_a_phone(chatting: Open) -> None:
 
 
 def test_regenerate_adds_a_variant_with_another_seed_and_keeps_the_first(chatting: Open) -> None:
-    page = chatting(scripted())
-    bodies = asked_of(page)
-    ask(page, "How do I live well?")
-    finished(page)
-    ask(page, "And then?")
-    finished(page, 2)
+    page, bodies = after_two_turns(chatting)
     page.get_by_role("button", name="Regenerate").first.click()
     page.locator(".variants", has_text="2 of 2").wait_for()
     assert [one["seed"] for one in bodies] == [0, 0, 1]
