@@ -50,7 +50,7 @@ def test_the_answer_is_that_of_pasta_run_and_sigterm_ends_with_0(
         messages = [{"role": "user", "content": "hello"}]
         answer = client.chat.completions.create(messages=messages, **asked)  # type: ignore[call-overload]
         assert answer.choices[0].message.content == expected["text"]
-        assert answer.usage.to_dict() == expected["usage"]
+        assert answer.usage.to_dict().items() >= expected["usage"].items()
         assert [one["num_tokens"] for one in answer.pasta["choices"][0]["threads"]] == [
             one["num_tokens"] for one in expected["threads"]
         ]

@@ -196,7 +196,7 @@ def test_a_pass_computes_the_head_of_the_wanted_rows_alone(monkeypatch: pytest.M
     for length in (40, 300):
         request = Request(prompt=prompt_of("llama", length), params=SamplingParams(max_tokens=1))
         engine.generate([request])
-    assert {*sizes} == {1}
+    assert {*sizes} <= {0, 1}, "a part of a prompt wants none"
 
 
 class OutOfResources(Exception):
