@@ -98,13 +98,13 @@ class EngineLoop:
         num_excess = len(self._waiting) + len(requests) - 1 - self.queue.waiting
         if num_excess > 0:
             num_own = sum(job.client == client for job in self._waiting) + len(requests)
-            (other, num_theirs), *_ = Counter(job.client for job in self._waiting).most_common(1)
+            most = Counter(job.client for job in self._waiting).most_common(1)
+            other, num_theirs = most[0] if most else (client, 0)
             error = unavailable(f"{len(self._waiting)} requests are waiting", "queue_full")
             if num_theirs - num_excess < num_own:
                 self.metrics.failed("queue_full")
                 raise error
-            theirs = [job for job in self._waiting if job.client == other]
-            for job in theirs[-num_excess:]:
+            for job in [job for job in self._waiting if job.client == other][-num_excess:]:
                 self._fail(job, error)
         stream = ResponseStream(self.queue.unread_steps)
         first_sample = 0
