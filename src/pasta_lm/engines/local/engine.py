@@ -309,10 +309,8 @@ class TorchEngine:
         if params.repetition_penalty != 1.0:
             ids = sorted(response.penalised_ids(live, num_guessed))
             seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
-        legal, added = (
-            response.legal(live, num_guessed),
-            response.added_to_logits(live, num_guessed),
-        )
+        legal = response.legal(live, num_guessed)
+        added = response.added_to_logits(live, num_guessed)
         can_fork = live.thread.is_main and self.loaded.vocabulary.has_pieces
         return Choice(params, legal, uniform, seen, added, can_fork * (params.fork_bias or 0.0))
 

@@ -278,8 +278,8 @@ class Planner:
         waiting = [active for active in scheduled if not active.is_computed]
         left = {item.number: len(item.entries) - item.ticket.num_computed for item in waiting}
         room = self._max_batch_tokens if len(left) == len(scheduled) else self._chunk_tokens
-        yields = any(num <= room // len(left) for num in left.values())  # some tokens
-        unfinished = min(room, self._chunk_tokens) if yields and len(left) > 1 else room
+        has_end = any(num <= room // len(left) for num in left.values())  # of a prompt: a token
+        unfinished = min(room, self._chunk_tokens) if has_end and len(left) > 1 else room
         shares, oldest = dict.fromkeys(left, 0), min(left, default=0)  # the oldest takes part
         for rank, number in enumerate(sorted(left, key=lambda n: (n != oldest, left[n]))):
             share = min(left[number], room, max(MIN_SHARE, room // (len(left) - rank)))
