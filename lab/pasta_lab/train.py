@@ -82,7 +82,7 @@ def train_sft_on_tasks(
         learner = begin_learner(recipe.model, train, recipe.lora, pasta.NAME)
         packs = packs_of_tasks(recipe, learner)
         run.begin(asdict(recipe), may_change=MAY_CHANGE)
-        return finetune(learner, packs, train, lora=recipe.lora, resume=resume)
+        return finetune(learner, packs, train, recipe.lora, resume=resume)
 
 
 def packs_of_tasks(recipe: TaskSftConfig, learner: Learner) -> TaskPacks:

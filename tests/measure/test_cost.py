@@ -162,7 +162,7 @@ class TestNatsOfAModel:
             encode_example(one, model.vocabulary, min(model.eos_ids), PREDICT)
             for one in (FORKED, PLAIN, FORKED)
         ]
-        found = token_nats(model, examples)
+        found = token_nats(model.model, model.vocabulary, examples)
         for example, (nats, given_text) in zip(examples, found, strict=True):
             batch = collate([[example]])
             with torch.inference_mode():
@@ -188,9 +188,9 @@ class TestNatsOfAModel:
 
     def test_they_do_not_depend_on_the_packs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         examples = [encode_example(one, MODEL.vocabulary, EOS) for one in (FORKED, PLAIN, FORKED)]
-        together = token_nats(MODEL, examples)
+        together = token_nats(MODEL.model, MODEL.vocabulary, examples)
         monkeypatch.setattr("pasta_lm.learn.train.losses.MAX_LOGITS", 1)
-        alone = token_nats(MODEL, examples)
+        alone = token_nats(MODEL.model, MODEL.vocabulary, examples)
         for one, other in zip(together, alone, strict=True):
             assert one.nats == pytest.approx(other.nats, abs=1e-4)
 

@@ -286,8 +286,9 @@ def reading_systems(
         loaded = load(name, dtype=dtype, device=device)
         if PASTA in systems and not loaded.vocabulary.has_pieces:
             raise ModelError(f"{name}: {NO_TAG_PIECES}", hint="name a taught model: --model")
-        facts = loaded.vocabulary, min(loaded.eos_ids), partial(token_nats, loaded)
+        facts = loaded.vocabulary, min(loaded.eos_ids)
+        read = partial(token_nats, loaded.model, loaded.vocabulary)
         for system in systems:
-            yield ReadingSystem(system, *facts, loaded.positions, loaded.join)
-        del loaded, facts
+            yield ReadingSystem(system, *facts, read, loaded.positions, loaded.join)
+        del loaded, facts, read
         gc.collect()  # before the next one is loaded

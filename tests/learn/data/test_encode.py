@@ -13,7 +13,8 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError, UsageError, VocabularyError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
-from pasta_lm.language.events import Sync, Text
+from pasta_lm.language.events import LexemeKind, Sync, Text
+from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES, closing_piece, units_for
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.annotated import Record
@@ -433,11 +434,12 @@ def decided(example: EncodedExample) -> str:
         ("It is. So, be it.", "{I}t is.{ }So, be it.{end}"),
         ("a:\n- one\n1. two", "{a}:{\n- one}\n{1}.{ t}wo{end}"),
         ("pi 3.14 x", "{p}i 3.14 x{end}"),
-        # From a promise to the sync all that main writes counts, its text between blocks too.
-        ("A\n<p>\n<p>|so it is", "{A}\n{<pt>1\n<pt>1|s}o it is{end}"),
-        # Without a sync the blocks stay pending to the end.
-        ("A\n<p>\nso it is", "{A}\n{<pt>1\nso it isend}"),
-        ("A<p>|so<p>", "{A<pt>1|s}o{<pt>1end}"),
+        # Later boundaries say nothing new.
+        ("a\n" * 10, "{a}\n" * 8 + "a\na\n{end}"),
+        # Beside promises and syncs text is no decision, not even at a boundary.
+        ("A\n<p>\n<p>|so it is", "A\n{<pt>1}\n{<pt>1|}so it is{end}"),
+        ("A\n<p>\nso it is", "A\n{<pt>1}\nso it is{end}"),
+        ("A<p>|so<p>", "A{<pt>1|}so{<pt>1end}"),
     ],
 )
 def test_mains_decisions_are_marked(answer: str, expected: str) -> None:
@@ -463,3 +465,12 @@ def test_tags_topics_and_the_end_are_decisions_and_labels_of_blocks_are_none(
     topics = encoded(Document(tuple(i for i in document.items if isinstance(i, Block))))
     of_main = [slot for slot, (thread, _) in enumerate(names(topics)) if thread == 0]
     assert {*of_main} <= {*topics.decisions}
+
+
+def test_a_fork_is_a_decision_and_the_text_behind_it_is_none() -> None:
+    record = Record("one", "q", parse('A<promise topic="t" tokens="1"/><async>b</async>so'))
+    example = encode_example(record, BARE, EOS, PositionStrategy.CONTINUE, Form.FORKED)
+    first, *rest = (example.labels[slot] for slot in example.decisions)
+    lexeme = BARE.id_to_lexeme(first)
+    assert lexeme is not None
+    assert (lexeme.kind, rest) == (LexemeKind.PROMISE_OPEN, [EOS])

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -24,9 +25,16 @@ from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, PastaErr
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.train import sft as training
-from pasta_lm.learn.train.config import DataConfig, ModelConfig, SftConfig
+from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import Learner, load_learner, save
-from pasta_lm.learn.train.losses import collate, label_nats, labelled_logits, weighted_mean
+from pasta_lm.learn.train.losses import (
+    collate,
+    label_nats,
+    labelled_logits,
+    token_nats,
+    weighted_mean,
+)
+from pasta_lm.learn.train.own_text import own_examples
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import preflight, train_sft
 from pasta_lm.models.annotated import Record, write_records
@@ -540,3 +548,47 @@ def test_a_full_disk_is_named(
     with pytest.raises(PastaError, match="cannot be written: No space left on device") as caught:
         train_sft(sft(model, tmp_path, file, steps=1))
     assert "make room" in str(caught.value.hint)
+
+
+# --- own text
+
+OWN = [Record(f"own-{n}", "Say it.", parse(f"{n} " + "xylophone jazz quiz " * 4)) for n in range(3)]
+
+
+@pytest.mark.parametrize("kind", ["all weights", "adapter"])
+def test_a_training_that_damages_the_bases_own_text_stops(
+    kind: str, model: ModelConfig, trained: SftConfig, file: DataConfig, tmp_path: Path
+) -> None:
+    base = ModelConfig(base=str(Path(trained.train.out) / "model"))
+    lora = None if kind == "all weights" else LoraConfig(rank=4)
+    write_records(tmp_path / "own.jsonl", OWN)
+    data = replace(file, own_text=str(tmp_path / "own.jsonl"))
+    settings = {"learning_rate": 0.05, "save_steps": 2, "steps": 6, "max_own_text_rise": 0.02}
+    recipe = replace(sft(base, tmp_path / "out", data, **settings), lora=lora)
+    with pytest.raises(ModelError, match=r"own answers cost \d\.\d+ nats a token more than before"):
+        train_sft(recipe)
+    untrained, *later = [row for row in log(recipe) if "own_text_nats" in row]
+    assert (untrained["step"], {row["step"] for row in later} <= {2, 4, 6}) == (0, True)
+    assert later[-1]["own_text_nats"] - untrained["own_text_nats"] > 0.02
+    # The figure of the untrained model is that of the base, whose tags nobody promised to like.
+    learner = load_learner(base)
+    own = own_examples(data, learner.encoder(recipe.train))
+    found = token_nats(learner.model, learner.vocabulary, own)
+    nats = [n for row in found for n in row.given_text if 0 < n < math.inf]
+    assert untrained["own_text_nats"] == pytest.approx(fmean(nats), abs=1e-4)
+
+
+def test_a_continued_training_compares_with_the_untrained_model(
+    trained: SftConfig, file: DataConfig, tmp_path: Path
+) -> None:
+    base = ModelConfig(base=str(Path(trained.train.out) / "model"))
+    write_records(tmp_path / "own.jsonl", OWN)
+    data = replace(file, own_text=str(tmp_path / "own.jsonl"))
+    settings = {"learning_rate": 0.01, "save_steps": 2, "max_own_text_rise": 1e6}
+    recipe = sft(base, tmp_path / "out", data, **settings, steps=2)
+    train_sft(recipe)
+    longer = replace(recipe, train=replace(recipe.train, steps=4))
+    with_bound = replace(longer, train=replace(longer.train, max_own_text_rise=1e-9))
+    with pytest.raises(ModelError, match="own answers cost"):
+        train_sft(with_bound, resume=True)
+    assert [row["step"] for row in log(recipe) if "own_text_nats" in row] == [0, 2, 4]

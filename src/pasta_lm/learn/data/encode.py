@@ -12,7 +12,7 @@ import unicodedata
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress, count
+from itertools import compress, count, islice
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.placement import Entries, Placer
@@ -30,6 +30,9 @@ from pasta_lm.strategies.skeleton_of_thought import FINETUNED, Stages, blocks_of
 
 NO_LABEL = -100
 """Label of a token that predicts nothing; PyTorch's losses ignore it."""
+NUM_BOUNDARIES = 8
+"""Boundaries of an answer without blocks that are decisions; a label follows the marker of an item,
+and that a preface, so that the place of the first promise is among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,24 +276,28 @@ class _Writer:
 def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
     """Return flags of the labels of main that decide the structure of an answer.
 
-    A decision is a tag, a topic or the end-of-text; text that main writes while a block is pending;
-    and a token at a boundary, where one of these could have stood: the first of a line, and white
-    space after punctuation other than a comma. Other text of main, and all text of blocks, is none.
+    A decision is a tag, a topic or the end-of-text. In an answer without blocks the first
+    ``NUM_BOUNDARIES`` tokens at a boundary, where a promise could have stood, are decisions as
+    well: the first of a line, and white space after punctuation other than a comma.
 
-    Our own definition: a small model's losses against its sequential baseline were decisions of
-    main, which ended early or promised an item twice (``docs/training.md``).
+    Our own definition. The paper weighs all labels alike.
 
     Returns a flag for each token of main, decoded without the end-of-text, and one for that.
     """
-    flags: list[bool] = []
-    is_pending, before = False, "\n"
-    for token in main:
-        lexeme, text = vocabulary.id_to_lexeme(token), vocabulary.token_text(token)
-        flags.append(is_pending or lexeme is not None or _is_boundary(before, text))
-        if lexeme is not None:
-            is_pending = lexeme.kind is not LexemeKind.SYNC
-        before = text or "\n"  # a tag has no text; what follows a sync begins a part
-    return [*flags, True]
+    lexemes = map(vocabulary.id_to_lexeme, main)
+    kinds = [lexeme and lexeme.kind for lexeme in lexemes]
+    if any(kinds):
+        # APAR's forks have no topic, and no piece that would close it.
+        before_topic = LexemeKind.PROMISE_OPEN if LexemeKind.PROMISE_CLOSE in kinds else None
+        flags, newest = [], None
+        for kind in kinds:
+            newest = kind or newest
+            flags.append(kind is not None or newest is before_topic is not None)
+        return [*flags, True]
+    texts = list(map(vocabulary.token_text, main))
+    boundaries = compress(count(), map(_is_boundary, ["\n", *texts], texts))
+    first = set(islice(boundaries, NUM_BOUNDARIES))
+    return [*(index in first for index in range(len(main))), True]
 
 
 def _is_boundary(before: str, text: str) -> bool:

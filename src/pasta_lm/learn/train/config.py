@@ -40,6 +40,8 @@ class DataConfig:
 
     file: str | tuple[str, ...]  # One file, or several whose records are shuffled together.
     exclude: str | tuple[str, ...] = ()  # Files of ids, one a line or JSONL, that are held out.
+    own_text: str | None = None
+    """File of the base's own answers, held back: measured at each checkpoint, without tags."""
     plain: bool = False  # Strip the tags, as Baseline-SFT needs it.
     rule: str | None = None  # Learn the answers as a baseline does: ``apar`` or ``sot``.
     max_tokens: int = 4096  # Maximum number of tokens in a forward pass; examples are never cut.
@@ -85,6 +87,7 @@ class TrainConfig:
     tag_learning_rate: float | None = None  # Of the tag pieces' rows; None: as ``learning_rate``.
     freeze_old_rows: bool = False  # Keep the rows of old tokens, which no adapter can hold.
     decision_weight: float = 1.0  # Of main's decisions in the mean loss; other labels weigh 1.
+    first_promise_weight: float | None = None  # Of an answer's first promise; None: the same.
     weight_decay: float = 0.0  # AdamW's.
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # Of the rate after the warmup.
     warmup: float = 0.0  # Share of the steps in which the learning rate grows.
@@ -102,6 +105,8 @@ class TrainConfig:
     seed: int = 0  # Of the order of the data and of random weights.
     log_steps: int = 10  # Steps between two rows of the log.
     save_steps: int = 500  # Steps between two checkpoints; the last two are kept.
+    max_own_text_rise: float = 0.03
+    """Nats a token by which ``data.own_text`` may become less likely; more stops the training."""
     checkpointing: bool | None = None
     """Recompute each layer in the backward pass to save memory; None: above a billion weights."""
 
@@ -114,7 +119,8 @@ class TrainConfig:
         if not 0 <= self.warmup < 1:  # from 1 on it would be a number of steps
             raise UsageError("train.warmup must be at least 0 and below 1")
         keys = ("steps", "epochs", "learning_rate", "accumulate", "tag_learning_rate")
-        check_positive("train", self, *keys, "decision_weight", "log_steps", "save_steps")
+        check_positive("train", self, *keys, "decision_weight", "first_promise_weight")
+        check_positive("train", self, "log_steps", "save_steps", "max_own_text_rise")
         has_warmup = self.warmup and self.schedule == "constant"
         check_not_ignored("train.warmup", has_warmup, "a constant rate does not grow")
 
@@ -155,7 +161,8 @@ def check_stage_one(
     has_tag_rate = train.tag_learning_rate is not None
     is_frozen = lora is not None and lora.trained_tokens == "none"
     check_not_ignored("train.tag_learning_rate", has_tag_rate and is_frozen, "no rows learn")
-    weighs, learns_points = train.decision_weight != 1, strategy == sot.NAME
+    weighs = train.decision_weight != 1 or train.first_promise_weight is not None
+    learns_points = strategy == sot.NAME
     reason = "points have no decisions of main"
     check_not_ignored("train.decision_weight", weighs and learns_points, reason)
     freezes = train.freeze_old_rows and lora is not None

@@ -59,7 +59,7 @@ MODEL_FOLDER, LOG, RECIPE = "model", "log.jsonl", "recipe.json"
 MAY_CHANGE = {
     *("model.base", "model.baseline", "data.file", "data.exclude", "train.out"),  # moved files
     *("train.steps", "train.epochs", "train.rounds"),  # a longer run
-    *("train.workers", "train.log_steps", "train.save_steps"),
+    *("train.workers", "train.log_steps", "train.save_steps", "train.max_own_text_rise"),
 }
 """Keys of a recipe that may change when a run is continued."""
 EVERY_LAYER = "all-linear"  # peft's name for all linear layers but the output matrix

@@ -28,8 +28,8 @@ from pasta_lm.engines.local.attention import (
     is_plain,
     visible,
 )
-from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
+from pasta_lm.models.vocabulary import Vocabulary
 
 MAX_LOGITS = 20_000_000
 """Logits that stand in memory at a time: 80 MB in float32."""
@@ -99,10 +99,15 @@ def seen(example: EncodedExample) -> Tensor:
     return visible(slots, cutoffs_LO, _tensor(example.owners))
 
 
-def collate(packs: Sequence[Sequence[EncodedExample]], decision_weight: float = 1.0) -> Batch:
+def collate(
+    packs: Sequence[Sequence[EncodedExample]],
+    decision_weight: float = 1.0,
+    first_promise_weight: float | None = None,
+) -> Batch:
     """Flatten packs into one forward pass: int64 [1, N] each, labels not to be shifted again.
 
-    ``loss_weights``, float32 [M], are there if main's decisions do not weigh 1.
+    ``loss_weights``, float32 [M], are there if a label does not weigh 1: main's decisions, and
+    among them the first promise of an answer (None: as any decision).
     """
     pack = [example for pack in packs for example in pack]
     labels = torch.cat([_tensor(example.labels) for example in pack])
@@ -113,15 +118,18 @@ def collate(packs: Sequence[Sequence[EncodedExample]], decision_weight: float = 
         "pasta_pass": TrainingPass(pack),
         "record_ids": [example.id for example in pack],
     }
-    if decision_weight != 1:
-        weights = torch.cat([_weights(example, decision_weight) for example in pack])
+    first = decision_weight if first_promise_weight is None else first_promise_weight
+    if decision_weight != 1 or first != 1:
+        weights = torch.cat([_weights(example, decision_weight, first) for example in pack])
         batch["loss_weights"] = weights[labels != NO_LABEL]
     return batch
 
 
-def _weights(example: EncodedExample, decision_weight: float) -> Tensor:
+def _weights(example: EncodedExample, decision_weight: float, first: float) -> Tensor:
     weights = torch.ones(len(example))
     weights[_tensor(example.decisions)] = decision_weight
+    if example.rows is not None:  # it has blocks, and nothing is decided before the first promise
+        weights[_tensor(example.decisions[:1])] = first
     return weights
 
 
@@ -217,25 +225,27 @@ class TokenNats(NamedTuple):
     """-log p(label | no tag): the tag pieces left out of the softmax; infinite for a tag."""
 
 
-def token_nats(loaded: LoadedModel, examples: Sequence[EncodedExample]) -> list[TokenNats]:
+def token_nats(
+    model: PreTrainedModel, vocabulary: Vocabulary, examples: Sequence[EncodedExample]
+) -> list[TokenNats]:
     """Return the nats of every label of some examples, in order.
 
     Sums are in float32 whatever the model's dtype; in bfloat16 single logits have three digits.
     """
+    tags = _tensor(sorted(vocabulary.piece_ids.values())).to(model.device)
     with torch.inference_mode():
-        return [_token_nats(loaded, example) for example in examples]
+        return [_token_nats(model, tags, example) for example in examples]
 
 
-def _token_nats(loaded: LoadedModel, example: EncodedExample) -> TokenNats:
-    batch = on_device(collate([[example]]), loaded.device)
-    tags = _tensor(sorted(loaded.vocabulary.piece_ids.values())).to(loaded.device)
+def _token_nats(model: PreTrainedModel, tags: Tensor, example: EncodedExample) -> TokenNats:
+    batch = on_device(collate([[example]]), model.device)
 
     def both(logits_RV: Tensor, labels_R: Tensor) -> Tensor:
         whole_R = label_nats(logits_RV, labels_R)
         text_RV = logits_RV.float().index_fill(1, tags, -torch.inf)
         return torch.stack([whole_R, label_nats(text_RV, labels_R)])
 
-    rows = iter(over_labels(loaded.model, batch, both).T.tolist())
+    rows = iter(over_labels(model, batch, both).T.tolist())
     pairs = [next(rows) if label != NO_LABEL else (0.0, 0.0) for label in example.labels]
     return TokenNats(*map(list, zip(*pairs, strict=True)))
 

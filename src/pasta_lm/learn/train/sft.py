@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from transformers import set_seed
 
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
+from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import (
     LOG,
@@ -36,6 +38,7 @@ from pasta_lm.learn.train.learner import (
     save_trained,
 )
 from pasta_lm.learn.train.losses import Batch, collate, weighted_mean
+from pasta_lm.learn.train.own_text import OwnText, own_examples
 from pasta_lm.learn.train.packs import Pack, PackSet, example_table, packs_of
 from pasta_lm.learn.train.trainer import (
     PackTrainer,
@@ -59,7 +62,8 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
         learner, packs = prepare(recipe)
         if is_first():
             run.begin(asdict(recipe), may_change=MAY_CHANGE)
-        return finetune(learner, packs, recipe.train, lora=recipe.lora, resume=resume)
+        own_text = own_examples(recipe.data, learner.encoder(recipe.train))
+        return finetune(learner, packs, recipe.train, recipe.lora, own_text, resume=resume)
 
 
 def prepare(recipe: SftConfig) -> tuple[Learner, list[Pack]]:
@@ -81,13 +85,15 @@ def finetune(
     learner: Learner,
     packs: PackSet,
     train: TrainConfig,
-    *,
     lora: LoraConfig | None = None,
+    own_text: Sequence[EncodedExample] = (),
+    *,
     resume: bool = False,
 ) -> Path:
     """Train a model on packs, the first ones first; return the folder of the trained model.
 
-    Each pack is one forward pass. ``resume`` continues from the newest checkpoint in ``train.out``.
+    Each pack is one forward pass. ``own_text`` is measured at each checkpoint, see ``OwnText``.
+    ``resume`` continues from the newest checkpoint in ``train.out``.
     """
     has_row_rates = train.tag_learning_rate is not None or train.freeze_old_rows
     check_launch(has_adapters=lora is not None, has_row_rates=has_row_rates)
@@ -99,10 +105,16 @@ def finetune(
         learner,
         train,
         packs,
-        partial(collate, decision_weight=train.decision_weight),
+        partial(
+            collate,
+            decision_weight=train.decision_weight,
+            first_promise_weight=train.first_promise_weight,
+        ),
         adapters=adapters,
         rows=row_rates(learner, train),
     )
+    if own_text:
+        trainer.add_callback(OwnText(learner, own_text, train))
     trainer.learn(newest_checkpoint(Path(train.out)) if resume else None)
     if adapters is not None and lora and base:
         return save_trained(learner, adapters, base, lora, train)
@@ -131,7 +143,7 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
     text = "The bath is large, and a shower of five minutes takes a third of its water. "
     example = encode(Record("pass", "Name a way to save water.", Document((Text(text),))))
     pack = [example] * (recipe.data.max_tokens // len(example))
-    finetune(learner, [pack], train, lora=recipe.lora)
+    finetune(learner, [pack], train, recipe.lora)
     first, second, *_ = (Path(train.out) / LOG).read_text("utf-8").splitlines()
     return float(json.loads(second)["time"] - json.loads(first)["time"])
 
