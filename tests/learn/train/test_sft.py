@@ -555,14 +555,19 @@ def test_a_full_disk_is_named(
 OWN = [Record(f"own-{n}", "Say it.", parse(f"{n} " + "xylophone jazz quiz " * 4)) for n in range(3)]
 
 
+def with_own_text(file: DataConfig, folder: Path) -> DataConfig:
+    write_records(folder / "data.jsonl", [*OWN, *records(NUM_RECORDS)])
+    (folder / "own.txt").write_text("".join(f"{own.id}\n" for own in OWN), "utf-8")
+    return replace(file, file=str(folder / "data.jsonl"), own_text=str(folder / "own.txt"))
+
+
 @pytest.mark.parametrize("kind", ["all weights", "adapter"])
 def test_a_training_that_damages_the_bases_own_text_stops(
     kind: str, model: ModelConfig, trained: SftConfig, file: DataConfig, tmp_path: Path
 ) -> None:
     base = ModelConfig(base=str(Path(trained.train.out) / "model"))
     lora = None if kind == "all weights" else LoraConfig(rank=4)
-    write_records(tmp_path / "own.jsonl", OWN)
-    data = replace(file, own_text=str(tmp_path / "own.jsonl"))
+    data = with_own_text(file, tmp_path)
     settings = {"learning_rate": 0.05, "save_steps": 2, "steps": 6, "max_own_text_rise": 0.02}
     recipe = replace(sft(base, tmp_path / "out", data, **settings), lora=lora)
     with pytest.raises(ModelError, match=r"own answers cost \d\.\d+ nats a token more than before"):
@@ -573,6 +578,8 @@ def test_a_training_that_damages_the_bases_own_text_stops(
     # The figure of the untrained model is that of the base, whose tags nobody promised to like.
     learner = load_learner(base)
     own = own_examples(data, learner.encoder(recipe.train))
+    assert [example.id for example in own] == [record.id for record in OWN]
+    assert not {e.id for pack in packs(recipe, learner) for e in pack} & {e.id for e in own}
     found = token_nats(learner.model, learner.vocabulary, own)
     nats = [n for row in found for n in row.given_text if 0 < n < math.inf]
     assert untrained["own_text_nats"] == pytest.approx(fmean(nats), abs=1e-4)
@@ -582,8 +589,7 @@ def test_a_continued_training_compares_with_the_untrained_model(
     trained: SftConfig, file: DataConfig, tmp_path: Path
 ) -> None:
     base = ModelConfig(base=str(Path(trained.train.out) / "model"))
-    write_records(tmp_path / "own.jsonl", OWN)
-    data = replace(file, own_text=str(tmp_path / "own.jsonl"))
+    data = with_own_text(file, tmp_path)
     settings = {"learning_rate": 0.01, "save_steps": 2, "max_own_text_rise": 1e6}
     recipe = sft(base, tmp_path / "out", data, **settings, steps=2)
     train_sft(recipe)
@@ -592,3 +598,12 @@ def test_a_continued_training_compares_with_the_untrained_model(
     with pytest.raises(ModelError, match="own answers cost"):
         train_sft(with_bound, resume=True)
     assert [row["step"] for row in log(recipe) if "own_text_nats" in row] == [0, 2, 4]
+
+
+def test_own_text_that_names_no_record_is_refused(
+    model: ModelConfig, file: DataConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "own.txt").write_text("nobody\n", "utf-8")
+    data = replace(file, own_text=str(tmp_path / "own.txt"))
+    with pytest.raises(InputError, match=r"own\.txt holds out nothing"):
+        train_sft(sft(model, tmp_path / "out", data))

@@ -63,7 +63,10 @@ class LearningConfig:
     passes: int = 110  # Forward passes of ``data.max_tokens`` tokens: enough for SmolLM2-135M.
     learning_rate: float | None = None  # None: 1e-3 of adapters, 2e-4 of all weights.
     tag_learning_rate: float | None = None  # None: 2e-3 beside adapters, 1e-3 beside all weights.
-    decision_weight: float = 5.0  # Of main's decisions in the mean loss; other labels weigh 1.
+    decision_weight: float = 3.0  # Of main's decisions in the mean loss; other labels weigh 1.
+    first_promise_weight: float = 10.0  # Of the first promise of an answer.
+    max_own_text_rise: float = 0.03
+    """Nats a token by which own answers may become less likely; more stops the training."""
     rank: int = 64  # Of the adapters.
     positions: Literal["predict", "continue"] = "predict"  # Of main after a promise and a sync.
     join: Literal["shared", "recompute"] = "shared"
@@ -77,7 +80,8 @@ class LearningConfig:
 
     def __post_init__(self) -> None:
         keys = ("passes", "learning_rate", "tag_learning_rate", "decision_weight", "rank")
-        check_positive("train", self, *keys, "save_steps")
+        check_positive("train", self, *keys, "first_promise_weight", "max_own_text_rise")
+        check_positive("train", self, "save_steps")
         check_join(Join(self.join), PositionStrategy(self.positions))
 
 

@@ -127,6 +127,7 @@ def _stage_one(model: str, out: Path, config: TeachConfig, step: str) -> SftConf
         data=DataConfig(
             file=(str(out / ANNOTATED / RECORDS), *config.data.file),
             exclude=(str(out / ANNOTATED / HELD_BACK), *config.data.exclude),
+            own_text=str(out / ANNOTATED / REFERENCES),
             max_tokens=config.data.max_tokens,
             plain=step == BASELINE,
         ),
@@ -137,6 +138,8 @@ def _stage_one(model: str, out: Path, config: TeachConfig, step: str) -> SftConf
             learning_rate=_rate(config),
             tag_learning_rate=own.tag_learning_rate or (1e-3 if trains_all else 2e-3),
             decision_weight=own.decision_weight,
+            first_promise_weight=own.first_promise_weight,
+            max_own_text_rise=own.max_own_text_rise,
             freeze_old_rows=trains_all,
             warmup=0.03,
             save="merged" if trains_all else "adapter",

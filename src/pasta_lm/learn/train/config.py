@@ -41,7 +41,7 @@ class DataConfig:
     file: str | tuple[str, ...]  # One file, or several whose records are shuffled together.
     exclude: str | tuple[str, ...] = ()  # Files of ids, one a line or JSONL, that are held out.
     own_text: str | None = None
-    """File of the base's own answers, held back: measured at each checkpoint, without tags."""
+    """File of ids: these records, the base's own answers, are held out, and measured untagged."""
     plain: bool = False  # Strip the tags, as Baseline-SFT needs it.
     rule: str | None = None  # Learn the answers as a baseline does: ``apar`` or ``sot``.
     max_tokens: int = 4096  # Maximum number of tokens in a forward pass; examples are never cut.
@@ -62,7 +62,8 @@ class DataConfig:
     @property
     def exclude_paths(self) -> list[Path]:
         """Return the files of ids that are held out."""
-        return _paths(self.exclude)
+        own_text = [] if self.own_text is None else [Path(self.own_text)]
+        return _paths(self.exclude) + own_text
 
     @property
     def trained_strategy(self) -> str:

@@ -13,21 +13,26 @@ from statistics import fmean
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from pasta_lm.errors import ModelError
+from pasta_lm.errors import InputError, ModelError
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.train.config import DataConfig, TrainConfig
 from pasta_lm.learn.train.learner import LOG, Learner, append_row
 from pasta_lm.learn.train.losses import token_nats
 from pasta_lm.learn.train.packs import Encode
-from pasta_lm.models.annotated import read_records
+from pasta_lm.models.annotated import read_ids, read_records
 
 NATS = "own_text_nats"
 """Key of a row of the log: mean nats a token of the base's own answers."""
 
 
 def own_examples(data: DataConfig, encode: Encode) -> list[EncodedExample]:
-    """Encode the answers of ``data.own_text`` without their tags; none if it names no file."""
-    records = read_records(Path(data.own_text)) if data.own_text else []
+    """Encode the records that ``data.own_text`` names, without their tags; none without a file."""
+    if data.own_text is None:
+        return []
+    ids = set(read_ids(Path(data.own_text)))
+    records = [own for path in data.paths for own in read_records(path) if own.id in ids]
+    if not records:
+        raise InputError(f"data.own_text {data.own_text} names no record of data.file")
     return [encode(replace(own, document=own.document.without_tags())) for own in records]
 
 
