@@ -147,9 +147,10 @@ def test_samples_of_one_prompt_may_be_guessed_together(temperature: float) -> No
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool) -> None:
+@pytest.mark.parametrize("paged", [True, False])
+def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool, paged: bool) -> None:
     draft = MODEL if same else load("qwen2", build("qwen2", seed=1))
-    guess = DraftModel(draft, max_guesses=3)
+    guess = DraftModel(draft, max_guesses=3, paged=paged)
     for prompt in (PROMPT, PROMPT[:6], PROMPT):
         alone = decoded(sequential.request(prompt, GREEDY))
         found = decoded(sequential.request(prompt, GREEDY, guess, DRAFT))
@@ -158,8 +159,9 @@ def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool) -> None
             assert found.trace.forward_passes <= -(-alone.trace.forward_passes // 4) + 1
 
 
-def test_a_draft_model_is_fed_only_new_tokens_and_guesses_greedily() -> None:
-    guess = DraftModel(MODEL, max_guesses=5)
+@pytest.mark.parametrize("paged", [True, False])
+def test_a_draft_model_is_fed_only_new_tokens_and_guesses_greedily(paged: bool) -> None:
+    guess = DraftModel(MODEL, max_guesses=5, paged=paged)
     for length in (4, 5, 9, 3, len(PROMPT)):
         alone = decoded(sequential.request(PROMPT[:length], replace(GREEDY, max_tokens=5)))
         assert list(guess.guess(PROMPT[:length]))[: len(said(alone))] == said(alone)

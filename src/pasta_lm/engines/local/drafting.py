@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
 from pasta_lm.engines.guesses import NUM_GUESSES
 from pasta_lm.engines.local.batch import EntryTensors, join_slices
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import Runner
-from pasta_lm.engines.local.sampling import TokenMasks
+from pasta_lm.engines.local.sampling import Choice, TokenMasks
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
 from pasta_lm.interpreter.placement import PROMPT_ROW, Entries, Entry
@@ -25,8 +27,10 @@ NUM_SLOTS = 4096  # tokens that it can have read; beyond them it guesses nothing
 class DraftModel:
     """A small model as a guesser."""
 
-    def __init__(self, draft: LoadedModel, *, max_guesses: int = NUM_GUESSES) -> None:
-        """Allocate the cache of the small model."""
+    def __init__(
+        self, draft: LoadedModel, *, max_guesses: int = NUM_GUESSES, paged: bool | None = None
+    ) -> None:
+        """Allocate the cache of the small model; ``paged`` None stands for: on a GPU."""
         self.max_guesses, self._draft = max_guesses, draft
         last = draft.max_position
         self._num_slots = NUM_SLOTS if last is None else min(NUM_SLOTS, last + 1)
@@ -35,6 +39,9 @@ class DraftModel:
         self._runner = Runner(draft.model, pool, draft.fast_logits)
         masks = TokenMasks(draft.vocabulary, draft.eos_ids, draft.vocab_size, draft.device)
         self._legal_V = masks.row(PLAIN_TEXT)
+        self._paged = paged_decoder(draft, pool, masks, draft.fast_logits, paged)
+        if self._paged is not None:
+            self._paged.prepare(1, self._num_slots)  # nothing is captured while a request waits
         self._epoch, self._entries = Epoch(), Entries()
         self._tensors = EntryTensors(self._entries, draft.device)
 
@@ -69,5 +76,11 @@ class DraftModel:
         for position, token in enumerate(tokens, start=first):
             self._entries.append(Entry(token, PROMPT_OWNER, position, PROMPT_ROW, self._epoch))
         part = self._tensors.slice(0, first, len(self._entries), self._run)
+        if self._paged is not None:
+            choice = Choice(SamplingParams(), PLAIN_TEXT, 0.0)
+            parts = [PassPart(self._entries, self._tensors, part)]
+            chosen = self._paged.run(parts, [len(tokens) - 1], [choice]).tokens
+            assert chosen is not None  # a greedy choice needs nothing that a pass lacks
+            return chosen[0]
         batch = join_slices([(self._entries, part)], [len(tokens) - 1], self._draft.device)
         return int((self._runner.run(batch)[0] + self._legal_V).argmax())
