@@ -1,0 +1,138 @@
+"""Check a GPU before it is used: each kernel against plain torch, captured passes against a CPU."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig
+
+from pasta_lm.engines.gpu.attention import (
+    Attend,
+    LayerMemory,
+    attend_gathered,
+    attend_split,
+    place_entries,
+    shared_bytes,
+)
+from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
+from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel, random_model, train_tokenizer
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.interpreter.placement import PROMPT_ROW, Entry
+from pasta_lm.interpreter.positions import Epoch
+from pasta_lm.interpreter.visibility import PROMPT_OWNER
+from pasta_lm.machine import installed_version
+
+PAGE, NUM_KEYS, NUM_KEY_HEADS, GROUP = 16, 200, 2, 4
+CASES = tuple(product((1, 8, 64), (64, 128), (torch.bfloat16, torch.float32)))
+"""Rows of a pass, head size and dtype of each check of the kernels."""
+TOLERANCES = {torch.bfloat16: 3e-2, torch.float32: 1e-4}
+MAX_LOGPROB_DIFFERENCE = 1e-3  # float32, of captured passes from a CPU's
+DRIVER = Path("/proc/driver/nvidia/version")
+
+Facts = dict[str, str]
+
+
+def check_gpu(device: torch.device, attend: Attend = attend_split) -> tuple[Facts, bool]:
+    """Return facts about a GPU with the outcome of each check, and whether none has failed."""
+    facts, outcomes = _about(device), list[tuple[str, str | None]]()
+    with torch.inference_mode():
+        for num_rows, size, dtype in CASES:
+            name = f"{num_rows} rows, heads of {size}, {str(dtype).removeprefix('torch.')}"
+            outcomes.append((name, _kernel_fault(num_rows, size, dtype, device, attend)))
+    facts["kernels"] = _summary(outcomes)
+    passes, fault = _check_passes(device)
+    facts["passes"] = passes if fault is None else fault
+    return facts, fault is None and not any(fault for _, fault in outcomes)
+
+
+def _about(device: torch.device) -> Facts:
+    facts = {"torch": f"{torch.__version__}, CUDA {torch.version.cuda}"}
+    facts["Triton"] = installed_version("triton") or "not installed: passes are slow"
+    if DRIVER.exists():
+        facts["driver"] = DRIVER.read_text("utf-8").splitlines()[0]
+    if device.type == "cuda":
+        about = torch.cuda.get_device_properties(device)
+        facts["memory"] = f"{about.total_memory / 1e9:.1f} GB"
+        facts["capability"] = f"{about.major}.{about.minor}"
+        facts["bfloat16"] = str(torch.cuda.is_bf16_supported(including_emulation=False)).lower()
+        facts["shared memory"] = f"{shared_bytes(device) >> 10} KiB an instance of a kernel"
+    return facts
+
+
+def _summary(outcomes: list[tuple[str, str | None]]) -> str:
+    faults = [f"{name}: {fault}" for name, fault in outcomes if fault is not None]
+    return "; ".join(faults) if faults else f"{len(outcomes)} settings as plain torch"
+
+
+def _kernel_fault(
+    num_rows: int, size: int, dtype: torch.dtype, device: torch.device, attend: Attend
+) -> str | None:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    entries = [Entry(0, PROMPT_OWNER, slot, PROMPT_ROW, Epoch()) for slot in range(NUM_KEYS)]
+    first, pages = NUM_KEYS - num_rows, range(-(-NUM_KEYS // PAGE))
+    request = RequestRows(entries[first:], first, pages, num_owners=2)
+    bucket = bucket_of([request.size], GROUP)
+    batch = PagedBatch.of([request], bucket, PAGE).to(device)
+    pool = NUM_KEY_HEADS, len(pages) * PAGE, size
+    slots = torch.arange(pool[1], dtype=torch.int32, device=device)
+    keys, values = normal(*pool), normal(*pool)
+    rows = NUM_KEY_HEADS, bucket.num_rows, size
+    q_HND, k_GND, v_GND = normal(GROUP * rows[0], *rows[1:]), normal(*rows), normal(*rows)
+
+    def out(function: Attend) -> Tensor:
+        owners = torch.full_like(slots, PROMPT_OWNER)
+        memory = LayerMemory(keys.clone(), values.clone(), torch.stack([owners, slots]))
+        place_entries(batch, memory.entries)
+        call = LayerCall(layer=0, scaling=None, window=None)
+        return function(call, q_HND, k_GND, v_GND, memory, batch)[:, :num_rows].float()
+
+    try:
+        difference = float((out(attend) - out(attend_gathered)).abs().max())
+    except Exception as exc:  # a compiler, a driver or a card may refuse anything
+        return f"{type(exc).__name__}: {exc}"
+    return None if difference <= TOLERANCES[dtype] else f"differs by {difference:.1g}"
+
+
+def _check_passes(device: torch.device) -> tuple[str, str | None]:
+    """Decode with a tiny random model there and on a CPU; return a summary, and a fault."""
+    config = AutoConfig.for_model(
+        "llama", hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512,
+    )  # fmt: skip
+    tokenizer = train_tokenizer(["A tiny model decodes a tiny answer."], num_pieces=300)
+    tiny = random_model(config, tokenizer, name="tiny")
+    for matrix in (each for each in tiny.model.parameters() if each.dim() > 1):
+        with torch.no_grad():
+            matrix *= 10  # or its logits would hardly depend on what came before
+    there = replace(tiny, model=copy.deepcopy(tiny.model).to(device))
+    engine = TorchEngine(there, pool_tokens=1024, paged=True)
+    expected, found = _logprobs(TorchEngine(tiny, pool_tokens=1024)), _logprobs(engine)
+    if engine.paged is None:
+        return "", "Triton cannot launch here: passes run over views, slowly"
+    if list(expected) != list(found):
+        return "", "other tokens than on a CPU"
+    difference = max(abs(found[token] - expected[token]) for token in found)
+    if not difference <= MAX_LOGPROB_DIFFERENCE:
+        return "", f"log-probabilities differ by {difference:.1g} from a CPU's"
+    how = "captured" if engine.paged.failure is None else f"not captured: {engine.paged.failure}"
+    return f"as on a CPU ({difference:.0e}), {how}", None
+
+
+def _logprobs(engine: TorchEngine) -> dict[tuple[int, int, int], float]:
+    """Return the log-probability of each decoded token by thread, index and token."""
+    params = SamplingParams(max_tokens=24, temperature=1.0, seed=0, logprobs=0)
+    ids = engine.vocabulary.encode_text("A tiny answer.")
+    ((answer,),) = engine.generate([Request(prompt=ids, params=params)])
+    items = answer.logprobs.items()
+    return {(*place, chosen.token_id): chosen.logprob for place, chosen in items}
