@@ -53,7 +53,7 @@ def launches(device: torch.device, dtype: torch.dtype, queries: int, size: int) 
 
     If the device lacks the shared memory for one, the next needs less.
     """
-    is_small = dtype == torch.float32 or _shared_bytes(device) < _SMALL_SHARED_BYTES
+    is_small = dtype == torch.float32 or shared_bytes(device) < _SMALL_SHARED_BYTES
     tile_bytes = _SMALL_TILE_BYTES if is_small else _TILE_BYTES
     keys = max(_MIN_TILE, min(128, tile_bytes // (_tile(size) * dtype.itemsize)))
     warps = 8 if queries >= 64 or queries * _tile(size) >= 8192 else 4
@@ -62,7 +62,8 @@ def launches(device: torch.device, dtype: torch.dtype, queries: int, size: int) 
 
 
 @cache
-def _shared_bytes(device: torch.device) -> int:
+def shared_bytes(device: torch.device) -> int:
+    """Return the shared memory that an instance of a kernel may take; on a CPU a small card's."""
     if device.type != "cuda":
         return _SMALL_SHARED_BYTES
     return int(_kernels().driver.active.utils.get_device_properties(device.index)["max_shared_mem"])

@@ -216,6 +216,14 @@ class PagedDecoder:
         """Return the buckets whose shapes are kept."""
         return [bucket for bucket, _ in self._shapes]
 
+    @property
+    def capture(self) -> str:
+        """Return whether passes are captured, and if not, why."""
+        if self._graphs is None:
+            return "not captured: no GPU"
+        failure = getattr(self._graphs, "failure", None)
+        return "captured" if failure is None else f"not captured: {failure}"
+
     def passes(self, bucket: Bucket) -> Function:
         """Return the function that runs the last pass of a bucket again, for timing."""
         return next(shape.run for key, shape in self._shapes.items() if key[0] == bucket)
