@@ -61,7 +61,7 @@ ROOMS = {  # heading: its tables, each with its file below src/pasta_lm and its 
         "source": ("learn/annotate/recipe.py", "SourceConfig"),
         "answers": ("learn/annotate/own_answers.py", "AnswerConfig"),
         "teacher": (ANNOTATION, "TeacherConfig"),
-        "filters": (ANNOTATION, "FilterConfig"),
+        "filters": ("learn/annotate/filters.py", "FilterConfig"),
         "output": (ANNOTATION, "OutputConfig"),
     },
 }

@@ -17,7 +17,6 @@ from pasta_lm.journal import read_rows
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.language.tags import unescape
-from pasta_lm.learn.annotate.filters import BlockBounds
 from pasta_lm.learn.annotate.teacher import TeacherConversation, unwrap
 from pasta_lm.learn.chat.client import read_reply
 from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
@@ -85,9 +84,7 @@ def teacher_by_record(path: Path) -> Play:
     known: dict[str, ScriptedReply] = {}
     for row in read_rows(path):
         if row["id"].startswith("row/"):
-            talks[row["index"]] = TeacherConversation(
-                row["prompt"], row["answer"], bounds=BlockBounds()
-            )
+            talks[row["index"]] = TeacherConversation(row["prompt"], row["answer"])
         elif row["id"].startswith("reply/"):
             talk, reply = talks[row["index"]], read_reply(row["raw"])
             known[_key(talk.messages)] = ScriptedReply(

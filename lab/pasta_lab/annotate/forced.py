@@ -18,7 +18,7 @@ from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.document import Document
 from pasta_lm.language.lexer import LexemeKind
-from pasta_lm.learn.annotate.filters import BlockBounds, Marks
+from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, Marks
 from pasta_lm.learn.annotate.layout_rule import document_of, proposals, rule_marks
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.annotated import Record
@@ -73,7 +73,7 @@ class ForcedAnnotator:
     """Annotates answers with a model that was taught PASTA-LANG."""
 
     def __init__(
-        self, loaded: LoadedModel, weights: Weights | None = None, bounds: BlockBounds | None = None
+        self, loaded: LoadedModel, weights: Weights | None = None, filters: FilterConfig = FILTERS
     ) -> None:
         """Use a loaded model.
 
@@ -87,7 +87,7 @@ class ForcedAnnotator:
             )
         self._loaded = loaded
         self._weights = weights or Weights()
-        self._bounds = bounds
+        self._filters = filters
         self._eos_id = min(loaded.eos_ids)
 
     def __call__(self, prompt: str, answer: str) -> Document:
@@ -111,7 +111,7 @@ class ForcedAnnotator:
         """
         favoured = rule_marks(prompt, answer)
         found = [
-            Candidate(document_of(answer, marks, self._bounds), marks == favoured)
+            Candidate(document_of(answer, marks, self._filters), marks == favoured)
             for marks in dict.fromkeys([*proposals(answer), favoured])
         ]
         kept = [found[0], *(one for one in found[1:] if one.document.blocks)]

@@ -12,10 +12,10 @@ from pasta_lab.annotate.forced import ForcedAnnotator, Weights
 from pasta_lm.cli.annotate import annotate_all
 from pasta_lm.cli.terminal import silence_libraries
 from pasta_lm.engines.local.loading import load
+from pasta_lm.learn.annotate.filters import FilterConfig
 from pasta_lm.learn.annotate.recipe import (
     MARKDOWN_RULE,
     AnnotateConfig,
-    FilterConfig,
     OutputConfig,
     SourceConfig,
 )
@@ -42,7 +42,7 @@ def annotate(
     recipe = read_recipe(config, ForcedRecipe)
     silence_libraries()
     annotator = ForcedAnnotator(
-        load(recipe.model, dtype=recipe.dtype), recipe.weights, recipe.filters.bounds
+        load(recipe.model, dtype=recipe.dtype), recipe.weights, recipe.filters
     )
     rows = AnnotateConfig(
         source=recipe.source,

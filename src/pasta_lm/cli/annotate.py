@@ -135,6 +135,6 @@ def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
 def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:
     rows = (row for row in source_rows(recipe, limit) if row.skipped is None)
     for row in islice(rows, 1) if recipe.teacher else ():
-        talk = TeacherConversation(row.prompt, row.answer, bounds=recipe.filters.bounds)
+        talk = TeacherConversation(row.prompt, row.answer, recipe.filters)
         for message in talk.messages:
             typer.echo(f"--- {message['role']}\n{message['content']}")

@@ -16,9 +16,9 @@ from random import Random
 
 from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.learn.annotate.dataset import FAILURES, RECORDS
+from pasta_lm.learn.annotate.filters import FilterConfig
 from pasta_lm.learn.annotate.recipe import (
     AnnotateConfig,
-    FilterConfig,
     OutputConfig,
     SourceConfig,
     TeacherConfig,

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from pasta_lm.language.document import Document, parse
-from pasta_lm.learn.annotate.filters import BlockBounds, Reason, Rejection, examine, speedup
+from pasta_lm.learn.annotate.filters import FilterConfig, Reason, Rejection, examine, speedup
 
 A = "One two three four five six seven eight nine ten."
 B = "Red orange yellow green blue indigo violet and then all again."
@@ -71,9 +71,9 @@ def test_a_good_copy_and_one_without_tags_are_kept() -> None:
 
 
 def test_a_block_may_be_as_long_as_its_bound() -> None:
-    assert isinstance(examine(GOOD, PLAIN, BlockBounds(least_words=10, most_words=11)), Document)
-    for bounds in (BlockBounds(11, 20), BlockBounds(1, 10)):
-        verdict = examine(GOOD, PLAIN, bounds)
+    assert isinstance(examine(GOOD, PLAIN, FilterConfig(least_words=10, most_words=11)), Document)
+    for least, most in ((11, 20), (1, 10)):
+        verdict = examine(GOOD, PLAIN, FilterConfig(least_words=least, most_words=most))
         assert isinstance(verdict, Rejection)
         assert verdict.reason is Reason.BLOCK_BOUNDS
 

@@ -10,8 +10,9 @@ from random import Random
 import pytest
 
 from pasta_lm.errors import InputError, RemoteError, UsageError
+from pasta_lm.learn.annotate.filters import FilterConfig
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
-from pasta_lm.learn.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig, SourceConfig
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig
 from pasta_lm.learn.annotate.run import AnnotationRun, annotate
 from pasta_lm.learn.chat.pool import COST_LIMIT
 from pasta_lm.models.annotated import read_records

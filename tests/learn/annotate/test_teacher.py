@@ -4,7 +4,7 @@ import pytest
 
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
-from pasta_lm.learn.annotate.filters import BlockBounds, Reason, examine, speedup
+from pasta_lm.learn.annotate.filters import Reason, Rejection, examine, speedup
 from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt, unwrap
 from pasta_lm.learn.chat.client import ChatReply
 from tests.fakes.scripted_teacher import asked_answer, marked
@@ -41,14 +41,13 @@ def test_seven_demonstrations_precede_the_answer() -> None:
 
 
 def test_an_answer_that_spells_tags_is_unchanged() -> None:
-    talk = TeacherConversation("Why?", ANSWER, bounds=BlockBounds())
+    talk = TeacherConversation("Why?", ANSWER)
     asked = talk.messages[-1]["content"]
     assert "One &lt;sync/> two" in asked
     assert asked_answer(talk.messages) == ANSWER
     talk.feed(ChatReply(f"<answer>\n{marked(ANSWER)}\n</answer>"))
-    assert talk.outcome is not None
-    assert talk.outcome.document is not None
-    assert talk.outcome.document.plain_text == ANSWER
+    assert isinstance(talk.outcome, Document)
+    assert talk.outcome.plain_text == ANSWER
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_the_copy_is_the_text_between_the_marks(reply: str, copy: str) -> None:
 def test_a_rejected_copy_is_returned_with_the_diagnostic_twice(
     reply: ChatReply, reason: str
 ) -> None:
-    talk = TeacherConversation("Why?", ANSWER, bounds=BlockBounds())
+    talk = TeacherConversation("Why?", ANSWER)
     first = len(talk.messages)
     for number in (1, 2):
         talk.feed(reply)
@@ -89,13 +88,12 @@ def test_a_rejected_copy_is_returned_with_the_diagnostic_twice(
         assert "{" not in talk.messages[-1]["content"]
         assert asked_answer(talk.messages) == ANSWER
     talk.feed(reply)
-    assert talk.outcome is not None
-    assert (talk.outcome.document, talk.outcome.reason) == (None, reason)
+    assert isinstance(talk.outcome, Rejection)
+    assert talk.outcome.reason == reason
 
 
 def test_a_correct_second_copy_is_kept() -> None:
-    talk = TeacherConversation("Why?", ANSWER, bounds=BlockBounds())
+    talk = TeacherConversation("Why?", ANSWER)
     talk.feed(ChatReply("wrong"))
     talk.feed(ChatReply(f"<answer>\n{marked(ANSWER)}\n</answer>"))
-    assert talk.outcome is not None
-    assert talk.outcome.document is not None
+    assert isinstance(talk.outcome, Document)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.util import find_spec
@@ -22,10 +22,10 @@ from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Journal, Row, write_rows, write_whole
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
-from pasta_lm.learn.annotate.filters import speedup
+from pasta_lm.learn.annotate.filters import Rejection, speedup
 from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, AnnotateConfig, SourceRow, digest
-from pasta_lm.learn.annotate.teacher import MAX_RETURNS, RowOutcome, read_prompt
-from pasta_lm.learn.chat.client import Prices, TokenCounts
+from pasta_lm.learn.annotate.teacher import MAX_RETURNS, read_prompt
+from pasta_lm.learn.chat.client import ChatReply, Prices, TokenCounts
 from pasta_lm.learn.chat.pool import Spending, stored_tokens
 from pasta_lm.models.annotated import Record, write_records
 
@@ -38,22 +38,16 @@ PARQUET = "annotated.parquet"
 
 @dataclass(slots=True)
 class RowLog:
-    """The history of one row of the source."""
+    """The history of one row of the source; ``annotated`` is the answer in annotator form."""
 
+    index: int
     row: SourceRow
     replies: list[Mapping[str, Any]] = field(default_factory=list)
     status: str = PENDING
     reason: str = ""
-    """Why it failed or was skipped."""
     message: str = ""
     annotated: str | None = None
-    """In annotator form, if its status is ``ok``."""
     num_unanswered: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether no run asks about this row again."""
-        return self.status != PENDING and self.reason != NO_ANSWER
 
 
 class Tally:
@@ -82,71 +76,74 @@ class AnnotationLog:
     A PastaError says that the disk cannot be written; nothing of a call counts then.
     """
 
-    def __init__(self, journal: Journal, prices: Prices) -> None:
+    def __init__(self, journal: Journal, prices: Prices, progress: Callable[[Tally], None]) -> None:
+        """Read the journal; ``progress`` is called after each row and each reply."""
         self.rows: dict[int, RowLog] = {}
         self.tally = Tally(prices)
-        self._journal = journal
+        self._journal, self._progress = journal, progress
         for line in journal.rows.values():
-            self._note(line)
+            self._count(line)
 
-    def known(self, index: int, row: SourceRow) -> RowLog | None:
-        """Return the history of a row; None: nothing is stored yet.
+    def unfinished(self, index: int, row: SourceRow) -> RowLog | None:
+        """Return a row's history unless it needs nothing more; a new row to skip is stored.
 
         Raises:
             InputError: the source had another row at this index when the journal was begun.
         """
-        known = self.rows.get(index)
-        if known is not None and (known.row.id, _digest(known.row)) != (row.id, _digest(row)):
+        known = self.rows.get(index) or RowLog(index, row)
+        old = known.row
+        if (old.id, old.prompt, old.answer) != (row.id, row.prompt, row.answer):
             raise InputError(
-                f"the source has changed: row {index + 1} was {known.row.id} and is {row.id}",
+                f"the source has changed: row {index + 1} was {old.id} and is {row.id}",
                 hint="give the changed source a new output folder",
             )
-        return known
-
-    def store_row(self, index: int, row: SourceRow, *lines: Row) -> None:
-        """Store lines of a row, behind the row itself where it is new."""
-        source = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer}
-        about = {**source, "digest": _digest(row), "skipped": row.skipped}
-        own = {"id": f"row/{index}", "index": index, **about}
-        new = [*([] if index in self.rows else [own]), *lines]
-        self._journal.append(new)
-        for line in new:
-            self._note(line)
+        if row.skipped is not None:
+            if index not in self.rows:
+                self._store(known)
+            return None
+        return known if known.status == PENDING or known.reason == NO_ANSWER else None
 
     def store_reply(
         self,
-        index: int,
-        row: SourceRow,
-        raw: Mapping[str, Any],
-        tokens: TokenCounts,
-        outcome: RowOutcome | None,
+        known: RowLog,
+        reply: ChatReply,
+        most: TokenCounts,
+        outcome: Document | Rejection | None,
     ) -> None:
-        """Store a raw reply, and the end of its row if it has one.
+        """Store a reply, with the most that it can cost if the server does not say, and the end."""
+        name = f"reply/{known.index}/{len(known.replies) + 1}"
+        line: Row = {"id": name, "index": known.index, "raw": reply.raw}
+        if not reply.raw.get("usage"):
+            line["tokens"] = most
+        self._store(known, line, *([] if outcome is None else [_end(known, outcome)]))
 
-        ``tokens`` are stored if the server reports none.
-        """
-        known = self.rows.get(index)
-        number = len(known.replies) + 1 if known else 1
-        line: Row = {"id": f"reply/{index}/{number}", "index": index, "raw": raw}
-        if not raw.get("usage"):
-            line["tokens"] = tokens
-        self.store_row(index, row, line, *([] if outcome is None else [_end_line(index, outcome)]))
+    def store_end(self, known: RowLog, outcome: Document | Rejection) -> None:
+        self._store(known, _end(known, outcome))
 
-    def store_end(self, index: int, row: SourceRow, outcome: RowOutcome) -> None:
-        self.store_row(index, row, _end_line(index, outcome))
-
-    def store_unanswered(self, index: int, row: SourceRow, message: str) -> None:
+    def store_unanswered(self, known: RowLog, message: str) -> None:
         """Store the reason why no reply came."""
-        known = self.rows.get(index)
-        name = f"unanswered/{index}/{known.num_unanswered + 1 if known else 1}"
-        self.store_row(index, row, {"id": name, "index": index, "message": message})
+        name = f"unanswered/{known.index}/{known.num_unanswered + 1}"
+        self._store(known, {"id": name, "index": known.index, "message": message})
 
-    def _note(self, line: Row) -> None:
-        kind = line["id"].partition("/")[0]
-        if kind == "row":
+    def _store(self, known: RowLog, *lines: Row) -> None:
+        """Store lines of a row, behind the row itself where it is new."""
+        index, row = known.index, known.row
+        text = digest(f"{row.prompt}\0{row.answer}")
+        texts = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer, "digest": text}
+        own = {"id": f"row/{index}", "index": index, **texts, "skipped": row.skipped}
+        new = lines if index in self.rows else (own, *lines)
+        self._journal.append(new)
+        self.rows[index] = known
+        for line in new:
+            self._count(line)
+        self._progress(self.tally)
+
+    def _count(self, line: Row) -> None:
+        index, kind = line["index"], line["id"].partition("/")[0]
+        if kind == "row" and index not in self.rows:
             source = SourceRow(line["row_id"], line["prompt"], line["answer"], line["skipped"])
-            self.rows[line["index"]] = RowLog(source)
-        row = self.rows[line["index"]]
+            self.rows[index] = RowLog(index, source)
+        row = self.rows[index]
         if kind == "reply":
             row.replies.append(line["raw"])
             self.tally.spent.count(stored_tokens(line, line["raw"]))
@@ -165,20 +162,13 @@ class AnnotationLog:
             self.tally.reasons[row.status, row.reason] += 1
 
 
-def _end_line(index: int, outcome: RowOutcome) -> Row:
-    document = outcome.document
-    return {
-        "id": f"end/{index}",
-        "index": index,
-        "status": FAILED if document is None else OK,
-        "reason": str(outcome.reason),
-        "message": outcome.message,
-        "annotated": None if document is None else document.annotator_form(),
-    }
-
-
-def _digest(row: SourceRow) -> str:
-    return digest(f"{row.prompt}\0{row.answer}")
+def _end(known: RowLog, outcome: Document | Rejection) -> Row:
+    line: Row = {"id": f"end/{known.index}", "index": known.index}
+    if isinstance(outcome, Document):
+        kept = outcome.annotator_form()
+        return line | {"status": OK, "reason": "", "message": "", "annotated": kept}
+    why = {"reason": str(outcome.reason), "message": outcome.message}
+    return line | {"status": FAILED, **why, "annotated": None}
 
 
 def write_set(
@@ -193,7 +183,11 @@ def write_set(
     """
     folder = Path(config.output.folder)
     rows = [row for _, row in sorted(log.rows.items())]
-    kept = [_record(row, config.rows.label) for row in rows if row.status == OK]
+    kept = [
+        Record(row.row.id, row.row.prompt, parse(row.annotated, Form.ANNOTATOR), config.rows.label)
+        for row in rows
+        if row.annotated is not None
+    ]
     failed = [_failure(row) for row in rows if row.status == FAILED]
     num_pending = sum(row.status == PENDING for row in rows)
     text = _card(config, method, log.tally, [record.document for record in kept], num_pending)
@@ -215,11 +209,6 @@ def write_set(
         ) from exc
     names = [RECORDS, *([PARQUET] if has_parquet else []), FAILURES, CARD]
     return [folder / name for name in names]
-
-
-def _record(row: RowLog, source: str) -> Record:
-    assert row.annotated is not None
-    return Record(row.row.id, row.row.prompt, parse(row.annotated, Form.ANNOTATOR), source)
 
 
 def _failure(row: RowLog) -> dict[str, Any]:
@@ -255,9 +244,9 @@ def _card(
     source = config.rows
     where = f"the file `{Path(source.file or '').name}`"
     if source.hub is not None:
-        revision = (
-            f"revision `{source.revision}`" if source.revision else "its newest revision then"
-        )
+        revision = "its newest revision then"
+        if source.revision:
+            revision = f"revision `{source.revision}`"
         where = f"`{source.hub}` of Hugging Face, split `{source.split}`, {revision}"
     template = files("pasta_lm.learn.annotate") / "card.md"
     return template.read_text("utf-8").format(

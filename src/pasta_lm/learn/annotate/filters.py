@@ -22,7 +22,6 @@ from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.faults import Fault
 from pasta_lm.language.parser import Form
-from pasta_lm.language.tags import MAX_UNITS, TOKENS_PER_UNIT
 
 _FENCE = re.compile(r"\s*(```|~~~)")
 _MARKER = re.compile(r"[ \t]*(?:(?:[-*+•–>]|#{1,6}|\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+)*")
@@ -65,24 +64,29 @@ _REASON_OF = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BlockBounds:
-    """The length of a block in words."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterConfig:
+    """Which answers are sent, and which annotations are kept."""
 
     least_words: int = 5  # PASTA, appendix on annotation: at least five words in a block
-    most_words: int = MAX_UNITS * TOKENS_PER_UNIT  # the longest promise, in tokens
+    """Minimum of a block."""
+    most_words: int = 640  # the longest promise, in tokens
+    """Maximum of a block."""
+    max_answer_characters: int = 20_000
+    """Longer answers are skipped: a copy of them would be cut off."""
+
+
+FILTERS = FilterConfig()
 
 
 class Rejection(NamedTuple):
-    """A reason, and a message for the teacher."""
+    """Why an answer is not annotated: a code, and a message for the teacher."""
 
-    reason: Reason
+    reason: str
     message: str
 
 
-def examine(
-    annotated: str, original: str, bounds: BlockBounds | None = None
-) -> Document | Rejection:
+def examine(annotated: str, original: str, filters: FilterConfig = FILTERS) -> Document | Rejection:
     """Return the annotated answer, or the first reason to reject it.
 
     ``annotated`` is a copy of ``original`` in annotator form; it may have no blocks.
@@ -98,14 +102,13 @@ def examine(
         return Rejection(Reason.TEXT_CHANGED, _difference(original, document.plain_text))
     if faults:
         return _reject(faults[0], annotated)
-    bounds = bounds or BlockBounds()
     for block in document.blocks:
         num_words = len(block.plain_text.split())
-        if not bounds.least_words <= num_words <= bounds.most_words:
+        if not filters.least_words <= num_words <= filters.most_words:
             return Rejection(
                 Reason.BLOCK_BOUNDS,
                 f"The block {block.topic!r} has {num_words} words; a block has "
-                f"{bounds.least_words} to {bounds.most_words}. Remove its tags, or move them.",
+                f"{filters.least_words} to {filters.most_words}. Remove its tags, or move them.",
             )
     if document.blocks and speedup(document) <= 1:
         return Rejection(
@@ -153,15 +156,7 @@ class Marks(NamedTuple):
     """Units before which a sync stands."""
 
 
-def units(text: str) -> list[Unit]:
-    """Cut an answer into its units: sentences, and paragraphs of code; white space is in none.
-
-    List markers, heading signs and leading labels (``**Title:**``) stay outside a unit's inside.
-    """
-    return list(_units(text))
-
-
-def marked(text: str, marks: Marks, bounds: BlockBounds | None = None) -> Document:
+def marked(text: str, marks: Marks, filters: FilterConfig = FILTERS) -> Document:
     """Return the answer with the marked blocks and syncs; the blocks have no length yet.
 
     Spaces before a tag stand behind it (``Document.with_spaces_after_tags``).
@@ -173,7 +168,7 @@ def marked(text: str, marks: Marks, bounds: BlockBounds | None = None) -> Docume
     places = units(text)
     _check_order(marks, len(places))
     document = Document(tuple(_items(text, places, marks)))
-    result = examine(document.annotator_form(), text, bounds)
+    result = examine(document.annotator_form(), text, filters)
     if isinstance(result, Rejection):
         raise InputError(f"{result.reason}: {result.message}")
     return result
@@ -211,28 +206,30 @@ def _items(text: str, places: Sequence[Unit], marks: Marks) -> Iterator[Item]:
     yield Text(text[done:])
 
 
-def _units(text: str) -> Iterator[Unit]:
-    in_code, at, code_end = False, 0, 0
-    code_begin: int | None = None
+def units(text: str) -> list[Unit]:
+    """Cut an answer into its units: sentences, and paragraphs of code; white space is in none.
+
+    List markers, heading signs and leading labels (``**Title:**``) stay outside a unit's inside.
+    """
+    found: list[Unit] = []
+    in_code = in_paragraph = False
+    at = 0
     for line in text.splitlines(keepends=True):
         begin, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
         at += len(line)
-        is_fence = _FENCE.match(line) is not None
-        if code_begin is not None and (is_fence or begin >= end):
-            yield Unit(code_begin, code_begin, code_end)
-            code_begin = None
-        if is_fence:
-            in_code = not in_code
-        if begin >= end:
-            continue
-        if is_fence:
-            yield Unit(begin, begin, end)
-        elif in_code:
-            code_begin, code_end = begin if code_begin is None else code_begin, end
+        if _FENCE.match(line):
+            found.append(Unit(begin, begin, end))
+            in_code, in_paragraph = not in_code, False
+        elif begin >= end:
+            in_paragraph = False
+        elif not in_code:
+            found += _sentences(text, begin, end)
+        elif in_paragraph:
+            found[-1] = found[-1]._replace(end=end)
         else:
-            yield from _sentences(text, begin, end)
-    if code_begin is not None:
-        yield Unit(code_begin, code_begin, code_end)
+            found.append(Unit(begin, begin, end))
+            in_paragraph = True
+    return found
 
 
 def _sentences(text: str, begin: int, end: int) -> Iterator[Unit]:

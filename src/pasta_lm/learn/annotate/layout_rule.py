@@ -18,7 +18,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
-from pasta_lm.learn.annotate.filters import BlockBounds, Marks, Unit, marked, units
+from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, Marks, Unit, marked, units
 from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, parts
 
 MAX_HEADING_WORDS = 12
@@ -65,60 +65,58 @@ _NOT_IN_TOPIC = re.compile(r"[\"<>&*_#|`\[\]]+")
 
 
 class AnswerPiece(NamedTuple):
-    """A part of an answer that its layout sets apart, in units from 1."""
+    """A part of an answer that its layout sets apart."""
 
     first: int
+    """Its first and last unit, counted from 1."""
     last: int
     kind: str
     lead: str
     """Its label, or its first words."""
-    num_words: int
-    """Behind the marker and label."""
+    label: str
+    """Without the marker; empty if it has none."""
+    body: str
+    """Without marker and label."""
+    line: str
+    """With both."""
+    before: str
+    """The answer in front of it."""
+    after: str
+
+    @property
+    def num_words(self) -> int:
+        return len(self.body.split())
 
 
-class Group(NamedTuple):
-    """Pieces of one kind that may be blocks together."""
+def _piece(
+    text: str, places: Sequence[Unit], first: int, last: int, *, kind: str, lead: str
+) -> AnswerPiece:
+    begin, inside, _ = places[first - 1]
+    end = places[last - 1].end
+    return AnswerPiece(
+        first,
+        last,
+        kind,
+        lead,
+        label=_MARKER.sub("", text[begin:inside], count=1),
+        body=text[inside:end],
+        line=text[begin:end],
+        before=text[:begin],
+        after=text[end:].strip(),
+    )
 
-    kind: str
-    pieces: tuple[AnswerPiece, ...]
 
-
-class PlainAnswer:
-    """A plain answer with its units and pieces."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.units: Sequence[Unit] = units(text)
-        self.pieces = list(self._pieces())
-
-    def line(self, piece: AnswerPiece) -> str:
-        """Return a piece with its marker and label."""
-        return self.text[self.units[piece.first - 1].begin : self.units[piece.last - 1].end]
-
-    def label(self, piece: AnswerPiece) -> str:
-        """Return a piece's label without its marker; empty if it has none."""
-        unit = self.units[piece.first - 1]
-        return _MARKER.sub("", self.text[unit.begin : unit.inside], count=1)
-
-    def body(self, piece: AnswerPiece) -> str:
-        """Return a piece without its marker and label."""
-        return self.text[self.units[piece.first - 1].inside : self.units[piece.last - 1].end]
-
-    def after(self, piece: AnswerPiece) -> str:
-        return self.text[self.units[piece.last - 1].end :].strip()
-
-    def _pieces(self) -> Iterator[AnswerPiece]:
-        place = 0
-        for part in parts(self.text):
-            begin = place + len(part.before)
-            end = place = begin + len(part.text)
-            inside = [n for n, u in enumerate(self.units, 1) if begin <= u.begin and u.end <= end]
-            if inside:
-                body = self.text[self.units[inside[0] - 1].inside : end]
-                has_label = self.units[inside[0] - 1].inside > begin
-                kind = _kind(part.text, part.layout, has_label)
-                lead = part.text.split("\n")[1] if kind == "code" else part.lead
-                yield AnswerPiece(inside[0], inside[-1], kind, lead, len(body.split()))
+def _pieces(text: str, places: Sequence[Unit]) -> Iterator[AnswerPiece]:
+    place = 0
+    for part in parts(text):
+        begin = place + len(part.before)
+        end = place = begin + len(part.text)
+        inside = [n for n, unit in enumerate(places, 1) if begin <= unit.begin and unit.end <= end]
+        if inside:
+            has_label = places[inside[0] - 1].inside > begin
+            kind = _kind(part.text, part.layout, has_label)
+            lead = part.text.split("\n")[1] if kind == "code" else part.lead
+            yield _piece(text, places, inside[0], inside[-1], kind=kind, lead=lead)
 
 
 def _kind(text: str, layout: Layout, has_label: bool) -> str:
@@ -136,30 +134,38 @@ def _kind(text: str, layout: Layout, has_label: bool) -> str:
     return layout.name.lower()
 
 
-def groups(answer: PlainAnswer) -> Iterator[Group]:
-    """Yield the groups of an answer's pieces, what is set apart most clearly first."""
-    sections = list(_sections(answer.pieces))
-    items = [piece for piece in answer.pieces if piece.kind == "bullet"]
+def groups(text: str) -> Iterator[list[AnswerPiece]]:
+    """Yield pieces of one kind that may be blocks together, those set apart most clearly first."""
+    places = units(text)
+    pieces = list(_pieces(text, places))
+    sections = list(_sections(text, places, pieces))
+    items = [piece for piece in pieces if piece.kind == "bullet"]
     has_long_items = sum(piece.num_words for piece in items) > 2 * MIN_BLOCK_WORDS * len(items) > 0
     if len(sections) >= MIN_BLOCKS and not (has_long_items and len(items) > len(sections)):
-        yield Group("section", tuple(sections))
+        yield sections
     for kind in ("row", "bullet", "bold", "label", "number", "code", "line"):
-        members = [piece for piece in answer.pieces if piece.kind == kind]
-        if kind == "bold":  # the letters of an acrostic are no labels
-            members = [piece for piece in members if len(piece.lead) > 1]
-        members = [piece for piece in members if not answer.line(piece).endswith(":")]
-        members = [piece for piece in members if piece.num_words >= MIN_BLOCK_WORDS]
+        members = [
+            piece
+            for piece in pieces
+            if piece.kind == kind
+            and not (kind == "bold" and len(piece.lead) == 1)  # a letter of an acrostic
+            and not piece.line.endswith(":")
+            and piece.num_words >= MIN_BLOCK_WORDS
+        ]
         if len(members) >= MIN_BLOCKS:
-            yield Group(kind, tuple(members))
+            yield members
 
 
-def _sections(pieces: Sequence[AnswerPiece]) -> Iterator[AnswerPiece]:
+def _sections(
+    text: str, places: Sequence[Unit], pieces: Sequence[AnswerPiece]
+) -> Iterator[AnswerPiece]:
     """Yield the section below each heading; the last one is no longer than the others."""
     marked_up = [piece for piece in pieces if piece.kind == "section"]
     if marked_up:
-        yield from (
-            piece._replace(first=piece.first + 1) for piece in marked_up if piece.first < piece.last
-        )
+        for piece in marked_up:
+            first, last = piece.first + 1, piece.last
+            if first <= last:
+                yield _piece(text, places, first, last, kind="section", lead=piece.lead)
         return
     kinds = [*(piece.kind for piece in pieces), "heading"]
     heads = [i for i, pair in enumerate(pairwise(kinds)) if pair[0] == "heading" != pair[1]]
@@ -167,10 +173,9 @@ def _sections(pieces: Sequence[AnswerPiece]) -> Iterator[AnswerPiece]:
     if sizes:
         for head, size in zip(heads, [*sizes, max(sizes)], strict=True):
             body = pieces[head + 1 : head + 1 + size]
-            num_words = sum(piece.num_words for piece in body)
-            if num_words >= MIN_BLOCK_WORDS:
-                lead = pieces[head].lead
-                yield AnswerPiece(body[0].first, body[-1].last, "section", lead, num_words)
+            if sum(piece.num_words for piece in body) >= MIN_BLOCK_WORDS:
+                first, last, lead = body[0].first, body[-1].last, pieces[head].lead
+                yield _piece(text, places, first, last, kind="section", lead=lead)
 
 
 def proposals(text: str) -> list[Marks]:
@@ -179,15 +184,14 @@ def proposals(text: str) -> list[Marks]:
     Each group of pieces is forked as a whole, or without its first or last pieces, with a sync
     before the text after it and without.
     """
-    answer = PlainAnswer(text)
     options = dict.fromkeys([Marks()])
-    for group in groups(answer):
-        whole, cuts = group.pieces, [group.pieces]
-        if group.kind in ("bold", "label", "code", "line", "section"):
+    for whole in groups(text):
+        cuts = [whole]
+        if whole[0].kind in MAY_CONCLUDE:
             cuts += [whole[1:], whole[:-1], whole[1:-1]]
         for pieces in (cut for cut in cuts if len(cut) >= MIN_BLOCKS):
             options[_marks(pieces, has_sync=False)] = None
-            if pieces[-1].last < len(answer.units):
+            if pieces[-1].after:
                 options[_marks(pieces, has_sync=True)] = None
     return list(options)
 
@@ -204,10 +208,10 @@ def topic(lead: str) -> str:
     return short or "part"
 
 
-def document_of(text: str, marks: Marks, bounds: BlockBounds | None = None) -> Document:
+def document_of(text: str, marks: Marks, filters: FilterConfig = FILTERS) -> Document:
     """Return the annotated answer; without tags if the filters reject the annotation."""
     try:
-        return marked(text, marks, bounds)
+        return marked(text, marks, filters)
     except InputError:
         return Document((Text(text),))
 
@@ -218,108 +222,95 @@ def markdown_rule(prompt: str, text: str) -> Document:
 
 
 def rule_marks(prompt: str, text: str) -> Marks:
-    answer = PlainAnswer(text)
-    group = next(groups(answer), None)
-    if group is None:
-        return Marks()
-    blocks = _FORKS.get(group.kind, _all)(prompt, answer, group.pieces)
-    if group.kind in ("section", "bold", "label", "code", "line"):
-        blocks = _without_closing(prompt, answer, blocks)
+    blocks = next(groups(text), [])
+    kind = blocks[0].kind if blocks else ""
+    if kind in _FORKS:
+        blocks = _FORKS[kind](prompt, text, blocks)
+    if kind in MAY_CONCLUDE:
+        blocks = _without_closing(prompt, blocks)
     if len(blocks) < MIN_BLOCKS:
         return Marks()
-    closing = answer.after(blocks[-1])
-    before = answer.text[: answer.units[blocks[0].first - 1].begin]
-    points = sync_points(prompt, before, [answer.body(piece) for piece in blocks], closing)
-    return _marks(blocks, has_sync=bool(closing) and points > SYNC_POINTS)
+    closing = blocks[-1].after
+    is_needed = bool(closing) and sync_points(prompt, blocks, closing) > SYNC_POINTS
+    return _marks(blocks, has_sync=is_needed)
 
 
-def _all(prompt: str, answer: PlainAnswer, pieces: Sequence[AnswerPiece]) -> list[AnswerPiece]:
-    return list(pieces)
-
-
-def _numbers(prompt: str, answer: PlainAnswer, pieces: Sequence[AnswerPiece]) -> list[AnswerPiece]:
+def _numbers(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
     """Return numbered items unless they look like steps in order."""
-    labels = [answer.label(piece) for piece in pieces]
-    lines = [answer.line(piece) for piece in pieces]
-    intro = answer.text[: answer.units[pieces[0].first - 1].begin]
-    heads = [label or answer.body(piece) for label, piece in zip(labels, pieces, strict=True)]
-    if _share(_TIME.match, heads) > 0.4 or _ORDER.search(intro) or _DATED.search(lines[0]):
+    heads = [piece.label or piece.body for piece in pieces]
+    is_dated = _share(_TIME.match, heads) > 0.4 or _DATED.search(pieces[0].line)
+    if is_dated or _ORDER.search(pieces[0].before):
         return []
-    if _share(str.strip, labels) > 0.6 or _share(_LEAD.match, lines) > 0.6:
-        return [] if _ORDER.search(prompt) else list(pieces)
+    has_labels = _share(str.strip, [piece.label for piece in pieces]) > 0.6
+    if has_labels or _share(_LEAD.match, [piece.line for piece in pieces]) > 0.6:
+        return [] if _ORDER.search(prompt) else pieces
     is_numbered = len(_NUMBERED_QUESTION.findall(prompt)) >= MIN_BLOCKS
     num_words = sum(piece.num_words for piece in pieces) / len(pieces)
     is_free = is_numbered or _INDEPENDENT.search(prompt) is not None
-    return list(pieces) if is_free and num_words >= 9 else []
+    return pieces if is_free and num_words >= 9 else []
 
 
-def _lines(prompt: str, answer: PlainAnswer, pieces: Sequence[AnswerPiece]) -> list[AnswerPiece]:
+def _lines(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
     """Return paragraphs with parallel beginnings: emphasis, ordinals, words of the question."""
-    if _LETTER.search(answer.text):
+    if _LETTER.search(text):
         return []
-    led = [piece for piece in pieces if _LEAD.match(answer.line(piece))]
+    led = [piece for piece in pieces if _LEAD.match(piece.line)]
     if len(led) >= MIN_BLOCKS:
         return led
-    alike = [piece for piece in pieces if _FOR.match(answer.body(piece))]
+    alike = [piece for piece in pieces if _FOR.match(piece.body)]
     if len(alike) >= max(MIN_BLOCKS, len(pieces) - 1):
         return alike
-    series = [piece for piece in pieces if _SERIES.match(answer.body(piece))]
+    series = [piece for piece in pieces if _SERIES.match(piece.body)]
     if len(series) >= MIN_BLOCKS + 1 and not _ORDER.search(prompt):
         return series
-    if _SUM.search(answer.text) or _SUM.search(prompt):
+    if _SUM.search(text) or _SUM.search(prompt):
         return []
     wanted, named, seen = _words(prompt), [], set[str]()
     for piece in pieces:
-        first = _words(" ".join(answer.body(piece).split()[:4]))
+        first = _words(" ".join(piece.body.split()[:4]))
         if new := (first & wanted) - seen:
             named.append(piece)
             seen |= new
-    num_words = sum(piece.num_words for piece in named)
-    is_long = num_words >= 12 * len(named)
+    is_long = sum(piece.num_words for piece in named) >= 12 * len(named)
     return named if len(named) >= max(MIN_BLOCKS, len(pieces) - 2) and is_long else []
 
 
-def _codes(prompt: str, answer: PlainAnswer, pieces: Sequence[AnswerPiece]) -> list[AnswerPiece]:
+def _codes(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
     """Return fenced code unless text stands between it: text that explains or continues it."""
-    inside = [
-        piece for piece in answer.pieces if pieces[0].first <= piece.first <= pieces[-1].first
-    ]
-    return list(pieces) if len(inside) == len(pieces) else []
+    is_apart = any(before.last + 1 < piece.first for before, piece in pairwise(pieces))
+    return [] if is_apart else pieces
 
 
-_FORKS: dict[str, Callable[[str, PlainAnswer, Sequence[AnswerPiece]], list[AnswerPiece]]] = {
+_FORKS: dict[str, Callable[[str, str, list[AnswerPiece]], list[AnswerPiece]]] = {
     "number": _numbers,
     "line": _lines,
     "code": _codes,
 }
 """Which pieces of a group are blocks; of other kinds all are."""
+MAY_CONCLUDE = ("section", "bold", "label", "code", "line")
+"""Kinds of pieces of which the last one may conclude, so that it is no block."""
 
 
-def _without_closing(
-    prompt: str, answer: PlainAnswer, pieces: list[AnswerPiece]
-) -> list[AnswerPiece]:
+def _without_closing(prompt: str, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
     """Return blocks without a last one that concludes: by its first words, or asked for at last."""
     if len(pieces) < MIN_BLOCKS + 1:
         return pieces
-    last = answer.line(pieces[-1])
-    if pieces[-1].kind == "section":
-        last = f"{pieces[-1].lead}. {last}"
-    before = answer.text[: answer.units[pieces[0].first - 1].begin]
-    points = sync_points(prompt, before, [answer.body(piece) for piece in pieces[:-1]], last)
-    is_last = not answer.after(pieces[-1])
-    is_needed = is_last and bool(_THEN.search(prompt)) and points > CONCLUSION_POINTS
-    return pieces[:-1] if is_needed or _CLOSING.match(last) else pieces
+    *blocks, last = pieces
+    closing = f"{last.lead}. {last.line}" if last.kind == "section" else last.line
+    is_asked_for = not last.after and _THEN.search(prompt)
+    is_needed = is_asked_for and sync_points(prompt, blocks, closing) > CONCLUSION_POINTS
+    return blocks if is_needed or _CLOSING.match(closing) else pieces
 
 
-def sync_points(prompt: str, intro: str, blocks: Sequence[str], closing: str) -> float:
+def sync_points(prompt: str, blocks: Sequence[AnswerPiece], closing: str) -> float:
     """Return how much speaks for a sync between blocks and the text that follows them.
 
     Points for: its length, blocks that it shares words or numbers with, new words of theirs, a sum
     or comparison, a label, and a question that asks for something at the end.
     """
-    words, known = _words(closing), _words(prompt) | _words(intro)
-    inside = [_words(block) for block in blocks]
-    numbers = {number for block in blocks for number in _NUMBER.findall(block)}
+    words, known = _words(closing), _words(prompt) | _words(blocks[0].before)
+    inside = [_words(block.body) for block in blocks]
+    numbers = {number for block in blocks for number in _NUMBER.findall(block.body)}
     if _GENERIC.match(closing):
         return 0.0
     return (

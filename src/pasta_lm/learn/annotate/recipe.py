@@ -20,7 +20,7 @@ from pasta_lm.engines.servers.dialects import server_urls
 from pasta_lm.errors import InputError, MissingExtraError, PastaSyntaxError, RemoteError, UsageError
 from pasta_lm.journal import read_lines
 from pasta_lm.language.document import parse
-from pasta_lm.learn.annotate.filters import BlockBounds
+from pasta_lm.learn.annotate.filters import FilterConfig
 from pasta_lm.learn.annotate.own_answers import USABLE, AnswerConfig
 from pasta_lm.learn.annotate.teacher import read_prompt
 from pasta_lm.learn.chat.client import Endpoint
@@ -78,22 +78,6 @@ class TeacherConfig(Endpoint):
     def table() -> str:
         """Return the name of the table."""
         return TEACHER
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterConfig:
-    """Which answers are sent, and which annotations are kept."""
-
-    least_words: int = 5
-    """Minimum of a block."""
-    most_words: int = 640
-    """Maximum of a block."""
-    max_answer_characters: int = 20_000
-    """Longer answers are skipped: a copy of them would be cut off."""
-
-    @property
-    def bounds(self) -> BlockBounds:
-        return BlockBounds(self.least_words, self.most_words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

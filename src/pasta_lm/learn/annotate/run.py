@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +15,10 @@ from typing import NamedTuple
 from pasta_lm.engines.servers.request_pace import RequestPace, RetryPolicy
 from pasta_lm.errors import RemoteError, RequestError
 from pasta_lm.language.document import Document
-from pasta_lm.learn.annotate.dataset import AnnotationLog, Tally, write_set
-from pasta_lm.learn.annotate.filters import BlockBounds, examine
+from pasta_lm.learn.annotate.dataset import AnnotationLog, RowLog, Tally, write_set
+from pasta_lm.learn.annotate.filters import FilterConfig, Rejection, examine
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
-from pasta_lm.learn.annotate.teacher import RowOutcome, TeacherConversation
+from pasta_lm.learn.annotate.teacher import TeacherConversation
 from pasta_lm.learn.chat.client import (
     ChatClient,
     ChatReply,
@@ -31,7 +32,6 @@ from pasta_lm.learn.chat.pool import (
     Budget,
     Estimate,
     RequestPool,
-    billed_tokens,
     estimate_tokens,
 )
 from pasta_lm.run_folder import RunFolder
@@ -91,7 +91,7 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
         if row.skipped is not None:
             num_skipped += 1
             continue
-        talk = TeacherConversation(row.prompt, row.answer, bounds=BlockBounds())
+        talk = TeacherConversation(row.prompt, row.answer)
         prompt += int(estimate_tokens(talk.messages) * REPLIES_PER_ROW)
         answer_tokens = len(row.answer.encode()) / CHARACTERS_PER_TOKEN
         completion += int(answer_tokens * COPY_TOKENS_PER_ANSWER_TOKEN * REPLIES_PER_ROW)
@@ -140,79 +140,55 @@ def annotate(
     folder = RunFolder(Path(config.output.folder))
     with folder.locked():
         folder.begin({**config.settings(), **(method or {})})
-        log = AnnotationLog(folder.journal(JOURNAL), prices)
-        rows = _Rows(log, config.filters.bounds, progress)
+        log = AnnotationLog(folder.journal(JOURNAL), prices, progress)
         numbered = enumerate(source_rows(config, limit))
-        stopped_by = ""
-        if rule:
-            rows.by_rule(rule, numbered)
+        pool = RequestPool(Budget(log.tally.spent, cost_limit_usd), "rows", notice)
+
+        async def work(job: tuple[int, SourceRow]) -> None:
+            if (known := log.unfinished(*job)) is not None:
+                await _by_teacher(pool, log, known, config)
+
+        if rule is not None:
+            for index, row in numbered:
+                if (known := log.unfinished(index, row)) is not None:
+                    log.store_end(known, _by_rule(rule, row, config.filters))
         else:
             assert (teacher := config.teacher) is not None
-            pool = RequestPool(Budget(log.tally.spent, cost_limit_usd), "rows", notice)
-            asyncio.run(
-                pool.run(
-                    lambda: ChatClient(teacher, pace=pace, policy=policy),
-                    numbered,
-                    lambda job: rows.by_teacher(pool, teacher.temperature, *job),
-                )
-            )
-            stopped_by = pool.stopped_by
-        return AnnotationRun(log.tally, stopped_by, write_set(config, log, method))
+            client = partial(ChatClient, teacher, pace=pace, policy=policy)
+            asyncio.run(pool.run(client, numbered, work))
+        return AnnotationRun(log.tally, pool.stopped_by, write_set(config, log, method))
 
 
-class _Rows:
-    def __init__(self, log: AnnotationLog, bounds: BlockBounds, progress: Progress) -> None:
-        self._log, self._bounds, self._progress = log, bounds, progress
+def _by_rule(rule: Rule, row: SourceRow, filters: FilterConfig) -> Document:
+    """Annotate a row; a rejected annotation leaves the answer without tags."""
+    document = rule(row.prompt, row.answer)
+    kept = examine(document.annotator_form(), row.answer, filters)
+    return kept if isinstance(kept, Document) else document.without_tags()
 
-    def by_rule(self, rule: Rule, rows: Iterator[tuple[int, SourceRow]]) -> None:
-        """Annotate all rows; a rejected annotation leaves the answer without tags."""
-        for index, row in rows:
-            if self._is_over(index, row):
-                continue
-            document = rule(row.prompt, row.answer)
-            kept = examine(document.annotator_form(), row.answer, self._bounds)
-            if not isinstance(kept, Document):
-                kept = document.without_tags()
-            self._log.store_end(index, row, RowOutcome(kept))
-            self._progress(self._log.tally)
 
-    async def by_teacher(
-        self, pool: RequestPool, temperature: float, index: int, row: SourceRow
-    ) -> None:
-        """Ask the teacher until the row has an end or the run is stopped."""
-        if self._is_over(index, row):
+async def _by_teacher(
+    pool: RequestPool, log: AnnotationLog, known: RowLog, config: AnnotateConfig
+) -> None:
+    """Ask the teacher until the row has an end or the run is stopped."""
+    assert config.teacher is not None
+    talk = TeacherConversation(known.row.prompt, known.row.answer, config.filters)
+    for raw in known.replies:
+        talk.feed(read_reply(raw))
+    if talk.outcome is not None:  # a run was killed between the last reply and its end
+        log.store_end(known, talk.outcome)
+
+    def keep(reply: ChatReply) -> None:
+        talk.feed(reply)
+        log.store_reply(known, reply, reserved, talk.outcome)
+
+    def fail(error: RemoteError | RequestError) -> None:
+        if isinstance(error, RequestError):
+            log.store_end(known, Rejection(REQUEST_REFUSED, error.message))
+        else:
+            log.store_unanswered(known, error.message)
+
+    while talk.outcome is None:
+        request = ChatRequest(talk.messages, talk.max_tokens, config.teacher.temperature)
+        reserved = TokenCounts(estimate_tokens(talk.messages), talk.max_tokens)
+        if not await pool.ask(request, reserved, keep, fail):
             return
-        log = self._log
-        talk = TeacherConversation(row.prompt, row.answer, bounds=self._bounds)
-        known = log.known(index, row)
-        for raw in known.replies if known else ():
-            talk.feed(read_reply(raw))
-        if talk.outcome is not None:  # a run was killed between the last reply and its end
-            log.store_end(index, row, talk.outcome)
-            self._progress(log.tally)
-
-        def keep(reply: ChatReply) -> None:
-            talk.feed(reply)
-            log.store_reply(index, row, reply.raw, billed_tokens(reply, reserved), talk.outcome)
-            self._progress(log.tally)
-
-        def fail(error: RemoteError | RequestError) -> None:
-            if isinstance(error, RequestError):
-                log.store_end(index, row, RowOutcome(None, REQUEST_REFUSED, error.message))
-            else:
-                log.store_unanswered(index, row, error.message)
-            self._progress(log.tally)
-
-        while talk.outcome is None:
-            request = ChatRequest(talk.messages, talk.max_tokens, temperature)
-            reserved = TokenCounts(estimate_tokens(talk.messages), talk.max_tokens)
-            if not await pool.ask(request, reserved, keep, fail):
-                return
-
-    def _is_over(self, index: int, row: SourceRow) -> bool:
-        """Return whether a row needs nothing more; a new row that is skipped is stored."""
-        known = self._log.known(index, row)
-        if known is None and row.skipped is not None:
-            self._log.store_row(index, row)
-            self._progress(self._log.tally)
-        return row.skipped is not None or (known is not None and known.is_over)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape
-from pasta_lm.learn.annotate.filters import BlockBounds, Reason, Rejection, examine
+from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, Reason, Rejection, examine
 from pasta_lm.learn.chat.client import ChatReply, Message
 from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN
 
@@ -25,8 +25,6 @@ PROMPT_VERSION = "annotate_v1"
 MAX_RETURNS = 2
 """How often a rejected copy is returned."""
 _OPEN, _CLOSE = "<answer>", "</answer>"
-_QUESTION = "Question:\n"
-_ANSWER = "\n\nAnswer to copy and mark:\n"
 
 
 class Demonstration(NamedTuple):
@@ -82,25 +80,18 @@ def read_prompt() -> Prompt:
     return Prompt(PROMPT_VERSION, instructions, correction, tuple(demonstrations))
 
 
-@dataclass(frozen=True, slots=True)
-class RowOutcome:
-    """How the annotation of one answer ended; without a document it failed."""
-
-    document: Document | None
-    reason: str = ""
-    message: str = ""
-
-
 class TeacherConversation:
-    """The exchange about one answer; it takes replies until it has an outcome."""
+    """The exchange about one answer; it takes replies until it has an outcome.
 
-    def __init__(self, prompt: str, answer: str, *, bounds: BlockBounds) -> None:
-        self.outcome: RowOutcome | None = None
-        self._answer = answer
-        self._bounds = bounds
-        self._prompt = read_prompt()
-        self.messages: Sequence[Message] = self._prompt.messages(prompt, answer)
-        """Of the next request."""
+    Attributes:
+        outcome: The annotated answer, or why there is none.
+        messages: Of the next request.
+    """
+
+    def __init__(self, prompt: str, answer: str, filters: FilterConfig = FILTERS) -> None:
+        self.outcome: Document | Rejection | None = None
+        self.messages: Sequence[Message] = read_prompt().messages(prompt, answer)
+        self._answer, self._filters = answer, filters
         self._num_replies = 0
 
     @property
@@ -112,12 +103,10 @@ class TeacherConversation:
         """Accept a copy, return it to the teacher, or give up."""
         self._num_replies += 1
         result = self._examine(reply)
-        if isinstance(result, Document):
-            self.outcome = RowOutcome(result)
-        elif self._num_replies > MAX_RETURNS:
-            self.outcome = RowOutcome(None, *result)
+        if isinstance(result, Document) or self._num_replies > MAX_RETURNS:
+            self.outcome = result
         else:
-            text = self._prompt.correction.replace("{reason}", result.reason, 1)
+            text = read_prompt().correction.replace("{reason}", result.reason, 1)
             text = text.replace("{message}", result.message, 1)
             copy = reply.text or reply.refusal or "(nothing)"
             self.messages = [
@@ -132,7 +121,7 @@ class TeacherConversation:
         if reply.finish_reason == "length":
             message = "The copy was cut off: it is longer than the answer can be."
             return Rejection(Reason.CUT_OFF, message)
-        return examine(unwrap(reply.text), self._answer, self._bounds)
+        return examine(unwrap(reply.text), self._answer, self._filters)
 
 
 def unwrap(reply: str) -> str:
@@ -145,7 +134,7 @@ def unwrap(reply: str) -> str:
 
 
 def _ask(prompt: str, answer: str) -> str:
-    return f"{_QUESTION}{prompt}{_ANSWER}{_wrap(escape(answer))}"
+    return f"Question:\n{prompt}\n\nAnswer to copy and mark:\n{_wrap(escape(answer))}"
 
 
 def _wrap(text: str) -> str:
