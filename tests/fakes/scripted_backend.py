@@ -65,9 +65,9 @@ class ScriptedBackend:
         """Return the request that decodes a given answer instead of the script."""
         has_tags = document.blocks or document.num_syncs
         named = replace(prompt, strategy=pasta.NAME if has_tags else sequential.NAME)
-        request = self.prepare(named, SamplingParams())
+        request = self.prepare(named, SamplingParams(max_threads=max_threads))
         with self._encodes:
-            return bounded(self._engine.replay(request, document), max_threads)
+            return bounded(self._engine.replay(request, document))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:

@@ -16,6 +16,7 @@ from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.parser import FORK_TOPIC, Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC
 from pasta_lm.strategies import apar
+from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.visibility import is_visible
@@ -77,7 +78,8 @@ def replayed(name: str = "qwen2", **params: object) -> Recorded:
     model = loaded(name)
     bounds = SamplingParams(**{"max_tokens": 200, **params})  # type: ignore[arg-type]
     prompt = model.vocabulary.encode_prompt("three tips")
-    ((seen,),) = Recording(model).run([apar.replay(prompt, TREE, model.vocabulary, bounds)])
+    request = forced(apar.request(prompt, bounds), TREE, model.vocabulary)
+    ((seen,),) = Recording(model).run([request])
     return seen
 
 

@@ -14,6 +14,7 @@ from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.requests import forced
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, PROMPTED
 from tests.architectures import build, load, loaded
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording, is_tied
@@ -93,7 +94,8 @@ def test_reading_a_written_skeleton_gives_its_points() -> None:
 
 def replayed(document: Document = POINTS, **params: object) -> Recorded:
     bounds = SamplingParams(**{"max_tokens": 300, **params})  # type: ignore[arg-type]
-    ((seen,),) = Recording(MODEL).run([sot.replay("three tips", document, VOCABULARY, bounds)])
+    request = forced(sot.request("three tips", VOCABULARY, bounds), document, VOCABULARY)
+    ((seen,),) = Recording(MODEL).run([request])
     return seen
 
 
@@ -134,8 +136,10 @@ def test_a_point_sees_prompt_skeleton_and_its_own_suffix_alone() -> None:
 @pytest.mark.parametrize("name", ["qwen2", "mistral", "gemma3"])
 def test_points_meet_the_logits_of_one_masked_pass(name: str) -> None:
     model = loaded(name)
-    alone = sot.replay("tips", POINTS, model.vocabulary, SamplingParams(max_tokens=300))
-    narrow = replace(alone, params=SamplingParams(max_tokens=300, max_threads=2))
+    alone = forced(
+        sot.request("tips", model.vocabulary, SamplingParams()), POINTS, model.vocabulary
+    )
+    narrow = replace(alone, params=replace(alone.params, max_threads=2))
     seen = Recording(model).run([alone, narrow], preempt_every=7)
     assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
     assert seen[0][0].num_preemptions > 2

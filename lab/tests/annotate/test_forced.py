@@ -20,7 +20,7 @@ from pasta_lm.learn.annotate.filters import Marks, examine
 from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals
 from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta as strategy
-from pasta_lm.strategies.requests import bounded
+from pasta_lm.strategies.requests import forced
 from tests.architectures import build, load, loaded
 from tests.cli.conftest import taught_folder, untaught_folder  # noqa: F401
 from tests.fakes.recording_engine import Recording
@@ -39,8 +39,8 @@ def log_prob_of_decoding(model: LoadedModel, document: Document) -> float:
     vocabulary = model.vocabulary
     prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
     params, whole = SamplingParams(), document.with_lengths(vocabulary.count_tokens)
-    request = strategy.replay(prompt, whole, vocabulary, params, model.positions)
-    ((seen,),) = Recording(model).run([bounded(request, None)])
+    request = strategy.request(prompt, params, model.positions)
+    ((seen,),) = Recording(model).run([forced(request, whole, vocabulary)])
     total = 0.0
     for step in seen.steps():
         end = vocabulary.piece_id(ASYNC_CLOSE) if step.path else min(model.eos_ids)

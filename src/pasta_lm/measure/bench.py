@@ -31,7 +31,7 @@ from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.requests import bounded
+from pasta_lm.strategies.requests import forced
 
 MAX_ROWS = 64
 NUM_ROUNDS = 3
@@ -251,9 +251,9 @@ def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
     prompt = vocabulary.encode_prompt(LOAD_PROMPT)
     document = parse(LOAD_ANSWER, Form.ANNOTATOR).with_lengths(vocabulary.count_tokens)
     join = loaded.join_with(loaded.positions)
-    item = sequential.replay(prompt, document, vocabulary, params)
-    many = pasta.replay(prompt, document, vocabulary, params, loaded.positions, join)
-    return bounded(item, None), bounded(many, None)
+    item = sequential.request(prompt, params)
+    many = pasta.request(prompt, params, loaded.positions, join)
+    return forced(item, document, vocabulary), forced(many, document, vocabulary)
 
 
 def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]:

@@ -25,7 +25,7 @@ from pasta_lm.language.events import Text
 from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.requests import bounded
+from pasta_lm.strategies.requests import forced
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
@@ -187,24 +187,20 @@ def _encode(
     max_threads: int | None,
 ) -> _Requests:
     """Return both requests of an answer; a ``ValueError`` if the strategy cannot express it."""
-    vocabulary, params, num_given = loaded.vocabulary, SamplingParams(), 0
+    vocabulary, params = loaded.vocabulary, SamplingParams(max_threads=max_threads)
     # The engine refuses an empty prompt, and some records have no prompt.
     prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
     document = answer.document.with_lengths(vocabulary.count_tokens)
-    alone = bounded(sequential.replay(prompt, document, vocabulary, params), None)
+    alone = forced(sequential.request(prompt, SamplingParams()), document, vocabulary)
     if strategy == sot.NAME:
         if not document.blocks:  # one point is too few for a skeleton: decoded sequentially
             document = Document((Block("", None, (Text(document.plain_text),)),))
-        together = sot.replay(answer.prompt or "\n", document, vocabulary, params)
-        assert together.expansion is not None
-        starts = together.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
-        num_given = sum(len(start.prefix) for start in starts)
+        together = sot.request(answer.prompt or "\n", vocabulary, params)
     elif strategy == apar.NAME:
-        together = apar.replay(prompt, document, vocabulary, params)
+        together = apar.request(prompt, params)
     else:
-        join = loaded.join_with(positions)
-        together = pasta.replay(prompt, document, vocabulary, params, positions, join)
-    return _Requests(answer, alone, bounded(together, max_threads, num_given))
+        together = pasta.request(prompt, params, positions, loaded.join_with(positions))
+    return _Requests(answer, alone, forced(together, document, vocabulary))
 
 
 def _decode_all(

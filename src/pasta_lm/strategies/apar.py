@@ -11,16 +11,10 @@ arXiv 2401.06761, section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.language.document import Document
 from pasta_lm.language.parser import Form
-
-if TYPE_CHECKING:
-    from pasta_lm.models.vocabulary import Vocabulary
 
 NAME = "apar"
 # A fork promises no length, so no gap can be computed: parent and child both count on from it.
@@ -32,11 +26,3 @@ def request(prompt: Sequence[int], params: SamplingParams) -> Request:
     return Request(
         prompt=prompt, params=params, positions=POSITIONS, form=Form.FORKED, strategy=NAME
     )
-
-
-def replay(
-    prompt: Sequence[int], document: Document, vocabulary: Vocabulary, params: SamplingParams
-) -> Request:
-    """Return the request that decodes a given answer; a sync in it is a ``VocabularyError``."""
-    forced = vocabulary.encode_document(document, Form.FORKED)
-    return replace(request(prompt, params), forced=forced)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from pasta_lm.engines import ModelFacts
 from pasta_lm.engines.guesses import PromptLookup
@@ -18,8 +18,12 @@ from pasta_lm.engines.request import Guesser, Request, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
+from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.strategies import Prompt, apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
+
+if TYPE_CHECKING:
+    from pasta_lm.models.vocabulary import Vocabulary
 
 LOOKUP, DRAFT = "prompt-lookup", "draft-model"
 SPECULATIVE: Final = (LOOKUP, DRAFT)
@@ -104,14 +108,38 @@ def sampling_params(params: object, keywords: Mapping[str, object]) -> SamplingP
         raise UsageError(f"a sampling parameter has a wrong type: {exc}", hint=CALL) from exc
 
 
-def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Request:
+def bounded(request: Request, num_given: int = 0) -> Request:
     """Limit a request to its forced tokens, their end, and the tokens that its points are given."""
     assert request.forced is not None
     # The engine reserves cache for as many tokens as the limit allows, so no more are allowed.
     num_tokens = request.forced.num_tokens + 1 + num_given
     num_blocks = len(request.forced.blocks)
-    params = SamplingParams(max_tokens=num_tokens, max_threads=max_threads, max_blocks=num_blocks)
+    params = replace(request.params, max_tokens=num_tokens, max_blocks=num_blocks)
     return replace(request, params=params)
+
+
+def forced(request: Request, document: Document, vocabulary: Vocabulary) -> Request:
+    """Return the request of any strategy, decoding a given answer instead of the model's own.
+
+    A request that forks no threads decodes the text, its tags stripped. A block without a promised
+    length gets its own.
+
+    Raises:
+        VocabularyError: APAR cannot express a sync of the answer.
+        ValueError: Skeleton-of-Thought cannot express what stands outside its blocks.
+    """
+    encode, num_given = vocabulary.encode_text, 0
+    if request.expansion is not None:
+        blocks = sot.blocks_of(document)
+        skeleton = sot.skeleton_of(blocks)
+        texts = tuple(tuple(encode(block.plain_text)) for block in blocks)
+        given = EncodedDocument(main=tuple(encode(skeleton)), blocks=texts)
+        num_given = sum(len(start.prefix) for start in request.expansion.starts(skeleton))
+    elif request.forks:
+        given = vocabulary.encode_document(document, request.form)
+    else:  # as one text: stretches between tags, encoded alone, can have more tokens together
+        given = EncodedDocument(main=tuple(encode(document.plain_text)), blocks=())
+    return bounded(replace(request, forced=given), num_given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +212,10 @@ class Requests:
         continues: bool,
     ) -> Request:
         """Return the request that decodes a given answer; see ``Pasta.replay_request``."""
-        vocabulary, params = self.loaded.vocabulary, SamplingParams()
+        vocabulary = self.loaded.vocabulary
         ids = vocabulary.encode_prompt(self._message(prompt, continues))
         if not (document.blocks or document.num_syncs):
-            return bounded(sequential.replay(ids, document, vocabulary, params), None)
+            return forced(sequential.request(ids, SamplingParams()), document, vocabulary)
         if not vocabulary.has_pieces:
             raise RequestError(
                 f"{self.loaded.name} has no tag pieces, so it can replay no answer with tags",
@@ -195,9 +223,9 @@ class Requests:
             )
         is_oracle = positions == PositionStrategy.ORACLE
         chosen = PositionStrategy.ORACLE if is_oracle else self._positions(positions)
-        join = self.loaded.join_with(chosen)
-        request = pasta.replay(ids, document, vocabulary, params, chosen, join)
-        return bounded(request, max_threads)
+        params = SamplingParams(max_threads=max_threads)
+        request = pasta.request(ids, params, chosen, self.loaded.join_with(chosen))
+        return forced(request, document, vocabulary)
 
     def _message(self, prompt: Prompt, continues: bool) -> Prompt:
         """Return the prompt for the chat template; a text if there is none or it is continued."""

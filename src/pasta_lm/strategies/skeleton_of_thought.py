@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.tags import bounded_topic
-from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.strategies import Prompt
 
 if TYPE_CHECKING:
@@ -143,18 +142,6 @@ def request(
         expansion=Expansion(starts=stages.starts, max_main_tokens=MAX_SKELETON_TOKENS),
         strategy=NAME,
     )
-
-
-def replay(
-    prompt: Prompt, document: Document, vocabulary: Vocabulary, params: SamplingParams
-) -> Request:
-    """Return the request that decodes a given answer; errors as those of ``blocks_of``."""
-    blocks = blocks_of(document)
-    forced = EncodedDocument(
-        main=tuple(vocabulary.encode_text(skeleton_of(blocks))),
-        blocks=tuple(tuple(vocabulary.encode_text(block.plain_text)) for block in blocks),
-    )
-    return replace(request(prompt, vocabulary, params), forced=forced)
 
 
 def read_points(skeleton: str) -> list[tuple[int, str]]:

@@ -16,6 +16,7 @@ from pasta_lm.learn.data.encode import EncodedExample, encode_example, encode_po
 from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar
 from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import BARE, EOS, is_seen, names, places, spelled
@@ -149,7 +150,7 @@ def test_forks_are_encoded_as_an_engine_decodes_them(max_threads: int | None) ->
         example = encode_example(
             Record("r", QUESTION, document), vocabulary, ENDS, CONTINUE, Form.FORKED
         )
-        assert_met(example, apar.replay(prompt, document, vocabulary, params))
+        assert_met(example, forced(apar.request(prompt, params), document, vocabulary))
         num_forks += len(document.blocks)
     assert num_forks > 6
 
@@ -227,7 +228,7 @@ def test_points_are_encoded_as_an_engine_decodes_them(num_points: int) -> None:
                   enumerate(random_texts(rng, num_points))]  # fmt: skip
         document = Document(tuple(blocks))
         params = SamplingParams(max_tokens=600, max_threads=max_threads)
-        request = sot.replay(user, document, vocabulary, params)
+        request = forced(sot.request(user, vocabulary, params), document, vocabulary)
         example = encode_points(Record("r", QUESTION, document), vocabulary, ENDS)
         if num_points:
             assert_met(example, request)

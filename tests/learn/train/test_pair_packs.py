@@ -26,6 +26,7 @@ from pasta_lm.learn.train.packs import (
 from pasta_lm.learn.train.preference_config import LossConfig
 from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recording
@@ -123,7 +124,7 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding() -> None:
     params = SamplingParams(max_tokens=800)
     for one in pairs:
         for log_prob, tree in zip(found[one.id], (one.chosen, one.rejected), strict=True):
-            request = apar.replay(prompt, tree, vocabulary, params)
+            request = forced(apar.request(prompt, params), tree, vocabulary)
             expected = met_log_prob("qwen2", request)
             assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
 
