@@ -7,10 +7,11 @@ other threads, also during a step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -18,7 +19,7 @@ from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEven
 from pasta_lm.errors import EndpointError, InputError, RemoteError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
-from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns, bad_request, unavailable
+from pasta_lm.serve.protocol import ClientPrompt, TokenIds, bad_request, unavailable
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
@@ -43,8 +44,8 @@ class ModelBackend:
 
     def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
         self.name, self.strategies = name, model.strategies
-        model.engine.loaded.vocabulary.reads_special_tokens = special_tokens
         self._model, self._loaded = model, model.engine.loaded
+        self._loaded.vocabulary.reads_special_tokens = special_tokens
         self.facts: dict[str, str] = {  # for ``/v1/models``
             "positions": self._loaded.positions,
             "device": str(self._loaded.device).partition(":")[0],
@@ -63,30 +64,21 @@ class ModelBackend:
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request for a prompt; a PastaError if this can never be served."""
-        request = self._model.request(
-            _encodable(prompt),
-            params,
-            strategy=prompt.strategy,
-            positions=prompt.positions,
-            continues=prompt.continues,
-        )
-        return self._with_ids(prompt, request)
+        make = partial(self._model.request, params=params, strategy=prompt.strategy)
+        return self._request(prompt, make)
 
-    def _with_ids(self, prompt: ClientPrompt, request: Request) -> Request:
-        if not isinstance(prompt.content, TokenIds):
-            return request
+    def _request(self, prompt: ClientPrompt, make: Callable[..., Request]) -> Request:
+        content, positions = prompt.content, prompt.positions
+        if not isinstance(content, TokenIds):
+            return make(content, positions=positions, continues=isinstance(content, str))
         for piece, token in self._loaded.vocabulary.piece_ids.items():
-            if token in prompt.content:
+            if token in content:
                 raise RequestError(
                     f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
                     hint="encode the prompt without the tags, or send it as a text",
                 )
-        return replace(request, prompt=prompt.content)
-
-
-def _encodable(prompt: ClientPrompt) -> str | Turns:
-    """Return the text to encode; the ids of a client take the place of a word's."""
-    return "ids" if isinstance(prompt.content, TokenIds) else prompt.content
+        request = make("ids", positions=positions, continues=True)  # a word in their place
+        return replace(request, prompt=content)
 
 
 class LocalBackend(ModelBackend):
@@ -103,7 +95,7 @@ class LocalBackend(ModelBackend):
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Lower the tokens of the request to what the cache can hold."""
-        request = self._checked(super().prepare(prompt, params))
+        request = super().prepare(prompt, params)
         num_prompt, max_tokens = len(request.prompt), request.params.max_tokens
         entries_a_token = (request.max_entries - num_prompt) // max_tokens  # of all samples
         num_slots = self._engine.pool.num_slots
@@ -120,14 +112,8 @@ class LocalBackend(ModelBackend):
         self, prompt: ClientPrompt, document: Document, max_threads: int | None
     ) -> Request:
         """Return the request that decodes a given answer, all of whose tokens fit the cache."""
-        request = self._model.replay_request(
-            _encodable(prompt),
-            document,
-            positions=prompt.positions,
-            max_threads=max_threads,
-            continues=prompt.continues,
-        )
-        request = self._checked(self._with_ids(prompt, request))
+        replay = self._model.replay_request
+        request = self._request(prompt, partial(replay, document=document, max_threads=max_threads))
         if request.max_entries > self._engine.pool.num_slots:
             raise RequestError(
                 f"prompt and answer need {request.max_entries} cache entries, and the cache has "
@@ -136,9 +122,10 @@ class LocalBackend(ModelBackend):
             )
         return request
 
-    def _checked(self, request: Request) -> Request:
+    def _request(self, prompt: ClientPrompt, make: Callable[..., Request]) -> Request:
         from pasta_lm.engines.local.planning import check_request
 
+        request = super()._request(prompt, make)
         check_request(request, self._engine.loaded)
         return request
 
@@ -237,13 +224,13 @@ class ServedBackend(ModelBackend):
         def begin(response: Response) -> None:
             responses[response.sample] = response
 
-        def put(event: StreamEvent) -> None:
+        def put(event: StreamEvent | Failed) -> None:
             self._items.put_nowait((number, event))
 
         try:
             await self._engine.decode(self._cluster, request, put, begin)
         except Exception as error:
-            self._items.put_nowait((number, Failed(_public_error(error))))
+            put(Failed(_public_error(error)))
 
     def _forget(self, number: int, request: Request) -> None:
         self._num_running -= request.params.n

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,7 @@ from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies import pasta
 
 RETRY_AFTER_S = 5
+CLIENT_GONE = 499  # nobody reads this status; it is for the log
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -43,6 +44,12 @@ NEUTRAL = {name: values for names, values in _NEUTRAL for name in names.split()}
 
 NOT_SHOWN = ("functions", "tools")
 """Fields that are dropped, and named in the reply: the model is free not to use them."""
+
+SAMPLING = {
+    *("temperature", "top_p", "min_p", "n", "ignore_eos"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+}
+"""Fields that are sampling parameters as they stand; null is the default."""
 
 MAX_TOP_LOGPROBS, MAX_BIASES = 20, 300  # as OpenAI's
 
@@ -71,7 +78,6 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers that go with the status."""
         if self.status in (429, 503):
             return {"Retry-After": str(RETRY_AFTER_S)}
         if self.status in (408, 413):  # the rest of the body is not read
@@ -109,8 +115,6 @@ Turns = Sequence[Mapping[str, str]]
 class TokenIds(tuple[int, ...]):
     """A prompt that a client has encoded."""
 
-    __slots__ = ()
-
 
 @dataclass(frozen=True, slots=True)
 class ClientPrompt:
@@ -119,11 +123,6 @@ class ClientPrompt:
     content: str | TokenIds | Turns
     strategy: str = pasta.NAME
     positions: str | None = None
-
-    @property
-    def continues(self) -> bool:
-        """Return whether it is continued as it stands, without the chat template."""
-        return isinstance(self.content, str | TokenIds)
 
 
 class TextPart(BaseModel):
@@ -142,11 +141,11 @@ class Message(BaseModel):
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
 
     @property
-    def text(self) -> str:
-        """Return the message's text; what looks like a tag in it is text."""
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        return "".join(part.text for part in self.content)
+    def turn(self) -> dict[str, str]:
+        """Return the turn of a chat template; what looks like a tag in its text is text."""
+        parts = self.content or ""
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 Positive = Annotated[int, Field(ge=1)]
@@ -205,74 +204,55 @@ class AnswerRequest(BaseModel):
 
     @property
     def options(self) -> PastaOptions:
-        """Return our own options."""
         return self.pasta or PastaOptions()
 
     @property
-    def includes_usage(self) -> bool:
-        """Return whether a stream ends with its usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def traces(self) -> bool:
-        """Return whether the stream carries the trace while it grows."""
-        return bool(self.stream) and self.options.stream == "events" and self.options.trace
-
-    @property
-    def not_shown(self) -> list[str]:
-        """Return the fields of the request that the model is not shown."""
-        return [name for name in NOT_SHOWN if (self.model_extra or {}).get(name)]
-
-    def params(self, bounds: Bounds) -> SamplingParams:
-        """Return the sampling parameters, tokens and threads lowered to the bounds."""
-        options = self.options
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        self._check(bounds, stops)
-        return SamplingParams(
-            max_tokens=self._num_tokens(bounds),
-            temperature=0.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=self.top_k if self.top_k and self.top_k > 0 else None,
-            seed=secrets.randbits(31) if self.seed is None else self.seed,
-            n=self.n or 1,
-            stop=tuple(stops),
-            min_p=self.min_p or 0.0,
-            repetition_penalty=self.repetition_penalty or 1.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
-            fork_bias=options.fork_bias,
-            max_threads=min(options.max_threads or bounds.threads, bounds.threads),
-            max_blocks=bounds.blocks,
-            ignore_eos=bool(self.ignore_eos),
-            logprobs=self._num_logprobs(),
-            max_tokens_per_thread=min(
-                options.max_tokens_per_thread or bounds.tokens_per_thread, bounds.tokens_per_thread
-            ),
-        )
-
-    def _num_tokens(self, bounds: Bounds) -> int:
-        named = (self.max_completion_tokens, self.max_tokens)
-        wanted = next((number for number in named if number is not None), bounds.default_tokens)
-        if wanted == 0:
-            raise bad_request("max_tokens is 0, but must be at least 1", "max_tokens")
-        return bounds.tokens if wanted == -1 else min(wanted, bounds.tokens)
-
-    def _num_logprobs(self) -> int | None:
+    def num_logprobs(self) -> int | None:
         """Return the number of candidates beside each token; None: no log-probabilities."""
         raise NotImplementedError
 
-    def _check(self, bounds: Bounds, stops: Sequence[str]) -> None:
+    def contents(self, bounds: Bounds) -> Sequence[str | TokenIds | Turns]:
+        """Return the contents of the prompts; an ``ApiError`` if they are too many."""
+        raise NotImplementedError
+
+    def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
+        """Return the prompts; the strategy is for requests that name none."""
+        strategy, positions = self.options.strategy or strategy, self.options.positions
+        return [ClientPrompt(content, strategy, positions) for content in self.contents(bounds)]
+
+    def params(self, bounds: Bounds) -> SamplingParams:
+        """Return the sampling parameters, tokens and threads lowered to the bounds."""
         for name, value in (self.model_extra or {}).items():
             if value is not None and value not in NEUTRAL.get(name, (value,)):
                 raise bad_request(f"{name} is not supported", name, "unsupported")
         if (self.n or 1) > bounds.n:
             raise bad_request(f"n is {self.n}, but at most {bounds.n} samples are given", "n")
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(stops) > bounds.stops or max(map(len, stops), default=0) > bounds.stop_characters:
             message = f"at most {bounds.stops} stop strings of {bounds.stop_characters} characters"
             raise bad_request(message, "stop")
         if not all(stops):
             raise bad_request("a stop string is empty", "stop")
+        named = (self.max_completion_tokens, self.max_tokens)
+        num_tokens = next((num for num in named if num is not None), bounds.default_tokens)
+        if num_tokens == 0:
+            raise bad_request("max_tokens is 0, but must be at least 1", "max_tokens")
+        options, thread_tokens = self.options, bounds.tokens_per_thread
+        return SamplingParams(
+            **self.model_dump(include=SAMPLING, exclude_none=True),
+            max_tokens=bounds.tokens if num_tokens == -1 else min(num_tokens, bounds.tokens),
+            top_k=self.top_k if self.top_k and self.top_k > 0 else None,
+            seed=secrets.randbits(31) if self.seed is None else self.seed,
+            stop=tuple(stops),
+            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
+            fork_bias=options.fork_bias,
+            max_threads=min(options.max_threads or bounds.threads, bounds.threads),
+            max_blocks=bounds.blocks,
+            logprobs=self.num_logprobs,
+            max_tokens_per_thread=min(
+                options.max_tokens_per_thread or thread_tokens, thread_tokens
+            ),
+        )
 
 
 class ChatCompletionRequest(AnswerRequest):
@@ -282,21 +262,16 @@ class ChatCompletionRequest(AnswerRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
-    def _num_logprobs(self) -> int | None:
+    @property
+    def num_logprobs(self) -> int | None:
         if self.top_logprobs and not self.logprobs:
             raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
 
-    def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
-        """Return the messages for the chat template: one prompt."""
+    def contents(self, bounds: Bounds) -> Sequence[Turns]:
         if (num := len(self.messages)) > bounds.messages:
             raise bad_request(f"{num} messages, but at most {bounds.messages}", "messages")
-        roles = {"developer": "system"}
-        turns = [
-            {"role": roles.get(message.role, message.role), "content": message.text}
-            for message in self.messages
-        ]
-        return [ClientPrompt(turns, self.options.strategy or strategy, self.options.positions)]
+        return [[message.turn for message in self.messages]]
 
 
 class CompletionRequest(AnswerRequest):
@@ -305,22 +280,17 @@ class CompletionRequest(AnswerRequest):
     prompt: str | Strings | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
-    def _num_logprobs(self) -> int | None:
+    @property
+    def num_logprobs(self) -> int | None:
         return self.logprobs
 
-    def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
-        """Return the prompts, never read by the chat template."""
-        prompt = self.prompt
-        rows: list[str | list[int]] = [prompt] if isinstance(prompt, str) else []
-        if not rows:
-            ids = [item for item in prompt if isinstance(item, int)]
-            rows = [ids] if ids else [item for item in prompt if not isinstance(item, int)]
+    def contents(self, bounds: Bounds) -> Sequence[str | TokenIds]:
+        is_alone = isinstance(self.prompt, str) or isinstance(next(iter(self.prompt), None), int)
+        rows = cast("list[str | list[int]]", [self.prompt] if is_alone else self.prompt)
         if not 0 < len(rows) <= bounds.prompts:
             message = f"{len(rows)} prompts, but there must be from 1 to {bounds.prompts}"
             raise bad_request(message, "prompt")
-        contents = [row if isinstance(row, str) else TokenIds(row) for row in rows]
-        strategy = self.options.strategy or strategy
-        return [ClientPrompt(content, strategy, self.options.positions) for content in contents]
+        return [row if isinstance(row, str) else TokenIds(row) for row in rows]
 
 
 AnyRequest = ChatCompletionRequest | CompletionRequest

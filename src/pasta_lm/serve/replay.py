@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from pasta_lm.engines.request import Answer
+from pasta_lm.engines.request import Answer, Request
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import speed
 from pasta_lm.language.check import Diagnostic, check
@@ -28,6 +27,7 @@ from pasta_lm.serve.protocol import (
     AnyRequest,
     ApiError,
     ChatCompletionRequest,
+    ClientPrompt,
     CompletionRequest,
     Ids,
     Messages,
@@ -39,6 +39,8 @@ from pasta_lm.serve.protocol import (
 from pasta_lm.serve.replies import Json, Reply
 from pasta_lm.serve.service import Service
 from pasta_lm.view.run_data import run_data
+
+Rows = list[dict[str, str | int]]
 
 MAX_CHARACTERS_A_TOKEN = 16  # of a written answer with its tags; longer ones are not even read
 MAX_DIAGNOSTICS = 100  # in one reply
@@ -91,13 +93,50 @@ class ReplayRequest(CheckRequest):
 
     def completion(self) -> AnyRequest:
         """Return the request for a new answer to the same prompt, in the same form of reply."""
-        options = PastaOptions(
-            stream="events", positions=self.pasta.positions, trace=self.pasta.trace
-        )
+        own = self.pasta
+        options = PastaOptions(stream="events", positions=own.positions, trace=own.trace)
         if self.messages is not None:
             return ChatCompletionRequest(messages=self.messages, stream=self.stream, pasta=options)
         assert self.prompt is not None
         return CompletionRequest(prompt=self.prompt, stream=self.stream, pasta=options)
+
+
+class ReplayReply(Reply):
+    """The reply to a replay of one answer."""
+
+    def __init__(
+        self, body: AnyRequest, request: Request, backend: Backend, diagnostics: Rows
+    ) -> None:
+        super().__init__(body, [request], backend)
+        self.id = f"replay-{secrets.token_hex(16)}"
+        self._diagnostics = diagnostics
+
+    def figures(self, answer: Answer) -> Json:
+        """Return the figures of the answer, its text and its run."""
+        return super().figures(answer) | {
+            "strategy": answer.trace.strategy,
+            "positions": answer.trace.positions,
+            "max_threads": self.request.params.max_threads,
+            "finish_reason": answer.finish_reason,
+            "text": answer.text,
+            "program": answer.program,
+            "diagnostics": self._diagnostics,
+            "sequential_tokens": self.backend.count_tokens(answer.text),
+            "run": run_data(answer.trace, "replayed", answer.document.annotator_form()),
+        }
+
+    def whole(self) -> Json:
+        """Return the object of a replayed answer."""
+        (answer,) = self.finished
+        return {
+            "id": self.id,
+            "object": "replay",
+            "created": self.created,
+            "model": self.backend.name,
+            "kind": answer.trace.kind.value,
+            "usage": self.usage(),
+            **self.figures(answer),
+        }
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -110,9 +149,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def replay_answer(body: ReplayRequest, request: HttpRequest) -> Response:
         _refuse(body, service)
         completion = body.completion()
-        service.log_prompts(completion.prompts(service.recipe.limits, ""), request)
-        reply = await asyncio.to_thread(_prepare, service, body, completion)
-        return await service.decode(reply, request, _replayed)
+        (prompt,) = completion.prompts(service.recipe.limits, "")
+        service.log_prompts([prompt], request)
+        reply = await asyncio.to_thread(_prepare, service, body, completion, prompt)
+        return await service.decode(reply, request)
 
 
 def _refuse(body: CheckRequest, service: Service) -> None:
@@ -124,31 +164,32 @@ def _refuse(body: CheckRequest, service: Service) -> None:
 
 
 def _checked(body: CheckRequest, backend: Backend) -> Json:
-    """Return the faults of a text and, if it is valid, its plain text and its cost."""
+    """Return the faults of a text and, if it is valid, its plain text and its cost.
+
+    The cost is that of an answer all of whose threads decode at once.
+    """
     diagnostics = body.diagnostics()
     checked: Json = {"valid": True, "diagnostics": _rows(diagnostics), "text": None, "cost": None}
     if any(diagnostic.severity == "error" for diagnostic in diagnostics):
         return {**checked, "valid": False}
-    document = body.document()
-    return {**checked, "text": document.plain_text, "cost": _cost(document, backend.count_tokens)}
-
-
-def _cost(document: Document, count: Callable[[str], int]) -> Json:
-    """Return the figures of an answer all of whose threads decode at once, from its structure."""
+    document, count = body.document(), backend.count_tokens
     path = speed.document_critical_path(document, count)
     texts = [item.text for item in document.items if isinstance(item, Text)]
     num_content = sum(map(count, [*texts, *(block.plain_text for block in document.blocks)]))
     parallelism = speed.parallelism(num_content, path, is_parallel=bool(document.blocks))
-    return {
+    cost = {
         "critical_path_tokens": path,
         "sequential_tokens": count(document.plain_text),
         "num_content_tokens": num_content,
         "parallelism": round(parallelism, 4),
         "theoretical_speedup": round(speed.document_speedup(document, count), 4),
     }
+    return {**checked, "text": document.plain_text, "cost": cost}
 
 
-def _prepare(service: Service, body: ReplayRequest, completion: AnyRequest) -> Reply:
+def _prepare(
+    service: Service, body: ReplayRequest, completion: AnyRequest, prompt: ClientPrompt
+) -> ReplayReply:
     """Return the reply to a replay: it decodes all of the answer, or nothing."""
     backend, bounds = service.backend, service.recipe.limits
     diagnostics = body.diagnostics()
@@ -160,11 +201,10 @@ def _prepare(service: Service, body: ReplayRequest, completion: AnyRequest) -> R
     document = body.document()
     if (num := len(document.blocks)) > bounds.blocks:
         raise bad_request(f"{num} blocks, but a response has at most {bounds.blocks}", "response")
-    (prompt,) = completion.prompts(bounds, "")
-    threads = min(body.pasta.max_threads or bounds.threads, bounds.threads)
     if isinstance(backend, ServedBackend):  # servers choose every token themselves
         hint = "serve the model with the local engine to replay answers"
         raise RequestError("stock servers decode no given answer", hint=hint)
+    threads = min(body.pasta.max_threads or bounds.threads, bounds.threads)
     request = backend.prepare_replay(prompt, document, threads)
     forced = request.forced
     assert forced is not None
@@ -176,40 +216,10 @@ def _prepare(service: Service, body: ReplayRequest, completion: AnyRequest) -> R
         if num > limit:
             message = f"{part} has {num} tokens, but at most {limit} are decoded"
             raise bad_request(message, "response")
-
-    def extra(answer: Answer) -> Json:
-        return {
-            "strategy": answer.trace.strategy,
-            "positions": answer.trace.positions,
-            "max_threads": request.params.max_threads,
-            "finish_reason": answer.finish_reason,
-            "text": answer.text,
-            "program": answer.program,
-            "diagnostics": rows,
-            "sequential_tokens": backend.count_tokens(answer.text),
-            "run": run_data(answer.trace, "replayed", answer.document.annotator_form()),
-        }
-
-    requests = [replace(request, traces=completion.traces)]
-    name = f"replay-{secrets.token_hex(16)}"
-    return Reply(completion, requests, backend, id=name, extra=extra)
+    return ReplayReply(completion, request, backend, rows)
 
 
-def _replayed(reply: Reply) -> Json:
-    """Return the object of a replayed answer."""
-    answer = reply.answers[0]
-    return {
-        "id": reply.id,
-        "object": "replay",
-        "created": reply.created,
-        "model": reply.backend.name,
-        "kind": answer.trace.kind.value,
-        "usage": reply.usage(),
-        **reply.figures(answer),
-    }
-
-
-def _rows(diagnostics: Sequence[Diagnostic]) -> list[dict[str, str | int]]:
+def _rows(diagnostics: Sequence[Diagnostic]) -> Rows:
     """Return the first diagnostics; the first error is among them, however many warnings are."""
     errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
     shown = list(diagnostics[:MAX_DIAGNOSTICS])

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from itertools import accumulate, count
 from typing import Any
 
@@ -31,7 +31,7 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest
+from pasta_lm.serve.protocol import NOT_SHOWN, AnyRequest, ChatCompletionRequest
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 # JSON allows them as they are, but some clients split lines there.
@@ -47,32 +47,28 @@ def sse(data: Json) -> bytes:
     return f"data: {text.translate(_LINE_BREAKS)}\n\n".encode()
 
 
-@dataclass(slots=True)
 class Reply:
     """One reply to one client: its names, and the part of it that was sent."""
 
-    body: AnyRequest
-    requests: Sequence[Request]  # one a prompt; the samples of each follow those before it
-    backend: Backend
-    id: str = ""
-    created: int = field(default_factory=lambda: int(time.time()))
-    began_s: float = field(default_factory=time.monotonic)
-    num_events: int = 0
-    answers: dict[int, Answer] = field(default_factory=dict)
-    orders: dict[int, ReadingOrder] = field(default_factory=dict)
-    live_runs: dict[int, LiveRun] = field(default_factory=dict)
-    error: str | None = None  # the code of the error that ended it
-    extra: Callable[[Answer], Json] = lambda _: {}  # further figures of an answer
-
-    def __post_init__(self) -> None:
-        kind = "chatcmpl" if self.is_chat else "cmpl"
-        self.id = self.id or f"{kind}-{secrets.token_hex(16)}"
+    def __init__(self, body: AnyRequest, requests: Iterable[Request], backend: Backend) -> None:
+        """Prepare the reply to requests, one a prompt; their samples are numbered in order."""
+        options = body.options
+        traces = bool(body.stream) and options.stream == "events" and options.trace
+        self.body, self.backend = body, backend
+        self.requests = [replace(request, traces=traces) for request in requests]
+        self.request = self.requests[0]  # the others differ from it in their prompts and room
+        self.is_chat = isinstance(body, ChatCompletionRequest)
+        self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(16)}"
+        self.created, self._began_s = int(time.time()), time.monotonic()
+        self.answers: dict[int, Answer] = {}  # the finished ones by their sample
+        self.error: str | None = None  # the code of the error that ended it
+        self._num_events = 0
+        self._sends_usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._keeps_tags = options.tags == "keep"
         is_held = self.request.expansion is not None
-        keeps_tags = self.body.options.tags == "keep"
-        for request in self.requests:
-            for sample in range(len(self.orders), len(self.orders) + request.params.n):
-                self.orders[sample] = ReadingOrder(keeps_tags=keeps_tags, is_held=is_held)
-                self.live_runs[sample] = LiveRun(len(request.prompt))
+        samples = [request for request in self.requests for _ in range(request.params.n)]
+        self._orders = [ReadingOrder(keeps_tags=self._keeps_tags, is_held=is_held) for _ in samples]
+        self._live_runs = [LiveRun(len(request.prompt)) for request in samples]
 
     @property
     def finished(self) -> list[Answer]:
@@ -80,45 +76,21 @@ class Reply:
         return [self.answers[sample] for sample in sorted(self.answers)]
 
     @property
-    def request(self) -> Request:
-        """Return the first request; the others differ from it in their prompts and room."""
-        return self.requests[0]
-
-    @property
-    def is_chat(self) -> bool:
-        """Return whether the client sent messages."""
-        return isinstance(self.body, ChatCompletionRequest)
-
-    @property
     def is_complete(self) -> bool:
         """Return whether every sample is finished."""
-        return len(self.answers) == len(self.orders)
+        return len(self.answers) == len(self._orders)
 
     def take(self, events: Iterable[StreamEvent]) -> None:
         """Keep the finished answers among the events."""
         finished = (event for event in events if isinstance(event, Finished))
         self.answers |= {event.sample: event.answer for event in finished}
 
-    def limits(self) -> Json:
-        """Return the limits of this response, after everything was lowered to the bounds."""
-        params, ignored = self.request.params, self.body.not_shown
-        return {
-            "strategy": self.request.strategy,
-            "seed": params.seed,
-            "max_tokens": params.max_tokens,
-            "max_threads": params.max_threads,
-            "max_tokens_per_thread": params.max_tokens_per_thread,
-            **({"ignored": ignored} if ignored else {}),
-        }
-
     def usage(self) -> Json:
         """Return the tokens of all samples; each prompt counts once."""
         num_prompt = sum(len(request.prompt) for request in self.requests)
         num_decoded = sum(answer.trace.num_tokens for answer in self.answers.values())
-        first = [
-            answer for sample, answer in self.answers.items() if sample % (self.body.n or 1) == 0
-        ]
-        num_cached = sum(answer.trace.num_cached_tokens for answer in first)
+        firsts = self.answers.keys() & range(0, len(self._orders), self.request.params.n)
+        num_cached = sum(self.answers[sample].trace.num_cached_tokens for sample in firsts)
         return {
             "prompt_tokens": num_prompt,
             "prompt_tokens_details": {"cached_tokens": num_cached},
@@ -136,7 +108,20 @@ class Reply:
         if self.body.options.trace:
             figures["trace"] = json.loads(answer.trace.to_json())
             figures["run"] = run_data(answer.trace, "", answer.document.annotator_form())
-        return figures | self.extra(answer)
+        return figures
+
+    def _limits(self) -> Json:
+        """Return the limits of this response, after everything was lowered to the bounds."""
+        params, extra = self.request.params, self.body.model_extra or {}
+        ignored = [name for name in NOT_SHOWN if extra.get(name)]
+        return {
+            "strategy": self.request.strategy,
+            "seed": params.seed,
+            "max_tokens": params.max_tokens,
+            "max_threads": params.max_threads,
+            "max_tokens_per_thread": params.max_tokens_per_thread,
+            **({"ignored": ignored} if ignored else {}),
+        }
 
     # A whole answer
 
@@ -146,84 +131,82 @@ class Reply:
             **self._head("chat.completion"),
             "choices": [self._choice(sample) for sample in sorted(self.answers)],
             "usage": self.usage(),
-            "pasta": {**self.limits(), "choices": [*map(self.figures, self.finished)]},
+            "pasta": {**self._limits(), "choices": [*map(self.figures, self.finished)]},
         }
 
     def _choice(self, sample: int) -> Json:
         answer = self.answers[sample]
-        text = answer.program if self.body.options.tags == "keep" else answer.text
-        end = {"logprobs": self._logprobs(sample), "finish_reason": _finish_reason(answer)}
+        text = answer.program if self._keeps_tags else answer.text
+        end = {"logprobs": self._logprobs(answer), "finish_reason": _finish_reason(answer)}
         message = {"role": "assistant", "content": text, "refusal": None}
-        content = {"message": message} if self.is_chat else {"text": text}
-        return {"index": sample, **content, **end}
+        return {
+            "index": sample,
+            **({"message": message} if self.is_chat else {"text": text}),
+            **end,
+        }
 
-    def _logprobs(self, sample: int) -> Json | None:
+    def _logprobs(self, answer: Answer) -> Json | None:
         if self.request.params.logprobs is None:
             return None
         shape = _chat_logprobs if self.is_chat else _text_logprobs
-        return shape(self.answers[sample], self.backend.spell)
+        return shape(answer, self.backend.spell)
 
     # A stream
 
     def first(self) -> bytes:
         """Return the beginning of a stream: the role, and the limits."""
         delta = {"role": "assistant", "content": ""}
-        pieces = [self._piece(sample, delta) for sample in self.orders]
-        pieces[0]["pasta"] = self.limits()
+        pieces = [self._piece(sample, delta) for sample in range(len(self._orders))]
+        pieces[0]["pasta"] = self._limits()
         return b"".join(map(sse, pieces))
 
     def pieces(self, events: Sequence[StreamEvent]) -> bytes:
         """Return the pieces for the events of one step."""
         self.take(events)
         pieces: list[Json] = []
-        for sample, order in self.orders.items():
+        for sample, order in enumerate(self._orders):
             own = [event for event in events if event.sample == sample]
             if not own:
                 continue
             text = order.feed(own)
             if self.body.options.stream == "events":
-                pieces += self._events(sample, own, text)
+                pieces += self._events(own, text)
             elif text:
                 pieces.append(self._piece(sample, {"content": text}))
             if any(isinstance(event, Finished) for event in own):
-                end = self._piece(sample, {}, _finish_reason(self.answers[sample]))
-                end["choices"][0]["logprobs"] = self._logprobs(sample)
+                answer = self.answers[sample]
+                end = self._piece(sample, {}, _finish_reason(answer))
+                end["choices"][0]["logprobs"] = self._logprobs(answer)
                 pieces.append(end)
         return b"".join(map(sse, pieces))
 
     def last(self) -> bytes:
         """Return the end of a stream: its usage, if the client wants it, and the figures."""
-        if not self.body.includes_usage:
+        if not self._sends_usage:
             return b""
         end = {**self._head("chat.completion.chunk"), "choices": [], "usage": self.usage()}
         if self.body.options.stream == "text":  # each event ``finished`` has them
             end["pasta"] = {"choices": [*map(self.figures, self.finished)]}
         return sse(end)
 
-    def _events(self, sample: int, events: Sequence[StreamEvent], text: str) -> Iterator[Json]:
+    def _events(self, events: Sequence[StreamEvent], text: str) -> Iterator[Json]:
         """Yield one piece an event; the last carries the text that reading order releases."""
-        for place, event in enumerate(events, start=1):
-            content = text if place == len(events) else ""
-            self.num_events += 1
-            facts = {
-                **_event_facts(event),
-                "seq": self.num_events,
-                "t_ms": round(1000 * (time.monotonic() - self.began_s), 3),
-            }
+        for event in events:
+            content = text if event is events[-1] else ""
+            self._num_events += 1
+            t_ms = round(1000 * (time.monotonic() - self._began_s), 3)
+            facts = {**_event_facts(event), "seq": self._num_events, "t_ms": t_ms}
             if isinstance(event, Finished):
                 facts |= self.figures(event.answer)
             elif isinstance(event, Traced):
-                facts["news"] = self.live_runs[sample].take(event.news)
-            yield {**self._piece(sample, {"content": content}), "pasta": facts}
+                facts["news"] = self._live_runs[event.sample].take(event.news)
+            yield {**self._piece(event.sample, {"content": content}), "pasta": facts}
 
     def _piece(self, sample: int, delta: Mapping[str, str], reason: str | None = None) -> Json:
         choice: Json = {"index": sample, "logprobs": None, "finish_reason": reason}
-        if self.is_chat:
-            choice["delta"] = delta
-        else:
-            choice["text"] = delta.get("content", "")
+        choice |= {"delta": delta} if self.is_chat else {"text": delta.get("content", "")}
         piece = {**self._head("chat.completion.chunk"), "choices": [choice]}
-        return piece | {"usage": None} if self.body.includes_usage else piece
+        return piece | {"usage": None} if self._sends_usage else piece
 
     def _head(self, chat_kind: str) -> Json:
         return {
@@ -243,18 +226,22 @@ def _event_facts(event: StreamEvent) -> Json:
     """Return an event for the page; every kind has the keys thread, parent, delta and kind."""
     facts: Json = {"thread": 0, "parent": None, "delta": ""}
     match event:
-        case Deferred(thread=thread, parent=parent):
-            return {**facts, "kind": "deferred", "thread": thread, "parent": parent}
-        case ThreadStarted(thread=thread, parent=parent):
-            facts |= {"kind": "started", "thread": thread, "parent": parent}
-            return {**facts, "topic": event.topic, "promised_tokens": event.promised_tokens}
-        case TextDelta(thread=thread, text=text):
-            return {**facts, "kind": "text", "thread": thread, "delta": text}
-        case ThreadEnded(thread=thread, reason=reason):
-            return {**facts, "kind": "ended", "thread": thread, "finish_reason": reason.value}
-        case Synced(thread=thread, joined=joined):
-            return {**facts, "kind": "synced", "thread": thread, "joined": list(joined)}
-    return {**facts, "kind": "traced" if isinstance(event, Traced) else "finished"}
+        case Traced():
+            return {**facts, "kind": "traced"}
+        case Finished():
+            return {**facts, "kind": "finished"}
+        case TextDelta(text=text):
+            facts |= {"kind": "text", "delta": text}
+        case ThreadEnded(reason=reason):
+            facts |= {"kind": "ended", "finish_reason": reason.value}
+        case Synced(joined=joined):
+            facts |= {"kind": "synced", "joined": list(joined)}
+        case Deferred(parent=parent):
+            facts |= {"kind": "deferred", "parent": parent}
+        case ThreadStarted(parent=parent, topic=topic, promised_tokens=promised):
+            facts |= {"kind": "started", "parent": parent}
+            facts |= {"topic": topic, "promised_tokens": promised}
+    return {**facts, "thread": event.thread}
 
 
 def _tokens(answer: Answer) -> Iterator[tuple[int, TokenLogprobs]]:
@@ -276,8 +263,7 @@ def _tokens(answer: Answer) -> Iterator[tuple[int, TokenLogprobs]]:
 def _chat_logprobs(answer: Answer, spell: Callable[[int], bytes]) -> Json:
     def shown(token: int, logprob: float) -> Json:
         data = spell(token)
-        text = data.decode("utf-8", "replace")
-        return {"token": text, "logprob": logprob, "bytes": list(data)}
+        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
     content = [
         {**shown(token, scores.logprob), "top_logprobs": [shown(*pair) for pair in scores.top]}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from pasta_lm.engines.request import Request
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.guard import FACTS
@@ -55,10 +53,6 @@ class Service:
     async def respond(self, body: AnyRequest, http: HttpRequest) -> Response:
         """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
-        reply = Reply(body, await self._prepare(body, http), self.backend)
-        return await self.decode(reply, http, Reply.whole)
-
-    async def _prepare(self, body: AnyRequest, http: HttpRequest) -> list[Request]:
         params = body.params(self.recipe.limits)
         if params.logprobs is not None and not self.backend.has_logprobs:
             message = "this engine gives no log-probabilities"
@@ -68,7 +62,7 @@ class Service:
         prepare = self.backend.prepare
         requests = [await asyncio.to_thread(prepare, prompt, params) for prompt in prompts]
         self.log_prompts(prompts, http)
-        return [replace(request, traces=body.traces) for request in requests]
+        return await self.decode(Reply(body, requests, self.backend), http)
 
     def log_prompts(self, prompts: Sequence[ClientPrompt], http: HttpRequest) -> None:
         """Leave the prompts for the log, if it is to have them."""
@@ -76,9 +70,7 @@ class Service:
             contents = [prompt.content for prompt in prompts]
             http.scope[FACTS]["prompt"] = contents[0] if len(contents) == 1 else contents
 
-    async def decode(
-        self, reply: Reply, http: HttpRequest, whole: Callable[[Reply], Json]
-    ) -> Response:
+    async def decode(self, reply: Reply, http: HttpRequest) -> Response:
         """Decode the requests of a reply, and send it as a stream or as a whole."""
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
@@ -92,7 +84,7 @@ class Service:
                 return self._event_stream(reply, stream, facts)
             await until_gone(http.receive, _collect(reply, stream))
             facts |= _log_figures(reply)
-            return JSONResponse(whole(reply))
+            return JSONResponse(reply.whole())
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except ApiError as error:
