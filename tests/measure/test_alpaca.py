@@ -16,12 +16,7 @@ from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge.judge import load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, JudgeRecipe, begin_run, open_run
-from pasta_lm.measure.alpaca_report import (
-    alpaca_report,
-    file_name,
-    judged,
-    write_outputs,
-)
+from pasta_lm.measure.alpaca_report import alpaca_report, file_name, judged, write_outputs
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
 from pasta_lm.measure.win_rates import read_judgements
@@ -146,18 +141,6 @@ def test_the_report_has_speeds(tmp_path: Path) -> None:
     assert figures["theoretical_speedup_arithmetic"]["mean"] == pytest.approx(23 / 12, abs=1e-5)
 
 
-def test_every_data_set_has_its_own_figures(tmp_path: Path) -> None:
-    run = answered(tmp_path)
-    ask_judge(run)
-    report = alpaca_report(run).to_dict()["systems"]["pasta"]
-    assert [*report["datasets"]] == ["a", "b"]
-    rates = [one["win_rate"] for one in report["datasets"].values()]
-    assert rates == pytest.approx([90, 100 * (5 * 0.1 + 0.5) / 6])
-    controlled = [one["length_controlled_winrate"] for one in report["datasets"].values()]
-    assert sum(controlled) / 2 == pytest.approx(report["length_controlled_winrate"])
-    assert [one["num_prompts"] for one in report["datasets"].values()] == [6, 6]
-
-
 def test_without_all_verdicts_there_is_no_win_rate_and_the_missing_ones_are_named(
     tmp_path: Path,
 ) -> None:
@@ -222,17 +205,14 @@ def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) 
     write_outputs(run, alpaca_report(run))
     page = (run.folder / "report.md").read_text()
     sections = page.split("\n## ")[1:]
-    assert [one.partition("\n")[0] for one in sections] == [
-        *("sequential", "sequential, a", "sequential, b"),
-        *("pasta", "pasta, a", "pasta, b"),
-    ]
+    assert [one.partition("\n")[0] for one in sections] == ["sequential", "pasta"]
     facts = ("Judge: a-judge", "baseline: sequential", "template: stated", "model: ")
     facts += ("engine: torch", "hardware: cpu", "commit: abc123", "kind: generated")
-    for section in (sections[0], sections[3]):
+    for section in sections:
         assert all(part in section for part in facts)
     lines = [line.split(" | ") for line in page.splitlines() if line.endswith(" |")]
     rows = [line for line in lines if line[0] not in ("| figure", "| ---")]
-    assert len(rows) > 40
+    assert len(rows) > 15
     for name, value, low, high, count in rows:
         if "failed" not in name and value != "-":
             assert low == high == "-" or float(low) <= float(value) <= float(high)
@@ -240,9 +220,7 @@ def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) 
     assert "://" not in page.replace("http://judge.invalid/v1", "")
 
 
-def test_a_failed_answer_is_a_loss_and_is_not_judged(
-    tmp_path: Path,
-) -> None:
+def test_a_failed_answer_is_a_loss_and_is_not_judged(tmp_path: Path) -> None:
     run = answered(tmp_path)
     rows = [*run.answers.rows.values()]
     for row in rows:
@@ -328,10 +306,7 @@ def test_instructions_are_read_from_json_lines_and_json_arrays(tmp_path: Path) -
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name in ("a.json", "a.jsonl"):
         found = read_instructions(str(tmp_path / name))
-        assert [(one.id, one.group) for one in found] == [
-            ("0", "koala"),
-            ("x", ""),
-        ]
+        assert [(one.id, one.group) for one in found] == [("0", "koala"), ("x", "")]
         assert len(read_instructions(str(tmp_path / name), 1)) == 1
 
 

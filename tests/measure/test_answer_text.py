@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.measure.answer_text import (
-    coverage,
-    items_asked,
-    items_given,
-    repetition,
-)
+from pasta_lm.measure.answer_text import coverage, items_asked, items_given, repetition
 
 FRUIT = "Eat fruit every day."
 WATER = "Drink a glass of water."

@@ -17,7 +17,6 @@ from pasta_lm.measure.instructions import (
     VERDICTS,
     InstructionRun,
     InstructionSettings,
-    check_answers,
     evaluate_instructions,
     open_run,
 )
@@ -125,9 +124,7 @@ def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
-def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(
-    run: InstructionRun,
-) -> None:
+def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: InstructionRun) -> None:
     found = instructions_report(run).to_dict()["sets"]["alpaca"]
     assert found["num_prompts"] == 4
     assert {name: one["num_prompts"] for name, one in found["parts"].items()} == {
@@ -312,7 +309,7 @@ class TestIfeval:
         file.write_text(json.dumps(self.PROMPT) + "\n")
         sets = SetFiles(ifeval=str(file))
         found = answered(tmp_path, sets=sets, num_timed=0, num_unmasked=0)
-        check_answers(found)
+        found.check_answers()
         assert len(found.folder.rows(VERDICTS)) == 2
         assert instructions_report(found).to_dict()["sets"]["ifeval"]["ifeval"]["num_prompts"] == 1
 

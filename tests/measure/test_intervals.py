@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.measure.table import (
-    Interval,
-    geometric_mean,
-    mean,
-    ratio,
-    to_json,
-)
+from pasta_lm.measure.table import Interval, geometric_mean, mean, ratio, to_json
 
 NUM_DRAWS = 4000
 Pairs = Sequence[tuple[float, float]]

@@ -71,7 +71,7 @@ TRAIN: Sections = {
     "Stages": {
         "sft": "Finetune a model on annotated answers.",
         "preference": "Train a finetuned model to prefer fast and good answers.",
-    },
+    }
 }
 EVALUATE: Sections = {
     "Benchmarks": {

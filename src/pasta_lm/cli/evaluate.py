@@ -13,7 +13,9 @@ import typer
 from pasta_lm.cli import flags
 from pasta_lm.cli.flags import ENVIRONMENT, option, server_flags
 from pasta_lm.cli.terminal import FAILED, bars, interruptible, print_json, print_table, say
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import read_recipe
+from pasta_lm.strategies.model import baseline_of
 
 if TYPE_CHECKING:
     from pasta_lm.measure.instructions import InstructionSettings
@@ -143,16 +145,15 @@ def lc_winrate(
 
     result = stored_rates(annotations, difficulty, gamed, allow_missing=allow_missing)
     if as_json:
-        print_json({name: model.to_dict() for name, model in result.items()})
+        print_json(result)
     else:
         print_tables([rates_table(result)])
-    rates = {name: model.rates for name, model in result.items() if model.rates is not None}
-    for name, own in rates.items():
-        if own.n_absent:
-            say(f"{name}: {own.n_absent} instructions have no row")
-        if own.refused:
-            say(f"{name}: {own.refused}; --allow-missing gives both rates")
-    if any(own.refused for own in rates.values()):
+    for name, figures in result.items():
+        if figures.get("n_absent"):
+            say(f"{name}: {figures['n_absent']} instructions have no row")
+        if "refused" in figures:
+            say(f"{name}: {figures['refused']}; --allow-missing gives both rates")
+    if any("refused" in figures for figures in result.values()):
         raise typer.Exit(FAILED)
 
 
@@ -247,10 +248,11 @@ def cost(
     sequentially, its sequential baseline, and the untaught model. Nats per token of the text,
     paired by answer.
     """
-    from pasta_lm.measure.cost import Readers, evaluate_cost
+    from pasta_lm.measure.cost import evaluate_cost
 
-    readers = Readers.of(model, baseline, untaught)
-    report = evaluate_cost(references, ids, readers, dtype, device, records)
+    taught = model or BUILTIN
+    names = taught, baseline or baseline_of(taught), untaught
+    report = evaluate_cost(references, ids, names, dtype, device, records)
     print_report(report, as_json=as_json)
 
 

@@ -195,11 +195,7 @@ class AlpacaRun:
 
 
 def evaluate_alpaca(
-    out: Path,
-    settings: AlpacaSettings,
-    cost_limit: float | None,
-    show: Show,
-    say: Say,
+    out: Path, settings: AlpacaSettings, cost_limit: float | None, show: Show, say: Say
 ) -> tuple[AlpacaRun, bool]:
     """Answer and judge what a run lacks; return it, and whether the cost limit stopped it.
 
@@ -209,6 +205,10 @@ def evaluate_alpaca(
     prices = Prices(recipe.input_price, recipe.output_price)
     require_prices(prices, cost_limit)
     run = begin_run(out, settings)
+
+    def columns(prompt: SetPrompt) -> Row:
+        return {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
+
     answer_workloads(run.workloads(), settings, columns, show)
     judge = run.judge()
     if judge is None or recipe.base_url is None:
@@ -227,11 +227,6 @@ def evaluate_alpaca(
         progress=lambda done, total, spent: show("comparisons judged", done, total, str(spent)),
     )
     return run, _ask(asking, run.all_comparisons(), say)
-
-
-def columns(prompt: SetPrompt) -> Row:
-    """Return the columns of an answer's row that describe its prompt."""
-    return {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
 
 
 def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
@@ -262,7 +257,7 @@ def open_run(folder: Path) -> AlpacaRun:
 
 
 def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
-    """Create the folder of a run, or continue the run that it holds."""
+    """Create the folder of a run, with the inputs of its report, or continue the run in it."""
     files = RunFolder(folder)
     inputs = {} if files.has_begun else _inputs(settings)
 
@@ -275,7 +270,6 @@ def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
 
 
 def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
-    """Return the files of a new run's folder: what its report depends on."""
     prompts, judge = read_instructions(settings.instructions, settings.limit), settings.judge
     rows = [{"id": item.id, "dataset": item.group, "instruction": item.text} for item in prompts]
     files = {INSTRUCTIONS: b"".join(map(line_of, rows))}
@@ -283,10 +277,8 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
         name, outputs = read_reference(settings.reference)
         lacking = [item.id for item in prompts if item.text not in outputs]
         if lacking:
-            raise InputError(
-                f"{settings.reference} has no answer to {len(lacking)} instructions, such as "
-                f"{lacking[0]}"
-            )
+            answers = f"{len(lacking)} instructions, such as {lacking[0]}"
+            raise InputError(f"{settings.reference} has no answer to {answers}")
         for row, item in zip(rows, prompts, strict=True):
             row |= {"output": outputs[item.text], "generator": name}
         files[REFERENCE] = b"".join(map(line_of, rows))

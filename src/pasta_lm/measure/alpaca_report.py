@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -20,8 +19,8 @@ from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome, missing_to_json, m
 from pasta_lm.measure.alpaca import AlpacaRun
 from pasta_lm.measure.length_control import Judgement, interval
 from pasta_lm.measure.speed import Systems, add_speed, answer_of
-from pasta_lm.measure.table import Figures, Interval, Place, Report, mean
-from pasta_lm.measure.win_rates import WinRates, comparability, plain_rates, win_rates
+from pasta_lm.measure.table import Figures, Place, Report, mean
+from pasta_lm.measure.win_rates import comparability, win_rates
 from pasta_lm.strategies import sequential
 
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
@@ -31,7 +30,6 @@ TITLES = {
     "win_rate_interval": "win rate, %",
     "win_rate_missing_lost": "win rate, missing verdicts lost, %",
 }
-GROUP_TITLES = {"length_controlled_winrate": "length-controlled win rate, %", **TITLES}
 MEANING = (
     "speedups: over the speed baseline's own answer to the same prompt, decoded by the same engine "
     "on the same machine",
@@ -43,7 +41,6 @@ MEANING = (
 class Judged(NamedTuple):
     """The verdicts on a system's answers, in the order of the instructions."""
 
-    judge: LLMJudge
     outcomes: list[list[Outcome]]  # of both orders; empty where no verdict is needed
     judgements: list[Judgement]
 
@@ -64,33 +61,36 @@ def judged(run: AlpacaRun, judge: LLMJudge, system: str) -> Judged:
             preference = (wins[0] + 1 - wins[1]) / 2
         lengths = len(pair.theirs or ""), len(pair.ours["text"] if pair.ours else "")
         judgements.append(Judgement(system, row, preference, *lengths, judge.name, baseline))
-    return Judged(judge, outcomes, judgements)
+    return Judged(outcomes, judgements)
 
 
 def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
     """Compute the report of a run; win rates with missing verdicts only if that is allowed."""
-    judge, answers, groups = run.judge(), _answers(run), _groups(run)
-    report, base = _empty_report(run, judge), answers[sequential.NAME]
+    judge, baseline, answers = run.judge(), run.opponent()[0], Systems()
+    for name, _, _ in run.settings.all_systems:
+        answers[name] = {key: answer_of(row) for key, row in run.rows(name).items()}
+        if not answers[name]:
+            raise InputError(
+                f"{run.folder}: no answers of {name} yet",
+                hint="run the same command again: it continues where it stopped",
+            )
+    report = _empty_report(run, judge, baseline)
+    names = {"Judge": judge.model if judge else "none"}
+    names["template"] = judge.template.name if judge else "none"
+    names["baseline"] = f"{baseline} (speed: {sequential.NAME})"
     for name, ours in answers.items():
         place: Place = ("systems", name)
-        verdicts = judged(run, judge, name) if judge else None
-        rates = _add_rates(report, place, run, verdicts, allow_missing) if verdicts else None
-        add_speed(report, place, ours, base)
-        report.add(place, {"datasets": {}})
-        for group, rows in groups.items():
-            inner, keys = (*place, "datasets", group), {run.prompts[row].id for row in rows}
-            if verdicts and rates and not rates.refused:
-                _add_rates_of_group(report, inner, verdicts, rates, rows)
-            own, others = ({k: v for k, v in side.items() if k in keys} for side in (ours, base))
-            add_speed(report, inner, own, others)
-        made = _provenance([*run.rows(name).values()])
-        report.add(place, {"provenance": made})
-        origin = made | {
-            "Judge": judge.model if judge else "none",
-            "template": judge.template.name if judge else "none",
-            "baseline": f"{run.opponent()[0]} (speed: {sequential.NAME})",
+        if judge:
+            _add_rates(report, place, run, judge, allow_missing)
+        add_speed(report, place, ours, answers[sequential.NAME])
+        rows = run.rows(name).values()
+        made = {
+            key: " and ".join(dict.fromkeys(str(row.get(key) or "not recorded") for row in rows))
+            for key in PROVENANCE
         }
-        report.note(place, "; ".join(f"{key}: {value}" for key, value in origin.items()))
+        report.add(place, {"provenance": made})
+        origin = (made | names).items()
+        report.note(place, "; ".join(f"{key}: {value}" for key, value in origin))
     return report
 
 
@@ -99,8 +99,8 @@ def refused(report: Report) -> dict[str, str]:
     return {row.place[1]: str(row.value) for row in report.rows if row.key == "refused"}
 
 
-def _empty_report(run: AlpacaRun, judge: LLMJudge | None) -> Report:
-    settings, num, baseline = run.settings, len(run.prompts), run.opponent()[0]
+def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Report:
+    settings, num, figures = run.settings, len(run.prompts), None
     is_comparable, label = None, "nobody judged: no win rates"
     if judge and judge.is_scripted:
         is_comparable = False
@@ -112,11 +112,10 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None) -> Report:
         )
     facts = [label, f"instructions: {num} of {settings.instructions}"]
     facts.append(f"answers: greedy, {settings.max_tokens} tokens at most")
-    figures = _judge_figures(run, judge) if judge else None
-    report = Report(
-        "Answers to instructions: quality and speed",
-        [*facts, *(_judge_facts(figures) if figures else []), *MEANING],
-    )
+    if judge:
+        figures = _judge_figures(judge, settings.judge.base_url)
+        facts += _judge_facts(figures)
+    report = Report("Answers to instructions: quality and speed", [*facts, *MEANING])
     head = {
         "instructions": settings.instructions,
         "num_instructions": num,
@@ -131,100 +130,12 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None) -> Report:
     return report
 
 
-def _answers(run: AlpacaRun) -> Systems:
-    systems: Systems = {}
-    for name, _, _ in run.settings.all_systems:
-        systems[name] = {key: answer_of(row) for key, row in run.rows(name).items()}
-        if not systems[name]:
-            raise InputError(
-                f"{run.folder}: no answers of {name} yet",
-                hint="run the same command again: it continues where it stopped",
-            )
-    return systems
-
-
-def _groups(run: AlpacaRun) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for row, prompt in enumerate(run.prompts):
-        groups.setdefault(prompt.group or "unnamed", []).append(row)
-    return groups if len(groups) > 1 else {}
-
-
-def _provenance(rows: Sequence[Row]) -> dict[str, str]:
-    return {
-        key: " and ".join(dict.fromkeys(str(row.get(key) or "not recorded") for row in rows))
-        for key in PROVENANCE
-    }
-
-
-# --- win rates
-
-
-def _add_rates(
-    report: Report, place: Place, run: AlpacaRun, verdicts: Judged, allow_missing: bool
-) -> WinRates | None:
-    judge, outcomes, judgements = verdicts
-    names = [prompt.id for prompt in run.prompts]
-    each = ((name, item) for name, both in zip(names, outcomes, strict=True) for item in both)
-    problems = missing_to_json(missing_verdicts(each), "instructions")
-    for problem, missing in problems.items():
-        of = f"{missing['count']} comparisons, of {', '.join(missing['instructions'])}"
-        report.note(place, f"No verdict, {problem}: {of}")
-    if judge.is_scripted:
-        label = f"pipeline check, n = {sum(row.preference is not None for row in judgements)}"
-        report.add(place, {"pipeline_check": label, "problems": problems})
-        report.note(place, label)
-        return None
-    calibration = run.calibration()
-    rates = win_rates(judgements, calibration, allow_missing=allow_missing, names=names)
-    figures = {**rates.to_dict(), "problems": problems}
-    if rates.fit is not None:
-        bounds = interval(judgements, calibration, rates.fit)
-        figures["length_controlled_interval"] = bounds
-    if rates.refused is None:
-        figures["win_rate_interval"] = _mean_rate(judgements)
-    num = rates.n_total
-    nums = {"win_rate_missing_lost": num + rates.n_missing}
-    report.add(place, figures, TITLES, num, nums)
-    report.note(place, rates.refused or "")
-    _add_orders(report, place, outcomes)
-    return rates
-
-
-def _add_orders(report: Report, place: Place, outcomes: list[list[Outcome]]) -> None:
-    wins = [[outcome.reading.first_wins for outcome in both] for both in outcomes if both]
-    whole = [(a, b) for a, b in wins if a is not None and b is not None]
-    share = round(fmean((a + b) / 2 for a, b in whole), 5) if whole else None
-    agreement = round(fmean(same_winner(a, b) for a, b in whole), 5) if whole else None
-    report.add(place, {"first_place_share": share, "order_agreement": agreement})
-    if whole:
-        report.note(
-            place, f"Both orders agree on {agreement:.1%}; the first answer gets {share:.1%}"
-        )
-
-
-def _add_rates_of_group(
-    report: Report, place: Place, verdicts: Judged, rates: WinRates, rows: list[int]
-) -> None:
-    own = [verdicts.judgements[row] for row in rows]
-    figures = plain_rates(own).to_dict() | {"win_rate_interval": _mean_rate(own)}
-    if rates.fit is not None:
-        figures["length_controlled_winrate"] = float(rates.fit.predictions[rows].mean())
-    num = figures["n_total"]
-    nums = {"win_rate_missing_lost": num + figures["n_missing"]}
-    report.add(place, figures, GROUP_TITLES, num, nums)
-
-
-def _mean_rate(judgements: Sequence[Judgement]) -> Interval | None:
-    return mean([100 * entry.preference for entry in judgements if entry.preference is not None])
-
-
-def _judge_figures(run: AlpacaRun, judge: LLMJudge) -> Figures:
+def _judge_figures(judge: LLMJudge, url: str | None) -> Figures:
     rows = judge.journal.rows.values()
     return {
         "name": judge.name,
         "model": judge.model,
-        "url": run.settings.judge.base_url,
+        "url": url,
         "replied_as": dict(Counter(str(r["reply"].get("model") or "unnamed") for r in rows)),
         "template": judge.template.name,
         "template_sha256": judge.template.sha256,
@@ -245,7 +156,41 @@ def _judge_facts(judge: Figures) -> list[str]:
     ]
 
 
-# --- files
+def _add_rates(
+    report: Report, place: Place, run: AlpacaRun, judge: LLMJudge, allow_missing: bool
+) -> None:
+    outcomes, judgements = judged(run, judge, place[1])
+    names = [prompt.id for prompt in run.prompts]
+    each = ((name, item) for name, both in zip(names, outcomes, strict=True) for item in both)
+    problems = missing_to_json(missing_verdicts(each), "instructions")
+    for problem, missing in problems.items():
+        of = f"{missing['count']} comparisons, of {', '.join(missing['instructions'])}"
+        report.note(place, f"No verdict, {problem}: {of}")
+    if judge.is_scripted:
+        label = f"pipeline check, n = {sum(row.preference is not None for row in judgements)}"
+        report.add(place, {"pipeline_check": label, "problems": problems})
+        report.note(place, label)
+        return
+    calibration = run.calibration()
+    rates = win_rates(judgements, calibration, allow_missing=allow_missing, names=names)
+    figures = {**rates.to_dict(), "problems": problems}
+    if rates.fit is not None:
+        bounds = interval(judgements, calibration, rates.fit)
+        figures["length_controlled_interval"] = bounds
+    if rates.refused is None:
+        wins = [100 * row.preference for row in judgements if row.preference is not None]
+        figures["win_rate_interval"] = mean(wins)
+    num = rates.n_total
+    report.add(place, figures, TITLES, num, {"win_rate_missing_lost": num + rates.n_missing})
+    report.note(place, rates.refused or "")
+    wins_of = [[outcome.reading.first_wins for outcome in both] for both in outcomes if both]
+    whole = [(a, b) for a, b in wins_of if a is not None and b is not None]
+    share = round(fmean((a + b) / 2 for a, b in whole), 5) if whole else None
+    agreement = round(fmean(same_winner(a, b) for a, b in whole), 5) if whole else None
+    report.add(place, {"first_place_share": share, "order_agreement": agreement})
+    if whole:
+        order = f"Both orders agree on {agreement:.1%}; the first answer gets {share:.1%}"
+        report.note(place, order)
 
 
 def write_outputs(run: AlpacaRun, report: Report) -> Path:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import ModelNotFoundError, UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.machine import processor, provenance
@@ -24,9 +24,10 @@ from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being decoded, how many prompts are done, and of how many."""
-BATCH_SIZE = 250  # prompts that the engine gets together
 TOO_LONG = "prompt_too_long"
 """The finish reason of a prompt that does not fit the model's context: a failed answer."""
+FAILED: Row = {"text": "", "program": "", "finish_reason": TOO_LONG}
+FAILED |= dict.fromkeys(("num_illegal", "num_content_tokens", "critical_path"), 0)
 MODEL_FILES = ("config.json", "adapter_config.json")
 
 
@@ -80,6 +81,15 @@ class AnswerSettings:
         own = baseline_of(self.taught) if self.servers is None else self.taught
         return System(sequential.NAME, sequential.NAME, self.baseline or own)
 
+    def load(self, names: Iterable[str]) -> Models:
+        """Load models, or name them to the servers that hold them."""
+        if self.servers is not None:
+            return {name: self.servers.holding(name) for name in names}
+        require_models(names)
+        dtype, device, pool_tokens = self.dtype, self.device, self.pool_tokens
+        load = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
+        return {name: load(name) for name in names}
+
 
 def check_served(servers: Servers | None, model: str | None, names: Iterable[str]) -> None:
     """Refuse other models beside one that servers hold: clocks of two machines say nothing."""
@@ -106,15 +116,6 @@ def require_models(names: Iterable[str | None]) -> None:
                 f"no model at {name}: there is no config.json",
                 hint="name a model folder, an adapter folder, a GGUF file or a hub id",
             )
-
-
-def load_models(settings: AnswerSettings, systems: Iterable[System]) -> Models:
-    names, servers = dict.fromkeys(system.model for system in systems), settings.servers
-    if servers is None:
-        require_models(names)
-    dtype, device, pool_tokens = settings.dtype, settings.device, settings.pool_tokens
-    local = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
-    return {name: (servers.holding if servers else local)(name) for name in names}
 
 
 def _provenance_of(model: Pasta) -> dict[str, str]:
@@ -165,7 +166,7 @@ class Answerer:
     """The position strategy of ``pasta``; None: the one that the model was trained with."""
     details: Callable[[System, SetPrompt], Row] = lambda *_: {}  # of a row, besides the record
     progress: Progress = lambda *_: None
-    batch_size: int = BATCH_SIZE
+    batch_size: int = 250  # prompts that the engine gets together
 
     def answer(
         self, wanted: Workload, replays: Mapping[str, Replay] = MappingProxyType({})
@@ -180,8 +181,7 @@ class Answerer:
                 batch = lacking[first : first + self.batch_size]
                 requests = [self._request(system, item, wanted) for item in batch]
                 decoded = _decode(self.models[system.model], requests)
-                rows = map(partial(self._row, system), batch, decoded)
-                wanted.answers.append([*rows])
+                wanted.answers.append([*map(partial(self._row, system), batch, decoded)])
                 self.progress(system.name, first + len(batch), len(lacking))
 
     def _answer_in_turn(self, wanted: Workload, replays: Mapping[str, Replay]) -> None:
@@ -208,40 +208,30 @@ class Answerer:
         return {**key, "model": model, **decoded, **self.details(system, prompt)}
 
     def _request(self, system: System, prompt: SetPrompt, wanted: Workload) -> Request:
-        params = replace(self.params, mask=wanted.mask)
-        positions = self.positions if system.strategy == pasta.NAME else None
         return self.models[system.model].request(
-            prompt.text, params, strategy=system.strategy, positions=positions
+            prompt.text,
+            replace(self.params, mask=wanted.mask),
+            strategy=system.strategy,
+            positions=self.positions if system.strategy == pasta.NAME else None,
         )
 
 
 def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False) -> list[Row]:
-    longest = model.engine.max_prompt_tokens
-    fits = [longest is None or len(request.prompt) <= longest for request in requests]
-    served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]
-    answers = iter(model.engine.generate(served) if served else [])
-    return [
-        _row_of(*next(answers), is_timed=is_timed) if is_served else _failed(model, request)
-        for request, is_served in zip(requests, fits, strict=True)
-    ]
-
-
-def _row_of(answer: Answer, *, is_timed: bool) -> Row:
-    origin = {"engine": answer.trace.engine, "positions": answer.trace.positions}
-    return origin | AnswerRecord.of(answer, is_timed=is_timed).to_row()
-
-
-def _failed(model: Pasta, request: Request) -> Row:
-    record = AnswerRecord(
-        text="",
-        program="",
-        finish_reason=TOO_LONG,
-        num_illegal=0,
-        num_content_tokens=0,
-        critical_path=0,
-        kind=model.engine.loaded.kind.value,
-    )
-    return {"engine": None, "positions": request.positions.value, **record.to_row()}
+    """Return the rows of the answers; a prompt that does not fit the context has a failed one."""
+    longest, kind = model.engine.max_prompt_tokens, model.engine.loaded.kind.value
+    fitting = [item for item in requests if longest is None or len(item.prompt) <= longest]
+    answers = iter(model.engine.generate(fitting) if fitting else [])
+    rows = []
+    for request in requests:
+        if longest is None or len(request.prompt) <= longest:
+            (answer,) = next(answers)
+            record = AnswerRecord.of(answer, is_timed=is_timed)
+            engine, positions = answer.trace.engine, answer.trace.positions
+        else:
+            record = AnswerRecord.from_row({**FAILED, "kind": kind})
+            engine, positions = None, request.positions.value
+        rows.append({"engine": engine, "positions": positions, **record.to_row()})
+    return rows
 
 
 def answer_workloads(
@@ -259,9 +249,8 @@ def answer_workloads(
         return
     made: dict[str, dict[str, str]] = {}
     if models is None:
-        models = load_models(
-            settings, [system for wanted in workloads for system in wanted.systems]
-        )
+        names = dict.fromkeys(system.model for wanted in workloads for system in wanted.systems)
+        models = settings.load(names)
         made = {name: _provenance_of(model) for name, model in models.items()}
     answerer = Answerer(
         models=models,

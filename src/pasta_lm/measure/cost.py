@@ -13,6 +13,7 @@ Tags and topics are no content and are counted apart.
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,9 +28,7 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.measure.answering import require_models
 from pasta_lm.measure.table import Interval, Place, Report, ratio
 from pasta_lm.models.annotated import Record, read_ids, read_records
-from pasta_lm.models.names import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
-from pasta_lm.strategies.model import baseline_of
 from pasta_lm.strategies.requests import NO_TAG_PIECES
 
 KIND = "teacher_forced"
@@ -52,6 +51,8 @@ COSTS = {
 
 Nats = tuple[Sequence[float], Sequence[float]]
 """Of each label of an example: over all tokens, and over all but the tags; 0.0 without a label."""
+Names = tuple[str, str, str | None]
+"""Of the taught model, its sequential baseline, and the model before any training, if it reads."""
 Reader = Callable[[Sequence[EncodedExample]], Sequence[Nats]]
 """Returns the nats of some examples; ``train.losses.token_nats`` with a model."""
 
@@ -99,26 +100,25 @@ def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iter
     plain = [replace(record, document=record.document.without_tags()) for record in records]
     regions: list[list[str]] = []
     for system in systems:
-        tagged = [] if regions else [_encode(record, system) for record in records]
-        tokens = [list(_content(example, system.vocabulary)) for example in tagged]
-        regions = regions or [[item.region for item in own for _ in item.text] for own in tokens]
-        untagged = [_encode(record, system) for record in plain]
-        counted = [
-            list(_content(example, system.vocabulary, own))
-            for example, own in zip(untagged, regions, strict=True)
-        ]
-        examples, contents = (tagged, tokens) if tagged else (untagged, counted)
-        columns = (records, counted, examples, contents, system.read(examples))
+        vocabulary, is_tagged = system.vocabulary, not regions
+        examples = [_encode(record, system) for record in (records if is_tagged else plain)]
+        contents: list[list[Content]] = []
+        if is_tagged:
+            contents = [list(_content(example, vocabulary)) for example in examples]
+            regions = [[item.region for item in own for _ in item.text] for own in contents]
+        untagged = [_encode(record, system) for record in plain] if is_tagged else examples
+        pairs = zip(untagged, regions, strict=True)
+        counted = [list(_content(example, vocabulary, own)) for example, own in pairs]
+        columns = (records, counted, examples, contents or counted, system.read(examples))
         for record, count, example, content, nats in zip(*columns, strict=True):
+            numbers = Counter(item.region for item in count)
             yield {
                 "id": f"{system.name}/{record.id}",
                 "reference_id": record.id,
                 "system": system.name,
                 "num_blocks": len(record.document.blocks),
                 "num_syncs": record.document.num_syncs,
-                "num_tokens": {
-                    region: sum(item.region == region for item in count) for region in REGIONS
-                },
+                "num_tokens": {region: numbers[region] for region in REGIONS},
                 **_sums(example, content, nats),
             }
         del system
@@ -131,14 +131,13 @@ def _encode(record: Record, system: ReadingSystem) -> EncodedExample:
 
 
 def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row:
-    whole, given_text = nats
-
     def by_region(values: Sequence[float]) -> dict[str, float]:
         return {
             region: round(sum(values[item.label] for item in tokens if item.region == region), 4)
             for region in REGIONS
         }
 
+    whole, given_text = nats
     end = max(place for place in range(len(example)) if _owner(example, place) <= MAIN_OWNER)
     labelled = {place for place, label in enumerate(example.labels) if label != NO_LABEL}
     tags = labelled - {item.label for item in tokens} - {end}
@@ -221,10 +220,9 @@ def _add_figures(report: Report, rows: Sequence[Row], place: Place) -> None:
     for name, (ours, theirs, key, title) in COSTS.items():
         if ours in systems and theirs in systems:
             cost = partial(_cost, base, key, ours=systems[ours], theirs=systems[theirs])
-            report.add(place, {name: cost(REGIONS)}, {name: title}, len(base))
             by_region = {region: cost([region]) for region in REGIONS}
-            inner = (*place, f"{name}_by_region")
-            report.add(inner, by_region, {region: region for region in REGIONS}, len(base))
+            figures = {name: cost(REGIONS), f"{name}_by_region": by_region}
+            report.add(place, figures, dict.fromkeys(figures, title), len(base))
 
 
 def _cost(
@@ -238,49 +236,35 @@ def _cost(
     return ratio(nats, [total(base, name, "num_tokens") for name in names])
 
 
-class Readers(NamedTuple):
-    """The names of the models that read."""
-
-    taught: str
-    baseline: str
-    untaught: str | None = None  # the model before any training; None: it is left out
-
-    @classmethod
-    def of(cls, model: str | None, baseline: str | None, untaught: str | None) -> Readers:
-        """Return the readers that the flags name; None: the built-in model, and its baseline."""
-        taught = model or BUILTIN
-        return cls(taught, baseline or baseline_of(taught), untaught)
-
-
 def evaluate_cost(
     references: Path,
     ids: Path | None,
-    readers: Readers,
+    names: Names,
     dtype: str | None,
     device: str | None,
     records: Path | None = None,
 ) -> Report:
     """Read reference answers with all models; write a row for each answer and model to a file."""
     known = read_references(references, ids)
-    require_models(readers)
-    rows = list(measure(known, reading_systems(readers, dtype, device)))
+    require_models(names)
+    rows = list(measure(known, reading_systems(names, dtype, device)))
     if records is not None:
         write_rows(records, rows)
-    facts = f"{KIND}: {readers.taught} against {readers.baseline}; 95 % bootstrap intervals"
+    taught, baseline, untaught = names
+    facts = f"{KIND}: {taught} against {baseline}; 95 % bootstrap intervals"
     report = Report("The cost of not seeing", [facts])
-    report.add((), {"references": str(references), **readers._asdict()})
+    head = {"references": str(references), "taught": taught, "baseline": baseline}
+    report.add((), head | {"untaught": untaught})
     add_cost(report, rows)
     return report
 
 
-def reading_systems(
-    readers: Readers, dtype: str | None, device: str | None
-) -> Iterator[ReadingSystem]:
+def reading_systems(names: Names, dtype: str | None, device: str | None) -> Iterator[ReadingSystem]:
     """Load the models that read, one after the other; the taught one for both its systems."""
     from pasta_lm.engines.local.loading import load  # imports torch
     from pasta_lm.learn.train.losses import token_nats
 
-    for name, systems in zip(readers, ((PASTA, TAUGHT), (BASELINE,), (UNTAUGHT,)), strict=True):
+    for name, systems in zip(names, ((PASTA, TAUGHT), (BASELINE,), (UNTAUGHT,)), strict=True):
         if name is None:
             continue
         loaded = load(name, dtype=dtype, device=device)

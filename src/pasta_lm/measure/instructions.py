@@ -17,9 +17,9 @@ All figures are computed from these files, without a model and without the promp
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby, islice
 from pathlib import Path
 
 from pasta_lm.errors import UsageError
@@ -37,7 +37,7 @@ from pasta_lm.measure.answering import (
     check_served,
     require_models,
 )
-from pasta_lm.measure.cost import Readers, measure, read_references, reading_systems
+from pasta_lm.measure.cost import measure, read_references, reading_systems
 from pasta_lm.measure.prompt_sets import SetFiles, check_ifeval, checkers, read_sets
 from pasta_lm.models.annotated import Record
 from pasta_lm.recipe import check_choice, check_positive
@@ -83,13 +83,6 @@ class InstructionSettings(AnswerSettings):
         """Return the sequential baseline and the taught model."""
         return self.sequential, System(pasta.NAME, self.strategy, self.taught)
 
-    def given_answers(self) -> list[Record]:
-        """Read the given answers whose nats are measured; none if no file is named."""
-        if self.references is None:
-            return []
-        ids = self.reference_ids
-        return read_references(Path(self.references), Path(ids) if ids else None)
-
 
 @dataclass(frozen=True)
 class InstructionRun:
@@ -110,22 +103,28 @@ class InstructionRun:
         ]
 
     def _first(self, count: int) -> list[SetPrompt]:
-        seen, first = Counter[str](), []
-        for item in self.prompts:
-            seen[item.group] += 1
-            if seen[item.group] <= count:
-                first.append(item)
-        return first
+        sets = groupby(self.prompts, key=lambda item: item.group)
+        return [item for _, prompts in sets for item in islice(prompts, count)]
+
+    def check_answers(self) -> None:
+        """Check the answers to IFEval's prompts that have no verdict yet."""
+        journal, answers = self.folder.journal(VERDICTS), self.folder.journal(SCORED).rows
+        prompts = [item for item in self.prompts if item.checked is not None]
+        keys = [(answer_id(own.name, p.id), p) for p in prompts for own in self.settings.systems]
+        for key, prompt in keys:
+            if key in answers and key not in journal.rows and prompt.checked is not None:
+                result = check_ifeval(prompt.checked, answers[key]["text"])
+                journal.append([{"id": key, **result._asdict()}])
 
 
 def evaluate_instructions(
-    out: Path,
-    settings: InstructionSettings,
-    show: Progress,
-    models: Models | None = None,
+    out: Path, settings: InstructionSettings, show: Progress, models: Models | None = None
 ) -> InstructionRun:
     """Answer, check and read what a run lacks; models are loaded if none are given."""
-    prompts, records = read_sets(settings.sets, settings.limit), settings.given_answers()
+    prompts, references = read_sets(settings.sets, settings.limit), list[Record]()
+    if settings.references is not None:
+        ids = settings.reference_ids
+        references = read_references(Path(settings.references), Path(ids) if ids else None)
     require_models([settings.untaught])
     if any(item.checked for item in prompts):
         checkers()  # what would fail after hours of decoding fails now
@@ -137,35 +136,21 @@ def evaluate_instructions(
     ]
     write_rows(out / f"{PROMPTS}.jsonl", rows)
     run = InstructionRun(folder, settings, prompts)
+
+    def columns(prompt: SetPrompt) -> Row:
+        return {"prompt_id": prompt.id, "set": prompt.group}
+
     answer_workloads(run.workloads(), settings, columns, show, models)
     gc.collect()  # before the models that read are loaded
-    check_answers(run)
-    if records and not folder.rows(REFERENCES):
+    run.check_answers()
+    if references and not folder.rows(REFERENCES):
         baseline, taught = settings.systems
-        readers = Readers(taught.model, baseline.model, settings.untaught)
-        systems = reading_systems(readers, "float32", settings.device)
-        write_rows(out / f"{REFERENCES}.jsonl", list(measure(records, systems)))
+        names = taught.model, baseline.model, settings.untaught
+        systems = reading_systems(names, "float32", settings.device)
+        write_rows(out / f"{REFERENCES}.jsonl", list(measure(references, systems)))
     return run
 
 
 def open_run(folder: Path) -> InstructionRun:
     files = RunFolder(folder)
     return InstructionRun(files, files.settings_of(InstructionSettings))
-
-
-def columns(prompt: SetPrompt) -> Row:
-    """Return the columns of an answer's row that describe its prompt."""
-    return {"prompt_id": prompt.id, "set": prompt.group}
-
-
-def check_answers(run: InstructionRun) -> None:
-    """Check the answers to IFEval's prompts that have no verdict yet."""
-    journal, answers = run.folder.journal(VERDICTS), run.folder.journal(SCORED).rows
-    rows = []
-    for item in run.prompts:
-        for system in run.settings.systems:
-            key = answer_id(system.name, item.id)
-            if item.checked is not None and key in answers and key not in journal.rows:
-                result = check_ifeval(item.checked, answers[key]["text"])
-                rows.append({"id": key, **result._asdict()})
-    journal.append(rows)

@@ -30,10 +30,9 @@ from pasta_lm.measure.instructions import (
 )
 from pasta_lm.measure.prompt_sets import PARTS, Followed, ifeval_figures
 from pasta_lm.measure.speed import Answers, add_speed
-from pasta_lm.measure.table import Compared, Figures, Place, Report, mean
+from pasta_lm.measure.table import Figures, Place, Report, mean
 from pasta_lm.strategies import pasta, sequential
 
-SYSTEMS = (pasta.NAME, sequential.NAME)
 PROVENANCE = ("hardware", "dtype", "commit", "version", "positions")
 TITLES = {
     "forks": "answers that fork",
@@ -46,15 +45,20 @@ TITLES = {
 
 
 class Answered(NamedTuple):
-    """One answer with its prompt and its verdict."""
+    """A prompt with both answers to it, and IFEval's verdicts on them if it is checked."""
 
     prompt: Row
-    record: AnswerRecord
-    verdict: Row | None = None  # of IFEval's checkers
+    ours: AnswerRecord
+    base: AnswerRecord
+    verdicts: tuple[Followed, Followed] | None
 
 
-Pairs = Sequence[tuple[Answered, Answered]]
-"""The taught model's answers and the baseline's, in the order of the prompts."""
+MEASURES: dict[str, Callable[[Row, AnswerRecord], float]] = {
+    "repetition": lambda prompt, answer: answer_text.repetition(answer.text),
+    "coverage": lambda prompt, answer: answer_text.coverage(prompt["items"], answer.text),
+    "cut": lambda prompt, answer: answer.finish_reason == "length",
+}
+"""Measures of an answer's text by key; coverage only where a prompt asks for so many items."""
 
 
 @cache
@@ -62,34 +66,20 @@ def _document(program: str) -> Document:
     return parse_program(program)
 
 
-def _coverage(answer: Answered) -> float | None:
-    items = answer.prompt["items"]
-    return None if items is None else answer_text.coverage(items, answer.record.text)
-
-
-MEASURES: dict[str, Callable[[Answered], float | None]] = {
-    "repetition": lambda answer: answer_text.repetition(answer.record.text),
-    "coverage": _coverage,
-    "cut": lambda answer: answer.record.finish_reason == "length",
-}
-"""Measures of an answer's text by key; None where an answer has no value."""
-
-
 def instructions_report(run: InstructionRun) -> Report:
-    rows = run.folder.rows
+    rows, (baseline, taught) = run.folder.rows, run.settings.systems
     prompts, scored, references = rows(PROMPTS), rows(SCORED), rows(REFERENCES)
-    pairs = _pairs(prompts, scored, {row["id"]: row for row in rows(VERDICTS)})
-    if not pairs:
+    answered = _answered(prompts, scored, {row["id"]: row for row in rows(VERDICTS)})
+    if not answered:
         raise InputError(f"{run.folder.path} has no prompt that both systems answered")
-    baseline, taught = run.settings.systems
     head: Figures = {
-        "kind": pairs[0][0].record.kind,
+        "kind": answered[0].ours.kind,
         "model": taught.model,
         "strategy": taught.strategy,
         "baseline": baseline.model,
         "max_tokens": run.settings.max_tokens,
-        "num_prompts": len(pairs),
-        "num_unanswered": len(prompts) - len(pairs),
+        "num_prompts": len(answered),
+        "num_unanswered": len(prompts) - len(answered),
         **{key: sorted({row[key] for row in scored if row.get(key)}) for key in PROVENANCE},
     }
     report = Report("A taught model and its sequential baseline on instructions", _facts(head))
@@ -97,17 +87,18 @@ def instructions_report(run: InstructionRun) -> Report:
     clocks = rows(TIMED)
     timed = (_answers_of(clocks, pasta.NAME), _answers_of(clocks, sequential.NAME))
     unmasked = _answers_of(rows(UNMASKED), pasta.NAME)
-    for group in dict.fromkeys(ours.prompt["set"] for ours, _ in pairs):
+    for group in dict.fromkeys(item.prompt["set"] for item in answered):
         place: Place = ("sets", group)
-        own = [pair for pair in pairs if pair[0].prompt["set"] == group]
+        own = [item for item in answered if item.prompt["set"] == group]
         _add_prompts(report, place, own, timed, unmasked)
         report.add(place, {"parts": {}})
         for parts in PARTS:
-            some = [pair for pair in own if pair[0].prompt["parts"] == parts]
-            if some:
+            if some := [item for item in own if item.prompt["parts"] == parts]:
                 _add_prompts(report, (*place, "parts", parts), some, timed, unmasked)
-        _add_ifeval(report, place, own)
-    _add_text(report, (), pairs)
+        both = [item.verdicts for item in own if item.verdicts]
+        checked = {"num_prompts": len(both), **ifeval_figures(both)} if both else None
+        report.add(place, {"ifeval": checked}, {"ifeval": "IFEval"}, len(both))
+    _add_text(report, (), answered)
     if references:
         add_cost(report, references, ("references",))
     else:
@@ -132,40 +123,44 @@ def _answers_of(rows: Iterable[Row], system: str) -> dict[str, AnswerRecord]:
     return {row["prompt_id"]: AnswerRecord.from_row(row) for row in rows if row["system"] == system}
 
 
-def _pairs(prompts: Sequence[Row], scored: Sequence[Row], verdicts: dict[str, Row]) -> Pairs:
-    answers = {name: _answers_of(scored, name) for name in SYSTEMS}
-
-    def answered(name: str, prompt: Row) -> Answered:
+def _answered(
+    prompts: Sequence[Row], scored: Sequence[Row], verdicts: dict[str, Row]
+) -> list[Answered]:
+    names = pasta.NAME, sequential.NAME
+    ours, base = (_answers_of(scored, name) for name in names)
+    answered = []
+    for prompt in prompts:
         key = prompt["id"]
-        return Answered(prompt, answers[name][key], verdicts.get(answer_id(name, key)))
-
-    return [
-        (answered(pasta.NAME, row), answered(sequential.NAME, row))
-        for row in prompts
-        if all(row["id"] in own for own in answers.values())
-    ]
+        checked = [verdicts.get(answer_id(name, key)) for name in names]
+        a, b = (Followed(row["strict"], row["loose"]) if row else None for row in checked)
+        if key in ours and key in base:
+            both = (a, b) if a and b else None
+            answered.append(Answered(prompt, ours[key], base[key], both))
+    return answered
 
 
 def _add_prompts(
-    report: Report, place: Place, pairs: Pairs, timed: tuple[Answers, Answers], unmasked: Answers
+    report: Report,
+    place: Place,
+    answered: Sequence[Answered],
+    timed: tuple[Answers, Answers],
+    unmasked: Answers,
 ) -> None:
-    ours, base = (
-        {side.prompt["id"]: side.record for side in own} for own in zip(*pairs, strict=True)
-    )
-    add_speed(report, place, ours, base, timed)
+    ours = {item.prompt["id"]: item.ours for item in answered}
+    add_speed(report, place, ours, {item.prompt["id"]: item.base for item in answered}, timed)
     documents = [_document(answer.program) for answer in ours.values()]
-    free = [unmasked[name] for name in ours if name in unmasked]
     structure = {
         "forks": mean([bool(document.blocks) for document in documents]),
         "syncs": mean([document.num_syncs > 0 for document in documents]),
-        **_shares("", [*ours.values()]),
     }
-    report.add(place, structure, TITLES, len(ours))
-    report.add(place, _shares("_unmasked", free) | {"num_unmasked": len(free)}, TITLES, len(free))
-    _add_text(report, place, pairs)
+    free = [unmasked[name] for name in ours if name in unmasked]
+    shares = _shares("_unmasked", free) | {"num_unmasked": len(free)}
+    report.add(place, structure | _shares("", [*ours.values()]), TITLES, len(ours))
+    report.add(place, shares, TITLES, len(free))
+    _add_text(report, place, answered)
 
 
-def _shares(ending: str, answers: Sequence[AnswerRecord]) -> dict[str, float | None]:
+def _shares(ending: str, answers: Sequence[AnswerRecord]) -> Figures:
     flags = {
         "legal": [not answer.num_illegal for answer in answers],
         "well_formed": [answer.is_well_formed for answer in answers],
@@ -173,31 +168,16 @@ def _shares(ending: str, answers: Sequence[AnswerRecord]) -> dict[str, float | N
     return {f"{k}{ending}": round(fmean(v), 5) if v else None for k, v in flags.items()}
 
 
-def _add_text(report: Report, place: Place, pairs: Pairs) -> None:
-    for key, of in MEASURES.items():
-        values = [(of(ours), of(base)) for ours, base in pairs]
-        differences = [a - b for a, b in values if a is not None and b is not None]
-        compared = Compared(
-            pasta=mean([a for a, _ in values if a is not None]),
-            sequential=mean([b for _, b in values if b is not None]),
-            difference=mean(differences),
-            num_pairs=len(differences),
-        )
-        report.add((*place, "text"), {key: compared}, {key: key})
-
-
-def _add_ifeval(report: Report, place: Place, pairs: Pairs) -> None:
-    def followed(row: Row) -> Followed:
-        return Followed(row["strict"], row["loose"])
-
-    both = [
-        (followed(ours.verdict), followed(base.verdict))
-        for ours, base in pairs
-        if ours.verdict and base.verdict
-    ]
-    if not both:
-        report.add(place, {"ifeval": None})
-        return
-    figures = ifeval_figures(both)
-    report.add((*place, "ifeval"), {"num_prompts": len(both)})
-    report.add((*place, "ifeval"), figures, {key: key for key in figures}, len(both))
+def _add_text(report: Report, place: Place, answered: Sequence[Answered]) -> None:
+    for key, measure in MEASURES.items():
+        some = [item for item in answered if key != "coverage" or item.prompt["items"] is not None]
+        ours = [measure(item.prompt, item.ours) for item in some]
+        base = [measure(item.prompt, item.base) for item in some]
+        differences = [a - b for a, b in zip(ours, base, strict=True)]
+        compared = {
+            "pasta": mean(ours),
+            "sequential": mean(base),
+            "difference": mean(differences),
+            "num_pairs": len(some),
+        }
+        report.add((*place, "text"), {key: compared}, {key: key}, len(some))

@@ -66,7 +66,6 @@ class LengthControlled(NamedTuple):
     """Of the mean prediction, as AlpacaEval has it: the fit itself is taken as known."""
     weights: dict[str, float]  # by feature
     inverse_penalty: float
-    predictions: Array  # [N]; their mean over some rows is the win rate of these
 
 
 def length_controlled(
@@ -93,7 +92,6 @@ def length_controlled(
         standard_error=standard_error(100 * predicted),
         weights=dict(zip(names, map(float, weights), strict=True)),
         inverse_penalty=chosen,
-        predictions=100 * predicted,
     )
 
 

@@ -6,7 +6,7 @@ the same interval. Values that are paired by prompt are drawn together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 from pathlib import Path
@@ -86,18 +86,8 @@ Cell = str | float | None
 Place = tuple[str, ...]
 MISSING = "-"  # stands where there is no figure
 HEADER = ("figure", "value", "low", "high", "n")
-COMPARED_HEADER = ("figure", "pasta", "sequential", "difference", "low", "high", "pairs")
-GROUPS = {"systems", "datasets", "sets", "parts"}
+GROUPS = {"systems", "sets", "parts"}
 """Keys of objects that are named in no title: their members are."""
-
-
-class Compared(NamedTuple):
-    """A measure of both systems, and their difference where both have a value."""
-
-    pasta: Interval | None
-    sequential: Interval | None
-    difference: Interval | None
-    num_pairs: int
 
 
 class Metric(NamedTuple):
@@ -105,32 +95,19 @@ class Metric(NamedTuple):
 
     place: Place  # keys of the objects around it in JSON; figures of one place stand in one table
     key: str
-    value: object  # JSON, in which a figure may be an ``Interval`` or ``Compared``
-    title: str  # in tables; without one, or without a value, it stands in JSON alone
+    value: object  # JSON, in which a figure may be an ``Interval``
+    title: str  # in tables; without one it stands in JSON alone
     num: int | None  # the number of prompts or answers
 
-    @property
-    def is_in_table(self) -> bool:
-        """Return whether it has a title and a value."""
-        value = self.value.pasta if isinstance(self.value, Compared) else self.value
-        return bool(self.title) and value is not None
-
-    def cells(self) -> Sequence[Cell]:
-        """Return its value and the bounds of its 95 % interval."""
-        value, num, both = self.value, self.num, list[Cell]()
-        if isinstance(value, Compared):
-            both = [side.mean if side else None for side in (value.pasta, value.sequential)]
-            num, value = value.num_pairs, value.difference
-        if isinstance(value, Interval):
-            return [self.title, *both, value.mean, value.low, value.high, num]
-        return [
-            self.title,
-            *both,
-            value if isinstance(value, int | float) else None,
-            None,
-            None,
-            num,
-        ]
+    def rows(self) -> Iterator[Sequence[Cell]]:
+        """Yield its row of a table, or one for each interval of an object."""
+        parts = self.value.items() if isinstance(self.value, Mapping) else [("", self.value)]
+        for name, value in parts if self.title else ():
+            title = f"{self.title}, {name}" if name else self.title
+            if isinstance(value, Interval):
+                yield title, value.mean, value.low, value.high, self.num
+            elif isinstance(value, int | float) and not name:
+                yield title, value, None, None, self.num
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,18 +163,18 @@ class Report:
 
     def tables(self) -> list[Table]:
         """Return a table for each place that has figures with titles."""
-        places: dict[Place, list[Metric]] = {}
+        places: dict[Place, list[Sequence[Cell]]] = {}
         for row in self.rows:
-            if row.is_in_table:
-                places.setdefault(row.place, []).append(row)
+            places.setdefault(row.place, []).extend(row.rows())
         return [
             Table(
-                COMPARED_HEADER if isinstance(rows[0].value, Compared) else HEADER,
-                [row.cells() for row in rows],
+                HEADER,
+                rows,
                 ", ".join(key for key in place if key not in GROUPS),
                 "\n\n".join(self.notes.get(place, ())),
             )
             for place, rows in places.items()
+            if rows
         ]
 
     def markdown(self) -> str:
@@ -233,8 +210,6 @@ def to_json(value: object) -> Any:
     if isinstance(value, Interval):
         bounds = {"mean": value.mean, "low": value.low, "high": value.high}
         return {name: round(bound, 5) for name, bound in bounds.items()}
-    if isinstance(value, Compared):
-        value = value._asdict()
     if isinstance(value, Mapping):
         return {key: to_json(part) for key, part in value.items()}
     return value

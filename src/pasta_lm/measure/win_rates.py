@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -47,8 +46,8 @@ COLUMNS = {
 class WinRates:
     """The figures of one model, over the rows that have a verdict; rates in percent."""
 
-    win_rate: float | None
-    standard_error: float | None
+    win_rate: float | None = None
+    standard_error: float | None = None
     n_total: int  # verdicts
     n_wins: int
     n_wins_base: int
@@ -56,7 +55,7 @@ class WinRates:
     n_missing: int
     missing_rows: list[int]
     avg_length: int | None
-    win_rate_missing_lost: float | None  # none if no verdict is missing
+    win_rate_missing_lost: float | None = None  # none if no verdict is missing
     n_absent: int | None = None
     """Instructions that have a difficulty and no row; None: no difficulties."""
     fit: LengthControlled | None = None
@@ -86,94 +85,68 @@ def win_rates(
     Where verdicts are missing and that is not allowed, there are no rates; ``names`` are those of
     the instructions by row, for the message.
     """
-    rates, difficulty = plain_rates(judgements), calibration.difficulty
-    if difficulty is not None:
-        known = len(difficulty)
-        beyond = next((item for item in judgements if item.row >= known), None)
-        if beyond is not None:
+    known = None if calibration.difficulty is None else len(calibration.difficulty)
+    for item in judgements:
+        if known is not None and item.row >= known:
             raise InputError(
-                f"{beyond.model}: row {beyond.row} has no difficulty: the table ends at "
-                f"{known - 1}",
+                f"{item.model}: row {item.row} has no difficulty: the table ends at {known - 1}",
                 hint="rows count the instructions of the difficulty table from 0",
             )
-        rates = replace(rates, n_absent=known - len(judgements))
-    if not rates.missing_rows or allow_missing:
-        return replace(rates, fit=length_controlled(judgements, calibration))
-    missing = [names[row] if names else str(row) for row in rates.missing_rows]
-    more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
-    reason = f"no win rate: {len(missing)} of {len(judgements)} rows have no verdict"
-    refused = f"{reason} ({', '.join(missing[:NUM_NAMED])}{more})"
-    without = replace(rates, win_rate=None, standard_error=None, win_rate_missing_lost=None)
-    return replace(without, refused=refused)
-
-
-def plain_rates(judgements: Sequence[Judgement]) -> WinRates:
-    """Return the figures that need no fit."""
-    missing = [judgement.row for judgement in judgements if judgement.preference is None]
-    preferences = np.array([j.preference for j in judgements if j.preference is not None])
-    total = 100 * float(preferences.sum())
-    return WinRates(
-        win_rate=100 * float(preferences.mean()) if len(preferences) else None,
-        standard_error=standard_error(100 * preferences),
-        n_total=len(preferences),
-        n_wins=int((preferences > 0.5).sum()),
-        n_wins_base=int((preferences < 0.5).sum()),
-        n_draws=int((preferences == 0.5).sum()),
+    missing = [item.row for item in judgements if item.preference is None]
+    wins = np.array([item.preference for item in judgements if item.preference is not None])
+    figures = WinRates(
+        n_total=len(wins),
+        n_wins=int((wins > 0.5).sum()),
+        n_wins_base=int((wins < 0.5).sum()),
+        n_draws=int((wins == 0.5).sum()),
         n_missing=len(missing),
         missing_rows=missing,
         avg_length=int(np.mean([item.len_2 for item in judgements])) if judgements else None,
-        win_rate_missing_lost=total / len(judgements) if missing else None,
+        n_absent=None if known is None else known - len(judgements),
     )
-
-
-class ModelRates(NamedTuple):
-    """The figures of one model of a file of judgements; a scripted judge has no rates."""
-
-    judge: str | None
-    label: str  # comparability with the leaderboard, or "pipeline check"
-    baseline: str | None = None
-    is_comparable: bool | None = None
-    rates: WinRates | None = None
-
-    def to_dict(self) -> Figures:
-        if self.rates is None:
-            return {"pipeline_check": self.label, "judge": self.judge}
-        origin = {"judge": self.judge, "baseline": self.baseline}
-        label = {"is_comparable": self.is_comparable, "comparability": self.label}
-        return {**self.rates.to_dict(), **origin, **label}
+    if missing and not allow_missing:
+        named = [names[row] if names else str(row) for row in missing[:NUM_NAMED]]
+        more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
+        reason = f"no win rate: {len(missing)} of {len(judgements)} rows have no verdict"
+        return replace(figures, refused=f"{reason} ({', '.join(named)}{more})")
+    return replace(
+        figures,
+        win_rate=100 * float(wins.mean()) if len(wins) else None,
+        standard_error=standard_error(100 * wins),
+        win_rate_missing_lost=100 * float(wins.sum()) / len(judgements) if missing else None,
+        fit=length_controlled(judgements, calibration),
+    )
 
 
 def stored_rates(
     annotations: Path, difficulty: Path, gamed: Path, *, allow_missing: bool = False
-) -> dict[str, ModelRates]:
-    """Return the figures of each model of a file of judgements."""
+) -> dict[str, Figures]:
+    """Return the figures of each model of a file of judgements; a scripted judge has no rates."""
     models = read_judgements(annotations)
     calibration = Calibration(read_difficulty(difficulty), read_gamed(gamed))
     return {name: _rates_of(rows, calibration, allow_missing) for name, rows in models.items()}
 
 
-def _rates_of(
-    rows: Sequence[Judgement], calibration: Calibration, allow_missing: bool
-) -> ModelRates:
-    judge = _joined(row.judge for row in rows)
+def _rates_of(rows: Sequence[Judgement], calibration: Calibration, allow_missing: bool) -> Figures:
+    judge, baseline = (
+        " and ".join(dict.fromkeys(filter(None, names))) or None
+        for names in ([row.judge for row in rows], [row.baseline for row in rows])
+    )
     if judge and judge.startswith(SCRIPTED):
-        return ModelRates(judge, f"pipeline check, n = {len(rows)}")
-    baseline = _joined(row.baseline for row in rows)
+        return {"pipeline_check": f"pipeline check, n = {len(rows)}", "judge": judge}
     rates = win_rates(rows, calibration, allow_missing=allow_missing)
     is_comparable, label = comparability(judge, baseline, rates.n_total)
-    return ModelRates(judge, label, baseline, is_comparable, rates)
+    origin = {"judge": judge, "baseline": baseline, "is_comparable": is_comparable}
+    return {**rates.to_dict(), **origin, "comparability": label}
 
 
-def _joined(names: Iterable[str | None]) -> str | None:
-    return " and ".join(dict.fromkeys(filter(None, names))) or None
-
-
-def rates_table(models: Mapping[str, ModelRates]) -> Table:
+def rates_table(models: Mapping[str, Figures]) -> Table:
     """Return a row for each model, the best first."""
-    figures = {name: model.to_dict() for name, model in models.items()}
-    order = sorted(figures, key=lambda name: -(figures[name].get(COLUMNS["LC win rate"]) or 0))
-    labels = dict.fromkeys(model.label for model in models.values())
-    rows = [[name, *(figures[name].get(key) for key in COLUMNS.values())] for name in order]
+    order = sorted(models, key=lambda name: -(models[name].get(COLUMNS["LC win rate"]) or 0))
+    labels = dict.fromkeys(
+        row.get("comparability") or row["pipeline_check"] for row in models.values()
+    )
+    rows = [[name, *(models[name].get(key) for key in COLUMNS.values())] for name in order]
     return Table(["model", *COLUMNS], rows, note="\n\n".join(labels), digits=2)
 
 
