@@ -37,12 +37,14 @@ def doctor(
 
     Lists the versions, the devices and the extras. A self-test compares the logits of the engine
     with those of transformers, on a tiny random model, and the built-in model answers its example.
+    On a GPU each kernel is compared with plain torch, and captured passes with a CPU's.
     """
     extras = packages_by_extra()
     names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
     packages = {name: installed_version(name) for name in names}
     is_installed = {name: all(map(packages.get, listed)) for name, listed in extras.items()}
     places, test, builtin, report = list[str](), None, None, None
+    gpu, gpu_is_exact = dict[str, str](), True
     try:
         from pasta_lm.engines.local import loading, self_test
     except ModuleNotFoundError as exc:
@@ -52,6 +54,11 @@ def doctor(
         with status("testing"):
             places, test = self_test.devices(), self_test.run_self_test()
             builtin = answer_of_builtin()
+            place = loading.usable_device(device)
+            if place.type == "cuda":
+                from pasta_lm.engines.gpu.check import check_gpu
+
+                gpu, gpu_is_exact = check_gpu(place)
             if model is not None:
                 loaded = loading.load(model, dtype=dtype, device=device)
                 report = {
@@ -68,6 +75,7 @@ def doctor(
     if json:
         result = test and asdict(test) | {"is_exact": test.is_exact}
         tests = {"self_test": result, "builtin_model": builtin, "model": report}
+        tests["gpu"] = gpu and {**gpu, "is_exact": gpu_is_exact}
         installed = {"packages": packages, "extras": is_installed, "devices": places}
         print_json({**system, **installed, **tests})
     else:
@@ -78,9 +86,9 @@ def doctor(
             for name, is_there in is_installed.items()
         ]
         model_rows = [(key.replace("_", " "), str(value)) for key, value in (report or {}).items()]
-        sections = versions, states, _health(places, test, builtin), model_rows
+        sections = versions, states, _health(places, test, builtin), list(gpu.items()), model_rows
         print_facts(*filter(None, sections))
-    if test is not None and not test.is_exact:
+    if test is not None and not (test.is_exact and gpu_is_exact):
         raise typer.Exit(FAILED)
 
 
