@@ -67,7 +67,7 @@ def is_idle(app: FastAPI) -> bool:
     engine = app.state.service.engine
     load = engine.load
     is_empty = not engine.backend.has_work and not load.num_orphan_threads
-    return is_empty and load.num_running == load.num_waiting == 0
+    return is_empty and load.num_requests_running == load.num_requests_waiting == 0
 
 
 @asynccontextmanager

@@ -23,9 +23,10 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.backends import Events
+from pasta_lm.serve.jobs import Job, ResponseStream
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.replies import Reply
-from pasta_lm.serve.streams import EventStream, Job, ResponseStream
+from pasta_lm.serve.service import EventStream
 from tests.fakes.scripted_backend import ScriptedBackend
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from pasta_lm.serve.metrics import Load, Metrics
+from pasta_lm.serve.jobs import Load, Metrics
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "docs" / "grafana.json").read_text(encoding="utf-8")

@@ -17,10 +17,9 @@ from dataclasses import replace
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import PastaError
 from pasta_lm.serve.backends import Backend, Events
-from pasta_lm.serve.metrics import Load, Metrics
+from pasta_lm.serve.jobs import Batch, Job, Load, Metrics, ResponseStream
 from pasta_lm.serve.protocol import ApiError, ClientPrompt, from_error, internal, unavailable
 from pasta_lm.serve.settings import Queue
-from pasta_lm.serve.streams import Batch, Job, ResponseStream
 from pasta_lm.strategies import sequential
 
 log = logging.getLogger(__name__)
@@ -67,13 +66,10 @@ class EngineLoop:
 
     def drain(self) -> None:
         """Refuse new requests, and end those that run at the deadline; also for signal handlers."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_draining)
-
-    def _begin_draining(self) -> None:
-        self._is_draining = True
-        error = unavailable(SHUTDOWN, "shutdown")
-        asyncio.get_running_loop().call_later(self.queue.drain_s, self._fail_all, error)
+        if (loop := self._loop) is not None:
+            self._is_draining = True
+            error = unavailable(SHUTDOWN, "shutdown")
+            loop.call_soon_threadsafe(loop.call_later, self.queue.drain_s, self._fail_all, error)
 
     @property
     def status(self) -> str:
@@ -85,7 +81,11 @@ class EngineLoop:
     @property
     def load(self) -> Load:
         """Return the load; requests are counted at this moment, threads after the last step."""
-        return replace(self._load, num_running=len(self._running), num_waiting=len(self._waiting))
+        return replace(
+            self._load,
+            num_requests_running=len(self._running),
+            num_requests_waiting=len(self._waiting),
+        )
 
     def submit(self, requests: Sequence[Request], client: str = "") -> ResponseStream:
         """Queue the requests of one stream, or refuse them as ``ApiError``: full, dead, draining.
@@ -133,7 +133,6 @@ class EngineLoop:
         self.backend.wake()
 
     def _close(self, job: Job) -> None:
-        """Forget a job and have its request aborted."""
         if job.deadline is not None:
             job.deadline.cancel()
         if job.number is None:
@@ -226,7 +225,6 @@ class EngineLoop:
             self._pass_on(events)
 
     async def _watched_step(self) -> Events:
-        """Take a step; if it hangs, tell everybody, and wait for its end."""
         step = asyncio.ensure_future(self.backend.step())
         done, _ = await asyncio.wait({step}, timeout=self.queue.stall_s)
         if not done:
@@ -258,29 +256,25 @@ class EngineLoop:
             if not isinstance(event, Failed):
                 batches[number].append(event)
                 continue
-            error = event.error
-            log.error("a response failed in a step", exc_info=error)
-            if number in self._running:
-                public = error if isinstance(error, ApiError) else internal()
-                self._fail(self._running[number], public)
-        now = time.monotonic()
+            log.error("a response failed in a step", exc_info=event.error)
+            if job := self._running.get(number):
+                self._fail(job, event.error if isinstance(event.error, ApiError) else internal())
+        now_s = time.monotonic()
         for number, batch in batches.items():
-            job = self._running.get(number)
-            if job is None:
+            if job := self._running.get(number):
+                self.metrics.stepped(job, batch, now_s)
+                first = job.first_sample
+                job.stream.put([replace(event, sample=event.sample + first) for event in batch])
+                job.num_unfinished -= sum(isinstance(event, Finished) for event in batch)
+                if job.num_unfinished <= 0:
+                    self._close(job)
+            else:
                 self._aborted.append(number)
-                continue
-            self.metrics.stepped(job, batch, now)
-            job.num_unfinished -= sum(isinstance(event, Finished) for event in batch)
-            job.stream.put(
-                [replace(event, sample=event.sample + job.first_sample) for event in batch]
-            )
-            if job.num_unfinished <= 0:
-                self._close(job)
 
     def _measure(self) -> None:
         counts = self.backend.threads()
         self._load = Load(
-            cache_usage=self.backend.cache_usage,
+            kv_cache_usage_perc=self.backend.cache_usage,
             num_threads_running=sum(running for running, _ in counts.values()),
             num_threads_waiting=sum(waiting for _, waiting in counts.values()),
             num_orphan_threads=sum(

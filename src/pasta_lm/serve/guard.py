@@ -20,9 +20,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pasta_lm.serve.protocol import ApiError, bad_request
+from pasta_lm.serve.protocol import CLIENT_GONE, ApiError, bad_request
 from pasta_lm.serve.settings import is_loopback
-from pasta_lm.serve.streams import CLIENT_GONE
 
 log = logging.getLogger("pasta_lm.serve.requests")
 

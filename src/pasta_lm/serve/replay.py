@@ -112,7 +112,6 @@ class ReplayReply(Reply):
         self._diagnostics = diagnostics
 
     def figures(self, answer: Answer) -> Json:
-        """Return the figures of the answer, its text and its run."""
         return super().figures(answer) | {
             "strategy": answer.trace.strategy,
             "positions": answer.trace.positions,
@@ -126,7 +125,6 @@ class ReplayReply(Reply):
         }
 
     def whole(self) -> Json:
-        """Return the object of a replayed answer."""
         (answer,) = self.finished
         return {
             "id": self.id,
@@ -164,10 +162,6 @@ def _refuse(body: CheckRequest, service: Service) -> None:
 
 
 def _checked(body: CheckRequest, backend: Backend) -> Json:
-    """Return the faults of a text and, if it is valid, its plain text and its cost.
-
-    The cost is that of an answer all of whose threads decode at once.
-    """
     diagnostics = body.diagnostics()
     checked: Json = {"valid": True, "diagnostics": _rows(diagnostics), "text": None, "cost": None}
     if any(diagnostic.severity == "error" for diagnostic in diagnostics):
@@ -177,7 +171,7 @@ def _checked(body: CheckRequest, backend: Backend) -> Json:
     texts = [item.text for item in document.items if isinstance(item, Text)]
     num_content = sum(map(count, [*texts, *(block.plain_text for block in document.blocks)]))
     parallelism = speed.parallelism(num_content, path, is_parallel=bool(document.blocks))
-    cost = {
+    cost = {  # of an answer all of whose threads decode at once
         "critical_path_tokens": path,
         "sequential_tokens": count(document.plain_text),
         "num_content_tokens": num_content,

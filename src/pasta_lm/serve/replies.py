@@ -61,7 +61,6 @@ class Reply:
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(16)}"
         self.created, self._began_s = int(time.time()), time.monotonic()
         self.answers: dict[int, Answer] = {}  # the finished ones by their sample
-        self.error: str | None = None  # the code of the error that ended it
         self._num_events = 0
         self._sends_usage = bool(body.stream_options and body.stream_options.include_usage)
         self._keeps_tags = options.tags == "keep"
@@ -72,12 +71,10 @@ class Reply:
 
     @property
     def finished(self) -> list[Answer]:
-        """Return the finished answers by the number of their sample."""
         return [self.answers[sample] for sample in sorted(self.answers)]
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every sample is finished."""
         return len(self.answers) == len(self._orders)
 
     def take(self, events: Iterable[StreamEvent]) -> None:
@@ -111,7 +108,6 @@ class Reply:
         return figures
 
     def _limits(self) -> Json:
-        """Return the limits of this response, after everything was lowered to the bounds."""
         params, extra = self.request.params, self.body.model_extra or {}
         ignored = [name for name in NOT_SHOWN if extra.get(name)]
         return {
@@ -126,7 +122,6 @@ class Reply:
     # A whole answer
 
     def whole(self) -> Json:
-        """Return the object of a finished answer."""
         return {
             **self._head("chat.completion"),
             "choices": [self._choice(sample) for sample in sorted(self.answers)],
@@ -223,8 +218,7 @@ def _finish_reason(answer: Answer) -> str:
 
 
 def _event_facts(event: StreamEvent) -> Json:
-    """Return an event for the page; every kind has the keys thread, parent, delta and kind."""
-    facts: Json = {"thread": 0, "parent": None, "delta": ""}
+    facts: Json = {"thread": 0, "parent": None, "delta": ""}  # every kind has these keys
     match event:
         case Traced():
             return {**facts, "kind": "traced"}
@@ -273,8 +267,6 @@ def _chat_logprobs(answer: Answer, spell: Callable[[int], bytes]) -> Json:
 
 
 def _text_logprobs(answer: Answer, spell: Callable[[int], bytes]) -> Json:
-    """Return the log-probabilities of a completion; offsets count characters."""
-
     def text(token: int) -> str:
         return spell(token).decode("utf-8", "replace")
 

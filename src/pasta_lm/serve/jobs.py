@@ -1,45 +1,94 @@
-"""The metrics of ``/metrics``: vLLM's names under ``pasta:``, and figures of threads."""
+"""The jobs of the queue: requests with the streams of their events, and the metrics of all.
+
+Metrics have vLLM's names under ``pasta:``; figures of threads are added.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pasta_lm.engines.request import Finished, StreamEvent, TextDelta
-from pasta_lm.serve.streams import Job
+from pasta_lm.engines.request import Finished, Request, StreamEvent, TextDelta
+from pasta_lm.serve.protocol import ApiError, unavailable
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 30, 60)
 LONG_SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 RATIOS = (1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 6, 8)
 LIMITS = ("length", "queue_full", "queue_wait", "wall_time", "stall", "slow_reader")
+GAUGES = {
+    "num_requests_running": "Requests that decode.",
+    "num_requests_waiting": "Requests in the queue.",
+    "kv_cache_usage_perc": "Used share of the cache; 1 is full.",
+    "num_threads_running": "Threads that decode.",
+    "num_threads_waiting": "Threads at a sync, or deferred.",
+    "num_orphan_threads": "Threads without a reader; must be 0.",
+}
+
+Batch = list[StreamEvent]
+"""The events of one request in one step."""
+
+
+class ResponseStream:
+    """The events of one HTTP request, a batch a step, for one reader."""
+
+    def __init__(self, max_unread: int) -> None:
+        self._max_unread = max_unread
+        self._items: asyncio.Queue[Batch | ApiError] = asyncio.Queue()
+
+    @property
+    def num_unread(self) -> int:
+        """Return the number of steps that wait for the reader."""
+        return self._items.qsize()
+
+    def put(self, item: Batch | ApiError) -> None:
+        """Add a batch, or the error that ends the stream."""
+        if self.num_unread > self._max_unread:
+            self._items = asyncio.Queue()
+            item = unavailable("the reader of this stream is too slow", "slow_reader")
+        self._items.put_nowait(item)
+
+    async def next(self) -> Batch:
+        """Return the next batch, the first one empty when a request runs; raise an ``ApiError``."""
+        item = await self._items.get()
+        if isinstance(item, ApiError):
+            raise item
+        return item
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request of a stream, from the queue to its end."""
+
+    request: Request
+    stream: ResponseStream
+    first_sample: int  # in its stream
+    num_unfinished: int  # samples
+    client: str = ""  # whose turn it is, an address
+    num_passed: int = 0  # requests that began while it had no room
+    arrived_s: float = field(default_factory=time.monotonic)
+    started_s: float | None = None
+    last_text_s: float | None = None
+    number: int | None = None  # the engine's, while it runs there
+    deadline: asyncio.TimerHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The engine's load after its last step."""
+    """The engine's load after its last step, by the names of the gauges."""
 
-    num_running: int = 0
-    num_waiting: int = 0
-    cache_usage: float = 0.0
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_cache_usage_perc: float = 0.0
     num_threads_running: int = 0
     num_threads_waiting: int = 0
-    num_orphan_threads: int = 0  # of requests that nobody reads; must be 0
-
-    def gauges(self) -> Iterable[tuple[str, float, str]]:
-        """Return names, values and help of the gauges."""
-        return (
-            ("num_requests_running", self.num_running, "Requests that decode."),
-            ("num_requests_waiting", self.num_waiting, "Requests in the queue."),
-            ("kv_cache_usage_perc", self.cache_usage, "Used share of the cache; 1 is full."),
-            ("num_threads_running", self.num_threads_running, "Threads that decode."),
-            ("num_threads_waiting", self.num_threads_waiting, "Threads at a sync, or deferred."),
-            ("num_orphan_threads", self.num_orphan_threads, "Threads without a reader; must be 0."),
-        )
+    num_orphan_threads: int = 0
 
 
 class Metrics(Collector):
@@ -74,8 +123,8 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        for name, value, text in self._load().gauges():
-            gauge = GaugeMetricFamily(f"pasta:{name}", text, labels=["model_name"])
+        for name, value in asdict(self._load()).items():
+            gauge = GaugeMetricFamily(f"pasta:{name}", GAUGES[name], labels=["model_name"])
             gauge.add_metric([self._model], value)
             yield gauge
 
@@ -91,20 +140,17 @@ class Metrics(Collector):
             job.last_text_s = now_s
         finished = [event for event in batch if isinstance(event, Finished)]
         for event in finished:
-            self._finished(event)
+            trace, reason = event.answer.trace, event.answer.finish_reason
+            self._success.labels(self._model, reason).inc()
+            self._generated.inc(trace.num_tokens)
+            if event.sample == 0:  # samples share their prompt
+                self._cached.inc(trace.num_cached_tokens)
+            self._parallelism.observe(trace.parallelism)
+            self._path.observe(trace.critical_path)
+            if reason == "length":
+                self.failed("length")
         if finished and len(finished) == job.num_unfinished:
             self._whole.observe(now_s - job.arrived_s)
-
-    def _finished(self, event: Finished) -> None:
-        trace, reason = event.answer.trace, event.answer.finish_reason
-        self._success.labels(self._model, reason).inc()
-        self._generated.inc(trace.num_tokens)
-        if event.sample == 0:  # samples share their prompt
-            self._cached.inc(trace.num_cached_tokens)
-        self._parallelism.observe(trace.parallelism)
-        self._path.observe(trace.critical_path)
-        if reason == "length":
-            self.failed("length")
 
     def failed(self, code: str) -> None:
         """Count a limit that was met, or another error that ended a response."""
