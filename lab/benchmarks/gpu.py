@@ -188,7 +188,7 @@ def steps(at: Section) -> None:
     loaded = at.model()
     at.note(generate_tokens_per_s=_generate_tokens_per_s(loaded), weight_bytes=read_bytes(loaded))
     report = bench(loaded, BenchSettings(rows=(1, 2, 4) if at.is_tiny else ROWS))
-    at.note(**{key: value for key, value in report.to_dict().items() if key != "machine"})
+    at.note(**{key: value for key, value in report.items() if key != "machine"})
     if at.device.startswith("cuda"):
         at.note(peak_bytes=torch.cuda.max_memory_allocated())
 
@@ -218,7 +218,7 @@ def _pair(pair: Pair) -> Figures:
     sequential_s, parallel_s = pair.wall_s
     return {
         "id": pair.id,
-        "threads": pair.num_threads,
+        "threads": pair.parallel.num_threads,
         "tokens": pair.parallel.num_content_tokens,
         "theoretical": pair.parallel.theoretical_speedup(pair.sequential),
         "realised": sequential_s / parallel_s,
@@ -251,7 +251,7 @@ def requests(at: Section) -> None:
         # The first of two equal loads captures the shapes that the second is timed with.
         report = bench(at.model(), BenchSettings(rows=(1,), requests=(count, count)))
         gc.collect()  # before the next engine reserves its cache
-        rows.append({"requests": count, **report.load[str(count)]})
+        rows.append({"requests": count, **report["load"][str(count)]})
         at.note(loads=rows)
 
 
@@ -264,7 +264,7 @@ def small(at: Section) -> None:
         loaded = load(at.weights, device=at.device, dtype=str(at.dtype).removeprefix("torch."))
     at.note(model=loaded.name, generate_tokens_per_s=_generate_tokens_per_s(loaded))
     report = bench(loaded, BenchSettings(rows=(1,)))
-    at.note(sequential_tokens_per_s=report.sequential_tokens_per_s)
+    at.note(sequential_tokens_per_s=report["sequential_tokens_per_s"])
     _replay(at, loaded)
 
 

@@ -21,8 +21,8 @@ from pasta_lm.engines.local.loading import LoadedModel, load
 from pasta_lm.errors import PastaError
 from pasta_lm.measure.bench import (
     NUM_DECODED,
-    BenchReport,
     BenchSettings,
+    Figures,
     Progress,
     bench,
     milliseconds,
@@ -48,7 +48,7 @@ def bench_with_peers(
     num_cpu_threads: int,
     settings: BenchSettings,
     progress: Progress,
-) -> tuple[BenchReport, Peers]:
+) -> tuple[Figures, Peers]:
     """Time our engine, ``generate`` of transformers and llama.cpp in turn, with one model."""
     loaded = load(model or BUILTIN, dtype=dtype, device=device)
     # A copy: the engine lays out the weights of its model anew.

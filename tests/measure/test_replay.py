@@ -108,7 +108,7 @@ def test_answers_of_baselines_are_decoded_by_their_own_grammar(
     report = replay([answer(annotated)], loaded("qwen2"), strategy=strategy)
     assert not report.skipped
     (pair,) = report.pairs
-    assert pair.num_threads == num_threads
+    assert pair.parallel.num_threads == num_threads
     assert report.to_dict()["strategy"] == strategy
     assert report.to_dict()["positions"] == "continue"
     vocabulary = loaded("qwen2").vocabulary
@@ -147,7 +147,7 @@ def test_an_interrupted_replay_reports_the_answers_that_were_done() -> None:
     assert [pair.id for pair in report.pairs] == ["done"]
 
 
-def record(critical_path: int, num_content_tokens: int, wall_s: float) -> AnswerRecord:
+def record(critical_path: int, num_content_tokens: int, wall_s: float, **rest: int) -> AnswerRecord:
     return AnswerRecord(
         text="",
         program="",
@@ -156,17 +156,14 @@ def record(critical_path: int, num_content_tokens: int, wall_s: float) -> Answer
         num_content_tokens=num_content_tokens,
         critical_path=critical_path,
         wall_s=wall_s,
+        **rest,
     )
 
 
 def test_figures_are_geometric_means_and_their_ratio() -> None:
-    one, many = record(100, 90, 10.0), record(50, 90, 6.0)
-    plain = record(100, 100, 10.0)
-    pairs = [
-        Pair(id="a", num_blocks=2, num_threads=3, sequential=one, parallel=many),
-        Pair(id="b", num_blocks=0, num_threads=1, sequential=plain, parallel=plain),
-    ]
-    found = figures_of(pairs)
+    one, many = record(100, 90, 10.0), record(50, 90, 6.0, num_threads=3)
+    plain = record(100, 100, 10.0, num_threads=1)
+    found = figures_of([Pair("a", 2, one, many), Pair("b", 0, plain, plain)])
     assert found["theoretical_speedup"] == pytest.approx(2**0.5)
     assert found["realised_speedup"] == pytest.approx(geometric_mean([10 / 6, 1.0]))
     assert found["efficiency"] == pytest.approx(geometric_mean([10 / 12, 1.0]))
@@ -176,8 +173,4 @@ def test_figures_are_geometric_means_and_their_ratio() -> None:
 
 
 def test_no_answers_give_no_figures() -> None:
-    report = ReplayReport(
-        model="m", device="cpu", dtype="float32", weights="given", positions="predict"
-    )
-    assert report.to_dict()["efficiency"] is None
-    assert report.to_dict()["weights"] == "given"
+    assert ReplayReport().to_dict()["efficiency"] is None

@@ -37,7 +37,7 @@ def peers(
         show_rounds = partial(show, "rounds")
         found, beside = bench_with_peers(model, dtype, device, threads or 1, settings, show_rounds)
     if as_json:
-        print_json(found.to_dict() | {"peers": beside})
+        print_json(found | {"peers": beside})
         return
     print_bench(found)
     typer.echo()

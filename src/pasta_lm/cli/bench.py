@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from pasta_lm.cli.flags import Device, Dtype, Json, Model, Threads, option
 from pasta_lm.cli.terminal import bars, number, print_json, print_table
 from pasta_lm.errors import UsageError
-
-if TYPE_CHECKING:
-    from pasta_lm.measure.bench import BenchReport
+from pasta_lm.models.names import BUILTIN
 
 Rows = Annotated[str, option("--rows T,T", "Threads of a response, one token each a pass.")]
 Requests = Annotated[
@@ -37,14 +37,15 @@ def bench(
     """
     counts = numbers("--rows", rows), numbers("--requests", requests)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
-    from pasta_lm.measure.bench import BenchSettings, bench_model
+    from pasta_lm.engines.local.loading import load
+    from pasta_lm.measure.bench import BenchSettings
+    from pasta_lm.measure.bench import bench as measure
 
     settings = BenchSettings(rows=counts[0], requests=counts[1])
     with bars() as show:
-        times = bench_model(
-            model, dtype, device, settings, lambda done, total: show("rounds", done, total)
-        )
-    print_json(times.to_dict()) if as_json else print_bench(times)
+        loaded = load(model or BUILTIN, dtype=dtype, device=device)
+        figures = measure(loaded, settings, partial(show, "rounds"))
+    print_json(figures) if as_json else print_bench(figures)
 
 
 def numbers(flag: str, value: str | None) -> tuple[int, ...]:
@@ -55,21 +56,19 @@ def numbers(flag: str, value: str | None) -> tuple[int, ...]:
         raise UsageError(f"{flag} is {value!r}, no list of numbers", hint="1,2,4") from None
 
 
-def print_bench(times: BenchReport) -> None:
-    print_table(["rows", "ms a pass"], [[rows, number(ms)] for rows, ms in times.step_ms.items()])
+def print_bench(figures: Mapping[str, Any]) -> None:
+    steps = [[rows, number(ms)] for rows, ms in figures["step_ms"].items()]
+    print_table(["rows", "ms a pass"], steps)
     typer.echo()
-    speed = ["tokens/s", number(times.sequential_tokens_per_s, 1)]
-    share = ["share of the bandwidth limit", number(times.bandwidth_share)]
+    speed = ["tokens/s", number(figures["sequential_tokens_per_s"], 1)]
+    share = ["share of the bandwidth limit", number(figures["bandwidth_share"])]
     print_table(["sequential", ""], [speed, share])
-    if times.load:
+    if load := figures.get("load"):
         typer.echo()
-        rows = [
-            [count, number(item["sequential_s"]), number(item["pasta_s"])]
-            for count, item in times.load.items()
-        ]
+        rows = [[count, *map(number, latencies.values())] for count, latencies in load.items()]
         print_table(["requests: median latency, s", "sequential", "pasta"], rows)
-    machine = times.machine
+    machine = figures["machine"]
     typer.echo(
-        f"\n{times.kind}: {times.model}, {times.dtype}; {machine['cpu']}, "
+        f"\n{figures['kind']}: {figures['model']}, {figures['dtype']}; {machine['cpu']}, "
         f"{machine['threads']} thread(s), GPU {machine['gpu']}, torch {machine['torch']}"
     )

@@ -18,7 +18,6 @@ from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.model import baseline_of
 
 if TYPE_CHECKING:
-    from pasta_lm.measure.instructions import InstructionSettings
     from pasta_lm.measure.table import Report, Table
 
 T = TypeVar("T")
@@ -58,12 +57,7 @@ def print_tables(tables: Iterable[Table]) -> None:
             typer.echo()
         if table.title:
             typer.echo(table.title)
-        columns = [
-            column
-            for column in range(len(table.header))
-            if any(isinstance(row[column], str) for row in table.rows)
-        ]
-        print_table(table.header, table.texts(), text_columns=columns)
+        print_table(table.header, table.texts())
         if table.note:
             typer.echo(f"\n{table.note}")
 
@@ -176,14 +170,19 @@ def instructions(
     corpora; measures speed, structure, text, IFEval's checks and the cost of not seeing. A stopped
     run is continued; records hold ids and answers, no prompts.
     """
-    from pasta_lm.measure.instructions import InstructionSettings
+    from pasta_lm.measure import instructions as measure
+    from pasta_lm.measure.instructions_report import instructions_report
 
-    settings = None
-    if not offline:
+    if offline:
+        run = measure.open_run(out)
+    else:
         served = server_flags(engine, dialect, allow_inexact=allow_inexact)
         values = {"model": model, "baseline": baseline, "limit": limit, **served}
-        settings = read_settings(InstructionSettings, recipe, values, changes)
-    _instructions(out, settings, as_json=as_json)
+        settings = read_settings(measure.InstructionSettings, recipe, values, changes)
+        with interruptible(), bars() as show:
+            run = measure.evaluate_instructions(out, settings, show)
+    report = instructions_report(run)
+    print_report(report, report.write(out), as_json=as_json)
 
 
 def ifeval(
@@ -202,27 +201,18 @@ def ifeval(
 
     The same as `instructions` with this set alone.
     """
-    from pasta_lm.measure.instructions import InstructionSettings
-
-    served = server_flags(engine, dialect, allow_inexact=allow_inexact)
-    alone = {"sets.ifeval": str(prompts), "num_timed": 0, "num_unmasked": 0}
-    values = {"model": model, "baseline": baseline, "limit": limit, **served, **alone}
-    settings = read_settings(InstructionSettings, None, values, changes)
-    _instructions(out, settings, as_json=as_json)
-
-
-def _instructions(out: Path, settings: InstructionSettings | None, *, as_json: bool) -> None:
-    """Carry out a run and print its report; without settings, of what is stored."""
-    from pasta_lm.measure import instructions as measure
-    from pasta_lm.measure.instructions_report import instructions_report
-
-    with interruptible(), bars() as show:
-        if settings is None:
-            run = measure.open_run(out)
-        else:
-            run = measure.evaluate_instructions(out, settings, show)
-    report = instructions_report(run)
-    print_report(report, report.write(out), as_json=as_json)
+    alone = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
+    instructions(
+        out,
+        model=model,
+        baseline=baseline,
+        limit=limit,
+        engine=engine,
+        dialect=dialect,
+        allow_inexact=allow_inexact,
+        changes=[*alone, *(changes or [])],
+        as_json=as_json,
+    )
 
 
 def cost(

@@ -13,6 +13,7 @@ from pasta_lm.cli import flags, terminal
 from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Kind
 from pasta_lm.measure.replay import NEW_TAG_ROWS, REPLAYED, ReplayReport, figures_of
 from pasta_lm.measure.replay import replay as decode
 from pasta_lm.models.annotated import Record, read_annotated
@@ -87,7 +88,7 @@ def replay(
         terminal.print_json({**report.to_dict(), "num_invalid_lines": num_invalid})
     else:
         _print(report)
-    if report.weights == NEW_TAG_ROWS:
+    if report.conditions["weights"] == NEW_TAG_ROWS:
         terminal.say("this model has no tag pieces; untrained rows are enough for forced text")
     for name, reason in report.skipped:
         terminal.say(f"answer {name} was left out: {reason}")
@@ -128,15 +129,17 @@ def _random_model(
 def _print(report: ReplayReport) -> None:
     every, several = figures_of(report.pairs), figures_of(report.multi_block)
     rows = []
-    for name, *cells in ((name, value, several[name]) for name, value in every.items()):
+    for name in every:
         label = LABELS.get(name, name.replace("_per_s", "/s").replace("_", " "))
         digits = 1 if name.endswith("_per_s") else 0 if name == "num_documents" else 2
         unit = "x" if name.endswith("speedup") else ""
-        rows.append([label, *(terminal.number(cell, digits, unit) for cell in cells)])
+        cells = (terminal.number(side[name], digits, unit) for side in (every, several))
+        rows.append([label, *cells])
     terminal.print_table(("", "all answers", "two blocks or more"), rows)
-    weights = "random weights" if report.weights == "random-weights" else "given weights"
+    made = report.conditions
+    weights = "random" if made["weights"] == Kind.RANDOM_WEIGHTS else "given"
     skipped = f"; {len(report.skipped)} answers did not fit" if report.skipped else ""
     typer.echo(
-        f"\nreplayed, {weights}: {report.model}, {report.dtype} on {report.hardware}, "
-        f"positions {report.positions}{skipped}"
+        f"\nreplayed, {weights} weights: {made['model']}, {made['dtype']} on {report.hardware}, "
+        f"positions {made['positions']}{skipped}"
     )

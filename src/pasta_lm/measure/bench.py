@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pasta_lm.engines.local import planning
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
+from pasta_lm.engines.local.loading import LoadedModel, with_pieces
 from pasta_lm.engines.request import Finished, Request, SamplingParams, unless_failed
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.trace import Kind
@@ -28,7 +28,6 @@ from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.machine import describe_machine
 from pasta_lm.models.encoded import EncodedDocument
-from pasta_lm.models.names import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.requests import forced
@@ -51,6 +50,7 @@ LOAD_ANSWER = (
     + "\n<sync/>\nTogether they make the year."
 )
 
+Figures = dict[str, Any]
 Progress = Callable[[int, int], None]  # called with the number of done and of all rounds
 
 
@@ -69,45 +69,18 @@ class BenchSettings:
             raise UsageError("--requests must be numbers from 1, such as 1,4,16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchReport:
-    """The figures of a benchmark."""
-
-    kind: str
-    model: str
-    dtype: str
-    machine: dict[str, str | int]
-    step_ms: dict[str, float]  # milliseconds of a pass by its rows
-    sequential_tokens_per_s: float
-    bandwidth_share: float  # time of reading the weights once / time of a pass of one row
-    load: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Median seconds from the arrival of a request to the end of its answer: ``sequential_s`` and
-    ``pasta_s`` by the number of requests.
-    """
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the object that ``pasta bench --json`` prints."""
-        return {key: value for key, value in asdict(self).items() if key != "load" or value}
-
-
-def bench_model(
-    model: str | None,
-    dtype: str | None,
-    device: str | None,
-    settings: BenchSettings,
-    progress: Progress,
-) -> BenchReport:
-    """Load a model, the built-in one by default, and time an engine with it."""
-    return bench(load(model or BUILTIN, dtype=dtype, device=device), settings, progress)
-
-
 def bench(
     loaded: LoadedModel,
     settings: BenchSettings,
     progress: Progress = lambda done, total: None,
     beside: Sequence[Callable[[], None]] = (),
-) -> BenchReport:
-    """Time an engine with a model; ``beside`` times other engines, each once a round."""
+) -> Figures:
+    """Return the object that ``pasta bench --json`` prints.
+
+    ``step_ms`` are milliseconds of a pass by its rows, ``bandwidth_share`` is the time of reading
+    the weights once / the time of a pass of one row, ``load`` has median seconds from the arrival
+    of a request to the end of its answer. ``beside`` times other engines, each once a round.
+    """
     if not loaded.vocabulary.has_pieces:
         loaded = with_pieces(loaded)
     num_total = NUM_ROUNDS + len(settings.requests)
@@ -128,25 +101,25 @@ def bench(
         for measure in beside:
             measure()
         progress(done, num_total)
-    latencies = {}
+    load: dict[str, dict[str, float]] = {}
     for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
-        sides = [
-            round(median(latencies_s(engine, [item] * count)), 4) for item in load_requests(loaded)
-        ]
-        latencies[str(count)] = dict(zip(("sequential_s", "pasta_s"), sides, strict=True))
+        alone, together = (
+            median(latencies_s(engine, [item] * count)) for item in load_requests(loaded)
+        )
+        load[str(count)] = {"sequential_s": round(alone, 4), "pasta_s": round(together, 4)}
         progress(done, num_total)
     token_s = median(whole) / NUM_DECODED
     gpu = torch.cuda.get_device_name() if loaded.device.type == "cuda" else "none"
-    return BenchReport(
-        kind=(loaded.kind if loaded.kind is Kind.RANDOM_WEIGHTS else Kind.REPLAYED).value,
-        model=loaded.name,
-        dtype=loaded.dtype_name,
-        machine=describe_machine(gpu, torch.get_num_threads()),
-        step_ms=milliseconds(steps),
-        sequential_tokens_per_s=round(1 / token_s, 2),
-        bandwidth_share=round(median(reading) / median(steps.get(1, [token_s])), 4),
-        load=latencies,
-    )
+    figures: Figures = {
+        "kind": (loaded.kind if loaded.kind is Kind.RANDOM_WEIGHTS else Kind.REPLAYED).value,
+        "model": loaded.name,
+        "dtype": loaded.dtype_name,
+        "machine": describe_machine(gpu, torch.get_num_threads()),
+        "step_ms": milliseconds(steps),
+        "sequential_tokens_per_s": round(1 / token_s, 2),
+        "bandwidth_share": round(median(reading) / median(steps.get(1, [token_s])), 4),
+    }
+    return figures | ({"load": load} if load else {})
 
 
 def milliseconds(seconds: Mapping[int, Sequence[float]]) -> dict[str, float]:

@@ -17,17 +17,9 @@ from pasta_lm.errors import InputError
 from pasta_lm.journal import Row
 from pasta_lm.language.document import Document, parse_program
 from pasta_lm.measure import answer_text
+from pasta_lm.measure import instructions as stored
 from pasta_lm.measure.answering import answer_id
 from pasta_lm.measure.cost import add_cost
-from pasta_lm.measure.instructions import (
-    PROMPTS,
-    REFERENCES,
-    SCORED,
-    TIMED,
-    UNMASKED,
-    VERDICTS,
-    InstructionRun,
-)
 from pasta_lm.measure.prompt_sets import PARTS, Followed, ifeval_figures
 from pasta_lm.measure.speed import Answers, add_speed
 from pasta_lm.measure.table import Figures, Place, Report, mean
@@ -66,10 +58,10 @@ def _document(program: str) -> Document:
     return parse_program(program)
 
 
-def instructions_report(run: InstructionRun) -> Report:
+def instructions_report(run: stored.InstructionRun) -> Report:
     rows, (baseline, taught) = run.folder.rows, run.settings.systems
-    prompts, scored, references = rows(PROMPTS), rows(SCORED), rows(REFERENCES)
-    answered = _answered(prompts, scored, {row["id"]: row for row in rows(VERDICTS)})
+    prompts, scored, references = rows(stored.PROMPTS), rows(stored.SCORED), rows(stored.REFERENCES)
+    answered = _answered(prompts, scored, {row["id"]: row for row in rows(stored.VERDICTS)})
     if not answered:
         raise InputError(f"{run.folder.path} has no prompt that both systems answered")
     head: Figures = {
@@ -84,9 +76,9 @@ def instructions_report(run: InstructionRun) -> Report:
     }
     report = Report("A taught model and its sequential baseline on instructions", _facts(head))
     report.add((), head)
-    clocks = rows(TIMED)
+    clocks = rows(stored.TIMED)
     timed = (_answers_of(clocks, pasta.NAME), _answers_of(clocks, sequential.NAME))
-    unmasked = _answers_of(rows(UNMASKED), pasta.NAME)
+    unmasked = _answers_of(rows(stored.UNMASKED), pasta.NAME)
     for group in dict.fromkeys(item.prompt["set"] for item in answered):
         place: Place = ("sets", group)
         own = [item for item in answered if item.prompt["set"] == group]

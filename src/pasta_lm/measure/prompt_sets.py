@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
@@ -143,9 +143,13 @@ def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
     """
     prompts: dict[str, SetPrompt] = {}
     for number, (place, row) in enumerate(_rows(source)):
-        text = row.get("instruction") or _only_turn(row.get("messages"))
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{place}: no 'instruction'")
+        match row:
+            case {"instruction": str(text)} if text.strip():
+                pass
+            case {"messages": [{"role": "user", "content": str(text)}]} if text.strip():
+                pass
+            case _:
+                raise InputError(f"{place}: no 'instruction'")
         name = str(number if row.get("id") is None else row["id"])
         if name in prompts:
             raise InputError(f"{source}: id {name} occurs twice")
@@ -161,28 +165,18 @@ def read_reference(source: str) -> Reference:
 
     Their name is the rows' ``generator``, or else the file's name.
     """
-    outputs: dict[str, str] = {}
-    names = set[str]()
+    outputs, names = dict[str, str](), set[str]()
+    stem = re.sub(r"(\.json|\.jsonl)?(\.gz)?$", "", Path(source).name).removeprefix("outputs_")
     for place, row in _rows(source):
-        texts = row.get("instruction"), row.get("output")
-        if not all(isinstance(text, str) for text in texts):
-            raise InputError(f"{place}: no 'instruction' with an 'output'")
-        outputs[str(texts[0])] = str(texts[1])
-        names.add(str(row.get("generator") or _stem(source)))
+        match row:
+            case {"instruction": str(instruction), "output": str(output)}:
+                outputs[instruction] = output
+                names.add(str(row.get("generator") or stem))
+            case _:
+                raise InputError(f"{place}: no 'instruction' with an 'output'")
     if len(names) != 1:
         raise InputError(f"{source} has answers of {len(names)} generators; one is needed")
     return Reference(names.pop(), outputs)
-
-
-def _only_turn(messages: object) -> object:
-    match messages:
-        case [{"role": "user", "content": text}]:
-            return text
-    return None
-
-
-def _stem(source: str) -> str:
-    return re.sub(r"(\.json|\.jsonl)?(\.gz)?$", "", Path(source).name).removeprefix("outputs_")
 
 
 def _rows(source: str) -> Iterator[tuple[str, Row]]:
@@ -220,14 +214,6 @@ def _from_hub(source: str) -> Path:
 
 
 # --- IFEval: instructions that can be checked by rules
-
-
-SIDES: dict[str, Callable[[int, int], int]] = {
-    "": lambda ours, base: ours,
-    "_baseline": lambda ours, base: base,
-    "_difference": lambda ours, base: ours - base,
-}
-"""Figures of two systems, by the ending of their keys."""
 
 
 class Followed(NamedTuple):
@@ -283,8 +269,10 @@ def ifeval_figures(pairs: Sequence[tuple[Followed, Followed]]) -> dict[str, Inte
     for reading, key in enumerate(Followed._fields):
         flags = [(ours[reading], base[reading]) for ours, base in pairs]
         sizes = [len(ours) for ours, _ in flags]
-        for end, of in SIDES.items():
-            figures[f"prompt_{key}{end}"] = mean([of(all(a), all(b)) for a, b in flags])
-            num_followed = [of(sum(a), sum(b)) for a, b in flags]
-            figures[f"instruction_{key}{end}"] = ratio(num_followed, sizes)
+        # By the ending of the keys: ours, the baseline's, the difference.
+        for end, a, b in (("", 1, 0), ("_baseline", 0, 1), ("_difference", 1, -1)):
+            prompts = [a * all(ours) + b * all(base) for ours, base in flags]
+            instructions = [a * sum(ours) + b * sum(base) for ours, base in flags]
+            figures[f"prompt_{key}{end}"] = mean(prompts)
+            figures[f"instruction_{key}{end}"] = ratio(instructions, sizes)
     return figures

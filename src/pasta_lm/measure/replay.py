@@ -8,9 +8,9 @@ Source: PASTA, section 5.1 (theoretical and realised speedup, parallelism).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field
 from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,22 +50,22 @@ Skipped = tuple[str, str]  # the id of an answer, and why it was not decoded
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """One answer, decoded both ways."""
 
     id: str
     num_blocks: int
-    num_threads: int
     sequential: AnswerRecord
     parallel: AnswerRecord
 
     @property
     def wall_s(self) -> tuple[float, float]:
         """Return the seconds of the sequential and of the parallel run."""
-        assert self.sequential.wall_s is not None
-        assert self.parallel.wall_s is not None
-        return self.sequential.wall_s, self.parallel.wall_s
+        times = self.sequential.wall_s, self.parallel.wall_s
+        assert times[0] is not None
+        assert times[1] is not None
+        return times[0], times[1]
 
 
 def figures_of(pairs: Sequence[Pair]) -> Figures:
@@ -82,7 +82,7 @@ def figures_of(pairs: Sequence[Pair]) -> Figures:
     realised = geometric_mean(speed.realised_speedup(*pair.wall_s) for pair in pairs)
     num_tokens = sum(pair.parallel.num_content_tokens for pair in pairs)
     values = (
-        mean(pair.num_threads for pair in pairs),
+        mean(pair.parallel.num_threads or 1 for pair in pairs),
         theoretical,
         realised,
         speed.efficiency(realised, theoretical),
@@ -93,20 +93,16 @@ def figures_of(pairs: Sequence[Pair]) -> Figures:
     return {"num_documents": len(pairs), **dict(zip(FIGURES, values, strict=True))}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """The conditions of a replay, all pairs, and the answers that could not be decoded."""
+    """All pairs of a replay, the answers that could not be decoded, and its conditions."""
 
-    model: str
-    device: str
-    dtype: str
-    weights: str
-    positions: str
-    strategy: str = pasta.NAME
-    hardware: str = ""
     pairs: Sequence[Pair] = ()
     skipped: Sequence[Skipped] = ()  # not expressible by the strategy, or beyond the context
     was_interrupted: bool = False
+    hardware: str = ""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """Model, device, dtype, weights, positions and strategy, as JSON has them."""
 
     @property
     def multi_block(self) -> list[Pair]:
@@ -115,15 +111,12 @@ class ReplayReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return the object that ``pasta replay --json`` prints."""
-        conditions = asdict(replace(self, pairs=(), skipped=()))
-        for name in ("hardware", "pairs", "skipped", "was_interrupted"):
-            del conditions[name]
         return {
             "kind": Kind.REPLAYED.value,
             **figures_of(self.pairs),
-            **conditions,
+            **self.conditions,
             "num_skipped": len(self.skipped),
-            "multi_block": figures_of(self.multi_block) | conditions,
+            "multi_block": figures_of(self.multi_block) | self.conditions,
         }
 
 
@@ -165,18 +158,17 @@ def replay(
     local = engine.TorchEngine(loaded, pool_tokens=num_entries)
     pairs, too_long, was_interrupted = _decode_all(local, requests, progress)
     device = str(loaded.device)
-    return ReplayReport(
-        model=loaded.name,
-        device=device,
-        dtype=loaded.dtype_name,
-        weights=weights,
-        positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
-        strategy=strategy,
-        hardware=next((name for name in self_test.devices() if name.startswith(device)), device),
-        pairs=pairs,
-        skipped=not_expressed + too_long,
-        was_interrupted=was_interrupted,
-    )
+    hardware = next((name for name in self_test.devices() if name.startswith(device)), device)
+    conditions = {
+        "model": loaded.name,
+        "device": device,
+        "dtype": loaded.dtype_name,
+        "weights": weights,
+        "positions": (positions if strategy == pasta.NAME else apar.POSITIONS).value,
+        "strategy": strategy,
+    }
+    skipped = not_expressed + too_long
+    return ReplayReport(pairs, skipped, was_interrupted, hardware, conditions)
 
 
 def _encode(
@@ -227,21 +219,12 @@ def _decode_all(
 
 def _decode(engine: TorchEngine, requests: _Requests, num_runs: int) -> Pair:
     """Decode an answer both ways; of several runs the fastest count."""
+    answer, *both = requests
     # One run directly after the other, so that a change of the machine's load affects both.
-    runs = [
-        (_run(engine, requests.sequential), _run(engine, requests.parallel))
-        for _ in range(num_runs)
-    ]
-    alone, together = (
-        min(ways, key=lambda answer: answer.trace.wall_s) for ways in zip(*runs, strict=True)
-    )
-    return Pair(
-        id=requests.answer.id,
-        num_blocks=len(requests.answer.document.blocks),
-        num_threads=len(together.trace.threads),
-        sequential=AnswerRecord.of(alone, is_timed=True),
-        parallel=AnswerRecord.of(together, is_timed=True),
-    )
+    runs = [[_run(engine, request) for request in both] for _ in range(num_runs)]
+    fastest = (min(ways, key=lambda item: item.trace.wall_s) for ways in zip(*runs, strict=True))
+    records = (AnswerRecord.of(item, is_timed=True) for item in fastest)
+    return Pair(answer.id, len(answer.document.blocks), *records)
 
 
 def _run(engine: TorchEngine, request: Request) -> Answer:

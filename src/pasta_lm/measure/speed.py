@@ -27,26 +27,23 @@ Pairs = Sequence[tuple[AnswerRecord, AnswerRecord]]
 
 ANSWERS = "answers.jsonl"  # the answers in the folder of an ``alpaca`` run
 MIN_PARALLELISM = 1e-3  # of an answer without content, so that the geometric mean exists
-SPEEDUPS = {
+TITLES = {
     "theoretical_speedup": "theoretical speedup",
     "realised_speedup": "realised speedup",
     "efficiency": "realised / theoretical",
     "theoretical_speedup_arithmetic": "theoretical, arithmetic mean",
     "realised_speedup_arithmetic": "realised, arithmetic mean",
-}
-RATES = {
     "tokens_per_s": "tokens/s",
     "baseline_tokens_per_s": "the baseline's tokens/s",
     "num_cut": "answers cut at a limit, of both",
-}
-BOTH = {
     "parallelism": "parallelism",
     "length_ratio": "length ratio, characters",
     "num_failed": "failed prompts",
 }
-"""Titles of figures by key."""
-TIMED = {key for key in SPEEDUPS if not key.startswith("theoretical")}
-TIMED |= {"tokens_per_s", "baseline_tokens_per_s"}  # figures over the timed prompts alone
+SPEEDUPS = {key for key in TITLES if "speedup" in key} | {"efficiency"}
+RATES = {"tokens_per_s", "baseline_tokens_per_s", "num_cut"}  # in tables without speedups
+TIMED = (SPEEDUPS | RATES) - {"num_cut", "theoretical_speedup", "theoretical_speedup_arithmetic"}
+"""Figures over the timed prompts alone."""
 
 
 def speed(
@@ -136,7 +133,8 @@ def add_speed(
     }
     length = figures["length_ratio"]
     why = incomparable(figures["num_cut"], length and length.mean) if ours != theirs else None
-    titles = (RATES if why else SPEEDUPS) | BOTH
+    left_out = SPEEDUPS if why else RATES
+    titles = {key: title for key, title in TITLES.items() if key not in left_out}
     in_order = {key: figures[key] for key in titles} | figures
     report.add(place, in_order, titles, len(shared), dict.fromkeys(TIMED, len(timed)))
     kinds = ", ".join(figures["kinds"])
@@ -219,16 +217,13 @@ def _traces(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
             raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
         except InputError as exc:
             raise InputError(f"{path}: {exc.message}", hint=exc.hint) from exc
-        # In the order of decoding: only the length of the text is used.
-        text = "".join(token.text for token in trace.tokens if token.role is Role.CONTENT)
-        record = AnswerRecord(
-            text=text,
-            program="",
-            finish_reason=trace.finish_reason or "",
-            num_illegal=trace.num_illegal,
-            num_content_tokens=trace.num_content_tokens,
-            critical_path=trace.critical_path,
-            kind=trace.kind.value,
-            wall_s=trace.wall_s or None,
-        )
-        yield path.parent.name, path.stem, record
+        row = {
+            # In the order of decoding: only the length of the text is used.
+            "text": "".join(token.text for token in trace.tokens if token.role is Role.CONTENT),
+            "finish_reason": trace.finish_reason or "",
+            "num_content_tokens": trace.num_content_tokens,
+            "critical_path": trace.critical_path,
+            "kind": trace.kind.value,
+            "wall_s": trace.wall_s or None,
+        }
+        yield path.parent.name, path.stem, answer_of(row)
