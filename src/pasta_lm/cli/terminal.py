@@ -11,9 +11,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -73,22 +72,15 @@ def write_text(file: Path, text: str) -> None:
 
 
 def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: Collection[int] = (0,)
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: Collection[int] = (0,)
 ) -> None:
-    """Print a table; ``text_columns`` are aligned to the left, numbers to the right.
-
-    A row with fewer cells than the header ends with a note, which may run on over other columns.
-    """
-    whole = [header, *rows]
-    columns = zip_longest(*(row if len(row) == len(header) else row[:-1] for row in whole))
-    widths = [max(len(cell or "") for cell in column) for column in columns]
-    for row in whole:
+    """Print a table; ``text_columns`` are aligned to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
         cells = [
             cell.ljust(width) if column in text_columns else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        if len(row) < len(widths):
-            cells[-1] = row[-1]
         typer.echo(GAP.join(cells).rstrip())
 
 

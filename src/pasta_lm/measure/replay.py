@@ -116,7 +116,7 @@ class ReplayReport:
             **figures_of(self.pairs),
             **self.conditions,
             "num_skipped": len(self.skipped),
-            "multi_block": figures_of(self.multi_block) | self.conditions,
+            "multi_block": {**figures_of(self.multi_block), **self.conditions},
         }
 
 
