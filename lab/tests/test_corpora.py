@@ -22,7 +22,7 @@ from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.tags import units_for
 from pasta_lm.learn.annotate.filters import examine
-from pasta_lm.learn.annotate.own_answers import why_unusable
+from pasta_lm.learn.annotate.usable import why_unusable
 from pasta_lm.models.annotated import read_ids
 
 ROOT = Path(__file__).parents[2]

@@ -3,139 +3,136 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.journal import write_rows
+from pasta_lm.journal import read_rows, write_rows
 from pasta_lm.learn.annotate.own_answers import (
-    OWN_SAMPLING,
     AnswerConfig,
     answer,
     instructions_of,
-    own_answers,
     read_instructions,
-    usable_answers,
 )
 from pasta_lm.strategies.model import Pasta
 from tests import architectures
 
-INSTRUCTIONS = {f"i-{number}": f"Name {number} rivers." for number in range(5)}
-SAMPLING = replace(OWN_SAMPLING, temperature=0.3, max_tokens=12)
+ROWS = [{"id": f"i{n}", "instruction": f"Name {n} rivers."} for n in range(5)]
 
 
 @pytest.fixture(scope="module")
-def model() -> Pasta:
-    return Pasta(TorchEngine(architectures.loaded("llama"), pool_tokens=256))
+def load() -> Callable[[], Pasta]:
+    model = Pasta(TorchEngine(architectures.loaded("llama"), pool_tokens=256))
+    return lambda: model
 
 
-def answers(rows: list[dict[str, object]]) -> dict[object, object]:
-    return {row["id"]: row["answer"] for row in rows}
+@pytest.fixture
+def config(tmp_path: Path) -> AnswerConfig:
+    """Return a recipe of five instructions."""
+    write_rows(tmp_path / "i.jsonl", ROWS)
+    where = {"instructions": str(tmp_path / "i.jsonl"), "out": str(tmp_path / "out")}
+    return AnswerConfig(model="m", max_tokens=12, **where)
 
 
-def test_every_instruction_has_an_answer_without_tags(model: Pasta, tmp_path: Path) -> None:
-    rows = own_answers(lambda: model, INSTRUCTIONS, SAMPLING, tmp_path / "raw.jsonl")
-    assert [row["id"] for row in rows] == list(INSTRUCTIONS)
+def answers_file(config: AnswerConfig) -> Path:
+    return Path(config.out) / "answers.jsonl"
+
+
+def answers(config: AnswerConfig) -> dict[str, dict[str, Any]]:
+    return {row["id"]: row for row in read_rows(answers_file(config))}
+
+
+def never() -> Pasta:
+    raise AssertionError("the model was loaded")
+
+
+def test_every_instruction_has_an_answer_without_tags(
+    load: Callable[[], Pasta], config: AnswerConfig
+) -> None:
+    done = answer(config, load)
+    rows = answers(config).values()
+    assert (done.num_answers, sum(done.counts.values())) == (5, 5)
+    assert {row["id"] for row in rows} == {row["id"] for row in ROWS}
     assert all(0 < row["num_tokens"] <= 12 and row["temperature"] == 0.3 for row in rows)
     assert all(row["ended"] == (row["num_tokens"] < 12) for row in rows)
-    assert len(set(answers(rows).values())) > 1
+    assert len({row["answer"] for row in rows}) > 1
 
 
-def test_an_answer_does_not_depend_on_its_company(model: Pasta, tmp_path: Path) -> None:
-    together = own_answers(lambda: model, INSTRUCTIONS, SAMPLING, tmp_path / "together.jsonl")
-    alone = own_answers(
-        lambda: model, INSTRUCTIONS, SAMPLING, tmp_path / "alone.jsonl", in_flight=1
-    )
-    assert answers(alone) == answers(together)
+def test_an_answer_does_not_depend_on_its_company(
+    load: Callable[[], Pasta], config: AnswerConfig
+) -> None:
+    alone = replace(config, in_flight=1, out=f"{config.out}-alone")
+    assert answer(config, load) == answer(alone, load)
+    assert answers(config) == answers(alone)
 
 
-def test_a_stopped_run_goes_on_where_it_was(model: Pasta, tmp_path: Path) -> None:
-    whole = own_answers(lambda: model, INSTRUCTIONS, SAMPLING, tmp_path / "whole.jsonl")
-    out = tmp_path / "stopped.jsonl"
+def test_a_stopped_run_goes_on_where_it_was(
+    load: Callable[[], Pasta], config: AnswerConfig
+) -> None:
+    whole = replace(config, out=f"{config.out}-whole")
+    answer(whole, load)
 
     def stop(done: int, total: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        own_answers(lambda: model, INSTRUCTIONS, SAMPLING, out, progress=stop)
+        answer(config, load, progress=stop)
+    out = answers_file(config)
     kept = out.read_text("utf-8")
     assert kept.count("\n") == 2
     out.write_text(kept + '{"id": "i-', encoding="utf-8")
-    assert own_answers(lambda: model, INSTRUCTIONS, SAMPLING, out) == whole
+    done = answer(config, load)
+    assert answers(config) == answers(whole)
     assert out.read_text("utf-8").startswith(kept)
-    assert own_answers(lambda: model, INSTRUCTIONS, SAMPLING, out) == whole
+    assert answer(config, never) == done
 
 
-def test_a_file_of_another_temperature_is_refused(model: Pasta, tmp_path: Path) -> None:
-    out = tmp_path / "raw.jsonl"
-    row = {"id": "i-0", "answer": "Rhine", "num_tokens": 1, "ended": True, "temperature": 0.3}
-    out.write_text(json.dumps(row) + "\n", encoding="utf-8")
+def test_a_file_of_another_temperature_is_refused(config: AnswerConfig) -> None:
+    row = {"id": "i0", "answer": "Rhine", "num_tokens": 1, "ended": True, "temperature": 0.3}
+    write_rows(answers_file(config), [row])
     with pytest.raises(UsageError, match="begun with temperature = 0.3, not 1.0"):
-        own_answers(lambda: model, INSTRUCTIONS, replace(SAMPLING, temperature=1.0), out)
+        answer(replace(config, temperature=1.0), never)
 
 
 def test_a_prompt_that_is_too_long_is_an_answer_that_never_ended(
-    model: Pasta, tmp_path: Path
+    load: Callable[[], Pasta], config: AnswerConfig
 ) -> None:
-    texts = {"long": "river " * 300, **INSTRUCTIONS}
-    rows = own_answers(lambda: model, texts, SAMPLING, tmp_path / "raw.jsonl", in_flight=1)
-    assert (rows[0]["answer"], rows[0]["ended"]) == ("", False)
-    assert [row["id"] for row in rows] == list(texts)
-
-
-def test_usable_answers_are_counted_with_the_reasons_of_the_others() -> None:
-    texts = ["The Rhine and the Elbe.", "Rhine", "The Elbe and"]
-    rows = [
-        {"id": f"i-{number}", "answer": text, "ended": number != 2}
-        for number, text in enumerate(texts)
-    ]
-    kept, reasons = usable_answers(rows, INSTRUCTIONS)
-    assert kept == rows[:1]
-    assert reasons == {"usable": 1, "empty": 1, "cut_off": 1}
-
-
-ROWS = [{"id": f"i{n}", "instruction": f"Say {n}."} for n in range(5)]
+    long = {"id": "long", "instruction": "river " * 300}
+    write_rows(Path(config.instructions), [long, *ROWS])
+    answer(replace(config, in_flight=1), load)
+    rows = answers(config)
+    assert (rows["long"]["answer"], rows["long"]["ended"]) == ("", False)
+    assert list(rows) == ["long", *(row["id"] for row in ROWS)]
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> AnswerConfig:
-    """Return a recipe of five instructions, one of them held out."""
-    write_rows(tmp_path / "i.jsonl", ROWS)
-    (tmp_path / "held_out.txt").write_text("i1\n")
-    return AnswerConfig(
-        model="m",
-        instructions=str(tmp_path / "i.jsonl"),
-        exclude=str(tmp_path / "held_out.txt"),
-        out=str(tmp_path / "out"),
-        limit=3,
-    )
+def some(config: AnswerConfig, tmp_path: Path) -> AnswerConfig:
+    """Return a recipe of three instructions and one that is held out."""
+    held_out = tmp_path / "held_out.txt"
+    held_out.write_text("i1\n")
+    return replace(config, exclude=str(held_out), limit=3)
 
 
-def test_instructions_are_asked_in_order_and_none_that_is_held_out(config: AnswerConfig) -> None:
-    assert instructions_of(config) == {"i0": "Say 0.", "i2": "Say 2.", "i3": "Say 3."}
+def test_instructions_are_asked_in_order_and_none_that_is_held_out(some: AnswerConfig) -> None:
+    assert list(instructions_of(some)) == ["i0", "i2", "i3"]
 
 
-def test_a_complete_file_needs_no_model_and_gives_what_is_usable(
-    config: AnswerConfig, tmp_path: Path
-) -> None:
-    texts = {"i0": "One two three four.", "i2": "No.", "i3": "Five six seven eight."}
+def test_a_complete_file_needs_no_model_and_gives_what_is_usable(some: AnswerConfig) -> None:
+    texts = {"i0": "One two three four.", "i2": "No.", "i3": "Five six seven"}
     rows = [
-        {"id": name, "answer": text, "num_tokens": 4, "ended": True, "temperature": 0.3}
+        {"id": name, "answer": text, "num_tokens": 4, "ended": name != "i3", "temperature": 0.3}
         for name, text in texts.items()
     ]
-    write_rows(tmp_path / "out" / "answers.jsonl", rows)
-
-    def never() -> Pasta:
-        raise AssertionError("the model was loaded")
-
-    assert answer(config, never) == (3, 12, {"usable": 2, "empty": 1})
-    lines = (tmp_path / "out" / "usable.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {"id": name, "prompt": f"Say {name[1]}.", "answer": texts[name]} for name in ("i0", "i3")
+    write_rows(answers_file(some), rows)
+    assert answer(some, never) == (3, 12, {"usable": 1, "empty": 1, "cut_off": 1})
+    assert read_rows(Path(some.out) / "usable.jsonl") == [
+        {"id": "i0", "prompt": "Name 0 rivers.", "answer": texts["i0"]}
     ]
 
 
@@ -160,11 +157,11 @@ def test_a_line_without_an_instruction_of_its_own_is_named(
 
 
 def test_without_any_instruction_left_there_is_nothing_to_ask(
-    config: AnswerConfig, tmp_path: Path
+    some: AnswerConfig, tmp_path: Path
 ) -> None:
     (tmp_path / "held_out.txt").write_text("".join(f"{row['id']}\n" for row in ROWS))
     with pytest.raises(InputError, match="no instruction that is not held out"):
-        instructions_of(config)
+        instructions_of(some)
 
 
 def test_a_limit_of_none_is_refused() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.learn.annotate.own_answers import Unusable, repeated_words, why_unusable
+from pasta_lm.learn.annotate.usable import repeated_words, why_unusable
 from pasta_lm.models.annotated import read_records
 
 STARTER = Path(__file__).parents[3] / "corpora" / "starter" / "starter.jsonl"
@@ -55,7 +55,7 @@ USABLE = [
 
 @pytest.mark.parametrize(("instruction", "answer", "reason"), UNUSABLE)
 def test_an_unusable_answer_has_a_reason(instruction: str, answer: str, reason: str) -> None:
-    assert why_unusable(instruction, answer) == Unusable(reason)
+    assert why_unusable(instruction, answer) == reason
 
 
 @pytest.mark.parametrize(("instruction", "answer"), USABLE)
@@ -65,7 +65,7 @@ def test_an_ordinary_answer_can_be_used(instruction: str, answer: str) -> None:
 
 @pytest.mark.parametrize("answer", ["", SENTENCE])
 def test_an_answer_that_a_limit_cut_is_left_out(answer: str) -> None:
-    assert why_unusable("Name a river.", answer, has_ended=False) == Unusable.CUT_OFF
+    assert why_unusable("Name a river.", answer, has_ended=False) == "cut_off"
 
 
 @pytest.mark.parametrize(
