@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from math import log
 from typing import Any
 
-from pasta_lm.learn.chat.client import Candidate, TokenLogprob
 from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
 
 _ANSWERS = re.compile(r'<answer name="[AB]">\n(.*?)\n</answer>', re.DOTALL)
@@ -28,10 +27,9 @@ def prefer_more_words(asked: Mapping[str, Any]) -> ScriptedReply:
     share = (first + 1) / (first + second + 2)
     confidence = round(100 * max(share, 1 - share))
     winner = "tie" if first == second else "A" if first > second else "B"
-    top = (Candidate("A", log(share)), Candidate("B", log(1 - share)))
-    token = TokenLogprob(*max(top, key=lambda one: one.logprob), top)
+    top = {"A": log(share), "B": log(1 - share)}
     text = f"It has more words.\n\nVerdict: {winner}, confidence: {confidence}"
-    return ScriptedReply(token.token if asked.get("logprobs") else text, (token,))
+    return ScriptedReply(max(top, key=top.__getitem__) if asked.get("logprobs") else text, top)
 
 
 def mute_at_times(play: Play, share: float) -> Play:

@@ -12,14 +12,13 @@ import sys
 import threading
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import Any, Self
 
-from pasta_lm.learn.chat.client import TokenLogprob
 from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN
 
 PATH = "/v1/chat/completions"
@@ -34,7 +33,8 @@ class ScriptedReply:
     """One reply of the scripted model."""
 
     text: str
-    logprobs: Sequence[TokenLogprob] = ()
+    logprobs: Mapping[str, float] = field(default_factory=dict)
+    """Of the candidates of its only token."""
     refusal: str | None = None
     finish_reason: str = "stop"
 
@@ -250,7 +250,7 @@ def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> di
         "message": {"role": "assistant", "content": content, "refusal": reply.refusal},
     }
     if asked.get("logprobs"):
-        choice["logprobs"] = {"content": [_logprob(one) for one in reply.logprobs]}
+        choice["logprobs"] = _logprobs(reply.logprobs) if reply.logprobs else {"content": []}
     usage = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
     return {
         "object": "chat.completion",
@@ -284,9 +284,9 @@ def serve(play: Play, flags: Namespace) -> None:
         sys.stderr.write(f"{dict(server.outcomes)}\n")
 
 
-def _logprob(one: TokenLogprob) -> dict[str, Any]:
-    top = [candidate._asdict() for candidate in one.top]
-    return {"token": one.token, "logprob": one.logprob, "top_logprobs": top}
+def _logprobs(candidates: Mapping[str, float]) -> dict[str, Any]:
+    top = [{"token": token, "logprob": logprob} for token, logprob in candidates.items()]
+    return {"content": [{**max(top, key=lambda each: each["logprob"]), "top_logprobs": top}]}
 
 
 def _error(message: str) -> bytes:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Row, line_of, write_json, write_whole
-from pasta_lm.learn.judge.judge import same_winner
-from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome, missing_to_json, missing_verdicts
+from pasta_lm.learn.judge.judge import Reading, same_winner
+from pasta_lm.learn.judge.llm_judge import LLMJudge, missing_to_json, missing_verdicts
 from pasta_lm.measure.alpaca import AlpacaRun
 from pasta_lm.measure.length_control import Judgement, interval
 from pasta_lm.measure.speed import Systems, add_speed, answer_of
@@ -41,7 +41,7 @@ MEANING = (
 class Judged(NamedTuple):
     """The verdicts on a system's answers, in the order of the instructions."""
 
-    outcomes: list[list[Outcome]]  # of both orders; empty where no verdict is needed
+    outcomes: list[list[Reading]]  # of both orders; empty where no verdict is needed
     judgements: list[Judgement]
 
 
@@ -56,7 +56,7 @@ def judged(run: AlpacaRun, judge: LLMJudge, system: str) -> Judged:
     judgements = []
     for row, (pair, both) in enumerate(zip(pairs, outcomes, strict=True)):
         preference = pair.known_preference()
-        wins = [outcome.reading.first_wins for outcome in both]
+        wins = [reading.first_wins for reading in both]
         if wins and wins[0] is not None and wins[1] is not None:
             preference = (wins[0] + 1 - wins[1]) / 2
         lengths = len(pair.theirs or ""), len(pair.ours["text"] if pair.ours else "")
@@ -183,7 +183,7 @@ def _add_rates(
     num = rates.n_total
     report.add(place, figures, TITLES, num, {"win_rate_missing_lost": num + rates.n_missing})
     report.note(place, rates.refused or "")
-    wins_of = [[outcome.reading.first_wins for outcome in both] for both in outcomes if both]
+    wins_of = [[reading.first_wins for reading in both] for both in outcomes if both]
     whole = [(a, b) for a, b in wins_of if a is not None and b is not None]
     share = round(fmean((a + b) / 2 for a, b in whole), 5) if whole else None
     agreement = round(fmean(same_winner(a, b) for a, b in whole), 5) if whole else None

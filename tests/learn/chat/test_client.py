@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from random import Random
@@ -29,18 +30,16 @@ from pasta_lm.errors import (
 from pasta_lm.learn.chat import client
 from pasta_lm.learn.chat.client import (
     PATH,
-    Candidate,
     ChatClient,
     ChatReply,
     ChatRequest,
     ChatServers,
     Endpoint,
-    TokenLogprob,
     read_reply,
 )
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 
-HELLO = ChatRequest([{"role": "user", "content": "hello"}])
+HELLO = ChatRequest([{"role": "user", "content": "hello"}], max_tokens=9)
 POLICY = RetryPolicy(max_requests=4)
 
 
@@ -205,23 +204,23 @@ def test_delays_grow_to_a_bound_and_never_pass_it() -> None:
 
 
 def test_replies_come_over_http_with_their_log_probabilities() -> None:
-    logprobs = (TokenLogprob("m", -0.1, (Candidate("m", -0.1), Candidate("M", -2.5))),)
-    play = lambda asked: ScriptedReply("m \u00e9", logprobs if asked["top_logprobs"] == 2 else ())  # noqa: E731
+    logprobs = {"m": -0.1, "M": -2.5}
+    play = lambda asked: ScriptedReply("m \u00e9", logprobs if asked["top_logprobs"] == 2 else {})  # noqa: E731
     faults = Faults(server_error=0.3, broken_off=0.2, truncated=0.2)
 
     async def run(server: ScriptedServer) -> list[ChatReply]:
         where = Endpoint(base_url=server.base_url, model="scripted")
         policy = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.002)
         async with ChatClient(where, policy=policy) as one:
-            request = ChatRequest(HELLO.messages, top_logprobs=2)
+            request = replace(HELLO, top_logprobs=2)
             return await asyncio.gather(*(one.complete(request) for _ in range(8)))
 
     with ScriptedServer(play, faults) as server:
         replies = asyncio.run(run(server))
-    assert {(one.text, one.logprobs, one.model) for one in replies} == {
-        ("m \u00e9", logprobs, "scripted")
-    }
-    assert all(read_reply(json.dumps(one.raw)).logprobs == logprobs for one in replies)
+    assert {reply.text for reply in replies} == {"m \u00e9"}
+    assert {reply.raw["model"] for reply in replies} == {"scripted"}
+    stored = [read_reply(json.dumps(reply.raw)) for reply in replies]
+    assert all(reply.candidates == logprobs for reply in [*replies, *stored])
     assert server.num_requests > 8
 
 
@@ -380,7 +379,7 @@ def test_a_model_that_wants_max_completion_tokens_gets_it() -> None:
     async def run() -> None:
         one = ChatClient(Endpoint(base_url="http://h/v1", model="m"), transport=Reasoning())
         for _ in range(2):
-            await one.complete(ChatRequest(HELLO.messages, max_tokens=9))
+            await one.complete(HELLO)
 
     asyncio.run(run())
     assert [body.get("max_completion_tokens") for body in bodies] == [None, 9, 9]

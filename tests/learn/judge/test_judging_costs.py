@@ -79,8 +79,6 @@ def test_an_estimate_excludes_stored_replies_and_equal_answers(tmp_path: Path) -
 def test_no_text_has_more_tokens_than_bytes() -> None:
     asked = ChatRequest([{"role": "user", "content": "\u6c34" * 10}], max_tokens=5)
     assert max_tokens(asked) == TokenCounts(30 + 2 * 16, 5)
-    with pytest.raises(ValueError, match="no bound"):
-        max_tokens(ChatRequest([]))
 
 
 def test_a_server_that_is_gone_stops_the_run_and_replies_are_kept(tmp_path: Path) -> None:
@@ -103,10 +101,8 @@ def test_a_server_that_refuses_every_request_stops_the_run(
     assert len(transport.asked) < 20
     some = ScriptedTransport(lambda said: 400 if "7" in answers_of(said)[0] else VERDICT)
     one = judge(tmp_path, some)
-    outcomes = one.ask(MANY)
-    assert (
-        sum(outcome.reading.problem is not None for outcome in outcomes) == 3 == len(one.failures)
-    )
+    num_missing = sum(reading.problem is not None for reading in one.ask(MANY))
+    assert num_missing == 3 == len(one.failures)
 
 
 class Slow(ScriptedTransport):

@@ -106,7 +106,7 @@ def test_the_templates_of_the_package_can_be_loaded_and_filled() -> None:
         assert "Name a river." in said
         assert "{{" not in said
         assert asked.temperature == 0
-        assert (asked.top_logprobs is not None) is (template.method is Method.LOGPROBS)
+        assert bool(asked.top_logprobs) is (template.method is Method.LOGPROBS)
 
 
 def test_an_answer_that_spells_a_template_field_is_unchanged() -> None:
@@ -145,9 +145,9 @@ def test_equal_answers_are_a_tie_without_asking(tmp_path: Path) -> None:
 
 def test_another_judge_or_template_does_not_share_replies(tmp_path: Path) -> None:
     judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
-    assert judge(tmp_path, None, model="other").ask(PAIR)[0].reading.problem is NoVerdict.NO_REPLY
+    assert judge(tmp_path, None, model="other").ask(PAIR)[0].problem is NoVerdict.NO_REPLY
     other = judge(tmp_path, None, template="one-token-v1")
-    assert other.ask(PAIR)[0].reading.problem is NoVerdict.NO_REPLY
+    assert other.ask(PAIR)[0].problem is NoVerdict.NO_REPLY
 
 
 def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path:
         return 500 if answers_of(said)[0] == "The Po." else longer_wins(said)
 
     one = judge(tmp_path, ScriptedTransport(fails_once))
-    readings = [outcome.reading for outcome in one.ask(PAIR)]
+    readings = one.ask(PAIR)
     assert [reading.problem for reading in readings] == [None, NoVerdict.NO_REPLY]
     assert "HTTP 500" in next(iter(one.failures.values()))
     with pytest.raises(MissingVerdictsError, match="no verdict on 1 of 2 comparisons: no-reply 1"):
@@ -164,7 +164,7 @@ def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path:
     assert allowed.compare(PAIR) == [Verdict(Winner.FIRST, 0.8), None]
     assert allowed.missing == {NoVerdict.NO_REPLY: ["q1"]}
     healed = judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
-    assert [outcome.reading.problem for outcome in healed] == [None, None]
+    assert [reading.problem for reading in healed] == [None, None]
 
 
 def test_a_wrong_key_stops_at_once_and_keeps_what_came_before(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import EndpointError, PastaError, UsageError
 from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.language.document import parse
-from pasta_lm.learn.chat.client import Candidate, TokenLogprob
 from pasta_lm.learn.chat.pool import CostLimitError
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.data.rollouts import PromptWithReference
@@ -59,9 +58,8 @@ def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:
     """State that the longer answer is better; as a token, with three chances in four."""
     first, second = map(len, answers_of(asked["messages"][-1]["content"]))
     better, worse = ("A", "B") if first > second else ("B", "A")
-    top = (Candidate(better, log(0.75)), Candidate(worse, log(0.25)))
-    token = TokenLogprob(better, log(0.75), top)
-    return ScriptedReply(f"It says more.\n\nVerdict: {better}, confidence: 80", (token,))
+    top = {better: log(0.75), worse: log(0.25)}
+    return ScriptedReply(f"It says more.\n\nVerdict: {better}, confidence: 80", top)
 
 
 def judged(folder: Path, base_url: str, **keys: Any) -> PreferenceConfig:

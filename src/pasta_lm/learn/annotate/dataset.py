@@ -25,8 +25,8 @@ from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import Rejection, speedup
 from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, AnnotateConfig, SourceRow, digest
 from pasta_lm.learn.annotate.teacher import MAX_RETURNS, read_prompt
-from pasta_lm.learn.chat.client import ChatReply, Prices, TokenCounts
-from pasta_lm.learn.chat.pool import Spending, stored_tokens
+from pasta_lm.learn.chat.client import ChatReply, Prices, TokenCounts, read_reply
+from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.models.annotated import Record, write_records
 
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
@@ -146,7 +146,8 @@ class AnnotationLog:
         row = self.rows[index]
         if kind == "reply":
             row.replies.append(line["raw"])
-            self.tally.spent.count(stored_tokens(line, line["raw"]))
+            most = TokenCounts(*line.get("tokens", (0, 0)))
+            self.tally.spent.count(read_reply(line["raw"]).billed(most))
             return
         if row.status != PENDING:  # it was asked again
             self.tally.reasons[row.status, row.reason] -= 1

@@ -36,41 +36,30 @@ REST_S = 5.0
 """A server that failed rests so long, or it would draw all requests by failing at once."""
 
 
-class Candidate(NamedTuple):
-    """A token with its natural log-probability."""
-
-    token: str
-    logprob: float
-
-
-class TokenLogprob(NamedTuple):
-    """One token of a reply, and the most likely tokens at its position if they were asked for."""
-
-    token: str
-    logprob: float
-    top: tuple[Candidate, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One request; the server chooses what is None."""
+    """One request."""
 
     messages: Sequence[Message]
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_logprobs: int | None = None
-    """Number of candidates to report for each token; None: no log-probabilities."""
+    max_tokens: int
+    temperature: float = 0.0
+    top_logprobs: int = 0
+    """Number of candidates to report for each token; 0: no log-probabilities."""
 
     def body(self, model: str, limit_key: str = MAX_TOKENS) -> dict[str, Any]:
         """Return the JSON body; ``limit_key`` is the key of ``max_tokens``."""
         body: dict[str, Any] = {"model": model, "messages": list(map(dict, self.messages))}
-        if self.max_tokens is not None:
-            body[limit_key] = self.max_tokens
-        if self.temperature is not None:
-            body["temperature"] = self.temperature
-        if self.top_logprobs is not None:
+        body |= {limit_key: self.max_tokens, "temperature": self.temperature}
+        if self.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         return body
+
+
+class TokenCounts(NamedTuple):
+    """Tokens of one or of many requests."""
+
+    prompt: int
+    completion: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +71,16 @@ class ChatReply:
     finish_reason: str = "stop"
     """``length`` if the server cut the text."""
     refusal: str | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    model: str = ""
-    """As the server names it."""
+    candidates: Mapping[str, float] = field(default_factory=dict)
+    """Natural log-probabilities of the likeliest first tokens, if they were asked for."""
+    tokens: TokenCounts = TokenCounts(0, 0)
+    """As the server reports them; 0 if it does not."""
     raw: Mapping[str, Any] = field(default_factory=dict)
     """The body as it came; ``read_reply`` reads it again."""
+
+    def billed(self, most: TokenCounts) -> TokenCounts:
+        """Return the tokens that the server reports, or ``most`` if it reports none."""
+        return self.tokens if any(self.tokens) else most
 
 
 def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
@@ -98,6 +90,7 @@ def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
         choice = raw["choices"][0]
         message = choice["message"]
         usage = raw.get("usage") or {}
+        counts = (int(usage.get(f"{name}_tokens") or 0) for name in TokenCounts._fields)
         text = message.get("content") or ""
         if not isinstance(text, str):
             raise TypeError("the content is not text")
@@ -105,10 +98,8 @@ def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
             text=text,
             finish_reason=str(choice.get("finish_reason") or "stop"),
             refusal=message.get("refusal") or None,
-            logprobs=_logprobs(choice.get("logprobs")),
-            prompt_tokens=int(usage.get("prompt_tokens") or 0),
-            completion_tokens=int(usage.get("completion_tokens") or 0),
-            model=str(raw.get("model") or ""),
+            candidates=_candidates(choice.get("logprobs")),
+            tokens=TokenCounts(*counts),
             raw=raw,
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
@@ -116,22 +107,10 @@ def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
         raise RemoteError(f"not a chat completion ({exc!r}): {shown[:80]!r}") from exc
 
 
-def _logprobs(logprobs: Mapping[str, Any] | None) -> tuple[TokenLogprob, ...]:
-    return tuple(
-        TokenLogprob(*_candidate(row), tuple(map(_candidate, row.get("top_logprobs") or ())))
-        for row in (logprobs or {}).get("content") or ()
-    )
-
-
-def _candidate(row: Mapping[str, Any]) -> Candidate:
-    return Candidate(str(row["token"]), float(row["logprob"]))
-
-
-class TokenCounts(NamedTuple):
-    """Tokens of one or of many requests."""
-
-    prompt: int
-    completion: int
+def _candidates(logprobs: Mapping[str, Any] | None) -> dict[str, float]:
+    rows = (logprobs or {}).get("content") or ()
+    top = (rows[0].get("top_logprobs") or rows[:1]) if rows else ()
+    return {str(row["token"]): float(row["logprob"]) for row in top}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +196,12 @@ class Endpoint:
 
 @dataclass(slots=True)
 class ChatServer:
-    """One server, its load, and the time until which it rests."""
+    """One server and its load; it is not up while it rests."""
 
     client: HttpClient
-    now_s: Callable[[], float]
     num_in_flight: int = 0
     rests_until_s: float = 0.0
-
-    @property
-    def is_up(self) -> bool:
-        return self.rests_until_s <= self.now_s()
+    is_up: bool = True
 
 
 class ChatServers:
@@ -235,11 +210,13 @@ class ChatServers:
     def __init__(
         self, clients: Sequence[HttpClient], now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._servers = [ChatServer(client, now_s) for client in clients]
+        self._servers = [ChatServer(client) for client in clients]
         self._now_s = now_s
 
     async def post(self, body: Mapping[str, Any]) -> HttpReply:
         """Return the reply of one server; a ``TemporaryFailure`` if there is none."""
+        for server in self._servers:
+            server.is_up = server.rests_until_s <= self._now_s()
         with least_loaded(self._servers) as server:
             rests_until_s = self._now_s() + REST_S
             try:
@@ -320,18 +297,16 @@ class ChatClient:
             RemoteError: no answer after all retries.
         """
         attempts = Attempts(
-            self.endpoint.address,
-            self.pace,
-            self._policy,
-            random=self._random,
-            sleep=self._sleep,
+            self.endpoint.address, self.pace, self._policy, random=self._random, sleep=self._sleep
         )
         task = asyncio.current_task()
         assert task is not None
         while True:
             try:
                 async with self.pace.slot() as era:
-                    outcome = await self._attempt(request, task)
+                    self._require_open()
+                    self._sending.add(task)
+                    outcome = await self._attempt(request)
             finally:  # not earlier: leaving the slot may wait, with a paid reply in hand
                 self._sending.discard(task)
             if isinstance(outcome, ChatReply):
@@ -340,27 +315,24 @@ class ChatClient:
             self._require_open()
             await attempts.wait(outcome, era)
 
-    async def _attempt(
-        self, request: ChatRequest, task: asyncio.Task[Any]
-    ) -> ChatReply | TemporaryFailure:
-        self._require_open()
-        self._sending.add(task)
+    def _require_open(self) -> None:
+        if self._is_draining:
+            raise asyncio.CancelledError
+
+    async def _attempt(self, request: ChatRequest) -> ChatReply | TemporaryFailure:
+        endpoint = self.endpoint
         try:
             # Of the whole answer: HTTP clients bound the time between two pieces.
-            async with asyncio.timeout(self.endpoint.timeout_s):
+            async with asyncio.timeout(endpoint.timeout_s):
                 reply = await self._post(request)
-            raise_for_status(reply, self.endpoint.address, f"model {self.endpoint.model!r}")
+            raise_for_status(reply, endpoint.address, f"model {endpoint.model!r}")
             return read_reply(reply.body)
         except TimeoutError:
-            return TemporaryFailure(f"nothing within {self.endpoint.timeout_s:g} s")
+            return TemporaryFailure(f"nothing within {endpoint.timeout_s:g} s")
         except RemoteError as exc:
             return TemporaryFailure(exc.message)
         except TemporaryFailure as failure:
             return failure
-
-    def _require_open(self) -> None:
-        if self._is_draining:
-            raise asyncio.CancelledError
 
     async def _post(self, request: ChatRequest) -> HttpReply:
         """Send a request, again under another key where the model wants its limit there."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pasta_lm.errors import (
     EndpointError,
@@ -60,8 +60,7 @@ class Spending:
     def count(self, tokens: TokenCounts) -> None:
         """Add a reply that is on disk."""
         self.num_replies += 1
-        prompt, completion = self.tokens
-        self.tokens = TokenCounts(prompt + tokens.prompt, completion + tokens.completion)
+        self.tokens = TokenCounts(*map(sum, zip(self.tokens, tokens, strict=True)))
 
     def __str__(self) -> str:
         cost = f", {format_usd(self.cost_usd)}" if self.prices.are_known else ""
@@ -140,23 +139,8 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
 
 def max_tokens(request: ChatRequest) -> TokenCounts:
     """Return an upper bound of the tokens of a request: no token is shorter than one byte."""
-    if request.max_tokens is None:
-        raise ValueError("the length of the reply has no bound")
     template = MAX_TEMPLATE_TOKENS * (len(request.messages) + 1)
     return TokenCounts(_num_bytes(request.messages) + template, request.max_tokens)
-
-
-def billed_tokens(reply: ChatReply, most: TokenCounts) -> TokenCounts:
-    """Return the tokens that the server reports for a reply, or ``most`` if it reports none."""
-    reported = TokenCounts(reply.prompt_tokens, reply.completion_tokens)
-    return reported if any(reported) else most
-
-
-def stored_tokens(row: Mapping[str, Any], reply: Mapping[str, Any]) -> TokenCounts:
-    """Return the tokens of a stored reply: its row's own count, or the server's report."""
-    usage = reply.get("usage") or {}
-    names = ("prompt_tokens", "completion_tokens")
-    return TokenCounts(*(row.get("tokens") or (int(usage.get(name) or 0) for name in names)))
 
 
 def _rounded(number: int) -> str:

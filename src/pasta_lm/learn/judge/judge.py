@@ -120,13 +120,8 @@ class JudgeTemplate:
         filled = _FIELD.sub(lambda field: values[field[1]], self.user)
         messages = [{"role": "system", "content": self.system}, {"role": "user", "content": filled}]
         if self.method is Method.LOGPROBS:
-            return ChatRequest(messages, max_tokens=1, temperature=0.0, top_logprobs=TOP_LOGPROBS)
-        return ChatRequest(messages, max_tokens=MAX_STATED_TOKENS, temperature=0.0)
-
-    @property
-    def expected_reply_tokens(self) -> int:
-        """Return the approximate length of a reply."""
-        return 1 if self.method is Method.LOGPROBS else EXPECTED_STATED_TOKENS
+            return ChatRequest(messages, max_tokens=1, top_logprobs=TOP_LOGPROBS)
+        return ChatRequest(messages, max_tokens=MAX_STATED_TOKENS)
 
 
 def load_template(name: str) -> JudgeTemplate:
@@ -187,11 +182,10 @@ class NoVerdict(StrEnum):
 
 
 class Reading(NamedTuple):
-    """The content of a reply; one of the two is None."""
+    """The probability that the first answer is better, or why the reply does not tell."""
 
     first_wins: float | None
-    """Probability that the first answer is better."""
-    problem: NoVerdict | None
+    problem: NoVerdict | None = None
 
 
 def read_verdict(method: Method, reply: ChatReply) -> Reading:
@@ -221,19 +215,17 @@ def same_winner(reading: float, swapped: float) -> bool:
 
 def _one_token(reply: ChatReply) -> Reading:
     """Compare A with B among the candidates of the first token; spellings of a letter add up."""
-    if not reply.logprobs:
+    if not reply.candidates:
         return Reading(None, NoVerdict.NO_LOGPROBS)
-    first = reply.logprobs[0]
-    candidates = dict(first.top) or {first.token: first.logprob}
     masses = {"A": 0.0, "B": 0.0}
-    for token, logprob in candidates.items():
+    for token, logprob in reply.candidates.items():
         letter = token.strip().strip("*\"'`().:").upper()
         if letter in masses:
             masses[letter] += exp(min(logprob, 0.0))
     total = sum(masses.values())
     if not total >= MIN_PROBABILITY:  # also if it is NaN
         return Reading(None, NoVerdict.NOT_A_VERDICT)
-    return Reading(masses["A"] / total, None)
+    return Reading(masses["A"] / total)
 
 
 def _stated(reply: ChatReply) -> Reading:
@@ -246,6 +238,6 @@ def _stated(reply: ChatReply) -> Reading:
     if confidence > 1:
         return Reading(None, NoVerdict.NOT_A_VERDICT)
     if winner == "TIE":
-        return Reading(0.5, None)
+        return Reading(0.5)
     confidence = max(confidence, 0.5)
-    return Reading(confidence if winner == "A" else 1 - confidence, None)
+    return Reading(confidence if winner == "A" else 1 - confidence)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from pasta_lm.errors import PastaError
 from pasta_lm.journal import Journal, held
@@ -24,14 +24,14 @@ from pasta_lm.learn.chat.pool import (
     Estimate,
     RequestPool,
     Spending,
-    billed_tokens,
     estimate_tokens,
     max_tokens,
-    stored_tokens,
 )
 from pasta_lm.learn.judge.judge import (
+    EXPECTED_STATED_TOKENS,
     Comparison,
     JudgeTemplate,
+    Method,
     NoVerdict,
     Reading,
     Verdict,
@@ -47,13 +47,6 @@ Progress = Callable[[int, int, Spending], None]
 
 class MissingVerdictsError(PastaError):
     """Report that a judge left comparisons without a verdict."""
-
-
-class Outcome(NamedTuple):
-    """The reading of one comparison, and the key of its stored reply."""
-
-    key: str
-    reading: Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +86,8 @@ class LLMJudge:
             names += [row.get("judge"), reply.get("model"), reply.get("system_fingerprint")]
         return any(str(name).startswith(SCRIPTED) for name in names)
 
-    def ask(self, comparisons: Sequence[Comparison]) -> list[Outcome]:
-        """Return the outcome of each comparison, in order; only those without a reply are asked.
+    def ask(self, comparisons: Sequence[Comparison]) -> list[Reading]:
+        """Return what the judge says of each comparison; only those without a reply are asked.
 
         Replies that came before an error are kept.
 
@@ -108,7 +101,14 @@ class LLMJudge:
         wanted = self._wanted(comparisons)
         if wanted and self.client is not None:
             self._ask(wanted, self.client)
-        return [Outcome(key, self._read(key)) for key in map(self.key, comparisons)]
+        method, rows = self.template.method, self.journal.rows
+        stored = [rows.get(key) for key in map(self.key, comparisons)]
+        return [
+            read_verdict(method, read_reply(row["reply"]))
+            if row
+            else Reading(None, NoVerdict.NO_REPLY)
+            for row in stored
+        ]
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
         """Return a verdict on each comparison, in order; None where the judge gave none.
@@ -120,19 +120,19 @@ class LLMJudge:
             PastaError: see ``ask``.
         """
         different = [pair for pair in comparisons if pair.first != pair.second]
-        outcomes = self.ask(different)
+        readings = self.ask(different)
         names = [comparison.prompt_id for comparison in different]
-        missing = missing_verdicts(zip(names, outcomes, strict=True))
+        missing = missing_verdicts(zip(names, readings, strict=True))
         num_missing = sum(map(len, missing.values()))
-        if num_missing > self.max_missing * len(outcomes):
+        if num_missing > self.max_missing * len(readings):
             raise MissingVerdictsError(
-                f"{self.name} gave no verdict on {num_missing} of {len(outcomes)} comparisons: "
+                f"{self.name} gave no verdict on {num_missing} of {len(readings)} comparisons: "
                 f"{describe_missing(missing)}",
                 hint="run again to ask for missing replies; stored ones are final",
             )
         for problem, some in missing.items():
             self.missing.setdefault(problem, []).extend(some)
-        verdicts = (None if wins is None else verdict_of(wins) for _, (wins, _) in outcomes)
+        verdicts = (None if wins is None else verdict_of(wins) for wins, _ in readings)
         tie = verdict_of(0.5)
         return [tie if pair.first == pair.second else next(verdicts) for pair in comparisons]
 
@@ -145,7 +145,9 @@ class LLMJudge:
         """Estimate the requests for comparisons that have no stored reply."""
         requests = [self.template.request(pair) for pair in self._wanted(comparisons).values()]
         prompt = sum(estimate_tokens(request.messages) for request in requests)
-        tokens = TokenCounts(prompt, len(requests) * self.template.expected_reply_tokens)
+        is_one_token = self.template.method is Method.LOGPROBS
+        expected = len(requests) * (1 if is_one_token else EXPECTED_STATED_TOKENS)
+        tokens = TokenCounts(prompt, expected)
         return Estimate(len(requests), tokens, self.prices)
 
     def spending(self) -> Spending:
@@ -153,7 +155,8 @@ class LLMJudge:
         spent = Spending(self.prices)
         for row in self.journal.rows.values():
             if row["judge"] == self.model:
-                spent.count(stored_tokens(row, row["reply"]))
+                most = TokenCounts(*row.get("tokens", (0, 0)))
+                spent.count(read_reply(row["reply"]).billed(most))
         return spent
 
     def usage(self) -> dict[str, int]:
@@ -164,11 +167,6 @@ class LLMJudge:
     def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
         keyed = {self.key(pair): pair for pair in comparisons if pair.first != pair.second}
         return {key: pair for key, pair in keyed.items() if key not in self.journal.rows}
-
-    def _read(self, key: str) -> Reading:
-        if key not in self.journal.rows:
-            return Reading(None, NoVerdict.NO_REPLY)
-        return read_verdict(self.template.method, read_reply(self.journal.rows[key]["reply"]))
 
     def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
         with held(self.journal.path.with_name(f"{self.journal.path.name}.lock")):
@@ -184,7 +182,7 @@ class LLMJudge:
                 most = max_tokens(request)
 
                 def keep(reply: ChatReply) -> None:
-                    tokens = billed_tokens(reply, most)
+                    tokens = reply.billed(most)
                     row = {
                         "id": key,
                         "prompt_id": comparison.prompt_id,
@@ -215,12 +213,12 @@ class LLMJudge:
                 )
 
 
-def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[NoVerdict, list[str]]:
+def missing_verdicts(readings: Iterable[tuple[str, Reading]]) -> dict[NoVerdict, list[str]]:
     """Return the names of comparisons without a verdict, by reason; a name may occur twice."""
     missing: dict[NoVerdict, list[str]] = {}
-    for name, outcome in outcomes:
-        if outcome.reading.problem:
-            missing.setdefault(outcome.reading.problem, []).append(name)
+    for name, (_, problem) in readings:
+        if problem:
+            missing.setdefault(problem, []).append(name)
     return missing
 
 
