@@ -11,8 +11,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.recipe import read_recipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.guard import parse_json
-from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
-from pasta_lm.serve.replay import ReplayRequest
+from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest, ReplayRequest
 from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
 from tests.serve.conftest import CHAT, ask, client_of, scenario, scripted
 

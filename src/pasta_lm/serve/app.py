@@ -26,7 +26,6 @@ from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol as Connection
 
 from pasta_lm.errors import PastaError, UsageError, cause
-from pasta_lm.serve import replay
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.guard import Guard, JsonLines, StrictRoute, error_response
 from pasta_lm.serve.protocol import (
@@ -97,7 +96,6 @@ def create_app(
     )
     app.state.service, app.state.recipe = service, recipe
     router = _routes(service, version)
-    replay.add_routes(router, service)
     app.include_router(router)
     app.mount("/", PageFiles(router.routes, directory=STATIC, html=True), name="page")
     app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
@@ -114,6 +112,8 @@ def create_app(
 
 def _routes(service: Service, number: str) -> APIRouter:
     router = APIRouter(route_class=StrictRoute)
+    router.post("/v1/check")(service.check_answer)
+    router.post("/v1/replay")(service.replay_answer)
     name = service.backend.name
     about = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "pasta-lm"}
 

@@ -1,4 +1,4 @@
-"""The requests and errors of OpenAI's API.
+"""The requests and errors of OpenAI's API, and the requests of written answers.
 
 Fields that change nothing here are ignored, as other servers do; fields that would change the
 answer and are not supported are refused by name. Tools that the model is free not to call are not
@@ -10,12 +10,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import ContextLengthError, InputError, PastaError, UsageError
+from pasta_lm.language.check import Diagnostic, check
+from pasta_lm.language.document import Document, parse
+from pasta_lm.language.events import Text
 from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies import pasta
 
@@ -64,7 +67,7 @@ class ApiError(Exception):
     kind: str = "invalid_request_error"
     param: str | None = None
     code: str | None = None
-    diagnostics: Sequence[Mapping[str, str | int]] | None = None  # as `pasta check` has them
+    diagnostics: Rows | None = None  # as `pasta check` has them
 
     def __str__(self) -> str:
         return self.message
@@ -110,6 +113,7 @@ def from_error(error: Exception) -> ApiError:
 
 
 Turns = Sequence[Mapping[str, str]]
+Rows = list[dict[str, str | int]]
 
 
 class TokenIds(tuple[int, ...]):
@@ -294,6 +298,61 @@ class CompletionRequest(AnswerRequest):
 
 
 AnyRequest = ChatCompletionRequest | CompletionRequest
+
+
+class CheckRequest(BaseModel):
+    """An answer with its tags; in the form ``plain`` it has none, and all of it is text."""
+
+    model_config = STRICT
+    model: str | None = None
+    response: Annotated[str, Field(min_length=1)]
+    form: Literal["written", "annotator", "plain"] = "written"
+
+    def diagnostics(self) -> list[Diagnostic]:
+        return [] if self.form == "plain" else check(self.response, self.form)
+
+    def document(self) -> Document:
+        """Return the answer, which has no errors."""
+        if self.form == "plain":
+            return Document((Text(self.response),))
+        return parse(self.response, self.form)
+
+
+class ReplayOptions(BaseModel):
+    """How a written answer is decoded."""
+
+    model_config = STRICT
+    positions: Literal["predict", "continue", "oracle", "rotate"] | None = None
+    max_threads: Positive | None = None
+    trace: bool = False
+
+
+class ReplayRequest(CheckRequest):
+    """An answer with its tags, and the prompt in front of it: messages, or a text or token ids."""
+
+    model_config = ConfigDict(
+        **STRICT,
+        json_schema_extra={"oneOf": [{"required": [name]} for name in ("messages", "prompt")]},
+    )
+    messages: Messages | None = None
+    prompt: str | Ids | None = None
+    stream: bool | None = None
+    pasta: ReplayOptions = Field(default_factory=ReplayOptions)
+
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> Self:
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("give either messages or prompt")
+        return self
+
+    def completion(self) -> AnyRequest:
+        """Return the request for a new answer to the same prompt, in the same form of reply."""
+        positions, trace = self.pasta.positions, self.pasta.trace
+        options = PastaOptions(stream="events", positions=positions, trace=trace)
+        if self.messages is not None:
+            return ChatCompletionRequest(messages=self.messages, stream=self.stream, pasta=options)
+        assert self.prompt is not None
+        return CompletionRequest(prompt=self.prompt, stream=self.stream, pasta=options)
 
 
 def check_model(name: str | None, served: str) -> None:

@@ -31,7 +31,7 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.protocol import NOT_SHOWN, AnyRequest, ChatCompletionRequest
+from pasta_lm.serve.protocol import NOT_SHOWN, AnyRequest, ChatCompletionRequest, Rows
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 # JSON allows them as they are, but some clients split lines there.
@@ -210,6 +210,42 @@ class Reply:
             "created": self.created,
             "model": self.backend.name,
             "system_fingerprint": None,
+        }
+
+
+class ReplayReply(Reply):
+    """The reply to a replay of one answer."""
+
+    def __init__(
+        self, body: AnyRequest, request: Request, backend: Backend, diagnostics: Rows
+    ) -> None:
+        super().__init__(body, [request], backend)
+        self.id = f"replay-{secrets.token_hex(16)}"
+        self._diagnostics = diagnostics
+
+    def figures(self, answer: Answer) -> Json:
+        return super().figures(answer) | {
+            "strategy": answer.trace.strategy,
+            "positions": answer.trace.positions,
+            "max_threads": self.request.params.max_threads,
+            "finish_reason": answer.finish_reason,
+            "text": answer.text,
+            "program": answer.program,
+            "diagnostics": self._diagnostics,
+            "sequential_tokens": self.backend.count_tokens(answer.text),
+            "run": run_data(answer.trace, "replayed", answer.document.annotator_form()),
+        }
+
+    def whole(self) -> Json:
+        (answer,) = self.finished
+        return {
+            "id": self.id,
+            "object": "replay",
+            "created": self.created,
+            "model": self.backend.name,
+            "kind": answer.trace.kind.value,
+            "usage": self.usage(),
+            **self.figures(answer),
         }
 
 

@@ -15,7 +15,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from pasta_lm.serve.backends import Backend
+from pasta_lm.engines.request import Request
+from pasta_lm.errors import RequestError
+from pasta_lm.interpreter import speed
+from pasta_lm.language.check import Diagnostic
+from pasta_lm.language.document import NUM_BLOCK_TAGS
+from pasta_lm.language.events import Text
+from pasta_lm.serve.backends import Backend, ServedBackend
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.jobs import ResponseStream
@@ -23,16 +29,21 @@ from pasta_lm.serve.protocol import (
     CLIENT_GONE,
     AnyRequest,
     ApiError,
+    CheckRequest,
     ClientPrompt,
+    ReplayRequest,
+    Rows,
     bad_request,
     check_model,
     internal,
 )
-from pasta_lm.serve.replies import DONE, Json, Reply, sse
+from pasta_lm.serve.replies import DONE, Json, ReplayReply, Reply, sse
 from pasta_lm.serve.settings import Queue, ServeRecipe
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+MAX_CHARACTERS_A_TOKEN = 16  # of a written answer with its tags; longer ones are not even read
+MAX_DIAGNOSTICS = 100  # in one reply
 
 # SIGTERM must not cut running streams: the engine loop ends them at its own deadline.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
@@ -71,17 +82,65 @@ class Service:
         # A long prompt takes a while to encode; others must not wait for it.
         prepare = self.backend.prepare
         requests = [await asyncio.to_thread(prepare, prompt, params) for prompt in prompts]
-        self.log_prompts(prompts, http)
-        return await self.decode(Reply(body, requests, self.backend), http)
+        self._log_prompts(prompts, http)
+        return await self._decode(Reply(body, requests, self.backend), http)
 
-    def log_prompts(self, prompts: Sequence[ClientPrompt], http: HttpRequest) -> None:
-        """Leave the prompts for the log, if it is to have them."""
+    async def check_answer(self, body: CheckRequest) -> Json:
+        self._refuse(body)
+        return await asyncio.to_thread(_checked, body, self.backend.count_tokens)
+
+    async def replay_answer(self, body: ReplayRequest, http: HttpRequest) -> Response:
+        self._refuse(body)
+        completion = body.completion()
+        prompts = completion.prompts(self.recipe.limits, "")
+        self._log_prompts(prompts, http)
+        request, rows = await asyncio.to_thread(self._prepare_replay, body, prompts[0])
+        return await self._decode(ReplayReply(completion, request, self.backend, rows), http)
+
+    def _refuse(self, body: CheckRequest) -> None:
+        check_model(body.model, self.backend.name)
+        num, limit = len(body.response), MAX_CHARACTERS_A_TOKEN * self.recipe.limits.tokens
+        if num > limit:
+            message = f"the answer has {num} characters, but at most {limit} are read"
+            raise bad_request(message, "response")
+
+    def _prepare_replay(self, body: ReplayRequest, prompt: ClientPrompt) -> tuple[Request, Rows]:
+        """Return the request for all of an answer, with its diagnostics; or refuse it."""
+        backend, bounds = self.backend, self.recipe.limits
+        diagnostics = body.diagnostics()
+        rows = _rows(diagnostics)
+        for error in diagnostics:
+            if error.severity == "error":
+                message = f"line {error.line}, column {error.column}: {error.message}; {error.hint}"
+                raise ApiError(400, message, param="response", code=error.code, diagnostics=rows)
+        document = body.document()
+        if (num := len(document.blocks)) > bounds.blocks:
+            raise bad_request(
+                f"{num} blocks, but a response has at most {bounds.blocks}", "response"
+            )
+        if isinstance(backend, ServedBackend):  # servers choose every token themselves
+            hint = "serve the model with the local engine to replay answers"
+            raise RequestError("stock servers decode no given answer", hint=hint)
+        threads = min(body.pasta.max_threads or bounds.threads, bounds.threads)
+        request = backend.prepare_replay(prompt, document, threads)
+        forced = request.forced
+        assert forced is not None
+        longest = max((len(ids) + NUM_BLOCK_TAGS for ids in forced.blocks), default=0)
+        for part, num, limit in (
+            ("the answer", forced.num_tokens, bounds.tokens),
+            ("a block", longest, bounds.tokens_per_thread),
+        ):
+            if num > limit:
+                message = f"{part} has {num} tokens, but at most {limit} are decoded"
+                raise bad_request(message, "response")
+        return request, rows
+
+    def _log_prompts(self, prompts: Sequence[ClientPrompt], http: HttpRequest) -> None:
         if self._logs_prompts:
             contents = [prompt.content for prompt in prompts]
             http.scope[FACTS]["prompt"] = contents[0] if len(contents) == 1 else contents
 
-    async def decode(self, reply: Reply, http: HttpRequest) -> Response:
-        """Decode the requests of a reply, and send it as a stream or as a whole."""
+    async def _decode(self, reply: Reply, http: HttpRequest) -> Response:
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
         stream = self.engine.submit(reply.requests, http.client.host if http.client else "")
@@ -133,6 +192,35 @@ class Service:
             log.exception("a stream failed")
             yield sse(internal("internal_error").body)
         yield DONE
+
+
+def _checked(body: CheckRequest, count: Callable[[str], int]) -> Json:
+    diagnostics = body.diagnostics()
+    checked: Json = {"valid": True, "diagnostics": _rows(diagnostics), "text": None, "cost": None}
+    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+        return {**checked, "valid": False}
+    document = body.document()
+    path = speed.document_critical_path(document, count)
+    texts = [item.text for item in document.items if isinstance(item, Text)]
+    num_content = sum(map(count, [*texts, *(block.plain_text for block in document.blocks)]))
+    parallelism = speed.parallelism(num_content, path, is_parallel=bool(document.blocks))
+    cost = {  # of an answer all of whose threads decode at once
+        "critical_path_tokens": path,
+        "sequential_tokens": count(document.plain_text),
+        "num_content_tokens": num_content,
+        "parallelism": round(parallelism, 4),
+        "theoretical_speedup": round(speed.document_speedup(document, count), 4),
+    }
+    return {**checked, "text": document.plain_text, "cost": cost}
+
+
+def _rows(diagnostics: Sequence[Diagnostic]) -> Rows:
+    """Return the first diagnostics; the first error is among them, however many warnings are."""
+    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+    shown = list(diagnostics[:MAX_DIAGNOSTICS])
+    if errors and errors[0] not in shown:
+        shown[-1] = errors[0]
+    return [diagnostic.to_row() for diagnostic in shown]
 
 
 async def _collect(reply: Reply, stream: ResponseStream) -> None:
