@@ -15,7 +15,7 @@ from pasta_lm.models.vocabulary import Vocabulary
 from tests.fakes.stock_server import Draw, NextToken, StockTestServer, Tokenize
 from tests.plain_sequences import Ids, plain_sequences
 
-QUICK = RetryPolicy(max_requests=4, first_delay_s=0.01, max_delay_s=0.05)
+QUICK = RetryPolicy(max_requests=4, first_delay_s=0.01, max_delay_s=0.05, max_busy_s=300.0)
 
 
 def playing(

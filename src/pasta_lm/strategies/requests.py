@@ -133,13 +133,13 @@ def forced(request: Request, document: Document, vocabulary: Vocabulary) -> Requ
         blocks = sot.blocks_of(document)
         skeleton = sot.skeleton_of(blocks)
         texts = tuple(tuple(encode(block.plain_text)) for block in blocks)
-        given = EncodedDocument(main=tuple(encode(skeleton)), blocks=texts)
+        encoded = EncodedDocument(main=tuple(encode(skeleton)), blocks=texts)
         num_given = sum(len(start.prefix) for start in request.expansion.starts(skeleton))
     elif request.forks:
-        given = vocabulary.encode_document(document, request.form)
+        encoded = vocabulary.encode_document(document, request.form)
     else:  # as one text: stretches between tags, encoded alone, can have more tokens together
-        given = EncodedDocument(main=tuple(encode(document.plain_text)), blocks=())
-    return bounded(replace(request, forced=given), num_given)
+        encoded = EncodedDocument(main=tuple(encode(document.plain_text)), blocks=())
+    return bounded(replace(request, forced=encoded), num_given)
 
 
 @dataclass(frozen=True, slots=True)

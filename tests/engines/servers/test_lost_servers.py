@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_a_storm_of_429_delays_answers_and_loses_none(
 def test_a_server_that_only_answers_429_is_given_up(retry_after_s: float | None) -> None:
     always = StockFaults(num_refused=10**9, retry_after_s=retry_after_s)
     with serving(always) as server:
-        busy = StockServer(server.url, policy=QUICK, busy_s=0.3)
+        busy = StockServer(server.url, policy=replace(QUICK, max_busy_s=0.3))
         asking = CompletionsEngine([busy], ServedModel(BARE, frozenset({EOS})), checks=False)
         with pytest.raises(RemoteError, match="the last: HTTP 429"):
             asking.generate(ALL[:3])
@@ -151,15 +152,15 @@ def test_a_server_that_is_back_takes_responses_again() -> None:
             assert held.wait(30)
             with serving(port=gone.server_port) as again:
                 while not asking.servers[0].is_up:
-                    flight.step(0.02)
+                    back.wait(0.02)
                 flight.submit(asking.check_request(asked(2)))
                 left = 1
                 while left:
-                    left -= sum(isinstance(event, Finished) for _, event in flight.step(0.02))
+                    left -= sum(isinstance(event, Finished) for _, event in flight.step())
                 assert again.prompts, "the one that is back had fewer responses"
                 back.set()
                 while flight.has_work:
-                    flight.step(0.02)
+                    flight.step()
 
 
 def test_an_aborted_request_leaves_the_others() -> None:

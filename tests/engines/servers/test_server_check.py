@@ -108,11 +108,11 @@ def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_context_that_a_server_says_bounds_requests() -> None:
     with serving(context=100) as one, serving(context=200) as other:
         asking = engine(one, other)
-        assert asking.max_position == 4095
+        assert asking.max_prompt_tokens == 4095
         asking.check()
-        assert asking.max_position == 99
+        assert asking.max_prompt_tokens == 99
     unbounded = CompletionsEngine(asking.servers, replace(MODEL, max_position=None))
-    assert unbounded.max_position == 99
+    assert unbounded.max_prompt_tokens == 99
 
 
 def test_one_server_that_answers_is_enough() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import httpx2 as httpx
@@ -18,9 +18,9 @@ from pasta_lm.engines.servers.dialects import (
     KEY_ENV,
     CompletionPiece,
     Dialect,
+    Json,
     TokenRequest,
-    dialect_of,
-    read_models,
+    int_or_none,
 )
 from pasta_lm.engines.servers.request_pace import (
     ADVICE,
@@ -38,17 +38,17 @@ from pasta_lm.recipe import without_passwords
 MAX_REPLY_BYTES = 64 * 2**20
 """A longer reply is not kept in memory."""
 CONNECT_S = 5.0
-POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0)
+POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0)
 MAX_IN_FLIGHT = 1024
 """Completions of one server; it is lowered while the server answers 429."""
-MAX_BUSY_S = 300.0
-"""Longest time that a completion waits for a server that answers 429."""
 SERVER_ADVICE = {
     **ADVICE,
     401: f"its key is missing or wrong: set the environment variable {KEY_ENV}",
     404: "it has no such page or model: check the address and the dialect",
 }
 _DATA, _DONE = "data:", "[DONE]"
+_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
+"""Errors of reading JSON that has another form."""
 
 
 class HttpClient:
@@ -60,11 +60,9 @@ class HttpClient:
         ``timeout_s`` bounds the time until the first part of a reply, and between two.
         """
         check_address(url)
-        self.address = without_passwords(url)
         self._url = url.rstrip("/")
-        timeout = timeout_s and httpx.Timeout(timeout_s, connect=CONNECT_S, pool=None)
         self._client = httpx.AsyncClient(
-            timeout=timeout,
+            timeout=timeout_s and httpx.Timeout(timeout_s, connect=CONNECT_S, pool=None),
             limits=httpx.Limits(max_connections=None),
             trust_env=False,
             verify=url.startswith("https"),  # reading certificates takes a while
@@ -73,38 +71,28 @@ class HttpClient:
         if api_key is not None:
             self._client.headers["Authorization"] = f"Bearer {api_key}"
 
-    async def send(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> HttpReply:
+    async def send(self, method: str, path: str, body: Json | None = None) -> HttpReply:
         """Return the whole reply, whatever its status; a TemporaryFailure if there is none."""
-        with self._broken():
-            async with self._client.stream(method, f"{self._url}{path}", json=body) as reply:
-                return await _whole(reply)
+        async with self.replying(method, path, body) as reply:
+            return await read_whole(reply)
 
     @asynccontextmanager
-    async def lines(
-        self, path: str, body: Mapping[str, Any], advice: Mapping[int, str]
-    ) -> AsyncIterator[AsyncIterator[str]]:
-        """Post a request and give the lines of its reply; errors as of ``raise_for_status``."""
-        with self._broken():
-            async with self._client.stream("POST", f"{self._url}{path}", json=body) as reply:
-                if not reply.is_success:
-                    raise_for_status(await _whole(reply), self.address, advice=advice)
-                yield reply.aiter_lines()
+    async def replying(
+        self, method: str, path: str, body: Json | None
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request and give its reply to be read; a TemporaryFailure if that breaks."""
+        try:
+            async with self._client.stream(method, f"{self._url}{path}", json=body) as reply:
+                yield reply
+        except (httpx.HTTPError, httpx.StreamError) as exc:
+            raise TemporaryFailure(f"no connection, or it broke: {exc!r}") from exc
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    @staticmethod
-    @contextmanager
-    def _broken() -> Iterator[None]:
-        try:
-            yield
-        except (httpx.HTTPError, httpx.StreamError) as exc:
-            raise TemporaryFailure(f"no connection, or it broke: {exc!r}") from exc
 
-
-async def _whole(reply: httpx.Response) -> HttpReply:
+async def read_whole(reply: httpx.Response) -> HttpReply:
+    """Read a reply to its end."""
     data = bytearray()
     async for piece in reply.aiter_bytes():
         data += piece
@@ -114,61 +102,42 @@ async def _whole(reply: httpx.Response) -> HttpReply:
     return HttpReply(reply.status_code, headers, bytes(data))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StockServer:
-    """A server: address, model, dialect and load.
+    """A server: its settings, its load, and its own words about its model."""
 
-    Attributes:
-        url: Without ``/v1`` and without a password.
-        is_up: Whether it takes responses: it was introduced, and has not been lost since.
-        num_in_flight: Responses that it decodes now.
-        model: The name in requests.
-        names: Of the model: ``model``, and its folder or hub id if the server has told it.
-        context: Tokens of prompt and answer, if the server has told it.
-    """
+    address: str  # without ``/v1``
+    _: KW_ONLY
+    dialect: Dialect | None = None  # None: detected from its pages
+    api_key: str | None = None
+    timeout_s: float = 60.0  # until the first token, and between two
+    policy: RetryPolicy = POLICY
+    is_up: bool = False  # it takes responses: it was introduced, and has not been lost since
+    num_in_flight: int = 0  # responses that it decodes now
+    model: str = ""  # the name in requests
+    names: tuple[str, ...] = ()  # of the model: ``model``, and its folder or hub id
+    context: int | None = None  # tokens of prompt and answer
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        dialect: str | None = None,
-        api_key: str | None = None,
-        timeout_s: float = 60.0,
-        policy: RetryPolicy = POLICY,
-        busy_s: float = MAX_BUSY_S,
-    ) -> None:
-        """Keep the settings; nothing is sent. A UsageError if there is no such dialect.
+    @property
+    def url(self) -> str:
+        """Return the address without a password."""
+        return without_passwords(self.address)
 
-        ``timeout_s`` bounds the time until the first token and between two, ``busy_s`` that of
-        429s. The dialect is detected from the server's pages if it is None.
-        """
-        self.url = without_passwords(url)
-        self.num_in_flight = 0
-        self.is_up = False
-        self.dialect = None if dialect is None else dialect_of(dialect)
-        self.model = ""
-        self.names: tuple[str, ...] = ()
-        self.context: int | None = None
-        self.policy = policy
-        self.busy_s = busy_s
-        self._address, self._api_key, self._timeout_s = url, api_key, timeout_s
-
-    @asynccontextmanager
-    async def connected(self) -> AsyncIterator[Connection]:
-        """Open a connection for the running event loop; nothing is sent."""
-        client = HttpClient(self._address, self._api_key, self._timeout_s)
-        try:
-            yield Connection(self, client)
-        finally:
-            await client.close()
+    def connection(self) -> Connection:
+        """Return a connection for the running event loop; nothing is sent."""
+        return Connection(self)
 
 
 class Connection:
     """Requests to one server; belongs to one event loop."""
 
-    def __init__(self, server: StockServer, client: HttpClient) -> None:
+    def __init__(self, server: StockServer) -> None:
         self.server = server
-        self._client = client
+        self._client = HttpClient(server.address, server.api_key, server.timeout_s)
         self._pace = RequestPace(MAX_IN_FLIGHT, MAX_IN_FLIGHT)
+
+    async def close(self) -> None:
+        await self._client.close()
 
     @property
     def dialect(self) -> Dialect:
@@ -176,21 +145,27 @@ class Connection:
         assert self.server.dialect is not None
         return self.server.dialect
 
-    async def introduce(self, *, max_requests: int | None = None) -> None:
+    async def introduce(self, *, once: bool) -> None:
         """Read the server's model and, unless it is known, its dialect.
 
         Raises:
-            RemoteError: it cannot be reached, or its answer is unusable.
+            RemoteError: it cannot be reached, at the first attempt if ``once``, or its answer is
+                unusable.
             EndpointError: it refuses every request, or its dialect is unknown.
         """
-        server = self.server
-        first = read_models(await self.ask("/v1/models", max_requests=max_requests))
-        server.model, server.context = first.model, first.context
-        server.names = tuple(name for name in (first.model, first.root) if name)
-        server.dialect = server.dialect or first.dialect or await self._detected_dialect()
+        server, listed = self.server, await self.ask("/v1/models", once=once)
+        try:
+            first = listed["data"][0]
+            server.model, owner = str(first["id"]), str(first.get("owned_by") or "")
+            server.names = tuple(str(name) for name in (server.model, first.get("root")) if name)
+            server.context = int_or_none(first.get("max_model_len"))
+        except _UNREADABLE as exc:
+            raise RemoteError("the reply to /v1/models names no model") from exc
+        owned = [dialect for dialect in DIALECTS.values() if dialect.owner == owner]
+        server.dialect = server.dialect or (owned[0] if owned else await self._detected_dialect())
         if server.dialect is None:
             raise EndpointError(
-                f"{server.url} does not say of which kind it is, but {first.owner or 'nothing'!r}",
+                f"{server.url} does not say of which kind it is, but {owner or 'nothing'!r}",
                 hint="name its dialect: --dialect vllm, sglang or llama.cpp",
             )
 
@@ -198,17 +173,16 @@ class Connection:
         for dialect in DIALECTS.values():
             path, key = dialect.known_by
             with suppress(RemoteError, RequestError, EndpointError):
-                if key in await self.ask(path, max_requests=1):
+                if key in await self.ask(path, once=True):
                     return dialect
         return None
 
-    async def ask(
-        self, path: str, body: Mapping[str, Any] | None = None, *, max_requests: int | None = None
-    ) -> Any:
+    async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Any:
         """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
-        policy = self.server.policy
-        policy = replace(policy, max_requests=max_requests or policy.max_requests)
-        attempts = Attempts(self.server.url, self._pace, policy)
+        policy = replace(self.server.policy, max_busy_s=0.0)
+        attempts = Attempts(
+            self.server.url, self._pace, replace(policy, max_requests=1) if once else policy
+        )
         while True:
             try:
                 return json.loads(await self._body(path, body))
@@ -217,7 +191,7 @@ class Connection:
             except ValueError as exc:
                 await attempts.wait(TemporaryFailure(str(exc)))
 
-    async def _body(self, path: str, body: Mapping[str, Any] | None) -> bytes:
+    async def _body(self, path: str, body: Json | None) -> bytes:
         reply = await self._client.send("GET" if body is None else "POST", path, body)
         raise_for_status(reply, self.server.url, advice=SERVER_ADVICE)
         return reply.body
@@ -225,47 +199,40 @@ class Connection:
     async def stream(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
         """Yield the pieces of a completion, the last one with a finish reason.
 
-        5xx, time-outs and broken connections are retried until the first piece came. A 429 counts
-        as no failure: the completions of this server wait, fewer are sent at once, and it is
-        given up after ``busy_s``.
+        5xx, time-outs and broken connections are retried until the first piece came. While the
+        server answers 429, fewer completions are sent at once.
 
         Raises:
             RequestError: the server refuses this request; others may succeed.
             EndpointError: it refuses every request.
             RemoteError: no answer after all retries, or the stream broke.
         """
-        server = self.server
-        attempts = Attempts(server.url, self._pace, server.policy, busy_s=server.busy_s)
-        while not attempts.has_succeeded:
-            async for piece in self._attempt(request, attempts):
-                yield piece
-
-    async def _attempt(
-        self, request: TokenRequest, attempts: Attempts
-    ) -> AsyncIterator[CompletionPiece]:
-        has_begun = False
-        try:
-            async with self._pace.slot() as era:
-                async for piece in self._stream_once(request):
+        attempts, has_begun = Attempts(self.server.url, self._pace, self.server.policy), False
+        while True:
+            try:
+                async for piece in self._stream_once(request, attempts):
                     has_begun = has_begun or bool(piece.token_ids)
                     yield piece
-            self._pace.grow(era)
-            attempts.has_succeeded = True
-        except TemporaryFailure as failure:
-            if has_begun:
-                raise RemoteError(f"{self.server.url} broke off: {failure}") from failure
-            await attempts.wait(failure, era)
+                self._pace.grow(attempts.era)
+                return
+            except TemporaryFailure as failure:
+                if has_begun:
+                    raise RemoteError(f"{self.server.url} broke off: {failure}") from failure
+                await attempts.wait(failure)
 
-    async def _stream_once(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
-        dialect = self.dialect
+    async def _stream_once(
+        self, request: TokenRequest, attempts: Attempts
+    ) -> AsyncIterator[CompletionPiece]:
         received: list[int] = []
-        body = dialect.body(self.server.model, request)
-        async with self._client.lines(dialect.path, body, SERVER_ADVICE) as lines:
-            async for line in lines:
+        body = self.dialect.body(self.server.model, request)
+        replying = self._client.replying("POST", self.dialect.path, body)
+        async with self._pace.slot() as attempts.era, replying as reply:
+            if not reply.is_success:
+                raise_for_status(await read_whole(reply), self.server.url, advice=SERVER_ADVICE)
+            async for line in reply.aiter_lines():
                 if not line.startswith(_DATA) or (text := line[len(_DATA) :].strip()) == _DONE:
                     continue
-                with self._understood(text):
-                    piece = _read(dialect, text, len(received))
+                piece = self._read(text, len(received))
                 if piece.num_unsent:
                     piece = await self._with_unsent(request, received, piece)
                 received += piece.token_ids
@@ -273,6 +240,13 @@ class Connection:
                 if piece.finish_reason is not None:
                     return
         raise TemporaryFailure("the stream ended without a finish reason")
+
+    def _read(self, text: str, num_received: int) -> CompletionPiece:
+        with self._understood(text):
+            data = json.loads(text)
+            if isinstance(data, Mapping) and data.get("error"):
+                raise TemporaryFailure(f"it reports {str(data['error'])[:200]}")
+            return self.dialect.piece(data, num_received)
 
     async def _with_unsent(
         self, request: TokenRequest, received: list[int], piece: CompletionPiece
@@ -285,37 +259,28 @@ class Connection:
         num_due = piece.num_unsent + len(piece.token_ids)
         token_ids: list[int] | None = None
         if request.temperature > 0:  # the seed draws the same only from the beginning
-            whole = await self._whole(replace(request, max_tokens=len(received) + num_due))
+            whole = await self._completed(replace(request, max_tokens=len(received) + num_due))
             token_ids = whole[len(received) :] if whole[: len(received)] == received else None
         if token_ids is None:
             behind = [*request.prompt, *received]
-            token_ids = await self._whole(replace(request, prompt=behind, max_tokens=num_due))
+            token_ids = await self._completed(replace(request, prompt=behind, max_tokens=num_due))
         tail = [*piece.token_ids]
         if tail and len(token_ids) == num_due and token_ids[-len(tail) :] == tail:
             return replace(piece, token_ids=token_ids, num_unsent=0)
         return CompletionPiece(token_ids, "length")
 
-    async def _whole(self, request: TokenRequest) -> list[int]:
-        dialect = self.dialect
-        assert dialect.whole is not None
-        body = dialect.body(self.server.model, request) | {"stream": False}
-        text = (await self._body(dialect.path, body)).decode(errors="replace")
+    async def _completed(self, request: TokenRequest) -> list[int]:
+        body = self.dialect.body(self.server.model, request) | {"stream": False}
+        text = (await self._body(self.dialect.path, body)).decode(errors="replace")
         with self._understood(text):
-            return [*dialect.whole(json.loads(text))]
+            return self.dialect.tokens(json.loads(text))
 
     @contextmanager
     def _understood(self, text: str) -> Iterator[None]:
         try:
             yield
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
+        except _UNREADABLE as exc:
             raise RemoteError(
                 f"{self.server.url} sends what {self.dialect.name} does not: {text[:120]}",
                 hint="is it another kind of server? Name its dialect",
             ) from exc
-
-
-def _read(dialect: Dialect, text: str, num_received: int) -> CompletionPiece:
-    data: Any = json.loads(text)
-    if isinstance(data, Mapping) and data.get("error"):
-        raise TemporaryFailure(f"it reports {str(data['error'])[:200]}")
-    return dialect.piece(data, num_received)

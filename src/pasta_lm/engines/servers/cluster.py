@@ -1,14 +1,14 @@
 """Several servers of one model: least loaded first, lost ones out until they answer again.
 
-A server takes responses once it was introduced and passed ``check_server``. A lost one is
-introduced and checked again and again before it takes another response.
+A server takes responses once it was introduced and passed the check, a lost one only after both
+were repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pasta_lm.engines.servers.dialects import TokenRequest
@@ -31,7 +31,6 @@ from pasta_lm.language.tags import (
 
 if TYPE_CHECKING:
     from pasta_lm.engines.servers.client import Connection, StockServer
-    from pasta_lm.engines.servers.completions import ServedModel
     from pasta_lm.models.vocabulary import Vocabulary
 
 FIRST_PAUSE_S = 0.1
@@ -75,12 +74,12 @@ class Cluster:
     """Connections to all servers; belongs to one event loop."""
 
     def __init__(self, connections: Sequence[Connection], check: Check, max_responses: int) -> None:
-        self._connections = connections
+        self._connections = {connection.server: connection for connection in connections}
         self._check = check
         self._gate = asyncio.Semaphore(max_responses)
-        self._watches: dict[Connection, asyncio.Task[None]] = {}
+        self._watches: dict[StockServer, asyncio.Task[None]] = {}
 
-    async def meet(self) -> None:
+    async def open(self) -> None:
         """Introduce and check the servers unless that was done before; one that is up is enough.
 
         Raises:
@@ -88,27 +87,32 @@ class Cluster:
             EndpointError: one refuses every request, or its dialect is unknown.
             PastaError: one fails the check.
         """
-        await self._require_any(None)
-        for connection in self._connections:
-            if not connection.server.is_up:
-                self._watch(connection)
+        await self._require_any(once=False)
+        for server in self._connections:
+            self._watch(server)
 
-    async def _require_any(self, max_requests: int | None) -> None:
-        if any(connection.server.is_up for connection in self._connections):
+    async def close(self) -> None:
+        """Disconnect, and ask lost servers no more."""
+        for watch in self._watches.values():
+            watch.cancel()
+        await asyncio.gather(*self._watches.values(), return_exceptions=True)
+        for connection in self._connections.values():
+            await connection.close()
+
+    async def _require_any(self, *, once: bool) -> None:
+        if any(server.is_up for server in self._connections):
             return
-        results = await asyncio.gather(
-            *(self._introduce(connection, max_requests) for connection in self._connections),
-            return_exceptions=True,
-        )
+        introductions = [self._introduce(server, once=once) for server in self._connections]
+        results = await asyncio.gather(*introductions, return_exceptions=True)
         errors = [error for error in results if error is not None]
         refusals = [error for error in errors if not isinstance(error, RemoteError)]
-        if refusals or len(errors) == len(self._connections):
+        if refusals or len(errors) == len(results):
             raise (refusals or errors)[0]
 
-    async def _introduce(self, connection: Connection, max_requests: int | None) -> None:
-        await connection.introduce(max_requests=max_requests)
-        await self._check(connection)
-        connection.server.is_up = True
+    async def _introduce(self, server: StockServer, *, once: bool) -> None:
+        await self._connections[server].introduce(once=once)
+        await self._check(self._connections[server])
+        server.is_up = True
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[Connection]:
@@ -118,64 +122,38 @@ class Cluster:
 
         Raises:
             RemoteError: all are lost, and none answers now.
-            PastaError: as ``meet``.
+            PastaError: as ``open``.
         """
         async with self._gate:
-            await self._require_any(1)
-            with least_loaded([connection.server for connection in self._connections]) as server:
-                connection = next(c for c in self._connections if c.server is server)
+            await self._require_any(once=True)
+            with least_loaded([*self._connections]) as server:
                 try:
-                    yield connection
+                    yield self._connections[server]
                 except RemoteError:
                     server.is_up = False
-                    self._watch(connection)
+                    self._watch(server)
                     raise
 
-    def _watch(self, connection: Connection) -> None:
-        watch = self._watches.get(connection)
-        if watch is None or watch.done():
-            self._watches[connection] = asyncio.create_task(self._ask_until_up(connection))
+    def _watch(self, server: StockServer) -> None:
+        if server not in self._watches or self._watches[server].done():
+            self._watches[server] = asyncio.create_task(self._ask_until_up(server))
 
-    async def _ask_until_up(self, connection: Connection) -> None:
+    async def _ask_until_up(self, server: StockServer) -> None:
         pause_s = FIRST_PAUSE_S
-        while not connection.server.is_up:
+        while not server.is_up:
             try:
-                await self._introduce(connection, 1)
+                await self._introduce(server, once=True)
             except PastaError:  # also one that came back with another model
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
-    async def close(self) -> None:
-        """Stop asking lost servers."""
-        watches = list(self._watches.values())
-        for task in watches:
-            task.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
 
-
-@asynccontextmanager
-async def cluster_of(
-    servers: Sequence[StockServer], check: Check, max_responses: int
-) -> AsyncIterator[Cluster]:
-    """Connect to servers for the running event loop; errors as those of ``Cluster.meet``."""
-    async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(server.connected()) for server in servers]
-        cluster = Cluster(opened, check, max_responses)
-        try:
-            await cluster.meet()
-            yield cluster
-        finally:
-            await cluster.close()
-
-
-async def check_server(
-    connection: Connection, expected: ServedModel, *, checks_tags: bool = True
-) -> None:
+async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_taught: bool) -> None:
     """Check that an introduced server holds the expected model, as far as can be seen.
 
     Its ids of a text and of the tags must be the vocabulary's, it must keep to barred tokens, and
-    with ``checks_tags`` its rows of the tags must be trained. Other weights of the same family are
-    not told apart.
+    a model that ``is_taught`` must end a promise. Other weights of the same family are not told
+    apart.
 
     Raises:
         VocabularyError: it encodes a text or the tags otherwise.
@@ -183,51 +161,8 @@ async def check_server(
         EndpointError: it samples tokens that were barred.
         RemoteError: it does not answer.
     """
-    vocabulary = expected.vocabulary
     await _check_ids(connection, vocabulary)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": QUESTION}])
-    await _check_bars(connection, prompt)
-    if checks_tags and vocabulary.has_pieces and expected.trained_strategy == "pasta":
-        await _check_tag_rows(connection, vocabulary, prompt)
-
-
-async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
-    prefix = vocabulary.prompt_prefix
-    own = vocabulary.encode_prompt(TEXT)[len(prefix) :]
-    ids = await _ids(connection, TEXT)
-    if ids is None:
-        return
-    if tuple(ids[: len(prefix)]) == prefix:
-        ids = ids[len(prefix) :]
-    if list(ids) != own:
-        raise VocabularyError(
-            f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as "
-            f"{list(ids)[:5]}, the model's as {own[:5]}",
-            hint=ADVICE,
-        )
-    if not vocabulary.has_pieces:
-        return
-    pieces = [vocabulary.piece_id(piece) for piece in TAGS]
-    ids = await _ids(connection, "".join(TAGS)) or ()
-    if [token for token in ids if token in pieces] != pieces:
-        raise VocabularyError(
-            f"{connection.server.url} has other tags than the model: it encodes them as "
-            f"{list(ids)[:8]}, the model's ids are {pieces}",
-            hint=ADVICE,
-        )
-
-
-async def _ids(connection: Connection, text: str) -> Sequence[int] | None:
-    """Return the server's ids of a text; None if it has no page that encodes."""
-    dialect = connection.dialect
-    body = dialect.tokenize_body(connection.server.model, text)
-    try:
-        return dialect.tokens(await connection.ask(dialect.tokenize_path, body))
-    except (EndpointError, RequestError, KeyError, TypeError, ValueError):
-        return None  # a version, or something in front of it, that has no such page
-
-
-async def _check_bars(connection: Connection, prompt: Sequence[int]) -> None:
     chosen = await _greedy(connection, TokenRequest(prompt=prompt, max_tokens=1))
     barred = TokenRequest(prompt=prompt, max_tokens=1, barred=chosen)
     if chosen and await _greedy(connection, barred) == chosen:
@@ -235,11 +170,8 @@ async def _check_bars(connection: Connection, prompt: Sequence[int]) -> None:
             f"{connection.server.url} chose token {chosen[0]}, which the request barred",
             hint="it must keep to logit_bias: PASTA's tags are legal in some places only",
         )
-
-
-async def _check_tag_rows(
-    connection: Connection, vocabulary: Vocabulary, prompt: Sequence[int]
-) -> None:
+    if not (is_taught and vocabulary.has_pieces):
+        return
     closing = [vocabulary.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)]
     opened = [*prompt, vocabulary.piece_id(PROMISE_OPEN)]
     topic = TokenRequest(prompt=opened, max_tokens=MAX_TOPIC_TOKENS, stop_ids=closing)
@@ -250,6 +182,42 @@ async def _check_tag_rows(
             f"promise with {vocabulary.text(decoded)[:40]!r} and did not end it",
             hint=f"{ADVICE}; --allow-inexact uses it all the same",
         )
+
+
+async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
+    prefix = vocabulary.prompt_prefix
+    own = vocabulary.encode_prompt(TEXT)[len(prefix) :]
+    ids = await _ids(connection, TEXT)
+    if ids is None:
+        return
+    if tuple(ids[: len(prefix)]) == prefix:
+        ids = ids[len(prefix) :]
+    if ids != own:
+        raise VocabularyError(
+            f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as "
+            f"{ids[:5]}, the model's as {own[:5]}",
+            hint=ADVICE,
+        )
+    if not vocabulary.has_pieces:
+        return
+    pieces = [vocabulary.piece_id(piece) for piece in TAGS]
+    ids = await _ids(connection, "".join(TAGS)) or []
+    if [token for token in ids if token in pieces] != pieces:
+        raise VocabularyError(
+            f"{connection.server.url} has other tags than the model: it encodes them as "
+            f"{ids[:8]}, the model's ids are {pieces}",
+            hint=ADVICE,
+        )
+
+
+async def _ids(connection: Connection, text: str) -> list[int] | None:
+    """Return the server's ids of a text; None if it has no page that encodes."""
+    dialect = connection.dialect
+    body = dialect.tokenize_body(connection.server.model, text)
+    try:
+        return dialect.tokens(await connection.ask(dialect.tokenize_path, body))
+    except (EndpointError, RequestError, KeyError, TypeError, ValueError):
+        return None  # a version, or something in front of it, that has no such page
 
 
 async def _greedy(connection: Connection, request: TokenRequest) -> list[int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import count
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
-from pasta_lm.engines.servers.cluster import Cluster, check_server, cluster_of
-from pasta_lm.engines.servers.dialects import KEY_ENV, server_urls
+from pasta_lm.engines.servers.cluster import Cluster, check_server
+from pasta_lm.engines.servers.dialects import KEY_ENV, dialect_of, server_urls
 from pasta_lm.engines.servers.in_flight import RequestsInFlight
 from pasta_lm.engines.servers.streamed_response import StreamedResponse
 from pasta_lm.errors import (
@@ -62,7 +62,7 @@ class ServedModel:
     max_position: int | None = None  # the last position that it may be given
     positions: PositionStrategy = PositionStrategy.CONTINUE  # those that it was trained with
     join: Join = Join.RECOMPUTE
-    trained_strategy: str = "pasta"
+    trained_strategy: str = PASTA
     fork_bias: float = 0.0
     kind: Kind = Kind.GENERATED
     device: str = SERVERS
@@ -130,16 +130,11 @@ class CompletionsEngine:
         self._flight: RequestsInFlight | None = None  # of ``submit``, once it is called
 
     @property
-    def max_position(self) -> int | None:
-        """Return the last position that the model and the servers, as far as they said, allow."""
+    def max_prompt_tokens(self) -> int | None:
+        """Return the last position of the model and of the servers that said it; None: any."""
         last = [server.context - 1 for server in self.servers if server.context is not None]
         last += [] if self.loaded.max_position is None else [self.loaded.max_position]
         return min(last, default=None)
-
-    @property
-    def max_prompt_tokens(self) -> int | None:
-        """Return the largest number of tokens of a prompt; None: any."""
-        return self.max_position
 
     @property
     def is_remote(self) -> bool:
@@ -164,7 +159,7 @@ class CompletionsEngine:
 
     def step(self) -> list[tuple[int, StreamEvent | Failed]]:
         """Wait for events of submitted requests, each with the number of its request."""
-        return [] if self._flight is None else self._flight.step()
+        return self._flight.step() if self._flight is not None and self.has_work else []
 
     def cancel(self, number: int) -> list[StreamEvent]:
         """Cancel all completions of a request; unknown and finished ones are ignored."""
@@ -228,14 +223,22 @@ class CompletionsEngine:
             for _, event in flight.events():
                 yield unless_failed(event)
 
-    def opened(self) -> AbstractAsyncContextManager[Cluster]:
-        """Return the connections for the running event loop; errors as those of ``in_flight``."""
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Cluster]:
+        """Connect in the running event loop; errors as those of ``in_flight``."""
 
         async def check(connection: Connection) -> None:
             if self._checks:
-                await check_server(connection, self.loaded, checks_tags=not self._allow_inexact)
+                is_taught = not self._allow_inexact and self.loaded.trained_strategy == PASTA
+                await check_server(connection, self.loaded.vocabulary, is_taught=is_taught)
 
-        return cluster_of(self.servers, check, self.max_responses)
+        connections = [server.connection() for server in self.servers]
+        cluster = Cluster(connections, check, self.max_responses)
+        try:
+            await cluster.open()
+            yield cluster
+        finally:
+            await cluster.close()
 
     async def decode(
         self, cluster: Cluster, request: Request, put: Put, begun: Begun = lambda response: None
@@ -255,28 +258,29 @@ class CompletionsEngine:
         for num_begun in count(1):
             try:
                 async with cluster.reserved() as connection:
-                    streamed = self._streamed(request, sample, connection, put)
-                    begun(streamed.response)
+                    response = self._response(request, sample, connection.server.model)
+                    begun(response)
+                    loaded = self.loaded
+                    streamed = StreamedResponse(
+                        response, connection, loaded.vocabulary, loaded.eos_ids, put
+                    )
                     return await streamed.run()
             except RemoteError as exc:
                 if isinstance(exc, BrokenAnswerError) or num_begun >= len(self.servers):
                     raise
 
-    def _streamed(
-        self, request: Request, sample: int, connection: Connection, put: Put
-    ) -> StreamedResponse:
-        vocabulary, eos_ids = self.loaded.vocabulary, self.loaded.eos_ids
-        model = self.loaded.name or connection.server.model
-        response = Response(
+    def _response(self, request: Request, sample: int, model: str) -> Response:
+        return Response(
             request,
             sample,
             Entries.of_prompt(request.prompt),  # a server shares the prompt of samples by itself
-            vocabulary,
-            limits=request.limits(self.max_position),
-            trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
-            eos_ids=eos_ids,
+            self.loaded.vocabulary,
+            limits=request.limits(self.max_prompt_tokens),
+            trace=request.new_trace(
+                Kind.GENERATED, engine="completions", model=self.loaded.name or model
+            ),
+            eos_ids=self.loaded.eos_ids,
         )
-        return StreamedResponse(response, connection, vocabulary, eos_ids, put)
 
     def check_request(self, request: Request) -> Request:
         """Return a request as servers carry it out; refuse what they cannot.
@@ -284,49 +288,38 @@ class CompletionsEngine:
         Raises:
             RequestError: see ``stream``.
         """
-        last, params = self.max_position, request.params
+        last, params = self.max_prompt_tokens, request.params
         if not request.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
         if last is not None and len(request.prompt) > last:
             raise ContextLengthError(len(request.prompt), last + 1)
-        for is_impossible, problem, hint in (
-            (
-                request.forced is not None,
-                "a stock server decodes its model's answer, not a given one",
-                None,
-            ),
-            (
-                params.penalises,
-                "a stock server's penalties count tag pieces and other threads, ours do not",
-                "leave out repetition_penalty, presence_penalty and frequency_penalty",
-            ),
-            (
-                params.logprobs is not None,
-                "log-probabilities of a stock server are not read",
-                "leave it out",
-            ),
-        ):
-            if is_impossible:
-                raise RequestError(problem, hint=hint)
-        params = params.resolved(secrets.randbits(31), self.loaded.fork_bias)
-        request = replace(request, params=params)
-        return replace(self._with_plain_sequences(request), guesser=None)
-
-    def _with_plain_sequences(self, request: Request) -> Request:
-        plain = PositionStrategy.CONTINUE
-        if not request.forks:  # a single thread: all strategies and joins are the same
-            return replace(request, positions=plain, join=Join.SHARED)
-        join = Join.RECOMPUTE if request.form is Form.MAIN else Join.SHARED
-        trained = self.loaded
-        if not self._allow_inexact and (request.positions, request.join) != (plain, join):
+        if request.forced is not None:
+            raise RequestError("a stock server decodes its model's answer, not a given one")
+        if params.penalises:
             raise RequestError(
-                f"positions {request.positions.value!r} with join {request.join.value!r} are not "
-                "exact on a stock server, which computes plain causal texts",
-                hint=f"the model was trained with {trained.positions.value!r} and "
-                f"{trained.join.value!r}; --allow-inexact decodes it as {plain.value!r} and "
-                f"{join.value!r}",
+                "a stock server's penalties count tag pieces and other threads, ours do not",
+                hint="leave out repetition_penalty, presence_penalty and frequency_penalty",
             )
-        return replace(request, positions=plain, join=join)
+        if params.logprobs is not None:
+            problem = "log-probabilities of a stock server are not read"
+            raise RequestError(problem, hint="leave it out")
+        params = params.resolved(secrets.randbits(31), self.loaded.fork_bias)
+        plain, join = PositionStrategy.CONTINUE, Join.SHARED
+        if request.forks:  # else it is a single thread: all strategies and joins are the same
+            join = Join.RECOMPUTE if request.form is Form.MAIN else Join.SHARED
+            if not self._allow_inexact and (request.positions, request.join) != (plain, join):
+                raise self._inexact(request, join)
+        return replace(request, params=params, positions=plain, join=join, guesser=None)
+
+    def _inexact(self, request: Request, join: Join) -> RequestError:
+        trained, plain = self.loaded, PositionStrategy.CONTINUE
+        return RequestError(
+            f"positions {request.positions.value!r} with join {request.join.value!r} are not "
+            "exact on a stock server, which computes plain causal texts",
+            hint=f"the model was trained with {trained.positions.value!r} and "
+            f"{trained.join.value!r}; --allow-inexact decodes it as {plain.value!r} and "
+            f"{join.value!r}",
+        )
 
 
 def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
@@ -343,4 +336,5 @@ def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
     from pasta_lm.engines.servers.client import StockServer
 
     key = os.environ.get(KEY_ENV) or None
-    return [StockServer(url, dialect=dialect, api_key=key) for url in server_urls(addresses)]
+    kind = None if dialect is None else dialect_of(dialect)
+    return [StockServer(url, dialect=kind, api_key=key) for url in server_urls(addresses)]

@@ -1,18 +1,15 @@
-"""The dialects of stock servers: requests for completions of token ids, and streamed replies.
-
-Sources: vLLM's ``/v1/completions`` with ``return_token_ids``, SGLang's ``/generate``, llama.cpp's
-``/completion``.
-"""
+"""The dialects of stock servers: requests for completions of token ids, and streamed replies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from pasta_lm.errors import RemoteError, UsageError
 
+Json = Mapping[str, Any]
 KEY_ENV = "PASTA_ENGINE_KEY"
 """The environment variable with the servers' key, if they want one."""
 BARRED, FAVOURED = -100.0, 100.0
@@ -53,27 +50,30 @@ class CompletionPiece:
     num_unsent: int = 0  # tokens before these that the server decoded and did not send
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(ABC):
     """One kind of server."""
 
-    name: str
-    path: str
-    """Of completions, behind the server's address."""
-    body: Callable[[str, TokenRequest], dict[str, Any]]
-    """From the model's name and a request to the JSON body."""
-    piece: Callable[[Mapping[str, Any], int], CompletionPiece]
-    """From a streamed JSON object, and the number of ids received before it, to a piece."""
-    known_by: tuple[str, str]
-    """A page that this kind of server has, and a key of its JSON."""
-    tokenize_path: str
-    tokenize_body: Callable[[str, str], dict[str, Any]]
-    """From the model's name and a text, whose tags are tags, to the JSON body."""
-    tokens: Callable[[Mapping[str, Any]], Sequence[int]] = itemgetter("tokens")
-    """From the reply to the ids of the text, with or without a begin-of-text."""
-    whole: Callable[[Mapping[str, Any]], Sequence[int]] | None = None
-    """From the reply to the ids of a completion that is not streamed; for servers that leave ids
-    out of streams."""
+    name: ClassVar[str]
+    owner: ClassVar[str]  # in the reply to ``/v1/models``
+    known_by: ClassVar[tuple[str, str]]  # a page that only this kind has, and a key of its JSON
+    path: ClassVar[str]  # of completions
+    tokenize_path: ClassVar[str] = "/tokenize"
+
+    @abstractmethod
+    def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
+        """Return the JSON body that asks for a streamed completion."""
+
+    @abstractmethod
+    def piece(self, data: Json, num_received: int) -> CompletionPiece:
+        """Read an object of a stream, before which so many ids were received."""
+
+    @abstractmethod
+    def tokenize_body(self, model: str, text: str) -> dict[str, Any]:
+        """Return the JSON body that asks for the ids of a text, whose tags are tags."""
+
+    def tokens(self, data: Json) -> list[int]:
+        """Read the ids of a text, with or without a begin-of-text, or of a whole completion."""
+        return [*data["tokens"]]
 
 
 def _sampling(request: TokenRequest) -> dict[str, Any]:
@@ -88,134 +88,112 @@ def _sampling(request: TokenRequest) -> dict[str, Any]:
     }
 
 
-def _vllm_body(model: str, request: TokenRequest) -> dict[str, Any]:
-    body = {
-        "model": model,
-        "prompt": list(request.prompt),
-        "max_tokens": request.max_tokens,
-        "seed": request.seed,
-        **_sampling(request),
-        "return_token_ids": True,
-        "stream": True,
-    }
-    return body if request.top_k is None else {**body, "top_k": request.top_k}
+class Vllm(Dialect):
+    """``/v1/completions`` with ``return_token_ids``."""
 
+    name = owner = "vllm"
+    known_by = ("/version", "version")
+    path = "/v1/completions"
 
-def _vllm_piece(data: Mapping[str, Any], _num_received: int) -> CompletionPiece:
-    if not data["choices"]:  # a last chunk may hold the usage alone
-        return CompletionPiece()
-    choice = data["choices"][0]
-    if choice.get("token_ids") is None and choice.get("text"):
-        raise RemoteError(
-            "the server sends text without token ids",
-            hint="it must know return_token_ids: vLLM 0.10.2 or later",
-        )
-    token_ids, reason = choice.get("token_ids") or (), choice.get("finish_reason")
-    return CompletionPiece(token_ids, reason, _int(choice.get("stop_reason")))
-
-
-def _sglang_body(_model: str, request: TokenRequest) -> dict[str, Any]:
-    sampling = {
-        "max_new_tokens": request.max_tokens,
-        "top_k": -1 if request.top_k is None else request.top_k,
-        "sampling_seed": request.seed,
-        **_sampling(request),
-    }
-    return {"input_ids": list(request.prompt), "sampling_params": sampling, "stream": True}
-
-
-def _sglang_piece(data: Mapping[str, Any], num_received: int) -> CompletionPiece:
-    about = data["meta_info"]
-    # Some versions send all ids so far each time, others the new ones: the count tells.
-    num_new = about["completion_tokens"] - num_received
-    token_ids = data["output_ids"][-num_new:] if num_new > 0 else ()
-    reason = about.get("finish_reason") or {}
-    return CompletionPiece(token_ids, reason.get("type"), _int(reason.get("matched")))
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _llama_cpp_body(_model: str, request: TokenRequest) -> dict[str, Any]:
-    return {
-        "prompt": list(request.prompt),
-        "n_predict": request.max_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k or 0,
-        "min_p": request.min_p,  # on by default
-        "seed": request.seed % 2**32,
-        "logit_bias": [
-            [token, False if token in request.barred else bias]
-            for token, bias in request.biases.items()
-        ],
-        "ignore_eos": request.ignore_eos,
-        "cache_prompt": True,
-        "return_tokens": True,
-        "stream": True,
-    }
-
-
-def _llama_cpp_piece(data: Mapping[str, Any], num_received: int) -> CompletionPiece:
-    is_last, token_ids = bool(data.get("stop")), data["tokens"]
-    # A token that ends inside a character is not sent, nor is it sent with the one that ends it.
-    num_unsent = data.get("tokens_predicted", 0) - num_received - len(token_ids)
-    reason = ("length" if data.get("stop_type") == "limit" else "stop") if is_last else None
-    return CompletionPiece(token_ids, reason, num_unsent=max(0, num_unsent))
-
-
-def _sglang_text(_model: str, text: str) -> dict[str, Any]:
-    # Not all versions have a page that encodes, but all name the ids of log-probabilities.
-    about = {"return_logprob": True, "logprob_start_len": 0}
-    return {"text": text, "sampling_params": {"max_new_tokens": 1}, **about}
-
-
-def _sglang_tokens(data: Mapping[str, Any]) -> Sequence[int]:
-    return [token for _, token, *_ in data["meta_info"]["input_token_logprobs"]]
-
-
-VLLM, SGLANG, LLAMA_CPP = "vllm", "sglang", "llama.cpp"
-DIALECTS = {
-    VLLM: Dialect(
-        name=VLLM,
-        path="/v1/completions",
-        body=_vllm_body,
-        piece=_vllm_piece,
-        known_by=("/version", "version"),
-        tokenize_path="/tokenize",
-        tokenize_body=lambda model, text: {
+    def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
+        body = {
             "model": model,
-            "prompt": text,
-            "add_special_tokens": False,
-        },
-    ),
-    SGLANG: Dialect(
-        name=SGLANG,
-        path="/generate",
-        body=_sglang_body,
-        piece=_sglang_piece,
-        known_by=("/get_model_info", "model_path"),
-        tokenize_path="/generate",
-        tokenize_body=_sglang_text,
-        tokens=_sglang_tokens,
-    ),
-    LLAMA_CPP: Dialect(
-        name=LLAMA_CPP,
-        path="/completion",
-        body=_llama_cpp_body,
-        piece=_llama_cpp_piece,
-        known_by=("/props", "default_generation_settings"),
-        tokenize_path="/tokenize",
-        tokenize_body=lambda _, text: {
-            "content": text,
-            "add_special": False,
-            "parse_special": True,
-        },
-        whole=itemgetter("tokens"),
-    ),
-}
-_OWNERS = {"vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}  # as ``/v1/models`` says it
+            "prompt": list(request.prompt),
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+            **_sampling(request),
+            "return_token_ids": True,
+            "stream": True,
+        }
+        return body if request.top_k is None else {**body, "top_k": request.top_k}
+
+    def piece(self, data: Json, num_received: int) -> CompletionPiece:
+        if not data["choices"]:  # a last chunk may hold the usage alone
+            return CompletionPiece()
+        choice = data["choices"][0]
+        token_ids = choice.get("token_ids")
+        if token_ids is None and choice.get("text"):
+            raise RemoteError(
+                "the server sends text without token ids",
+                hint="it must know return_token_ids: vLLM 0.10.2 or later",
+            )
+        matched = int_or_none(choice.get("stop_reason"))
+        return CompletionPiece(token_ids or (), choice.get("finish_reason"), matched)
+
+    def tokenize_body(self, model: str, text: str) -> dict[str, Any]:
+        return {"model": model, "prompt": text, "add_special_tokens": False}
+
+
+class Sglang(Dialect):
+    """``/generate``."""
+
+    name = owner = "sglang"
+    known_by = ("/get_model_info", "model_path")
+    path = tokenize_path = "/generate"
+
+    def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
+        sampling = {
+            "max_new_tokens": request.max_tokens,
+            "top_k": -1 if request.top_k is None else request.top_k,
+            "sampling_seed": request.seed,
+            **_sampling(request),
+        }
+        return {"input_ids": list(request.prompt), "sampling_params": sampling, "stream": True}
+
+    def piece(self, data: Json, num_received: int) -> CompletionPiece:
+        about = data["meta_info"]
+        # Some versions send all ids so far each time, others the new ones: the count tells.
+        num_new = about["completion_tokens"] - num_received
+        token_ids = data["output_ids"][-num_new:] if num_new > 0 else ()
+        reason = about.get("finish_reason") or {}
+        return CompletionPiece(token_ids, reason.get("type"), int_or_none(reason.get("matched")))
+
+    def tokenize_body(self, model: str, text: str) -> dict[str, Any]:
+        # Not all versions have a page that encodes, but all name the ids of log-probabilities.
+        about = {"return_logprob": True, "logprob_start_len": 0}
+        return {"text": text, "sampling_params": {"max_new_tokens": 1}, **about}
+
+    def tokens(self, data: Json) -> list[int]:
+        return [token for _, token, *_ in data["meta_info"]["input_token_logprobs"]]
+
+
+class LlamaCpp(Dialect):
+    """``/completion`` of llama.cpp's server."""
+
+    name, owner = "llama.cpp", "llamacpp"
+    known_by = ("/props", "default_generation_settings")
+    path = "/completion"
+
+    def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
+        biases, barred = request.biases, request.barred
+        return {
+            "prompt": list(request.prompt),
+            "n_predict": request.max_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k or 0,
+            "min_p": request.min_p,  # on by default
+            "seed": request.seed % 2**32,
+            "logit_bias": [[id_, False if id_ in barred else bias] for id_, bias in biases.items()],
+            "ignore_eos": request.ignore_eos,
+            "cache_prompt": True,
+            "return_tokens": True,
+            "stream": True,
+        }
+
+    def piece(self, data: Json, num_received: int) -> CompletionPiece:
+        token_ids, reason = data["tokens"], None
+        if data.get("stop"):
+            reason = "length" if data.get("stop_type") == "limit" else "stop"
+        # A token that ends inside a character is not sent, nor is it with the one that ends it.
+        num_unsent = data.get("tokens_predicted", 0) - num_received - len(token_ids)
+        return CompletionPiece(token_ids, reason, num_unsent=max(0, num_unsent))
+
+    def tokenize_body(self, model: str, text: str) -> dict[str, Any]:
+        return {"content": text, "add_special": False, "parse_special": True}
+
+
+DIALECTS: Mapping[str, Dialect] = {kind.name: kind for kind in (Vllm(), Sglang(), LlamaCpp())}
 
 
 def dialect_of(name: str) -> Dialect:
@@ -225,29 +203,12 @@ def dialect_of(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-class ServedName(NamedTuple):
-    """The first model in a reply to ``/v1/models``."""
-
-    model: str
-    dialect: Dialect | None
-    context: int | None  # tokens of prompt and answer
-    owner: str
-    root: str | None  # the folder or hub id of its weights
+def int_or_none(value: object) -> int | None:
+    """Return a number of a reply; None for anything else."""
+    return value if isinstance(value, int) else None
 
 
-def read_models(data: Mapping[str, Any]) -> ServedName:
-    """Return the first model in a reply to ``/v1/models``; a RemoteError if there is none."""
-    try:
-        first = data["data"][0]
-        owner, root = str(first.get("owned_by") or ""), first.get("root")
-        dialect = DIALECTS.get(_OWNERS.get(owner, ""))
-        context = _int(first.get("max_model_len"))
-        return ServedName(str(first["id"]), dialect, context, owner, root and str(root))
-    except (KeyError, IndexError, TypeError, AttributeError) as exc:
-        raise RemoteError("the reply to /v1/models names no model") from exc
-
-
-def server_urls(addresses: str) -> Iterable[str]:
+def server_urls(addresses: str) -> list[str]:
     """Return the addresses of servers that a comma separates, without ``/v1`` at their end."""
     urls = (url.strip().rstrip("/").removesuffix("/v1") for url in addresses.split(","))
     return [url for url in urls if url]

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from math import inf, isnan
 from random import Random
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
@@ -38,8 +38,7 @@ class RequestPace:
         self.num_in_flight = 0
         self._known_good = inf
         self._sleep = sleep
-        self._era = 0
-        self._pauses: set[object] = set()
+        self._era = self._num_pauses = 0
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
@@ -71,16 +70,15 @@ class RequestPace:
 
     async def pause(self, delay_s: float) -> None:
         """Let no request begin for a while: ``Retry-After`` holds for all requests."""
-        mark = object()
-        self._pauses.add(mark)
+        self._num_pauses += 1
         try:
             await self._sleep(delay_s)
         finally:
-            self._pauses.discard(mark)
+            self._num_pauses -= 1
             await self._notify()
 
     def _has_room(self) -> bool:
-        return not self._pauses and self.num_in_flight < int(self.limit)
+        return not self._num_pauses and self.num_in_flight < int(self.limit)
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -125,15 +123,16 @@ class RetryPolicy:
     max_delay_s: float = 60.0
     max_retry_after_s: float = 600.0
     """If a server asks for a longer delay, the request fails."""
+    max_busy_s: float = 0.0
+    """For so long a 429 counts as no failure."""
 
     def delay_s(self, num_failed: int, random: Random) -> float:
         """Return a random delay between 0 and a bound that doubles with each failure.
 
         Full jitter: requests that failed together are not retried together.
         """
-        return random.uniform(
-            0, min(self.max_delay_s, self.first_delay_s * 2.0 ** (num_failed - 1))
-        )
+        bound_s = self.first_delay_s * 2.0 ** (num_failed - 1)
+        return random.uniform(0, min(self.max_delay_s, bound_s))
 
 
 class Attempts:
@@ -145,18 +144,16 @@ class Attempts:
         pace: RequestPace,
         policy: RetryPolicy,
         *,
-        busy_s: float = 0.0,
         random: Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Begin; with ``busy_s``, a 429 is a failure only after that time."""
         self._address, self._pace, self._policy = address, pace, policy
-        self._give_up_s = busy_s and monotonic() + busy_s
+        self._busy_until_s = monotonic() + policy.max_busy_s
         self._random, self._sleep = random or Random(), sleep
         self._num_sent = self._num_failed = self._num_refused = 0
-        self.has_succeeded = False
+        self.era = -1  # of the last attempt in the pace; -1: it is not paced
 
-    async def wait(self, failure: TemporaryFailure, era: int = -1) -> None:
+    async def wait(self, failure: TemporaryFailure) -> None:
         """Wait before the next attempt: as long as the server asks, then a random time.
 
         Raises:
@@ -165,11 +162,11 @@ class Attempts:
         self._num_sent += 1
         number, wanted_s = self._num_sent, failure.retry_after_s or 0.0
         if failure.is_too_fast:
-            self._pace.shrink(era)
+            self._pace.shrink(self.era)
             number = self._num_refused = self._num_refused + 1
         delay_s = self._policy.delay_s(number, self._random)
-        if failure.is_too_fast and self._give_up_s:
-            is_last = monotonic() + wanted_s + delay_s >= self._give_up_s
+        if failure.is_too_fast and self._policy.max_busy_s:
+            is_last = monotonic() + wanted_s + delay_s >= self._busy_until_s
         else:
             self._num_failed += 1
             is_last = self._num_failed >= self._policy.max_requests
@@ -222,15 +219,15 @@ def raise_for_status(
 
 
 def _error_of(body: bytes) -> tuple[str, str]:
-    shown = body[:200].decode(errors="replace")
-    error: Any = shown
+    code, message = "", body[:200].decode(errors="replace")
     with suppress(ValueError, AttributeError):
         data = json.loads(body)
         error = data.get("error", data)
-    code, message = "", error
-    if isinstance(error, dict):
-        code, message = str(error.get("code") or ""), error.get("message") or shown
-    return code, " ".join(str(message).split())[:200]
+        if isinstance(error, dict):
+            code, message = str(error.get("code") or ""), str(error.get("message") or message)
+        else:
+            message = str(error)
+    return code, " ".join(message.split())[:200]
 
 
 def check_address(url: str) -> None:

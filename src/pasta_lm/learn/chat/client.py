@@ -303,17 +303,17 @@ class ChatClient:
         assert task is not None
         while True:
             try:
-                async with self.pace.slot() as era:
+                async with self.pace.slot() as attempts.era:
                     self._require_open()
                     self._sending.add(task)
                     outcome = await self._attempt(request)
             finally:  # not earlier: leaving the slot may wait, with a paid reply in hand
                 self._sending.discard(task)
             if isinstance(outcome, ChatReply):
-                self.pace.grow(era)
+                self.pace.grow(attempts.era)
                 return outcome
             self._require_open()
-            await attempts.wait(outcome, era)
+            await attempts.wait(outcome)
 
     def _require_open(self) -> None:
         if self._is_draining:
