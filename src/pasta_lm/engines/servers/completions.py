@@ -200,12 +200,13 @@ class CompletionsEngine:
                 index = indices[number]
                 if isinstance(event, Finished):
                     answers[index][event.sample] = event.answer
-                elif isinstance(event, Failed):
-                    errors[index].append(event.error)
-                    is_lost = isinstance(event.error, RemoteError)
-                    if not is_lost or len(errors[index]) > self._num_again:
-                        raise errors[index][0]
-                    indices[flight.submit(checked[index])] = index
+                if not isinstance(event, Failed):
+                    continue
+                errors[index].append(event.error)
+                is_lost = isinstance(event.error, RemoteError)
+                if not is_lost or len(errors[index]) > self._num_again:
+                    raise errors[index][0]
+                indices[flight.submit(checked[index])] = index
         return [[samples[sample] for sample in sorted(samples)] for samples in answers]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
