@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Sequence, Set
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -118,8 +119,8 @@ def test_a_killed_server_ends_its_own_responses_alone() -> None:
     with serving(StockFaults(dies_after=20)) as dying, serving() as good:
         asking = engine(dying, good)
         broken, answered = 0, {}
-        with asking.in_flight() as flight:
-            numbers = {flight.submit(asking.check_request(one)): one.prompt[2] for one in ALL}
+        with closing(asking) as flight:
+            numbers = {flight.submit(one): one.prompt[2] for one in ALL}
             while flight.has_work:
                 for number, event in flight.step():
                     if isinstance(event, Finished):
@@ -147,13 +148,13 @@ def test_a_server_that_is_back_takes_responses_again() -> None:
         asking = engine(gone, good)
         asking.check()
         gone.__exit__()
-        with asking.in_flight() as flight:
-            flight.submit(asking.check_request(asked(1)))
+        with closing(asking) as flight:
+            flight.submit(asked(1))
             assert held.wait(30)
             with serving(port=gone.server_port) as again:
                 while not asking.servers[0].is_up:
                     back.wait(0.02)
-                flight.submit(asking.check_request(asked(2)))
+                flight.submit(asked(2))
                 left = 1
                 while left:
                     left -= sum(isinstance(event, Finished) for _, event in flight.step())
@@ -167,8 +168,8 @@ def test_an_aborted_request_leaves_the_others() -> None:
     with serving(StockFaults(pause_s=0.01)) as server:
         asking = engine(server)
         found = {}
-        with asking.in_flight() as flight:
-            numbers = [flight.submit(asking.check_request(one)) for one in ALL[:4]]
+        with closing(asking) as flight:
+            numbers = [flight.submit(one) for one in ALL[:4]]
             flight.step()
             flight.cancel(numbers[1])
             flight.cancel(12345)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SERVERS = "servers"
 MAX_RESPONSES = 64
-"""Responses of each server that are decoded at once unless said otherwise; others wait here."""
+"""Responses of each server that are decoded at once; others wait here."""
 Put = Callable[[StreamEvent], None]
 Begun = Callable[[Response], None]
 """Called with each sample when it begins."""
@@ -105,7 +105,6 @@ class CompletionsEngine:
         *,
         allow_inexact: bool = False,
         checks: bool = True,
-        max_responses: int | None = None,
         num_again: int = 2,
     ) -> None:
         """Keep the servers; nothing is sent. A UsageError if there is none.
@@ -116,14 +115,13 @@ class CompletionsEngine:
             allow_inexact: Replace positions and joins that servers cannot compute, and use models
                 that were not taught.
             checks: Whether a server must show that it holds the model before it is used.
-            max_responses: Responses at once on all servers, others wait; None: 64 for each.
             num_again: How often ``generate`` decodes a request anew that a failing server ended.
         """
         if not servers:
             raise UsageError("no server is named", hint="for example http://localhost:8000")
         self.servers = tuple(servers)
         self.loaded = loaded
-        self.max_responses = max_responses or MAX_RESPONSES * len(self.servers)
+        self.max_responses = MAX_RESPONSES * len(self.servers)
         self._num_again = num_again
         self._allow_inexact = allow_inexact
         self._checks = checks
@@ -154,7 +152,7 @@ class CompletionsEngine:
         """Begin a request; the first call connects. Errors as those of ``stream``."""
         checked = self.check_request(request)
         if self._flight is None:
-            self._flight = self.in_flight()
+            self._flight = RequestsInFlight(self)
         return self._flight.submit(checked)
 
     def step(self) -> list[tuple[int, StreamEvent | Failed]]:
@@ -173,19 +171,9 @@ class CompletionsEngine:
         if flight is not None:
             flight.close()
 
-    def in_flight(self) -> RequestsInFlight:
-        """Connect to the servers, to submit requests that passed ``check_request``.
-
-        Raises:
-            RemoteError: no server answers.
-            EndpointError: a server refuses every request, or does not say of which kind it is.
-            ModelError: a server holds another model.
-        """
-        return RequestsInFlight(self)
-
     def check(self) -> None:
-        """Ask the servers who they are, and check them; errors as those of ``in_flight``."""
-        self.in_flight().close()
+        """Ask the servers who they are, and check them; errors as those of ``opened``."""
+        RequestsInFlight(self).close()
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together; the error of one ends all unless it can be decoded anew."""
@@ -194,7 +182,7 @@ class CompletionsEngine:
         errors: list[list[Exception]] = [[] for _ in requests]
         if not checked:
             return []
-        with self.in_flight() as flight:
+        with RequestsInFlight(self) as flight:
             indices = {flight.submit(request): index for index, request in enumerate(checked)}
             for number, event in flight.events():
                 index = indices[number]
@@ -214,19 +202,24 @@ class CompletionsEngine:
 
         Raises:
             RequestError: a server cannot carry it out exactly, or refuses it.
-            RemoteError: no server answers; a ``BrokenAnswerError`` if it failed inside the answer.
-            EndpointError: a server refuses every request.
-            ModelError: a server holds another model.
+            BrokenAnswerError: a server failed inside the answer.
+            PastaError: as ``opened``.
         """
         checked = self.check_request(request)
-        with self.in_flight() as flight:
+        with RequestsInFlight(self) as flight:
             flight.submit(checked)
             for _, event in flight.events():
                 yield unless_failed(event)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Cluster]:
-        """Connect in the running event loop; errors as those of ``in_flight``."""
+        """Connect to the servers in the running event loop.
+
+        Raises:
+            RemoteError: no server answers.
+            EndpointError: a server refuses every request, or does not say of which kind it is.
+            ModelError: a server holds another model.
+        """
 
         async def check(connection: Connection) -> None:
             if self._checks:
@@ -261,26 +254,22 @@ class CompletionsEngine:
                 async with cluster.reserved() as connection:
                     response = self._response(request, sample, connection.server.model)
                     begun(response)
-                    loaded = self.loaded
-                    streamed = StreamedResponse(
-                        response, connection, loaded.vocabulary, loaded.eos_ids, put
-                    )
-                    return await streamed.run()
+                    facts = self.loaded.vocabulary, self.loaded.eos_ids
+                    return await StreamedResponse(response, connection, *facts, put).run()
             except RemoteError as exc:
                 if isinstance(exc, BrokenAnswerError) or num_begun >= len(self.servers):
                     raise
 
     def _response(self, request: Request, sample: int, model: str) -> Response:
+        loaded, model = self.loaded, self.loaded.name or model
         return Response(
             request,
             sample,
             Entries.of_prompt(request.prompt),  # a server shares the prompt of samples by itself
-            self.loaded.vocabulary,
+            loaded.vocabulary,
             limits=request.limits(self.max_prompt_tokens),
-            trace=request.new_trace(
-                Kind.GENERATED, engine="completions", model=self.loaded.name or model
-            ),
-            eos_ids=self.loaded.eos_ids,
+            trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
+            eos_ids=loaded.eos_ids,
         )
 
     def check_request(self, request: Request) -> Request:

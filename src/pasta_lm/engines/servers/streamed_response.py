@@ -155,16 +155,9 @@ class StreamedResponse:
         self.response.feed(live)
 
     def _must_ask_again(self, stream: _Stream, token: int) -> bool:
-        response, live = self.response, stream.live
-        if not self._has_mask or len(stream.refused) >= MAX_ASKED_AGAIN:
+        if len(stream.refused) >= MAX_ASKED_AGAIN or self._is_legal(stream.live, token):
             return False
-        return response.interpreter.forced(live.thread) is None and not self._is_legal(live, token)
-
-    @property
-    def _has_mask(self) -> bool:
-        """Return whether tokens can be illegal: what never forks has no tags, also unmasked."""
-        request = self.response.request
-        return request.params.mask or not request.forks
+        return self.response.interpreter.forced(stream.live.thread) is None
 
     def _is_legal(self, live: LiveThread, token: int) -> bool:
         legal, vocabulary = self.response.legal(live), self._vocabulary
@@ -197,10 +190,11 @@ class StreamedResponse:
                 self._open(live, barred=self._never_legal(live.thread))
 
     def _never_legal(self, thread: Thread) -> set[int]:
-        if not self._has_mask:
-            return set()
-        if not self.response.request.forks:
+        request = self.response.request
+        if not request.forks:
             return set(self._piece_ids)
+        if not request.params.mask:
+            return set()
         never = {LexemeKind.ASYNC_OPEN}
         never.add(LexemeKind.ASYNC_CLOSE if thread.is_main else LexemeKind.SYNC)
         if len(thread.path) >= self.response.interpreter.limits.max_depth:
