@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.language.document import Block, parse
+from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import FORK_TOPIC, Form
 from pasta_lm.learn.data.layout import (
     Layout,
     apar_document,
     parts,
-    points_document,
     points_of,
     rest,
 )
@@ -103,12 +102,6 @@ def test_apars_rules_fork_labelled_items_or_paragraphs(text: str, num_forks: int
     assert len(document.blocks) == num_forks
 
 
-def test_points_are_blocks_with_their_topics() -> None:
-    document = points_document([("a", "A is."), ("b", "\nB is.")])
-    blocks = (Block("a", None, (Text("A is."),)), Block("b", None, (Text("\nB is."),)))
-    assert document.items == blocks
-
-
 @pytest.mark.parametrize(
     ("text", "points"),
     [
@@ -127,5 +120,6 @@ def test_the_points_of_an_answer_are_its_blocks_and_the_text_in_front(
     text: str, points: list[tuple[str, str]]
 ) -> None:
     document = parse(text, Form.ANNOTATOR)
-    assert points_of(document) == points_document(points)
+    items = tuple(Block(topic, None, (Text(inside),)) for topic, inside in points)
+    assert points_of(document) == Document(items)
     assert points_of(document).plain_text == document.plain_text

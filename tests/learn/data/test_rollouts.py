@@ -18,7 +18,6 @@ from pasta_lm.journal import Row
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data import rollouts
 from pasta_lm.learn.data.rollouts import (
-    AnsweringModels,
     PromptWithReference,
     Rollout,
     Sampling,
@@ -67,14 +66,14 @@ class Fake:
         return Answer(parse(text), trace)
 
 
-def fakes(num_batches: int = 1000) -> tuple[Fake, Callable[[], AnsweringModels]]:
+def fakes(num_batches: int = 1000) -> tuple[Fake, Callable[[], tuple[Pasta, Pasta]]]:
     """Return a model that breaks down after some batches, and what loads it."""
     model = Fake(num_batches_left=num_batches)
-    both = AnsweringModels(cast(Pasta, model), cast(Pasta, Fake()))
+    both = (cast(Pasta, model), cast(Pasta, Fake()))
     return model, lambda: both
 
 
-def never() -> AnsweringModels:
+def never() -> tuple[Pasta, Pasta]:
     raise AssertionError("a complete journal needs no model")
 
 
@@ -108,7 +107,7 @@ def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Pa
 
 def test_the_baseline_answers_sequentially_and_greedily(tmp_path: Path) -> None:
     baseline = Fake()
-    both = AnsweringModels(cast(Pasta, Fake()), cast(Pasta, baseline))
+    both = (cast(Pasta, Fake()), cast(Pasta, baseline))
     roll_out(tmp_path / "rollouts.jsonl", QUESTIONS, SAMPLING, lambda: both, silent)
     for _, params, strategy in baseline.asked:
         assert (params.n, params.temperature, params.max_tokens) == (1, 0.0, 40)
@@ -219,7 +218,7 @@ def test_rows_of_older_journals_are_read(tmp_path: Path) -> None:
 
 
 def test_a_real_engine_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    both = AnsweringModels(tiny("model"), tiny("baseline", seed=1))
+    both = (tiny("model"), tiny("baseline", seed=1))
     sampling = replace(SAMPLING, samples=2, max_tokens=12)
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     found = roll_out(whole, QUESTIONS[:3], sampling, lambda: both, silent)

@@ -9,7 +9,6 @@ import pytest
 
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.data.rollouts import (
-    AnsweringModels,
     PromptWithReference,
     Rollout,
     Sampling,
@@ -27,7 +26,7 @@ SAMPLING = Sampling(model="m", baseline="b", samples=2, temperature=1e-4, max_to
 
 
 def sampled(path: Path, model: Pasta, baseline: Pasta) -> list[Rollout]:
-    models = AnsweringModels(model, baseline)
+    models = (model, baseline)
     return roll_out(path, PROMPTS, SAMPLING, lambda: models, lambda *_: None)
 
 

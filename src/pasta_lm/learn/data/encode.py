@@ -37,27 +37,30 @@ and that a preface, so that the place of the first promise is among them."""
 
 @dataclass(frozen=True, slots=True)
 class EncodedExample:
-    """One encoded prompt with its answer in written form; N tokens, O owners."""
+    """One encoded prompt with its answer in written form; N tokens, O owners.
+
+    Attributes:
+        token_ids: [N], prompt first; the end-of-text is predicted, never fed.
+        labels: [N]; the token that each token predicts, or ``NO_LABEL``. Not to be shifted.
+        owners: [N]; the owner of each token's KV entry.
+        row_of: [N]; the index in ``rows`` of each token's visibility.
+        rows: Each [O]; the first slot of each owner that cannot be seen. None: the mask is causal.
+        main_owners: Owners of main's entries; with join ``recompute`` each sync adds one.
+        fed_again: Slots of the entries that syncs feed again with join ``recompute``.
+        decisions: Slots of the tokens whose labels are main's decisions, see ``decisions_of``.
+    """
 
     id: str
     token_ids: array[int]
-    """[N], prompt first; the end-of-text is predicted, never fed."""
     labels: array[int]
-    """[N]; the token that each token predicts, or ``NO_LABEL``. Not to be shifted."""
     positions: array[int]
     owners: array[int]
-    """[N]; the owner of each token's KV entry."""
     row_of: array[int]
-    """[N]; the index in ``rows`` of each token's visibility."""
     rows: tuple[tuple[int, ...], ...] | None
-    """Each [O]; the first slot of each owner that cannot be seen. None: the mask is causal."""
     num_prompt: int
     main_owners: tuple[int, ...] = ()
-    """Owners of main's entries; with join ``recompute`` each sync adds one."""
     fed_again: array[int] = field(default_factory=lambda: array("i"))
-    """Slots of the entries that syncs feed again with join ``recompute``."""
     decisions: array[int] = field(default_factory=lambda: array("i"))
-    """Slots of the tokens whose labels are main's decisions, see ``decisions_of``."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -78,8 +81,8 @@ def encode_example(
     Raises:
         UsageError: ``rotate``, whose keys have several positions each; FORKED with a strategy
             that needs promised lengths; or a join that does not go with the strategy.
-        InputError: the prompt has no tokens, or a block has tags inside.
-        VocabularyError: the answer has tags and the model has none, or its tokenizer changes text.
+        PastaError: the prompt has no tokens, a block has tags inside, the model has no tags, or
+            its tokenizer changes text.
     """
     if strategy is PositionStrategy.ROTATE:
         raise UsageError(
@@ -90,12 +93,12 @@ def encode_example(
         raise UsageError(f"forks promise no length: positions {strategy.value!r} need one")
     prompt = _checked_prompt(record, vocabulary)
     encoded = vocabulary.encode_document(record.document, form)
-    if not encoded.blocks and not record.document.num_syncs:
-        plain = _plain_example(record.id, prompt, encoded.main, eos_id)
-        slots = compress(count(len(prompt) - 1), decisions_of(encoded.main, vocabulary))
-        return replace(plain, decisions=array("i", slots))
-    writer = _Writer(prompt, vocabulary, eos_id, strategy, join)
-    return writer.write_blocks(record.id, encoded, form)
+    if encoded.blocks or record.document.num_syncs:
+        writer = _Writer(prompt, vocabulary, eos_id, strategy, join)
+        return writer.write_blocks(record.id, encoded, form)
+    plain = _plain_example(record.id, prompt, encoded.main, eos_id)
+    slots = compress(count(len(prompt) - 1), decisions_of(encoded.main, vocabulary))
+    return replace(plain, decisions=array("i", slots))
 
 
 def encode_points(
@@ -108,11 +111,7 @@ def encode_points(
 
     Main writes the skeleton after the prompt; every point sees both and its own request, and
     writes its part of the answer. For an answer of a single point the skeleton is empty: main ends
-    at once, and the answer starts again after the prompt.
-
-    Raises:
-        InputError: the prompt has no tokens, or the answer has text outside its points.
-        VocabularyError: the tokenizer changes text.
+    at once, and the answer starts again after the prompt. Text outside points is an InputError.
     """
     prompt = _checked_prompt(record, vocabulary)
     if not record.document.blocks:
@@ -160,8 +159,7 @@ class _Writer:
         strategy: PositionStrategy,
         join: Join = Join.SHARED,
     ) -> None:
-        self._vocabulary = vocabulary
-        self._eos_id = eos_id
+        self._vocabulary, self._eos_id = vocabulary, eos_id
         self._num_prompt = len(prompt)
         self._entries = Entries.of_prompt(prompt)
         self._main = self._thread(None)
@@ -216,7 +214,6 @@ class _Writer:
             self._main_owners.append(self._main.owner)
 
     def _fork(self, token: int, units: int | None, block: Sequence[int]) -> Thread:
-        """Feed a promise's last token, then the whole block."""
         child = self._thread(self._main)
         child.units, child.block_length = units, len(block) + NUM_BLOCK_TAGS
         self._feed_main(token, promised=child)
@@ -280,12 +277,9 @@ def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
     ``NUM_BOUNDARIES`` tokens at a boundary, where a promise could have stood, are decisions as
     well: the first of a line, and white space after punctuation other than a comma.
 
-    Our own definition. The paper weighs all labels alike.
-
-    Returns a flag for each token of main, decoded without the end-of-text, and one for that.
+    Our own definition: the paper weighs all labels alike. The last flag is that of the end-of-text.
     """
-    lexemes = map(vocabulary.id_to_lexeme, main)
-    kinds = [lexeme and lexeme.kind for lexeme in lexemes]
+    kinds = [lexeme and lexeme.kind for lexeme in map(vocabulary.id_to_lexeme, main)]
     if any(kinds):
         # APAR's forks have no topic, and no piece that would close it.
         before_topic = LexemeKind.PROMISE_OPEN if LexemeKind.PROMISE_CLOSE in kinds else None
@@ -301,7 +295,6 @@ def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
 
 
 def _is_boundary(before: str, text: str) -> bool:
-    """Return whether a promise could have stood between two tokens of text."""
     if before.rstrip(" ").endswith("\n"):
         return True
     mark = before[-1]

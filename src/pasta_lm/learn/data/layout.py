@@ -10,9 +10,10 @@ Ning et al. 2024 (Skeleton-of-Thought), arXiv 2307.15337, section 4.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
@@ -61,12 +62,10 @@ _MARKS = {Layout.ITEM: _ITEM, Layout.SECTION: _HEADING, Layout.ROW: _BAR}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines that belong together."""
+    """Lines that belong together, and the white space before; the text has none at its ends."""
 
     before: str
-    """The white space in front of it."""
     text: str
-    """Its lines, without white space at the ends."""
     layout: Layout
 
     @property
@@ -124,8 +123,7 @@ def rest(text: str, split: Sequence[Part]) -> str:
     return text[sum(len(part.before) + len(part.text) for part in split) :]
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     start: int
     end: int
     indent: int
@@ -137,24 +135,21 @@ def _lines(text: str) -> list[_Line]:
     lines: list[_Line] = []
     place, fence = 0, ""
     for line in text.split("\n"):
-        stripped = line.strip()
+        stripped, indent = line.strip(), len(line) - len(line.lstrip())
         mark = _FENCE.match(stripped)
-        if fence:
-            last = lines.pop()
-            end = place + len(line.rstrip()) if stripped else last.end
-            lines.append(replace(last, end=end, text=text[last.start : end]))
+        start, end = place + indent, place + len(line.rstrip())
+        if stripped and fence:
+            first = lines[-1]
+            lines[-1] = first._replace(end=end, text=text[first.start : end])
             fence = "" if mark and mark[1].startswith(fence) else fence
         elif stripped:
+            lines.append(_Line(start, end, indent, stripped))
             fence = mark[1] if mark else ""
-            indent = len(line) - len(line.lstrip())
-            start = place + indent
-            lines.append(_Line(start, start + len(stripped), indent, stripped))
         place += len(line) + 1
     return lines
 
 
 def _first(lines: Sequence[_Line]) -> tuple[Layout, int]:
-    """Return the layout of the first part and its number of lines."""
     line, others = lines[0], lines[1:]
     if heading := _HEADING.match(line.text):
         level = len(heading[1])
@@ -191,7 +186,6 @@ def apar_document(text: str) -> Document:
 
 
 def _labelled(part: Part) -> list[Item]:
-    """Return a numbered item as its label and a fork; any other part as it is."""
     label = _LABEL.match(part.text.split("\n", 1)[0], part.body_start)
     if label is None or part.is_conclusion or not _NUMBERED.match(part.text):
         return [Text(part.text)]
@@ -218,22 +212,17 @@ def points_of(document: Document) -> Document:
     the model learns to route by itself.
     """
     if len(document.blocks) < 2 or document.num_syncs:
-        return points_document([(FORK_TOPIC, document.plain_text)])
-    points: list[tuple[str, str]] = []
+        return Document((Block(FORK_TOPIC, None, (Text(document.plain_text),)),))
+    points: list[Block] = []
     before = ""
     for item in document.items:
         if isinstance(item, Block):
-            points.append((item.topic, before + item.plain_text))
+            points.append(Block(item.topic, None, (Text(before + item.plain_text),)))
             before = ""
         elif isinstance(item, Text):
             before += item.text
-    topic, text = points.pop()
-    return points_document([*points, (topic, text + before)])
-
-
-def points_document(points: Iterable[tuple[str, str]]) -> Document:
-    """Return the answer that consists of these points, as (topic, text), each a block."""
-    return Document(tuple(Block(topic, None, (Text(text),)) for topic, text in points))
+    last = points.pop()
+    return Document((*points, Block(last.topic, None, (Text(last.plain_text + before),))))
 
 
 RULES: dict[str, Callable[[Document], Document]] = {

@@ -42,19 +42,13 @@ class PreferencePair:
 
 def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
     """Write one line of JSON per pair; the file is complete or absent."""
-    rows: list[Row] = [
-        {
-            "id": pair.id,
-            "prompt": pair.prompt,
-            "chosen": pair.chosen.program,
-            "rejected": pair.rejected.program,
-            "score_chosen": pair.score_chosen,
-            "score_rejected": pair.score_rejected,
-            **pair.parts,
-        }
-        for pair in pairs
-    ]
-    write_rows(path, rows)
+    write_rows(path, [_row_of(pair) for pair in pairs])
+
+
+def _row_of(pair: PreferencePair) -> Row:
+    texts = {"chosen": pair.chosen.program, "rejected": pair.rejected.program}
+    scores = {key: getattr(pair, key) for key in _SCORES}
+    return {"id": pair.id, "prompt": pair.prompt, **texts, **scores, **pair.parts}
 
 
 def read_pairs(path: Path) -> list[PreferencePair]:
@@ -104,22 +98,19 @@ class ScoreConfig:
 
 
 class Scored(NamedTuple):
-    """A sample with its score."""
+    """A sample with its speedup over the baseline's answer, ratio of wins to losses, and score."""
 
     sample: AnswerRecord
     efficiency: float
-    """Its theoretical speedup over the baseline's answer."""
     quality: float
-    """The smoothed ratio of wins to losses."""
     score: float
 
 
 class Selection(NamedTuple):
-    """The pairs of some rollouts, and the samples that gave none."""
+    """The pairs of some rollouts, their scored samples by prompt id, and counts of the others."""
 
     pairs: list[PreferencePair]
     scored: Mapping[str, Sequence[Scored]]
-    """The samples that have a score, by prompt id."""
     num_unusable: int
     num_unjudged: int
 
@@ -160,41 +151,44 @@ def select_pairs(
     came with the prompts, by id; a prompt may have none.
     """
     verdicts = iter(judge.compare(comparisons_of(rollouts, originals)))
-    scored: dict[str, list[Scored]] = {rollout.id: [] for rollout in rollouts}
-    num_unjudged = 0
+    pairs: list[PreferencePair] = []
+    scored: dict[str, list[Scored]] = {}
+    num_unusable = num_unjudged = 0
     for rollout in rollouts:
-        for sample, comparisons in _compared(rollout, originals.get(rollout.id)):
-            drawn = list(islice(verdicts, len(comparisons)))
+        group = scored[rollout.id] = []
+        num_verdicts = 2 * len(_opponents(rollout, originals))
+        usable = [sample for sample in rollout.samples if is_usable(sample)]
+        num_unusable += len(rollout.samples) - len(usable)
+        for sample in usable:
+            drawn = list(islice(verdicts, num_verdicts))
             known = [verdict for verdict in drawn if verdict is not None]
             if len(known) < len(drawn):
                 num_unjudged += 1
                 continue
             speedup = sample.theoretical_speedup(rollout.baseline)
             quality = smoothed_ratio(known, config.smoothing)
-            score = config.score(speedup, quality)
-            scored[rollout.id].append(Scored(sample, speedup, quality, score))
-    num_unusable = sum(not is_usable(sample) for rollout in rollouts for sample in rollout.samples)
-    pairs = [pair for rollout in rollouts for pair in _pair_of(rollout, scored[rollout.id])]
+            group.append(Scored(sample, speedup, quality, config.score(speedup, quality)))
+        pairs += _pairs_of(rollout, group)
     return Selection(pairs, scored, num_unusable, num_unjudged)
 
 
 def comparisons_of(rollouts: Sequence[Rollout], originals: Mapping[str, str]) -> list[Comparison]:
     """Return the comparisons that the judge is given for some rollouts, in order."""
-    groups = (_compared(rollout, originals.get(rollout.id)) for rollout in rollouts)
-    return [comparison for group in groups for _, some in group for comparison in some]
+    return [
+        comparison
+        for rollout in rollouts
+        for sample in filter(is_usable, rollout.samples)
+        for opponent in _opponents(rollout, originals)
+        for comparison in both_orders(rollout.id, rollout.prompt, sample.text, opponent)
+    ]
 
 
-def _compared(
-    rollout: Rollout, original: str | None
-) -> Iterator[tuple[AnswerRecord, list[Comparison]]]:
-    """Yield each usable sample with its comparisons: each opponent, both orders."""
-    opponents = [rollout.baseline.text] + ([] if original is None else [original])
-    for sample in filter(is_usable, rollout.samples):
-        orders = (both_orders(rollout.id, rollout.prompt, sample.text, text) for text in opponents)
-        yield sample, [comparison for both in orders for comparison in both]
+def _opponents(rollout: Rollout, originals: Mapping[str, str]) -> list[str]:
+    original = originals.get(rollout.id)
+    return [rollout.baseline.text] + ([] if original is None else [original])
 
 
-def _pair_of(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:
+def _pairs_of(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:
     """Yield the best and the worst sample, if one is better."""
     distinct: dict[str, Scored] = {}
     for scored in group:

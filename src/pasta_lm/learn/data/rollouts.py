@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
@@ -70,13 +70,6 @@ class Rollout:
     samples: tuple[AnswerRecord, ...]
 
 
-class AnsweringModels(NamedTuple):
-    """The model that is sampled, and the baseline."""
-
-    model: Pasta
-    baseline: Pasta
-
-
 Progress = Callable[[int, int, float | None], None]
 """Receives the number of finished prompts, of all prompts, and the seconds left, if known."""
 
@@ -91,16 +84,16 @@ def roll_out(
     path: Path,
     prompts: Sequence[PromptWithReference],
     sampling: Sampling,
-    load: Callable[[], AnsweringModels],
+    load: Callable[[], tuple[Pasta, Pasta]],
     progress: Progress,
 ) -> list[Rollout]:
     """Return the rollouts of some prompts; those that the journal lacks are sampled first.
 
-    ``load`` is not called if the journal is complete, else ``progress`` before the first batch
-    and after each.
+    ``load`` gives the model that is sampled and the baseline; it is not called if the journal is
+    complete, else ``progress`` before the first batch and after each.
     """
     journal = Journal(path)
-    _check_rows(path, journal.rows.values(), prompts, sampling)
+    _check_rows(journal, prompts, sampling)
     if any(prompt.id not in journal.rows for prompt in prompts):
         models, start, num_before = load(), time.monotonic(), len(journal.rows)
         progress(num_before, len(prompts), None)
@@ -109,7 +102,7 @@ def roll_out(
         for first in range(0, len(prompts), BATCH_SIZE):
             batch = prompts[first : first + BATCH_SIZE]
             if any(prompt.id not in journal.rows for prompt in batch):
-                rows = _answer(batch, sampling, models)
+                rows = _answer(batch, sampling, *models)
                 journal.append([row for row in rows if row["id"] not in journal.rows])
                 num_done = len(journal.rows)
                 pace = (time.monotonic() - start) / (num_done - num_before)
@@ -118,18 +111,14 @@ def roll_out(
 
 
 def _answer(
-    batch: Sequence[PromptWithReference], sampling: Sampling, models: AnsweringModels
+    batch: Sequence[PromptWithReference], sampling: Sampling, model: Pasta, baseline: Pasta
 ) -> list[Row]:
-    model, baseline = models
+    strategy, greedy = sampling.strategy, SamplingParams(max_tokens=sampling.max_tokens)
     samples = model.engine.generate(
-        [
-            model.request(prompt.prompt, sampling.params(prompt.id), strategy=sampling.strategy)
-            for prompt in batch
-        ]
+        [model.request(each.prompt, sampling.params(each.id), strategy=strategy) for each in batch]
     )
-    greedy = SamplingParams(max_tokens=sampling.max_tokens)
     plain = baseline.engine.generate(
-        [baseline.request(prompt.prompt, greedy, strategy=sequential.NAME) for prompt in batch]
+        [baseline.request(each.prompt, greedy, strategy=sequential.NAME) for each in batch]
     )
     return [
         {
@@ -144,23 +133,20 @@ def _answer(
 
 
 def _check_rows(
-    path: Path, rows: Iterable[Row], prompts: Sequence[PromptWithReference], sampling: Sampling
+    journal: Journal, prompts: Sequence[PromptWithReference], sampling: Sampling
 ) -> None:
-    """Refuse rows of other prompts, or that were sampled with other settings."""
     texts, wanted = {prompt.id: prompt.prompt for prompt in prompts}, asdict(sampling)
-    for row in rows:
+    hint = "the recipe or its prompts have changed: name another folder under train.out"
+    for row in journal.rows.values():
         if texts.get(row["id"]) != row.get("prompt"):
-            raise InputError(
-                f"{path} has prompt {row['id']}, which this recipe does not draw",
-                hint="the recipe or its prompts have changed: name another folder under train.out",
-            )
+            strange = f"{journal.path} has prompt {row['id']}, which this recipe does not draw"
+            raise InputError(strange, hint=hint)
         sampled = row.get("sampled")
-        known: Mapping[str, Any] = sampled if isinstance(sampled, Mapping) else {}
-        other = [key for key in wanted if key not in known or known[key] != wanted[key]]
+        known = sampled.items() if isinstance(sampled, Mapping) else ()
+        other = [key for key, value in wanted.items() if (key, value) not in known]
         if other:
             raise InputError(
-                f"{path} was sampled with another {', '.join(other)}",
-                hint="the recipe has changed: name another folder under train.out",
+                f"{journal.path} was sampled with another {', '.join(other)}", hint=hint
             )
 
 

@@ -25,7 +25,6 @@ from pasta_lm.learn.data.preferences import (
     write_pairs,
 )
 from pasta_lm.learn.data.rollouts import (
-    AnsweringModels,
     PromptWithReference,
     Rollout,
     Sampling,
@@ -139,7 +138,7 @@ def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
     )
 
 
-def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> AnsweringModels:
+def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> tuple[Pasta, Pasta]:
     load = partial(Pasta.from_pretrained, dtype=rollouts.dtype, pool_tokens=rollouts.pool_tokens)
     if rollouts.servers is None:
         model = load(round.newest)
@@ -151,7 +150,7 @@ def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> Answer
             f"model.base {round.newest} was not taught PASTA-LANG",
             hint="train it with `pasta train sft` first",
         )
-    return AnsweringModels(model, model if baseline == round.newest else load(baseline))
+    return model, model if baseline == round.newest else load(baseline)
 
 
 def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
