@@ -31,9 +31,7 @@ MAX_ESTIMATED_ROWS = 1000
 
 
 def annotate(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; see docs/annotation.md.")
-    ],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See docs/annotation.md.")],
     limit: Limit = None,
     dry_run: DryRun = False,
     cost_limit: CostLimit = None,

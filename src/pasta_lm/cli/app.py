@@ -12,7 +12,6 @@ import errno
 import os
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -160,7 +159,7 @@ def pasta(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
     debug: Annotated[
@@ -173,11 +172,10 @@ def pasta(
 def main(app: typer.Typer = app, name: str = "pasta") -> Never:
     """Run the command line that was typed, and exit."""
     arguments, is_debug = _find_debug(sys.argv[1:])
-    match arguments:
-        case ["help", *verb]:
-            arguments = [*verb, "--help"]
-        case ["version"]:
-            arguments = ["--version"]
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    elif arguments == ["version"]:
+        arguments = ["--version"]
     _open_streams()
     terminal.silence_libraries()
     try:
@@ -259,11 +257,11 @@ def _print_error(error: PastaError) -> int:
 @cache
 def packages_by_extra() -> dict[str, list[str]]:
     """Return the packages of each extra by the package's metadata, the smallest extra first."""
-    packages = defaultdict[str, list[str]](list)
+    packages: dict[str, list[str]] = {}
     with suppress(metadata.PackageNotFoundError):  # run from a folder, not installed
         for match in map(REQUIREMENT.match, metadata.requires("pasta-lm") or []):
             if match and match[1] != "pasta-lm" and match[2] != "dev":
-                packages[match[2]].append(match[1])
+                packages.setdefault(match[2], []).append(match[1])
     return dict(sorted(packages.items(), key=lambda extra: len(extra[1])))
 
 

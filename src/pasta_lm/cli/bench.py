@@ -15,9 +15,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.models.names import BUILTIN
 
 Rows = Annotated[str, option("--rows T,T", "Threads of a response, one token each a pass.")]
-Requests = Annotated[
-    str | None, option("--requests N,N", "Also measure latency with so many requests at once.")
-]
+Requests = Annotated[str | None, option("--requests N,N", "Latency with so many requests at once.")]
 ROWS = "1,2,4,8,16"
 
 

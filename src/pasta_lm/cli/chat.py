@@ -110,7 +110,7 @@ class Dialogue:
             messages = [*system, *self.messages]
             request = self.model.request(messages, self.params, strategy=self.strategy)
             num_tokens = len(request.prompt)
-            if self.max_prompt is None or num_tokens <= self.max_prompt:
+            if num_tokens <= (self.max_prompt or num_tokens):
                 break
             if len(self.messages) == 1:
                 raise RequestError(
@@ -133,9 +133,7 @@ def chat(
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     draft: flags.Draft = None,
-    strategy: Annotated[
-        str, option("--strategy NAME", "The first strategy; /strategy changes it.")
-    ] = "pasta",
+    strategy: Annotated[str, option("--strategy NAME", "/strategy changes it later.")] = "pasta",
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = 0.0,
     seed: flags.Seed = 0,

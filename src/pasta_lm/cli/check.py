@@ -17,12 +17,8 @@ FORMS = ("written", "main", "annotator")
 
 
 def check(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The text to check; - for standard input.")
-    ],
-    form: Annotated[
-        str, option("--form FORM", "Form of the text: written, main or annotator.")
-    ] = "written",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The text; - for standard input.")],
+    form: Annotated[str, option("--form FORM", "written, main or annotator.")] = "written",
     output: Annotated[str, option("--format FORMAT", "Form of the report: text or json.")] = "text",
     fix: Annotated[bool, option("--fix", "Print the repaired text.")] = False,
 ) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CORE = ("typer", "rich")
 Facts = dict[str, object]
+Rows = list[tuple[str, str]]
 
 
 def doctor(
@@ -109,9 +110,7 @@ def answer_of_builtin() -> Facts | None:
     }
 
 
-def _health(
-    places: list[str], test: SelfTest | None, builtin: Facts | None
-) -> list[tuple[str, str]]:
+def _health(places: list[str], test: SelfTest | None, builtin: Facts | None) -> Rows:
     if test is None:
         return [("devices", "not known without torch")]
     verdict = "exact" if test.is_exact else "NOT EXACT"

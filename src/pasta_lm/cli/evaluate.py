@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AllowMissing = Annotated[
-    bool,
-    option(
-        "--allow-missing",
-        "Give win rates although verdicts are missing, also with the missing ones lost.",
-    ),
+    bool, option("--allow-missing", "Give win rates although verdicts are missing: two each.")
 ]
 Baseline = Annotated[str | None, option("--baseline DIR|HF_ID", "The sequential baseline.")]
 
@@ -42,11 +38,8 @@ def read_settings(
 ) -> T:
     """Return a recipe's settings: ``--set`` over flags, environment, file and defaults."""
     machine = {key: os.environ.get(ENVIRONMENT[f"--{key}"]) or None for key in ("dtype", "device")}
-    lines = [
-        f"{key}={json.dumps(value)}"
-        for key, value in {**machine, **values}.items()
-        if value is not None
-    ]
+    flags = (machine | dict(values)).items()
+    lines = [f"{key}={json.dumps(value)}" for key, value in flags if value is not None]
     return read_recipe(recipe, kind, [*lines, *(changes or [])])
 
 
@@ -202,32 +195,17 @@ def ifeval(
     The same as `instructions` with this set alone.
     """
     alone = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
-    instructions(
-        out,
-        model=model,
-        baseline=baseline,
-        limit=limit,
-        engine=engine,
-        dialect=dialect,
-        allow_inexact=allow_inexact,
-        changes=[*alone, *(changes or [])],
-        as_json=as_json,
-    )
+    changes, served = [*alone, *(changes or [])], (engine, dialect, allow_inexact)
+    instructions(out, None, model, baseline, limit, False, *served, changes, as_json)
 
 
 def cost(
-    references: Annotated[
-        Path, typer.Argument(metavar="ANSWERS.jsonl", help="Annotated answers to read.")
-    ],
+    references: Annotated[Path, typer.Argument(metavar="ANSWERS.jsonl", help="Annotated answers.")],
     ids: Annotated[Path | None, option("--ids FILE", "Read only the rows that it lists.")] = None,
     model: flags.Model = None,
     baseline: Baseline = None,
-    untaught: Annotated[
-        str | None, option("--untaught DIR|HF_ID", "The model before any training.")
-    ] = None,
-    records: Annotated[
-        Path | None, option("--records FILE", "Write a row for each answer here.")
-    ] = None,
+    untaught: Annotated[str | None, option("--untaught DIR|HF_ID", "The untrained model.")] = None,
+    records: Annotated[Path | None, option("--records FILE", "Write a row per answer.")] = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     as_json: flags.Json = False,

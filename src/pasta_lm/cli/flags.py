@@ -63,14 +63,10 @@ DTYPES = (
     "auto: float32 on a CPU, bfloat16 on a GPU."
 )
 Dtype = Annotated[str | None, option("--dtype DTYPE", DTYPES, callback=dtype_name)]
-Device = Annotated[
-    str | None, option("--device DEVICE", "cpu or cuda. Default: a GPU if there is one.")
-]
+Device = Annotated[str | None, option("--device DEVICE", "cpu or cuda. Default: a GPU if present.")]
 Draft = Annotated[str | None, option("--draft MODEL", "The model of the strategy draft-model.")]
 Threads = Annotated[int | None, option("--threads N", "CPU threads of torch.", min=1)]
-MaxTokens = Annotated[
-    int, option("--max-tokens N", "Maximum number of tokens of all threads, tags included.")
-]
+MaxTokens = Annotated[int, option("--max-tokens N", "Maximum tokens over all threads, with tags.")]
 MaxThreads = Annotated[
     int | None, option("--max-threads N", "Maximum number of threads in one step. Default: all.")
 ]
@@ -83,9 +79,7 @@ Engine = Annotated[
 Dialect = Annotated[
     str | None, option("--dialect NAME", "vllm, sglang or llama.cpp. Default: they are asked.")
 ]
-AllowInexact = Annotated[
-    bool, option("--allow-inexact", "Also a model that was trained otherwise.")
-]
+AllowInexact = Annotated[bool, option("--allow-inexact", "Also a model trained otherwise.")]
 CostLimit = Annotated[
     float | None,
     option("--cost-limit USD", "Limit on the total cost; the recipe must name prices.", min=0),

@@ -25,9 +25,7 @@ LABELS = {"num_documents": "answers", "num_threads_mean": "threads, mean"}
 
 
 def replay(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE.jsonl[.gz]", help="Annotated answers, one a line.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl[.gz]", help="Annotated answers.")],
     model: Annotated[str | None, option("--model -m MODEL", flags.MODELS)] = None,
     random: Annotated[
         Path | None,

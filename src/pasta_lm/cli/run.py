@@ -31,22 +31,16 @@ def run(
         str | None,
         typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
     ] = None,
-    file: Annotated[
-        Path | None, option("--file -f FILE", "Read the prompt from this file.")
-    ] = None,
+    file: Annotated[Path | None, option("--file -f FILE", "Read the prompt from a file.")] = None,
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     draft: flags.Draft = None,
-    strategy: Annotated[str, option("--strategy NAME", f"One of {', '.join(STRATEGIES)}.")] = (
-        "pasta"
-    ),
+    strategy: Annotated[str, option("--strategy NAME", f"{', '.join(STRATEGIES)}.")] = "pasta",
     max_tokens: flags.MaxTokens = 1024,
     max_threads: flags.MaxThreads = None,
     temperature: flags.Temperature = 0.0,
-    top_p: Annotated[
-        float, option("--top-p P", "Sample from the likeliest tokens that add up to P.")
-    ] = 1.0,
+    top_p: Annotated[float, option("--top-p P", "Sample from the likeliest tokens up to P.")] = 1.0,
     fork_bias: Annotated[
         float | None,
         option(

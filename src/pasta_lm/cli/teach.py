@@ -12,16 +12,10 @@ from pasta_lm.cli.terminal import bars, has_bars, interruptible
 
 
 def teach(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model folder, a GGUF file or a hub id.")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, GGUF file or hub id.")],
     out: Out,
-    recipe: Annotated[
-        Path | None, option("--recipe R.toml", "Settings; see docs/teach.md.")
-    ] = None,
-    target: Annotated[
-        str | None, option("--for servers", "Train what stock servers decode exactly.")
-    ] = None,
+    recipe: Annotated[Path | None, option("--recipe R.toml", "See docs/teach.md.")] = None,
+    target: Annotated[str | None, option("--for servers", "Train for stock servers.")] = None,
     budget_hours: Annotated[
         float | None, option("--budget-hours H", "Begin no further step after so much time.", min=0)
     ] = None,

@@ -11,9 +11,7 @@ import typer
 from pasta_lm.cli.flags import AllowInexact, Dialect, DryRun, Engine, Set, option, server_flags
 from pasta_lm.cli.terminal import bars, has_bars, interruptible
 
-Recipe = Annotated[
-    Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; docs/training.md has examples.")
-]
+Recipe = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Examples: docs/training.md.")]
 RESUMABLE = "--resume goes on from what was saved"
 Resume = Annotated[bool, option("--resume", "Continue an interrupted run where it stopped.")]
 Overwrite = Annotated[bool, option("--overwrite", "Delete the run in train.out, and begin anew.")]

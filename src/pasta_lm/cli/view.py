@@ -19,9 +19,7 @@ from pasta_lm.view.run_data import run_data
 
 
 def view(
-    file: Annotated[
-        str, typer.Argument(metavar="TRACE.json", help="A trace that `pasta run --trace` wrote.")
-    ],
+    file: Annotated[str, typer.Argument(metavar="TRACE.json", help="From `pasta run --trace`.")],
     perfetto: Annotated[
         Path | None, option("--perfetto OUT.json", "Write the trace for ui.perfetto.dev.")
     ] = None,

@@ -20,16 +20,8 @@ from pasta_lm.learn.chat.client import ChatClient, Endpoint, Prices
 from pasta_lm.learn.chat.pool import CostLimitError, require_prices
 from pasta_lm.learn.judge.judge import FOLDER, Comparison, both_orders, load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge
-from pasta_lm.measure.answering import (
-    TOO_LONG,
-    AnswerSettings,
-    SetPrompt,
-    System,
-    Workload,
-    answer_id,
-    answer_workloads,
-    check_served,
-)
+from pasta_lm.measure import answering
+from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.length_control import Calibration
 from pasta_lm.measure.prompt_sets import Reference, read_instructions, read_reference
 from pasta_lm.measure.win_rates import read_difficulty, read_gamed
@@ -70,7 +62,7 @@ class JudgeRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaSettings(AnswerSettings):
+class AlpacaSettings(answering.AnswerSettings):
     """The recipe of ``pasta evaluate alpaca``; a run stores it."""
 
     strategies: tuple[str, ...] = ("sequential", "pasta")
@@ -92,7 +84,7 @@ class AlpacaSettings(AnswerSettings):
         systems = self.all_systems
         for system in systems:
             check_choice("strategies", system.strategy, STRATEGIES)
-        check_served(self.servers, self.model, (system.model for system in systems))
+        answering.check_served(self.servers, self.model, (system.model for system in systems))
         if len({system.name for system in systems}) < len(systems):
             raise UsageError("a system is named twice", hint="--system NAME=STRATEGY:MODEL")
         if (self.difficulty is None) != (self.gamed is None):
@@ -133,7 +125,7 @@ class JudgedPair(NamedTuple):
             return None
         if self.ours["text"] == self.theirs:
             return TIE
-        return 0.0 if self.ours.get("finish_reason") == TOO_LONG else None
+        return 0.0 if self.ours.get("finish_reason") == answering.TOO_LONG else None
 
 
 @dataclass(frozen=True)
@@ -146,12 +138,12 @@ class AlpacaRun:
     reference: Reference | None
     answers: Journal
 
-    def workloads(self) -> list[Workload]:
+    def workloads(self) -> list[answering.Workload]:
         """Return the workloads: the first prompts in turn for clocks, then all."""
         systems, first = self.settings.all_systems, self.prompts[: self.settings.num_timed]
         return [
-            Workload(self.answers, first, systems, is_timed=True),
-            Workload(self.answers, self.prompts, systems),
+            answering.Workload(self.answers, first, systems, is_timed=True),
+            answering.Workload(self.answers, self.prompts, systems),
         ]
 
     def calibration(self) -> Calibration:
@@ -172,7 +164,7 @@ class AlpacaRun:
     def rows(self, system: str) -> dict[str, Row]:
         """Return the stored answers of a system by id of the instruction."""
         rows = self.answers.rows
-        keys = {item.id: answer_id(system, item.id) for item in self.prompts}
+        keys = {item.id: answering.answer_id(system, item.id) for item in self.prompts}
         return {name: rows[key] for name, key in keys.items() if key in rows}
 
     def opponent(self) -> tuple[str, dict[str, str]]:
@@ -209,7 +201,7 @@ def evaluate_alpaca(
     def columns(prompt: SetPrompt) -> Row:
         return {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
 
-    answer_workloads(run.workloads(), settings, columns, show)
+    answering.answer_workloads(run.workloads(), settings, columns, show)
     judge = run.judge()
     if judge is None or recipe.base_url is None:
         return run, False

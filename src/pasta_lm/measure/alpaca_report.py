@@ -106,10 +106,8 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Repo
         is_comparable = False
         label = "pipeline check: the judge is scripted, so there are no win rates"
     elif judge:
-        has_difficulty = settings.difficulty is not None
-        is_comparable, label = comparability(
-            judge.name, baseline, num, has_difficulty=has_difficulty
-        )
+        known = settings.difficulty is not None
+        is_comparable, label = comparability(judge.name, baseline, num, has_difficulty=known)
     facts = [label, f"instructions: {num} of {settings.instructions}"]
     facts.append(f"answers: greedy, {settings.max_tokens} tokens at most")
     if judge:

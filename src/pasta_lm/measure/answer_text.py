@@ -9,10 +9,7 @@ WORD = re.compile(r"\w+")
 GRAM = 4
 """Words in a row that count as repeated."""
 _NAMES = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-NUMBERS = {name: value for value, name in enumerate(_NAMES.split("|"), start=2)} | {
-    "fifteen": 15,
-    "twenty": 20,
-}
+NUMBERS = dict(zip(_NAMES.split("|"), range(2, 13), strict=True)) | {"fifteen": 15, "twenty": 20}
 MAX_ITEMS = 30
 ITEMS = (
     "tips|ways|ideas|reasons|examples|facts|steps|questions|names|things|items|books|novels|"

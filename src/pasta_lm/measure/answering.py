@@ -145,11 +145,9 @@ class Workload(NamedTuple):
     def lacking(self, *systems: System) -> list[SetPrompt]:
         """Return the prompts that one of some systems, or of all, has not answered yet."""
         rows, names = self.answers.rows, [system.name for system in systems or self.systems]
-        return [
-            item
-            for item in self.prompts
-            if any(answer_id(name, item.id) not in rows for name in names)
-        ]
+        keys = [{answer_id(name, item.id) for name in names} for item in self.prompts]
+        pairs = zip(self.prompts, keys, strict=True)
+        return [item for item, wanted in pairs if not wanted <= rows.keys()]
 
 
 def answer_id(system: str, prompt_id: str) -> str:

@@ -125,9 +125,8 @@ def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iter
 
 
 def _encode(record: Record, system: ReadingSystem) -> EncodedExample:
-    return encode_example(
-        record, system.vocabulary, system.eos_id, system.positions, join=system.join
-    )
+    _, vocabulary, eos_id, _, positions, join = system
+    return encode_example(record, vocabulary, eos_id, positions, join=join)
 
 
 def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row:

@@ -24,19 +24,9 @@ from pathlib import Path
 
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Row, write_rows
+from pasta_lm.measure import answering
 from pasta_lm.measure.answer_text import items_asked
-from pasta_lm.measure.answering import (
-    AnswerSettings,
-    Models,
-    Progress,
-    SetPrompt,
-    System,
-    Workload,
-    answer_id,
-    answer_workloads,
-    check_served,
-    require_models,
-)
+from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.cost import measure, read_references, reading_systems
 from pasta_lm.measure.prompt_sets import SetFiles, check_ifeval, checkers, read_sets
 from pasta_lm.models.annotated import Record
@@ -52,7 +42,7 @@ MAY_CHANGE = ("batch_size", "pool_tokens", "device", *SERVER_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstructionSettings(AnswerSettings):
+class InstructionSettings(answering.AnswerSettings):
     """The recipe of ``pasta evaluate instructions``; ``limit`` counts prompts of each set."""
 
     strategy: str = pasta.NAME
@@ -72,7 +62,7 @@ class InstructionSettings(AnswerSettings):
 
     def __post_init__(self) -> None:
         """Validate values before a model is loaded."""
-        check_served(self.servers, self.model, (system.model for system in self.systems))
+        answering.check_served(self.servers, self.model, (system.model for system in self.systems))
         check_choice("instructions.strategy", self.strategy, STRATEGIES)
         check_positive("instructions", self, "limit", "max_tokens", "batch_size", "pool_tokens")
         if min(self.num_timed, self.num_unmasked) < 0:
@@ -92,14 +82,14 @@ class InstructionRun:
     settings: InstructionSettings
     prompts: Sequence[SetPrompt] = ()  # with their texts; empty if the run is only read
 
-    def workloads(self) -> list[Workload]:
+    def workloads(self) -> list[answering.Workload]:
         """Return the workloads: one at a time for clocks, all, and without the mask."""
         own, both = self.settings, self.settings.systems
         timed, scored, unmasked = map(self.folder.journal, (TIMED, SCORED, UNMASKED))
         return [
-            Workload(timed, self._first(own.num_timed), both, is_timed=True),
-            Workload(scored, self.prompts, both),
-            Workload(unmasked, self._first(own.num_unmasked), both[1:], mask=False),
+            answering.Workload(timed, self._first(own.num_timed), both, is_timed=True),
+            answering.Workload(scored, self.prompts, both),
+            answering.Workload(unmasked, self._first(own.num_unmasked), both[1:], mask=False),
         ]
 
     def _first(self, count: int) -> list[SetPrompt]:
@@ -110,7 +100,11 @@ class InstructionRun:
         """Check the answers to IFEval's prompts that have no verdict yet."""
         journal, answers = self.folder.journal(VERDICTS), self.folder.journal(SCORED).rows
         prompts = [item for item in self.prompts if item.checked is not None]
-        keys = [(answer_id(own.name, p.id), p) for p in prompts for own in self.settings.systems]
+        keys = [
+            (answering.answer_id(own.name, p.id), p)
+            for p in prompts
+            for own in self.settings.systems
+        ]
         for key, prompt in keys:
             if key in answers and key not in journal.rows and prompt.checked is not None:
                 result = check_ifeval(prompt.checked, answers[key]["text"])
@@ -118,14 +112,17 @@ class InstructionRun:
 
 
 def evaluate_instructions(
-    out: Path, settings: InstructionSettings, show: Progress, models: Models | None = None
+    out: Path,
+    settings: InstructionSettings,
+    show: answering.Progress,
+    models: answering.Models | None = None,
 ) -> InstructionRun:
     """Answer, check and read what a run lacks; models are loaded if none are given."""
     prompts, references = read_sets(settings.sets, settings.limit), list[Record]()
     if settings.references is not None:
         ids = settings.reference_ids
         references = read_references(Path(settings.references), Path(ids) if ids else None)
-    require_models([settings.untaught])
+    answering.require_models([settings.untaught])
     if any(item.checked for item in prompts):
         checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
@@ -140,7 +137,7 @@ def evaluate_instructions(
     def columns(prompt: SetPrompt) -> Row:
         return {"prompt_id": prompt.id, "set": prompt.group}
 
-    answer_workloads(run.workloads(), settings, columns, show, models)
+    answering.answer_workloads(run.workloads(), settings, columns, show, models)
     gc.collect()  # before the models that read are loaded
     run.check_answers()
     if references and not folder.rows(REFERENCES):

@@ -76,9 +76,7 @@ def figures_of(pairs: Sequence[Pair]) -> Figures:
     if not pairs:
         return {"num_documents": 0, **dict.fromkeys(FIGURES)}
     # Geometric means: a speedup of 2 and one of 1/2 must cancel out.
-    theoretical = geometric_mean(
-        pair.parallel.theoretical_speedup(pair.sequential) for pair in pairs
-    )
+    theoretical = geometric_mean(p.parallel.theoretical_speedup(p.sequential) for p in pairs)
     realised = geometric_mean(speed.realised_speedup(*pair.wall_s) for pair in pairs)
     num_tokens = sum(pair.parallel.num_content_tokens for pair in pairs)
     values = (

@@ -20,6 +20,7 @@ from pasta_lm.journal import Row, read_objects
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.table import Figures, Interval, Place, Report, geometric_mean, mean
 
+Records = Sequence[AnswerRecord]
 Answers = Mapping[str, AnswerRecord]  # by prompt
 Systems = dict[str, dict[str, AnswerRecord]]  # answers by system and by prompt
 Pairs = Sequence[tuple[AnswerRecord, AnswerRecord]]
@@ -46,9 +47,7 @@ TIMED = (SPEEDUPS | RATES) - {"num_cut", "theoretical_speedup", "theoretical_spe
 """Figures over the timed prompts alone."""
 
 
-def speed(
-    answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]
-) -> dict[str, Interval | None]:
+def speed(answers: Records, baseline: Records) -> dict[str, Interval | None]:
     """Return the figures that need no clock, of answers to the same prompts in the same order.
 
     ``length_ratio`` is in characters. Failed answers, ours or the baseline's, have no speed.
@@ -62,7 +61,7 @@ def speed(
     }
 
 
-def realised(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Figures:
+def realised(answers: Records, baseline: Records) -> Figures:
     """Return the realised speedup over the prompts of which both answers have a clock."""
     ratios = _realised(_decoded(zip(answers, baseline, strict=True)))
     return {"realised_speedup": geometric_mean(ratios), "num_timed": len(ratios)}
@@ -162,7 +161,7 @@ def _realised(pairs: Pairs) -> list[float]:
     return [ratio for a, b in pairs if (ratio := a.realised_speedup(b)) is not None]
 
 
-def _tokens_per_s(answers: Sequence[AnswerRecord]) -> float | None:
+def _tokens_per_s(answers: Records) -> float | None:
     wall_s = sum(record.wall_s or 0.0 for record in answers)
     num_tokens = sum(record.num_content_tokens for record in answers)
     return round(num_tokens / wall_s, 2) if wall_s else None

@@ -35,7 +35,7 @@ class Interval:
 
 def mean(values: Sequence[float]) -> Interval | None:
     """Return the mean of values, one for each prompt; None where there are none."""
-    return _bootstrap((values,), lambda v, axis: v.mean(axis=axis))
+    return _bounds((values,), lambda v, axis: v.mean(axis=axis))
 
 
 def geometric_mean(values: Sequence[float]) -> Interval | None:
@@ -50,7 +50,7 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
     None where the wholes sum to nothing: precision without a single fork has no value.
     """
     kept = [(part, whole) for part, whole in zip(parts, wholes, strict=True) if whole]
-    return _bootstrap(tuple(zip(*kept, strict=True)), _ratio_of_sums) if kept else None
+    return _bounds(tuple(zip(*kept, strict=True)), _ratio_of_sums) if kept else None
 
 
 def _ratio_of_sums(parts: Array, wholes: Array, axis: int) -> Array:
@@ -59,9 +59,7 @@ def _ratio_of_sums(parts: Array, wholes: Array, axis: int) -> Array:
     return quotient
 
 
-def _bootstrap(
-    samples: Sequence[Sequence[float]], statistic: Callable[..., Array]
-) -> Interval | None:
+def _bounds(samples: Sequence[Sequence[float]], statistic: Callable[..., Array]) -> Interval | None:
     if not len(samples[0]):
         return None
     arrays = [np.asarray(sample, float) for sample in samples]
