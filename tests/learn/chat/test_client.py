@@ -5,11 +5,11 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
-from random import Random
 
 import pytest
 
 from pasta_lm.engines.servers import client as http_client
+from pasta_lm.engines.servers import request_pace
 from pasta_lm.engines.servers.client import HttpClient
 from pasta_lm.engines.servers.request_pace import (
     HttpReply,
@@ -41,15 +41,12 @@ from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 
 HELLO = ChatRequest([{"role": "user", "content": "hello"}], max_tokens=9)
 POLICY = RetryPolicy(max_requests=4)
+QUICK = replace(POLICY, first_delay_s=0.0)
 
 
 def echo(asked: object) -> ScriptedReply:
     assert isinstance(asked, dict)
     return ScriptedReply(f"{asked['messages'][-1]['content']} \u00e9!")
-
-
-async def no_sleep(_: float) -> None:
-    return None
 
 
 class Answers:
@@ -90,14 +87,13 @@ def ask(transport: ChatServers, waits: list[float] | None = None) -> ChatReply:
             Endpoint(base_url="http://h/v1", model="m", timeout_s=0.5),
             policy=POLICY,
             transport=transport,
-            random=Random(0),
-            pace=RequestPace(sleep=sleep),
-            sleep=sleep,
         )
         async with one:
             return await one.complete(HELLO)
 
-    return asyncio.run(run())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_pace, "sleep", sleep)
+        return asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -196,9 +192,9 @@ def test_timeouts_conflicts_429_and_5xx_are_temporary_and_other_statuses_are_not
 
 
 def test_delays_grow_to_a_bound_and_never_pass_it() -> None:
-    policy, random = RetryPolicy(first_delay_s=1, max_delay_s=8), Random(1)
+    policy = RetryPolicy(first_delay_s=1, max_delay_s=8)
     for num_failed, longest in [(1, 1), (2, 2), (3, 4), (4, 8), (9, 8)]:
-        drawn = [policy.delay_s(num_failed, random) for _ in range(200)]
+        drawn = [policy.delay_s(num_failed) for _ in range(200)]
         assert longest * 0.9 < max(drawn) <= longest
         assert min(drawn) < longest * 0.1
 
@@ -233,7 +229,7 @@ def test_an_answer_that_takes_too_long_is_a_temporary_failure() -> None:
 
     async def run(transport: Hanging) -> None:
         where = Endpoint(base_url="http://h/v1", model="m", timeout_s=0.01)
-        one = ChatClient(where, policy=POLICY, transport=transport, sleep=no_sleep)
+        one = ChatClient(where, policy=QUICK, transport=transport)
         await one.complete(HELLO)
 
     transport = Hanging()
@@ -358,7 +354,7 @@ def test_a_password_of_the_address_is_in_no_message() -> None:
     secret = Endpoint(base_url="http://me:s3cret@h/v1,http://you:s3cret@g/v1", model="m")
     assert secret.address == "http://h/v1,http://g/v1"
     for transport in (Answers(status(401)), Answers(*[status(500)] * 4), Answers(status(400))):
-        one = ChatClient(secret, policy=POLICY, transport=transport, sleep=no_sleep)
+        one = ChatClient(secret, policy=QUICK, transport=transport)
         with pytest.raises(PastaError) as raised:
             asyncio.run(one.complete(HELLO))
         assert "s3cret" not in str(raised.value)

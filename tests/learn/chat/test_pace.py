@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from pasta_lm.engines.servers import request_pace
 from pasta_lm.engines.servers.request_pace import RequestPace
 
 
@@ -68,7 +69,7 @@ def test_no_more_are_in_flight_than_the_bound_allows() -> None:
     assert asyncio.run(run()) == 3
 
 
-def test_no_request_begins_during_a_pause() -> None:
+def test_no_request_begins_during_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> list[str]:
         seen: list[str] = []
 
@@ -77,7 +78,8 @@ def test_no_request_begins_during_a_pause() -> None:
                 await asyncio.sleep(0)
             seen.append("pause over")
 
-        pace = RequestPace(sleep=sleep)
+        monkeypatch.setattr(request_pace, "sleep", sleep)
+        pace = RequestPace()
 
         async def one() -> None:
             async with pace.slot():

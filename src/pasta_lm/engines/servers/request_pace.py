@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from asyncio import Condition, sleep
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import inf, isnan
-from random import Random
+from random import uniform
 from time import monotonic
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -26,20 +26,13 @@ SAFE_SHARE = 7 / 8
 class RequestPace:
     """The bound on requests in flight; belongs to one event loop."""
 
-    def __init__(
-        self,
-        max_in_flight: int = 64,
-        first_limit: float = FIRST_LIMIT,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, max_in_flight: int = 64, first_limit: float = FIRST_LIMIT) -> None:
         self.max_in_flight = max_in_flight
         self.limit = min(float(max_in_flight), first_limit)
         self.num_in_flight = 0
         self._known_good = inf
-        self._sleep = sleep
         self._era = self._num_pauses = 0
-        self._changed = asyncio.Condition()
+        self._changed = Condition()
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[int]:
@@ -72,7 +65,7 @@ class RequestPace:
         """Let no request begin for a while: ``Retry-After`` holds for all requests."""
         self._num_pauses += 1
         try:
-            await self._sleep(delay_s)
+            await sleep(delay_s)
         finally:
             self._num_pauses -= 1
             await self._notify()
@@ -126,30 +119,21 @@ class RetryPolicy:
     max_busy_s: float = 0.0
     """For so long a 429 counts as no failure."""
 
-    def delay_s(self, num_failed: int, random: Random) -> float:
+    def delay_s(self, num_failed: int) -> float:
         """Return a random delay between 0 and a bound that doubles with each failure.
 
         Full jitter: requests that failed together are not retried together.
         """
         bound_s = self.first_delay_s * 2.0 ** (num_failed - 1)
-        return random.uniform(0, min(self.max_delay_s, bound_s))
+        return uniform(0, min(self.max_delay_s, bound_s))
 
 
 class Attempts:
     """The failed attempts of one request, and the waits between them."""
 
-    def __init__(
-        self,
-        address: str,
-        pace: RequestPace,
-        policy: RetryPolicy,
-        *,
-        random: Random | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, address: str, pace: RequestPace, policy: RetryPolicy) -> None:
         self._address, self._pace, self._policy = address, pace, policy
         self._busy_until_s = monotonic() + policy.max_busy_s
-        self._random, self._sleep = random or Random(), sleep
         self._num_sent = self._num_failed = self._num_refused = 0
         self.era = -1  # of the last attempt in the pace; -1: it is not paced
 
@@ -164,7 +148,7 @@ class Attempts:
         if failure.is_too_fast:
             self._pace.shrink(self.era)
             number = self._num_refused = self._num_refused + 1
-        delay_s = self._policy.delay_s(number, self._random)
+        delay_s = self._policy.delay_s(number)
         if failure.is_too_fast and self._policy.max_busy_s:
             is_last = monotonic() + wanted_s + delay_s >= self._busy_until_s
         else:
@@ -177,7 +161,7 @@ class Attempts:
             raise RemoteError(f"{self._address} asks to wait {wanted_s:.0f} s: {failure}")
         if wanted_s:
             await self._pace.pause(wanted_s)
-        await self._sleep(delay_s)
+        await sleep(delay_s)
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:

@@ -6,10 +6,9 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pasta_lm.engines.servers.cluster import least_loaded
@@ -258,15 +257,11 @@ class ChatClient:
         pace: RequestPace | None = None,
         policy: RetryPolicy | None = None,
         transport: ChatServers | None = None,
-        random: Random | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.endpoint = endpoint
         self.pace = pace or RequestPace(endpoint.max_in_flight)
         self._policy = policy or RetryPolicy()
         self._transport = transport or connect(endpoint)
-        self._random = random or Random()
-        self._sleep = sleep
         self._sending: set[asyncio.Task[Any]] = set()
         self._is_draining = False
         self._limit_key = MAX_TOKENS
@@ -296,9 +291,7 @@ class ChatClient:
             RequestError: the server refuses this request; others may succeed.
             RemoteError: no answer after all retries.
         """
-        attempts = Attempts(
-            self.endpoint.address, self.pace, self._policy, random=self._random, sleep=self._sleep
-        )
+        attempts = Attempts(self.endpoint.address, self.pace, self._policy)
         task = asyncio.current_task()
         assert task is not None
         while True:
