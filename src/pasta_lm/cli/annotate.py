@@ -26,8 +26,7 @@ from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.model import Pasta
 
 WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
-MAX_ESTIMATED_ROWS = 1000
-"""Rows of a data set of the hub that an estimate reads; the run reads them again."""
+MAX_ESTIMATED_ROWS = 1000  # of a data set of the hub; the run reads them again
 
 
 def annotate(

@@ -92,7 +92,7 @@ class VerbGroup(TyperGroup):
     """A group that lists its verbs under headings, and imports a verb when it is used."""
 
     sections: Sections
-    module = "pasta_lm.cli.{}"
+    module: str  # of its verbs, with a place for the name of one
 
     def list_commands(self, ctx: Context) -> list[str]:
         return [name for verbs in self.sections.values() for name in verbs]
@@ -124,10 +124,11 @@ class VerbGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, line in verbs.items()])
 
 
-def _group(name: str, help: str, **members: object) -> typer.Typer:
+def _group(name: str, help: str, sections: Sections) -> typer.Typer:
+    module = "pasta_lm.cli.{}" if name == "pasta" else f"pasta_lm.cli.{name}"
     group = typer.Typer(
         name=name,
-        cls=type("Verbs", (VerbGroup,), members),
+        cls=type("Verbs", (VerbGroup,), {"sections": sections, "module": module}),
         help=help,
         add_completion=name == "pasta",
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -138,13 +139,10 @@ def _group(name: str, help: str, **members: object) -> typer.Typer:
     return group
 
 
-app = _group("pasta", HELP, sections=VERBS)
+app = _group("pasta", HELP, VERBS)
 GROUPS = {
-    name: _group(name, help, sections=sections, module=f"pasta_lm.cli.{name}")
-    for name, help, sections in (
-        ("train", "Train a model to write PASTA-LANG.", TRAIN),
-        ("evaluate", "Measure quality and speed.", EVALUATE),
-    )
+    "train": _group("train", "Train a model to write PASTA-LANG.", TRAIN),
+    "evaluate": _group("evaluate", "Measure quality and speed.", EVALUATE),
 }
 
 

@@ -13,11 +13,11 @@ import typer
 from pasta_lm.cli import flags
 from pasta_lm.cli.flags import option, require_draft, require_one_of
 from pasta_lm.cli.run import load_model
-from pasta_lm.cli.terminal import print_answer, say
+from pasta_lm.cli.terminal import decoded, print_answer, say
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Finished, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import InputError, PastaError, RequestError, UsageError
+from pasta_lm.errors import PastaError, RequestError, UsageError
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import DRAFTED, STRATEGIES
 
@@ -167,7 +167,7 @@ def talk(conversation: Dialogue) -> int:
         say(f"strategy {conversation.strategy}; /help lists the commands, /quit leaves")
     for number, line in enumerate(_typed() if is_terminal else sys.stdin.buffer, start=1):
         try:
-            text = _decoded(line, number).rstrip("\r\n")
+            text = decoded(line, f"line {number}").rstrip("\r\n")
             if text.startswith("/") and text.split() == ["/quit"]:
                 break
             conversation.respond(text)
@@ -190,11 +190,3 @@ def _typed() -> Iterator[bytes]:
         except EOFError:
             typer.echo(err=True)
             return
-
-
-def _decoded(line: bytes, number: int) -> str:
-    try:
-        return line.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        reason = f"line {number} is not UTF-8: byte {error.start + 1} cannot be read"
-        raise InputError(reason) from error

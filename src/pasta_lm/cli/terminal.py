@@ -53,13 +53,19 @@ def read_text(file: str) -> str:
     """Read a file of UTF-8, ``-`` for standard input; an ``InputError`` if it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
-        return data.decode("utf-8-sig")
     except FileNotFoundError as exc:
         raise MissingFileError(file) from exc
     except OSError as exc:
         raise InputError(f"{file} cannot be read: {exc.strerror}") from exc
+    return decoded(data, file)
+
+
+def decoded(data: bytes, name: str) -> str:
+    """Return UTF-8 as text; an ``InputError`` with the name of what is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        raise InputError(f"{file} is not UTF-8: byte {exc.start + 1} cannot be read") from exc
+        raise InputError(f"{name} is not UTF-8: byte {exc.start + 1} cannot be read") from exc
 
 
 def write_text(file: Path, text: str) -> None:

@@ -28,8 +28,9 @@ MIN_VIEW_WIDTH = 22
 REFRESH_S = 1 / 20
 MAX_LABEL = 22
 THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
-ShowEvents = Callable[[Iterable[StreamEvent]], None]
-"""Shows events, at once or within ``REFRESH_S``."""
+ShowEvents = Callable[
+    [Iterable[StreamEvent]], None
+]  # shows events, at latest after ``REFRESH_S``
 
 
 def _marks(where: Console) -> tuple[str, ...]:

@@ -38,8 +38,7 @@ MAY_CHANGE |= {"judge.api_key_env", "judge.input_price", "judge.output_price"}
 """Settings that no stored answer or reply depends on; rows record their dtype and device."""
 MAX_IN_FLIGHT = 64  # requests to the judge
 TIE = 0.5
-Show = Callable[..., None]
-"""Shows the state of a task, for example ``show("prompts", 3, 10, note)``."""
+Show = Callable[..., None]  # shows the state of a task: ``show("prompts", 3, 10, note)``
 Say = Callable[[str], None]  # prints a notice
 
 
@@ -69,13 +68,10 @@ class AlpacaSettings(answering.AnswerSettings):
     systems: tuple[str, ...] = ()  # more systems, each NAME=STRATEGY:MODEL
     instructions: str = "tatsu-lab/alpaca_eval"
     """A file with 'instruction', or owner/name or owner/name:file of the hub."""
-    reference: str | None = None
-    """A file of answers that are the baseline of quality, in AlpacaEval's form."""
-    difficulty: str | None = None
-    """AlpacaEval's table of the instructions' difficulty; None: not known."""
+    reference: str | None = None  # answers that are the baseline of quality, in AlpacaEval's form
+    difficulty: str | None = None  # AlpacaEval's table of difficulties; None: not known
     gamed: str | None = None  # AlpacaEval's verdicts on the gamed reference
-    num_timed: int | None = None
-    """The first so many instructions are decoded one at a time; None: all."""
+    num_timed: int | None = None  # the first so many are decoded one at a time; None: all
     max_tokens: int = 2048  # of an answer, all threads together
     judge: JudgeRecipe = JudgeRecipe()
 

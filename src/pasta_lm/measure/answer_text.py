@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 WORD = re.compile(r"\w+")
-GRAM = 4
-"""Words in a row that count as repeated."""
+GRAM = 4  # words in a row that count as repeated
 _NAMES = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 NUMBERS = dict(zip(_NAMES.split("|"), range(2, 13), strict=True)) | {"fifteen": 15, "twenty": 20}
 MAX_ITEMS = 30

@@ -64,8 +64,7 @@ class AnswerSettings:
     """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
     limit: int | None = None  # the first so many prompts; None: all
     max_tokens: int = 512  # of an answer, all threads together and tags included
-    batch_size: int = 64
-    """Prompts that the engine gets together; their answers are written when all are done."""
+    batch_size: int = 64  # prompts that are decoded together; their answers are written together
     pool_tokens: int = 65_536  # cache entries of each model's engine
     dtype: str | None = None
     device: str | None = None

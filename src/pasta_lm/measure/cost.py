@@ -64,8 +64,7 @@ class ReadingSystem(NamedTuple):
     vocabulary: Vocabulary
     eos_id: int
     read: Reader
-    positions: PositionStrategy = PositionStrategy.CONTINUE
-    """Of main after a promise; for 'pasta' only."""
+    positions: PositionStrategy = PositionStrategy.CONTINUE  # after a promise; for 'pasta' only
     join: Join = Join.SHARED  # what main sees from a sync on; for 'pasta' only
 
 

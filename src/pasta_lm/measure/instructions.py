@@ -47,16 +47,16 @@ class InstructionSettings(answering.AnswerSettings):
 
     strategy: str = pasta.NAME
     """By which the taught model answers; its system is named ``pasta`` whatever it is."""
-    untaught: str | None = None
-    """The model before any training, for the nats of the references; None: left out."""
+    untaught: str | None = None  # the model before any training, if it reads the references too
     sets: SetFiles = SetFiles()
     num_timed: int = 25  # prompts of each set that both models answer one at a time, too
-    num_unmasked: int = 50
-    """Prompts of each set that the taught model answers without the mask, too."""
-    references: str | None = None
-    """Annotated answers for the cost of not seeing; None: it is not measured."""
-    reference_ids: str | None = None
-    """A file with the ids of those that no training read; None: all."""
+    num_unmasked: int = 50  # prompts of each set that the taught model also answers unmasked
+    references: str | None = (
+        None  # annotated answers for the cost of not seeing; None: none
+    )
+    reference_ids: str | None = (
+        None  # a file with ids of those that no training read; None: all
+    )
     batch_size: int = 192
     pool_tokens: int = 40_960
 

@@ -14,8 +14,7 @@ from scipy.special import expit, log_expit
 
 from pasta_lm.measure.table import Array, Interval
 
-GAMED_WEIGHT = 0.1
-"""The weight of a gamed row: AlpacaEval's regularisation of 0.2, over two gamed models."""
+GAMED_WEIGHT = 0.1  # of a gamed row: AlpacaEval's regularisation of 0.2, over two models
 CHOICES = tuple(float(choice) for choice in np.logspace(-4, 4, 10))
 """Inverse penalties to choose from (C in the names of scikit-learn)."""
 NUM_FOLDS = 5

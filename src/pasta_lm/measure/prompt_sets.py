@@ -47,8 +47,7 @@ class SetFiles:
     """Labels of AlpacaEval's prompts by id, written before any model answered; None: none."""
     ifeval: str | None = None
     """IFEval's prompts: JSON lines with 'key', 'prompt', 'instruction_id_list', 'kwargs'."""
-    starter: str | None = None
-    """The folder of the starter, such as corpora/starter; its held-out rows."""
+    starter: str | None = None  # the folder of the starter, as corpora/starter; its held-out rows
     instructions: str | None = None
     """The folder of our own instructions, such as corpora/instructions; the held-out rows."""
 

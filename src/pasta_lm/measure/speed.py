@@ -23,8 +23,7 @@ from pasta_lm.measure.table import Figures, Interval, Place, Report, geometric_m
 Records = Sequence[AnswerRecord]
 Answers = Mapping[str, AnswerRecord]  # by prompt
 Systems = dict[str, dict[str, AnswerRecord]]  # answers by system and by prompt
-Pairs = Sequence[tuple[AnswerRecord, AnswerRecord]]
-"""Answers and the baseline's to the same prompts."""
+Pairs = Sequence[tuple[AnswerRecord, AnswerRecord]]  # our answers and the baseline's, by prompt
 
 ANSWERS = "answers.jsonl"  # the answers in the folder of an ``alpaca`` run
 MIN_PARALLELISM = 1e-3  # of an answer without content, so that the geometric mean exists

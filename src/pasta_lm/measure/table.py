@@ -84,8 +84,7 @@ Cell = str | float | None
 Place = tuple[str, ...]
 MISSING = "-"  # stands where there is no figure
 HEADER = ("figure", "value", "low", "high", "n")
-GROUPS = {"systems", "sets", "parts"}
-"""Keys of objects that are named in no title: their members are."""
+GROUPS = {"systems", "sets", "parts"}  # keys that are named in no title: their members are
 
 
 class Metric(NamedTuple):

@@ -23,8 +23,7 @@ from pasta_lm.measure.length_control import (
 from pasta_lm.measure.table import Figures, Table
 
 LEADERBOARD = "AlpacaEval 2's leaderboard"
-JUDGE = "weighted_alpaca_eval_gpt4_turbo"
-"""AlpacaEval 2's judge: gpt-4-1106-preview with a template of its own."""
+JUDGE = "weighted_alpaca_eval_gpt4_turbo"  # gpt-4-1106-preview with AlpacaEval 2's template
 BASELINE = "gpt4_1106_preview"
 NUM_INSTRUCTIONS = 805
 NUM_NAMED = 10  # missing rows that a message names
@@ -56,8 +55,7 @@ class WinRates:
     missing_rows: list[int]
     avg_length: int | None
     win_rate_missing_lost: float | None = None  # none if no verdict is missing
-    n_absent: int | None = None
-    """Instructions that have a difficulty and no row; None: no difficulties."""
+    n_absent: int | None = None  # instructions with a difficulty and no row; None: no difficulties
     fit: LengthControlled | None = None
     refused: str | None = None  # why there are no rates: verdicts are missing
 
