@@ -28,9 +28,7 @@ MIN_VIEW_WIDTH = 22
 REFRESH_S = 1 / 20
 MAX_LABEL = 22
 THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
-ShowEvents = Callable[
-    [Iterable[StreamEvent]], None
-]  # shows events, at latest after ``REFRESH_S``
+ShowEvents = Callable[[Iterable[StreamEvent]], None]  # shows events, at latest after ``REFRESH_S``
 
 
 def _marks(where: Console) -> tuple[str, ...]:

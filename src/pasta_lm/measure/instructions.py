@@ -51,12 +51,8 @@ class InstructionSettings(answering.AnswerSettings):
     sets: SetFiles = SetFiles()
     num_timed: int = 25  # prompts of each set that both models answer one at a time, too
     num_unmasked: int = 50  # prompts of each set that the taught model also answers unmasked
-    references: str | None = (
-        None  # annotated answers for the cost of not seeing; None: none
-    )
-    reference_ids: str | None = (
-        None  # a file with ids of those that no training read; None: all
-    )
+    references: str | None = None  # annotated answers for the cost of not seeing; None: none
+    reference_ids: str | None = None  # a file with ids of those that no training read; None: all
     batch_size: int = 192
     pool_tokens: int = 40_960
 
