@@ -7,11 +7,15 @@ the JSON for ui.perfetto.dev (the "Trace Event Format" of chrome://tracing).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord, Trace
+
+Threads = Iterable[ThreadRecord]
+Tokens = Iterable[TokenRecord]
+Syncs = Iterable[SyncRecord]
 
 
 class Span(NamedTuple):
@@ -38,14 +42,6 @@ class Lane:
     thread: ThreadRecord
     spans: list[Span] = field(default_factory=list)
 
-    def extend(self, step: int) -> None:
-        """Add a pass that fed the thread."""
-        if not self.spans or step > self.spans[-1].stop:
-            self.spans.append(Span(self.thread.id, step, step + 1))
-        else:
-            last = self.spans[-1]
-            self.spans[-1] = last._replace(stop=max(last.stop, step + 1))
-
 
 @dataclass(slots=True)
 class RunLayout:
@@ -56,21 +52,20 @@ class RunLayout:
     joins: list[Edge] = field(default_factory=list)
     critical: list[Span] = field(default_factory=list)  # in order; of a whole trace only
     num_passes: int = 1
-    _promise_ends: dict[int, TokenRecord] = field(default_factory=dict)  # by the forked thread
+    promise_ends: dict[int, TokenRecord] = field(default_factory=dict)  # by the forked thread
 
-    def grow(
-        self,
-        threads: Iterable[ThreadRecord],
-        tokens: Iterable[TokenRecord],
-        fed: Iterable[TokenRecord],
-        syncs: Iterable[SyncRecord],
-    ) -> None:
+    def grow(self, threads: Threads, tokens: Tokens, fed: Tokens, syncs: Syncs) -> None:
         """Add new threads, tokens as they were decoded and as they were fed, and syncs."""
         self.lanes += map(Lane, threads)
-        self._promise_ends |= {token.forks: token for token in tokens if token.forks is not None}
+        self.promise_ends |= {token.forks: token for token in tokens if token.forks is not None}
         for token in fed:
-            if token.fed_step is not None:
-                self._feed(token.thread, token.fed_step)
+            number, step = token.thread, _fed_step(token)
+            lane, end = self.lanes[number], self.promise_ends.get(number)
+            if not lane.spans and lane.thread.parent is not None:
+                start = step if end is None or end.fed_step is None else end.fed_step
+                self.forks.append(Edge(lane.thread.parent, start, number, step))
+            _add_pass(lane.spans, number, step)
+            self.num_passes = max(self.num_passes, step + 1)
         for sync in syncs:
             if sync.step is not None:
                 self.joins += [
@@ -79,38 +74,28 @@ class RunLayout:
                     if self.lanes[child].spans
                 ]
 
-    def _feed(self, number: int, step: int) -> None:
-        lane = self.lanes[number]
-        parent = lane.thread.parent
-        if not lane.spans and parent is not None:
-            promise_end = self._promise_ends.get(number)
-            start = None if promise_end is None else promise_end.fed_step
-            self.forks.append(Edge(parent, step if start is None else start, number, step))
-        lane.extend(step)
-        self.num_passes = max(self.num_passes, step + 1)
+    def add(self, trace: Trace) -> None:
+        """Add all of a trace, and its critical path."""
+        fed = [token for token in trace.tokens if token.fed_step is not None]
+        fed.sort(key=lambda token: (_fed_step(token), token.slot or 0))
+        self.grow(trace.threads, trace.tokens, fed, trace.syncs)
+        self.num_passes = max(self.num_passes, trace.forward_passes)
+        for token in reversed(trace.critical_tokens()):
+            _add_pass(self.critical, token.thread, _fed_step(token))
 
 
 def layout(trace: Trace) -> RunLayout:
-    places = RunLayout(num_passes=max(1, trace.forward_passes))
-    fed = sorted((token for token in trace.tokens if token.fed_step is not None), key=_fed_step)
-    places.grow(trace.threads, trace.tokens, fed, trace.syncs)
-    places.critical = _critical_spans(trace.critical_tokens())
+    places = RunLayout()
+    places.add(trace)
     return places
 
 
-def _critical_spans(chain: Sequence[TokenRecord]) -> list[Span]:
-    """Return the critical path as spans from its first token to its last, each pass once."""
-    spans: list[Span] = []
-    for token in reversed(chain):
-        step = _fed_step(token)
-        last = spans[-1] if spans else None
-        if last is not None and step < last.stop:
-            continue  # an ``<async>``, which its promise's end is fed with
-        if last is not None and last.thread == token.thread and last.stop == step:
-            spans[-1] = last._replace(stop=step + 1)
-        else:
-            spans.append(Span(token.thread, step, step + 1))
-    return spans
+def _add_pass(spans: list[Span], thread: int, step: int) -> None:
+    last = spans[-1] if spans else None
+    if last is not None and last.thread == thread and step <= last.stop:
+        spans[-1] = last._replace(stop=max(last.stop, step + 1))
+    elif last is None or step >= last.stop:  # an ``<async>`` is fed with its promise's end
+        spans.append(Span(thread, step, step + 1))
 
 
 def _fed_step(token: TokenRecord) -> int:
@@ -120,52 +105,37 @@ def _fed_step(token: TokenRecord) -> int:
 
 def to_perfetto(trace: Trace) -> str:
     """Return the trace as JSON for Perfetto: one track a thread, arrows for forks and syncs."""
-    places = layout(trace)
+    ends_us = [1e6 * end_s for end_s in (trace.prefill_s, *trace.step_s)]
+
+    def start_us(step: int) -> float:
+        return ends_us[min(max(0, step), len(ends_us) - 1)]  # the end of the step before it
+
+    def arrow(kind: str, number: int | str, edge: Edge) -> list[dict[str, Any]]:
+        flow = {"name": kind, "cat": kind, "id": number, "pid": 1}
+        return [
+            {**flow, "ph": "s", "tid": edge.source, "ts": start_us(edge.start)},
+            {**flow, "ph": "f", "bp": "e", "tid": edge.target, "ts": start_us(edge.end)},
+        ]
+
     events = [_name("process_name", 0, trace.model or "pasta-lm")]
     for thread in trace.threads:
         title = "main" if thread.parent is None else f"{thread.id} {thread.topic}"
-        tokens = [token for token in trace.tokens_of(thread.id) if token.fed_step is not None]
-        events += [
-            _name("thread_name", thread.id, title),
-            *(_slice(trace, token) for token in tokens),
-        ]
+        events.append(_name("thread_name", thread.id, title))
+        for token in trace.tokens_of(thread.id):
+            if (step := token.fed_step) is not None:
+                facts = {"depth": token.depth, "position": token.position, "slot": token.slot}
+                piece = {"name": token.text or token.role.value, "cat": token.role.value}
+                duration_us = max(0.0, start_us(step + 1) - start_us(step))
+                place = {"pid": 1, "tid": thread.id, "ts": start_us(step), "dur": duration_us}
+                events.append({"ph": "X", **piece, **place, "args": facts})
+    places = layout(trace)
     for edge in places.forks:
-        events += _arrow(trace, "fork", edge.target, edge)
+        events += arrow("fork", edge.target, edge)
     for number, edge in enumerate(places.joins):
         inside = edge._replace(start=edge.start - 1)  # an arrow starts inside a slice
-        events += _arrow(trace, "sync", f"sync{number}-{edge.source}", inside)
+        events += arrow("sync", f"sync{number}-{edge.source}", inside)
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False)
 
 
 def _name(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}
-
-
-def _arrow(trace: Trace, kind: str, number: int | str, edge: Edge) -> list[dict[str, Any]]:
-    flow = {"name": kind, "cat": kind, "id": number, "pid": 1}
-    start, end = _step_start_us(trace, edge.start), _step_start_us(trace, edge.end)
-    return [
-        {**flow, "ph": "s", "tid": edge.source, "ts": start},
-        {**flow, "ph": "f", "bp": "e", "tid": edge.target, "ts": end},
-    ]
-
-
-def _slice(trace: Trace, token: TokenRecord) -> dict[str, Any]:
-    start = _step_start_us(trace, _fed_step(token))
-    return {
-        "ph": "X",
-        "name": token.text or token.role.value,
-        "cat": token.role.value,
-        "pid": 1,
-        "tid": token.thread,
-        "ts": start,
-        "dur": max(0.0, _step_start_us(trace, _fed_step(token) + 1) - start),
-        "args": {"depth": token.depth, "position": token.position, "slot": token.slot},
-    }
-
-
-def _step_start_us(trace: Trace, step: int) -> float:
-    """Return the time at which a step began: the end of the one before it, or of the prefill."""
-    if step <= 0 or not trace.step_s:
-        return trace.prefill_s * 1e6
-    return trace.step_s[min(step, len(trace.step_s)) - 1] * 1e6

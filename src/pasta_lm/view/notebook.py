@@ -10,7 +10,7 @@ from html import escape
 from itertools import pairwise
 
 from pasta_lm.interpreter.trace import Role, Trace
-from pasta_lm.view.layout import RunLayout, layout
+from pasta_lm.view.layout import Edge, RunLayout, layout
 
 # Okabe and Ito, "Color Universal Design": told apart with any colour vision. Main has none.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -45,7 +45,7 @@ def _figures(trace: Trace) -> str:
 def _svg(trace: Trace) -> str:
     places = layout(trace)
     height = ROW * (len(places.lanes) + 1)
-    marks = [*_lines(places), *_rows(places), *_critical(places)]
+    marks = [*_lines(places), *_rows(places)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" '
         f'role="img" aria-label="{escape(_figures(trace))}" font-size="12">{"".join(marks)}'
@@ -67,46 +67,34 @@ def _rows(places: RunLayout) -> Iterator[str]:
         shown = label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}…"
         colour, top = _colour(thread.id), ROW * row
         yield f"<g><title>{escape(label)}: {thread.num_tokens} tokens</title>"
-        yield (
-            f'<text x="0" y="{top + 15}" fill="{colour}" style="unicode-bidi:isolate">'
-            f"{escape(shown)}</text>"
-        )
+        style = f'fill="{colour}" style="unicode-bidi:isolate"'
+        yield f'<text x="0" y="{top + 15}" {style}>{escape(shown)}</text>'
         for span in lane.spans:
             x, end = _x(places, span.first), _x(places, span.stop)
-            yield (
-                f'<rect x="{x}" y="{top + 4}" width="{end - x:.1f}" height="10" '
-                f'fill="{colour}" opacity=".75"/>'
-            )
+            place = f'x="{x}" y="{top + 4}" width="{end - x:.1f}" height="10"'
+            yield f'<rect {place} fill="{colour}" opacity=".75"/>'
         for before, after in pairwise(lane.spans):
-            start, end = _x(places, before.stop), _x(places, after.first)
-            yield _line((start, top + 9), (end, top + 9), colour, "4 3")
+            pause = Edge(row, before.stop, row, after.first)
+            yield _line(places, pause, colour, "4 3")
         yield "</g>"
 
 
 def _lines(places: RunLayout) -> Iterator[str]:
-    for edges, dashes in ((places.forks, ""), (places.joins, "2 3")):
-        for edge in edges:
-            start = _x(places, edge.start), ROW * edge.source + 9
-            end = _x(places, edge.end), ROW * edge.target + 9
-            yield _line(start, end, _colour(edge.source if dashes else edge.target), dashes)
+    for edge in places.forks:
+        yield _line(places, edge, _colour(edge.target))
+    for edge in places.joins:
+        yield _line(places, edge, _colour(edge.source), "2 3")
+    for thread, first, stop in places.critical:
+        yield _line(places, Edge(thread, first, thread, stop), "currentColor", width=2, y=16)
 
 
-def _critical(places: RunLayout) -> Iterator[str]:
-    for span in places.critical:
-        y = ROW * span.thread + 16
-        start, end = (_x(places, span.first), y), (_x(places, span.stop), y)
-        yield _line(start, end, "currentColor", width=2)
-
-
-Point = tuple[float, float]
-
-
-def _line(start: Point, end: Point, colour: str, dashes: str = "", width: float = 1) -> str:
+def _line(
+    places: RunLayout, edge: Edge, colour: str, dashes: str = "", *, width: int = 1, y: int = 9
+) -> str:
+    start = f'x1="{_x(places, edge.start)}" y1="{ROW * edge.source + y}"'
+    end = f'x2="{_x(places, edge.end)}" y2="{ROW * edge.target + y}"'
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return (
-        f'<line x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}" stroke="{colour}" '
-        f'stroke-width="{width}"{dashed}/>'
-    )
+    return f'<line {start} {end} stroke="{colour}" stroke-width="{width}"{dashed}/>'
 
 
 def _colour(thread: int) -> str:

@@ -20,11 +20,6 @@ STATIC = Path(__file__).with_name("static")
 
 _IMPORT = re.compile(r'^import \{ [\w, ]+ \} from "\./(\w+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:class|function|const) )", re.MULTILINE)
-_STYLES = '<link rel="stylesheet" href="page.css">\n'
-_SCRIPT = '<script type="module" src="main.js"></script>\n'
-_ICON = '<link rel="icon" href="icon.svg">\n'
-_HEAD = '<meta charset="utf-8">\n'
-_POLICY = '<meta http-equiv="Content-Security-Policy" content="{}">\n'
 
 
 def page_of(runs: Sequence[RunData]) -> str:
@@ -34,17 +29,23 @@ def page_of(runs: Sequence[RunData]) -> str:
     text that is parsed as HTML.
     """
     styles, script = (STATIC / "page.css").read_text("utf-8"), joined_modules()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(styles)}'; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+    )
     # A browser reads no end of the script in ASCII without "<", whatever the model wrote.
     data = json.dumps(runs, separators=(",", ":")).replace("<", "\\u003c")
     page = (STATIC / "index.html").read_text("utf-8")
-    replaced = {
-        _HEAD: _HEAD + _POLICY.format(_policy(script, styles)),
-        _ICON: "",
-        _STYLES: f"<style>{styles}</style>\n",
-        _SCRIPT: f'<script type="application/json" id="runs">{data}</script>\n'
-        f'<script type="module">{script}</script>\n',
-    }
-    for part, whole in replaced.items():
+    for part, whole in {
+        '<meta charset="utf-8">\n': '<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+        '<link rel="icon" href="icon.svg">\n': "",
+        '<link rel="stylesheet" href="page.css">\n': f"<style>{styles}</style>\n",
+        '<script type="module" src="main.js"></script>\n': (
+            f'<script type="application/json" id="runs">{data}</script>\n'
+            f'<script type="module">{script}</script>\n'
+        ),
+    }.items():
         before, match, after = page.partition(part)
         assert match, f"index.html lacks {part!r}"
         page = before + whole + after
@@ -68,14 +69,6 @@ def joined_modules() -> str:
 
     add("main.js")
     return "\n".join(joined.values())
-
-
-def _policy(script: str, styles: str) -> str:
-    sources = f"script-src '{_hash(script)}'; style-src '{_hash(styles)}'"
-    return (
-        f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'; "
-        "require-trusted-types-for 'script'"
-    )
 
 
 def _hash(text: str) -> str:

@@ -8,7 +8,6 @@ model. Otherwise each has its own tokens a second, and a run that a limit cut sa
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypedDict
@@ -24,7 +23,7 @@ from pasta_lm.interpreter.trace import (
 )
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.tags import SYNC
-from pasta_lm.view.layout import Edge, RunLayout, Span, layout
+from pasta_lm.view.layout import Edge, RunLayout, Span, Syncs, Threads, Tokens
 
 
 class TokenData(TypedDict):
@@ -76,28 +75,16 @@ class RunData(TypedDict):
 
 
 FACTS = (
-    "model",
-    "engine",
-    "strategy",
-    "positions",
-    "finish_reason",
-    "num_prompt_tokens",
-    "num_content_tokens",
-    "num_tokens",
-    "forward_passes",
-    "critical_path",
-    "parallelism",
-    "num_illegal",
-    "wall_s",
-    "tokens_per_s",
+    *("model", "engine", "strategy", "positions", "finish_reason", "num_prompt_tokens"),
+    *("num_content_tokens", "num_tokens", "forward_passes", "critical_path", "parallelism"),
+    *("num_illegal", "wall_s", "tokens_per_s"),
 )
 
 
 def run_data(trace: Trace, name: str = "", annotated: str | None = None) -> RunData:
     """Return the data of a whole trace; with an answer in annotator form, the page can edit it."""
-    places, sight = layout(trace), _Sight(trace.num_prompt_tokens)
-    fed = sorted((token for token in trace.tokens if token.slot is not None), key=_slot)
-    sight.grow(trace.threads, trace.tokens, fed, trace.syncs)
+    run = LiveRun(trace.num_prompt_tokens)
+    run.add(trace)
     critical = {id(token) for token in trace.critical_tokens()}
     facts = {fact: getattr(trace, fact) for fact in FACTS}
     facts |= {"kind": trace.kind.value, "cut_at": cut_at(trace), "compares": comparison_key(trace)}
@@ -107,25 +94,43 @@ def run_data(trace: Trace, name: str = "", annotated: str | None = None) -> RunD
         "prefill_s": trace.prefill_s,
         "step_s": trace.step_s,
         "threads": [
-            _thread(lane.thread, lane.spans, thread.seen if thread.rows else None)
-            for lane, thread in zip(places.lanes, sight.threads, strict=True)
+            _thread(lane.thread, lane.spans, sight.seen if sight.rows else None)
+            for lane, sight in zip(run.lanes, run.sights, strict=True)
         ],
         "tokens": [_token(token, id(token) in critical) for token in trace.tokens],
         "syncs": [_sync(sync) for sync in trace.syncs if sync.step is not None],
-        "forks": places.forks,
-        "joins": places.joins,
-        "critical": places.critical,
+        "forks": run.forks,
+        "joins": run.joins,
+        "critical": run.critical,
         "annotated": annotated,
     }
 
 
-class LiveRun:
-    """A run that is still decoded, for the page."""
+@dataclass(slots=True)
+class _Sight:
+    """The tokens of a thread, and those of others that it could see when it wrote them."""
+
+    thread: ThreadRecord
+    tokens: list[TokenRecord] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)  # of its fed tokens
+    rows: list[tuple[int, Row]] = field(default_factory=list)  # each with the slot it holds from
+    seen: list[Seen] = field(default_factory=list)  # equal neighbours as one
+    num_done: int = 0  # tokens that ``seen`` covers
+    num_told: int = 0  # rows of ``seen`` that the page has
+
+    @property
+    def owner(self) -> int:
+        return PROMPT_OWNER + 1 + self.thread.id
+
+
+class LiveRun(RunLayout):
+    """A run, as it is decoded, with the tokens that each thread could see."""
 
     def __init__(self, num_prompt: int) -> None:
-        self._places, self._sight = RunLayout(), _Sight(num_prompt)
+        super().__init__()
+        self.sights: list[_Sight] = []
+        self._num_prompt = num_prompt
         self._tokens: list[TokenRecord] = []
-        self._num_seen: list[int] = []  # by thread: rows of ``seen`` that the page has
 
     def take(self, news: TraceNews) -> dict[str, Any]:
         """Return the parts of a ``RunData`` that are new, and three of their own.
@@ -134,18 +139,19 @@ class LiveRun:
         before; ``lanes`` has pairs of a thread and a pass that fed it; ``seen`` has rows for a
         thread's list of the same name.
         """
+        fed = [token for token in news.tokens if token.slot is not None]
         for index, record in news.fed:
             token = self._tokens[index]
             token.fed_step, token.slot = record.fed_step, record.slot
-        fed = [self._tokens[index] for index, _ in news.fed]
-        fed += [token for token in news.tokens if token.slot is not None]
-        fed.sort(key=_slot)
+            fed.append(token)
+        fed.sort(key=lambda token: token.slot or 0)
         self._tokens += news.tokens
-        self._num_seen += [0] * len(news.threads)
-        places = self._places
-        num_forks, num_joins = len(places.forks), len(places.joins)
-        places.grow(news.threads, news.tokens, fed, news.syncs)
-        self._sight.grow(news.threads, news.tokens, fed, news.syncs)
+        num_forks, num_joins = len(self.forks), len(self.joins)
+        self.grow(news.threads, news.tokens, fed, news.syncs)
+        seen: list[dict[str, Any]] = []
+        for sight in self.sights:
+            seen += [{"thread": sight.thread.id, **row} for row in sight.seen[sight.num_told :]]
+            sight.num_told = len(sight.seen)
         return {
             "kind": news.kind.value,
             "prefill_s": news.prefill_s,
@@ -155,16 +161,74 @@ class LiveRun:
             "fed": [[index, record.fed_step] for index, record in news.fed],
             "lanes": [[token.thread, token.fed_step] for token in fed],
             "syncs": [_sync(sync) for sync in news.syncs],
-            "forks": places.forks[num_forks:],
-            "joins": places.joins[num_joins:],
-            "seen": list(self._new_rows()),
+            "forks": self.forks[num_forks:],
+            "joins": self.joins[num_joins:],
+            "seen": seen,
         }
 
-    def _new_rows(self) -> Iterator[dict[str, Any]]:
-        for number, thread in enumerate(self._sight.threads):
-            for row in thread.seen[self._num_seen[number] :]:
-                yield {"thread": number, **row}
-            self._num_seen[number] = len(thread.seen)
+    def grow(self, threads: Threads, tokens: Tokens, fed: Tokens, syncs: Syncs) -> None:
+        super().grow(threads, tokens, fed, syncs)
+        self.sights += map(_Sight, threads)
+        for token in tokens:
+            self.sights[token.thread].tokens.append(token)
+        joins = {(sync.thread, sync.step): sync for sync in syncs}
+        for token in fed:
+            if token.slot is None:
+                continue
+            sight = self.sights[token.thread]
+            sight.slots.append(token.slot)
+            sync = joins.get((token.thread, token.fed_step))
+            if sync is not None and token.tag == SYNC and (rows := self._rows(sight)):
+                joined = [self.sights[child].owner for child in sync.joined]
+                rows.append((token.slot, rows[-1][1].sync(joined)))
+        for sight in self.sights:
+            self._look(sight)
+
+    def _look(self, sight: _Sight) -> None:
+        """Find the view of each new token.
+
+        A token is written by the query of the token before it: it sees what that one sees. The
+        first tokens of main come from the prefill, and ``<async>`` from the promise's end.
+        """
+        if not self._rows(sight):
+            return
+        first = self.promise_ends.get(sight.thread.id)
+        for index in range(sight.num_done, len(sight.tokens)):
+            query = sight.tokens[index - 1] if index else first
+            slot = self._num_prompt - 1 if query is None else query.slot
+            if slot is None:
+                return  # it is not fed, so nothing is known of the token behind it
+            seen = self._seen(sight, index, slot)
+            if not sight.seen or {**sight.seen[-1], "index": index} != seen:
+                sight.seen.append(seen)
+            sight.num_done += 1
+
+    def _rows(self, sight: _Sight) -> list[tuple[int, Row]]:
+        """Return a thread's rows; empty if the trace does not name its promise's end."""
+        end, parent = self.promise_ends.get(sight.thread.id), sight.thread.parent
+        if sight.rows:
+            return sight.rows
+        if parent is None:
+            sight.rows.append((0, Row.of_main(sight.owner)))
+        elif end is not None and (slot := end.slot) is not None:
+            above = self.sights[parent]
+            if rows := [row for first, row in self._rows(above) if first <= slot]:
+                child = rows[-1].fork(parent=above.owner, child=sight.owner, promise_end_slot=slot)
+                sight.rows.append((0, child))
+        return sight.rows
+
+    def _seen(self, sight: _Sight, index: int, query: int) -> Seen:
+        place = bisect_right(sight.rows, query, key=lambda held: held[0]) - 1
+        row = sight.rows[max(place, 0)][1]
+        owners = row.cutoffs.keys() - {PROMPT_OWNER, sight.owner}  # of others nothing is seen
+        others = [self.sights[owner - PROMPT_OWNER - 1] for owner in sorted(owners)]
+        counts = {
+            other.thread.id: count
+            for other in others
+            if (count := bisect_left(other.slots, row.end(query_slot=query, owner=other.owner)))
+        }
+        prompt = min(row.end(query_slot=query, owner=PROMPT_OWNER), self._num_prompt)
+        return {"index": index, "prompt": prompt, "threads": counts}
 
 
 def cut_at(trace: Trace) -> int | None:
@@ -195,11 +259,6 @@ def speed_figures(trace: Trace, num_text_tokens: int) -> dict[str, str | int | f
     }
 
 
-def _slot(token: TokenRecord) -> int:
-    assert token.slot is not None
-    return token.slot
-
-
 def _thread(record: ThreadRecord, spans: list[Span], seen: list[Seen] | None) -> ThreadData:
     return {
         "id": record.id,
@@ -226,99 +285,3 @@ def _token(token: TokenRecord, is_critical: bool) -> TokenData:
 
 def _sync(sync: SyncRecord) -> dict[str, int | list[int]]:
     return {"thread": sync.thread, "joined": sync.joined, "step": sync.step or 0}
-
-
-@dataclass(slots=True)
-class _ThreadSight:
-    """The tokens of a thread, and its rows so far."""
-
-    record: ThreadRecord
-    tokens: list[TokenRecord] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)  # of its fed tokens
-    rows: list[tuple[int, Row]] = field(default_factory=list)  # each with the slot it holds from
-    seen: list[Seen] = field(default_factory=list)  # equal neighbours as one
-    num_done: int = 0  # tokens that ``seen`` covers
-
-    @property
-    def owner(self) -> int:
-        return PROMPT_OWNER + 1 + self.record.id
-
-
-class _Sight:
-    """The tokens that each thread could see when it wrote its own, by the interpreter's rows."""
-
-    def __init__(self, num_prompt: int) -> None:
-        self.threads: list[_ThreadSight] = []
-        self._num_prompt = num_prompt
-        self._promise_ends: dict[int, TokenRecord] = {}  # by the forked thread
-
-    def grow(
-        self,
-        threads: Iterable[ThreadRecord],
-        tokens: Iterable[TokenRecord],
-        fed: Iterable[TokenRecord],
-        syncs: Iterable[SyncRecord],
-    ) -> None:
-        self.threads += map(_ThreadSight, threads)
-        for token in tokens:
-            self.threads[token.thread].tokens.append(token)
-            if token.forks is not None:
-                self._promise_ends[token.forks] = token
-        joins = {(sync.thread, sync.step): sync for sync in syncs}
-        for token in fed:
-            if token.slot is None:
-                continue
-            thread = self.threads[token.thread]
-            thread.slots.append(token.slot)
-            sync = joins.get((token.thread, token.fed_step))
-            if sync is not None and token.tag == SYNC and (rows := self._rows(thread)):
-                joined = [self.threads[child].owner for child in sync.joined]
-                rows.append((token.slot, rows[-1][1].sync(joined)))
-        for thread in self.threads:
-            self._look(thread)
-
-    def _look(self, thread: _ThreadSight) -> None:
-        """Find the view of each new token.
-
-        A token is written by the query of the token before it: it sees what that one sees. The
-        first tokens of main come from the prefill, and ``<async>`` from the promise's end.
-        """
-        if not self._rows(thread):
-            return
-        first = self._promise_ends.get(thread.record.id)
-        for index in range(thread.num_done, len(thread.tokens)):
-            query = thread.tokens[index - 1] if index else first
-            slot = self._num_prompt - 1 if query is None else query.slot
-            if slot is None:
-                return  # it is not fed, so nothing is known of the token behind it
-            seen = self._seen(thread, index, slot)
-            if not thread.seen or {**thread.seen[-1], "index": index} != seen:
-                thread.seen.append(seen)
-            thread.num_done += 1
-
-    def _rows(self, thread: _ThreadSight) -> list[tuple[int, Row]]:
-        """Return a thread's rows; empty if the trace does not name its promise's end."""
-        record = thread.record
-        if record.parent is None and not thread.rows:
-            thread.rows.append((0, Row.of_main(thread.owner)))
-        elif record.parent is not None and not thread.rows:
-            end, parent = self._promise_ends.get(record.id), self.threads[record.parent]
-            above = self._rows(parent)
-            if above and end is not None and end.slot is not None:
-                row = [row for slot, row in above if slot <= end.slot][-1]
-                child = row.fork(parent=parent.owner, child=thread.owner, promise_end_slot=end.slot)
-                thread.rows.append((0, child))
-        return thread.rows
-
-    def _seen(self, thread: _ThreadSight, index: int, query: int) -> Seen:
-        place = bisect_right(thread.rows, query, key=lambda held: held[0]) - 1
-        row = thread.rows[max(place, 0)][1]
-        owners = row.cutoffs.keys() - {PROMPT_OWNER, thread.owner}  # of others nothing is seen
-        others = [self.threads[owner - PROMPT_OWNER - 1] for owner in sorted(owners)]
-        counts = {
-            other.record.id: count
-            for other in others
-            if (count := bisect_left(other.slots, row.end(query_slot=query, owner=other.owner)))
-        }
-        prompt = min(row.end(query_slot=query, owner=PROMPT_OWNER), self._num_prompt)
-        return {"index": index, "prompt": prompt, "threads": counts}
