@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 from typing import Any
@@ -87,8 +86,7 @@ class AnnotationLog:
     def unfinished(self, index: int, row: SourceRow) -> RowLog | None:
         """Return a row's history unless it needs nothing more; a new row to skip is stored.
 
-        Raises:
-            InputError: the source had another row at this index when the journal was begun.
+        An InputError says that the source had another row at this index before.
         """
         known = self.rows.get(index) or RowLog(index, row)
         old = known.row
@@ -128,13 +126,14 @@ class AnnotationLog:
     def _store(self, known: RowLog, *lines: Row) -> None:
         """Store lines of a row, behind the row itself where it is new."""
         index, row = known.index, known.row
-        text = digest(f"{row.prompt}\0{row.answer}")
-        texts = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer, "digest": text}
-        own = {"id": f"row/{index}", "index": index, **texts, "skipped": row.skipped}
-        new = lines if index in self.rows else (own, *lines)
-        self._journal.append(new)
+        if index not in self.rows:
+            texts = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer}
+            own = {"id": f"row/{index}", "index": index, **texts}
+            own["digest"] = digest(f"{row.prompt}\0{row.answer}")
+            lines = (own | {"skipped": row.skipped}, *lines)
+        self._journal.append(lines)
         self.rows[index] = known
-        for line in new:
+        for line in lines:
             self._count(line)
         self._progress(self.tally)
 
@@ -175,12 +174,9 @@ def _end(known: RowLog, outcome: Document | Rejection) -> Row:
 def write_set(
     config: AnnotateConfig, log: AnnotationLog, method: Mapping[str, object] | None = None
 ) -> list[Path]:
-    """Write the data set of a run, and return its files.
+    """Write the data set of a run in the order of its source, and return its files.
 
-    Records and failures are in the order of the source. Parquet is written if pyarrow is installed.
-
-    Raises:
-        PastaError: the disk cannot be written; older files stay as they were.
+    Parquet is written if pyarrow is installed. Where the disk is full, older files stay.
     """
     folder = Path(config.output.folder)
     rows = [row for _, row in sorted(log.rows.items())]
@@ -228,10 +224,8 @@ def _write_parquet(records: Path, path: Path) -> None:
     schema = pyarrow.schema({**columns, "source": text})
     part = path.with_name(f"{path.name}.part")
     with records.open(encoding="utf-8", newline="\n") as lines:
-        rows = map(json.loads, lines)
-        with parquet.ParquetWriter(part, schema) as writer:
-            while group := list(islice(rows, ROWS_AT_ONCE)):
-                writer.write_table(pyarrow.Table.from_pylist(group, schema))
+        table = pyarrow.Table.from_pylist([*map(json.loads, lines)], schema)
+    parquet.write_table(table, part, row_group_size=ROWS_AT_ONCE)
     part.replace(path)
 
 
@@ -300,10 +294,8 @@ def _figures(documents: Sequence[Document]) -> Iterator[tuple[str, object]]:
     yield "share sequential", f"{1 - len(parallel) / len(documents) if documents else 0:.3f}"
     yield "words in an answer, mean", f"{mean(answer_words) if documents else 0:.1f}"
     yield "words in a block, median", f"{median(lengths) if lengths else 0:g}"
-    for name, some in (
-        ("theoretical speedup, geometric mean", documents),
-        ("the same where there are blocks", parallel),
-    ):
+    mean_speedup = "theoretical speedup, geometric mean"
+    for name, some in ((mean_speedup, documents), ("the same where there are blocks", parallel)):
         yield name, f"{geometric_mean(map(speedup, some)) if some else 1.0:.3f}"
 
 

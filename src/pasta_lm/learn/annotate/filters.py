@@ -157,18 +157,13 @@ class Marks(NamedTuple):
 
 
 def marked(text: str, marks: Marks, filters: FilterConfig = FILTERS) -> Document:
-    """Return the answer with the marked blocks and syncs; the blocks have no length yet.
+    """Return the answer with the marked blocks, which have no length yet, and syncs.
 
-    Spaces before a tag stand behind it (``Document.with_spaces_after_tags``).
-
-    Raises:
-        InputError: a mark names no unit or overlaps another, or ``filters.examine`` rejects the
-            annotation.
+    An InputError says that marks name no units or overlap, or why ``examine`` rejects them.
     """
     places = units(text)
     _check_order(marks, len(places))
-    document = Document(tuple(_items(text, places, marks)))
-    result = examine(document.annotator_form(), text, filters)
+    result = examine(_document(text, places, marks).annotator_form(), text, filters)
     if isinstance(result, Rejection):
         raise InputError(f"{result.reason}: {result.message}")
     return result
@@ -190,7 +185,7 @@ def _check_order(marks: Marks, num_units: int) -> None:
             raise InputError(f"s{unit} is inside a block")
 
 
-def _items(text: str, places: Sequence[Unit], marks: Marks) -> Iterator[Item]:
+def _document(text: str, places: Sequence[Unit], marks: Marks) -> Document:
     cuts: list[tuple[int, int, Block | Sync]] = []
     for first, last, topic in marks.blocks:
         begin, end = places[first - 1].inside, places[last - 1].end
@@ -198,12 +193,12 @@ def _items(text: str, places: Sequence[Unit], marks: Marks) -> Iterator[Item]:
     for unit in marks.syncs:
         at = places[unit - 1].begin
         cuts.append((at, at, Sync()))
+    items: list[Item] = []
     done = 0
     for begin, end, item in sorted(cuts, key=lambda cut: cut[:2]):
-        yield Text(text[done:begin])
-        yield item
+        items += Text(text[done:begin]), item
         done = end
-    yield Text(text[done:])
+    return Document((*items, Text(text[done:])))
 
 
 def units(text: str) -> list[Unit]:

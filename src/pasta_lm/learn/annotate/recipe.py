@@ -71,13 +71,9 @@ class SourceConfig:
 class TeacherConfig(Endpoint):
     """The model that annotates."""
 
+    TABLE = "teacher"
     temperature: float = 0.0
     """Of its replies."""
-
-    @staticmethod
-    def table() -> str:
-        """Return the name of the table."""
-        return TEACHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +116,10 @@ class AnnotateConfig:
         return SourceConfig(file=file, columns="pairs", name="own answers")
 
     def taught_by(self, addresses: str) -> AnnotateConfig:
-        """Return the recipe with the teacher on other servers, whose URLs a comma separates.
-
-        Raises:
-            UsageError: there is no teacher.
-        """
+        """Return the recipe with the teacher on other servers, whose URLs a comma separates."""
         if self.teacher is None:
-            raise UsageError(
-                f"annotator {self.annotator!r} cannot use --engine: it asks no model",
-                hint="leave it out",
-            )
+            reason = f"annotator {self.annotator!r} cannot use --engine: it asks no model"
+            raise UsageError(reason, hint="leave it out")
         urls = ",".join(f"{url}/v1" for url in server_urls(addresses))
         if not urls:
             raise UsageError("no server is named", hint="for example http://localhost:8000")
@@ -140,23 +130,16 @@ class AnnotateConfig:
 
         Prices, time-outs and the number of requests in flight may change between runs.
         """
-        settings: dict[str, object] = {
-            "annotator": self.annotator,
-            "source": asdict(self.rows),
-            "filters": asdict(self.filters),
-        }
-        if self.teacher is not None:
-            settings["teacher"] = {
-                "model": self.teacher.model,
-                "temperature": self.teacher.temperature,
-                "prompt": read_prompt().label,
-            }
-        return settings
+        tables = {"source": asdict(self.rows), "filters": asdict(self.filters)}
+        if (teacher := self.teacher) is not None:
+            own = {"model": teacher.model, "temperature": teacher.temperature}
+            tables["teacher"] = own | {"prompt": read_prompt().label}
+        return {"annotator": self.annotator, **tables}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """One answer to annotate."""
+    """One answer to annotate, or the reason why it is skipped."""
 
     id: str
     """The row's own, or a hash of its texts."""
@@ -164,18 +147,10 @@ class SourceRow:
     """The user's turn, preceded by the system's."""
     answer: str
     skipped: str | None = None
-    """Why it cannot be annotated; None: it can."""
 
 
 def read_source(config: SourceConfig) -> Iterator[SourceRow]:
-    """Yield every row in the order of the source.
-
-    Raises:
-        InputError: the file cannot be read.
-        UsageError: the hub has no such data set, revision or split.
-        MissingExtraError: Parquet needs pyarrow, the hub needs datasets.
-        RemoteError: the hub does not answer, or gives an invalid answer.
-    """
+    """Yield every row in the order of the source."""
     path = Path(config.file or "")
     if config.hub is not None:
         rows = _hub_rows(config.hub, config.split, config.revision)
@@ -192,8 +167,7 @@ def _source_row(row: Any, columns: str | None) -> SourceRow:
     exchange = COLUMNS[name][1](row) if name else None
     prompt, answer = exchange or ("", "")
     content = f"{prompt}\0{answer}" if exchange else repr(sorted(row.items(), key=str))
-    own = row.get("id")
-    id = digest(content) if own in (None, "") else str(own)
+    id = digest(content) if row.get("id") in (None, "") else str(row["id"])
     if exchange is None:
         return SourceRow(id, "", "", NO_COLUMNS)
     if any("\ud800" <= char <= "\udfff" for char in id + prompt + answer):  # half a pair
@@ -292,15 +266,11 @@ def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:
     try:
         yield from datasets.load_dataset(name, split=split, revision=revision, streaming=True)
     except (FileNotFoundError, ValueError) as exc:
-        raise UsageError(
-            f"{what} cannot be read: {_first_line(exc)}",
-            hint="check source.hub, source.split and source.revision; a private one needs HF_TOKEN",
-        ) from exc
+        hint = "check source.hub, source.split and source.revision; a private one needs HF_TOKEN"
+        raise UsageError(f"{what} cannot be read: {_first_line(exc)}", hint=hint) from exc
     except Exception as exc:  # whatever its libraries for files and networks raise
-        raise RemoteError(
-            f"{what} cannot be read: {_first_line(exc)}",
-            hint="run the same command again when the hub can be reached",
-        ) from exc
+        hint = "run the same command again when the hub can be reached"
+        raise RemoteError(f"{what} cannot be read: {_first_line(exc)}", hint=hint) from exc
 
 
 def _first_line(error: Exception) -> str:

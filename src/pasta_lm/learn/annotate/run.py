@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from pasta_lm.engines.servers.request_pace import RequestPace, RetryPolicy
+from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import RemoteError, RequestError
 from pasta_lm.language.document import Document
 from pasta_lm.learn.annotate.dataset import AnnotationLog, RowLog, Tally, write_set
 from pasta_lm.learn.annotate.filters import FilterConfig, Rejection, examine
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
-from pasta_lm.learn.annotate.teacher import TeacherConversation
+from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt
 from pasta_lm.learn.chat.client import (
     ChatClient,
     ChatReply,
@@ -37,9 +38,7 @@ from pasta_lm.learn.chat.pool import (
 from pasta_lm.run_folder import RunFolder
 
 JOURNAL = "journal"
-DUPLICATE = "duplicate_id"
-TOO_LONG = "too_long"
-REQUEST_REFUSED = "request_refused"
+DUPLICATE, TOO_LONG, REQUEST_REFUSED = "duplicate_id", "too_long", "request_refused"
 
 # Guesses of an estimate.
 COPY_TOKENS_PER_ANSWER_TOKEN = 1.15
@@ -48,15 +47,13 @@ TEACHER_TOKENS_PER_S = 50.0
 
 Rule = Callable[[str, str], Document]
 """From a prompt and its answer to the annotated answer."""
-Progress = Callable[[Tally], None]
 
 
 class AnnotationRun(NamedTuple):
-    """The result of a run."""
+    """The result of a run; ``stopped_by`` is empty if every requested row has an end."""
 
     tally: Tally
     stopped_by: str
-    """``cost limit`` or ``interrupt``; empty if every requested row has an end."""
     files: list[Path]
 
 
@@ -64,41 +61,36 @@ def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[So
     """Yield the rows of a run: duplicates and answers that are too long are marked as skipped."""
     seen: set[str] = set()
     for row in islice(read_source(config.rows), limit):
-        skipped = row.skipped
-        if skipped is None and row.id in seen:
-            skipped = DUPLICATE
-        elif skipped is None and len(row.answer) > config.filters.max_answer_characters:
-            skipped = TOO_LONG
+        is_long = len(row.answer) > config.filters.max_answer_characters
+        skipped = DUPLICATE if row.id in seen else TOO_LONG if is_long else None
         seen.add(row.id)
-        yield SourceRow(row.id, row.prompt, row.answer, skipped)
+        yield replace(row, skipped=row.skipped or skipped)
 
 
 class RowsEstimate(NamedTuple):
-    """What annotating some rows will take."""
+    """The requests for some rows, and their time with the largest number in flight."""
 
     num_rows: int
     num_skipped: int
     asking: Estimate
     wall_s: float
-    """With the largest number of requests in flight."""
 
 
 def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
     """Estimate requests, tokens and time from the lengths of texts."""
-    num_rows = num_skipped = prompt = completion = 0
+    num_asked = num_skipped = prompt = completion = 0
     for row in rows:
-        num_rows += 1
-        if row.skipped is not None:
-            num_skipped += 1
-            continue
-        talk = TeacherConversation(row.prompt, row.answer)
-        prompt += int(estimate_tokens(talk.messages) * REPLIES_PER_ROW)
-        answer_tokens = len(row.answer.encode()) / CHARACTERS_PER_TOKEN
-        completion += int(answer_tokens * COPY_TOKENS_PER_ANSWER_TOKEN * REPLIES_PER_ROW)
-    num_requests = round((num_rows - num_skipped) * REPLIES_PER_ROW)
-    asking = Estimate(num_requests, TokenCounts(prompt, completion), teacher.prices)
+        num_skipped += row.skipped is not None
+        if row.skipped is None:
+            num_asked += 1
+            messages = read_prompt().messages(row.prompt, row.answer)
+            prompt += int(estimate_tokens(messages) * REPLIES_PER_ROW)
+            answer_tokens = len(row.answer.encode()) / CHARACTERS_PER_TOKEN
+            completion += int(answer_tokens * COPY_TOKENS_PER_ANSWER_TOKEN * REPLIES_PER_ROW)
+    tokens = TokenCounts(prompt, completion)
+    asking = Estimate(round(num_asked * REPLIES_PER_ROW), tokens, teacher.prices)
     wall_s = completion / TEACHER_TOKENS_PER_S / teacher.max_in_flight
-    return RowsEstimate(num_rows, num_skipped, asking, wall_s)
+    return RowsEstimate(num_asked + num_skipped, num_skipped, asking, wall_s)
 
 
 def annotate(
@@ -108,9 +100,8 @@ def annotate(
     method: Mapping[str, object] | None = None,
     limit: int | None = None,
     cost_limit_usd: float | None = None,
-    progress: Progress = lambda tally: None,
+    progress: Callable[[Tally], None] = lambda tally: None,
     policy: RetryPolicy | None = None,
-    pace: RequestPace | None = None,
     notice: Callable[[int], None] = lambda num_in_flight: None,
 ) -> AnnotationRun:
     """Annotate the source of a recipe, continuing where an earlier run stopped.
@@ -126,23 +117,16 @@ def annotate(
         cost_limit_usd: Hard limit on the cost of the whole output folder.
         progress: Called after each row and each reply.
         policy: Of retries.
-        pace: By default bounded as in the recipe.
         notice: Called at a first signal with the number of requests in flight.
-
-    Raises:
-        UsageError: another process writes there, the settings have changed, a key is missing.
-        EndpointError: the server refuses every request.
-        RemoteError: the server is gone.
-        InputError: the source cannot be read, or has changed.
-        PastaError: the disk is full.
     """
     prices = config.teacher.prices if config.teacher else Prices()
     folder = RunFolder(Path(config.output.folder))
     with folder.locked():
         folder.begin({**config.settings(), **(method or {})})
         log = AnnotationLog(folder.journal(JOURNAL), prices, progress)
+        budget = Budget(log.tally.spent, None if rule else cost_limit_usd)
+        pool = RequestPool(budget, "rows", notice)
         numbered = enumerate(source_rows(config, limit))
-        pool = RequestPool(Budget(log.tally.spent, cost_limit_usd), "rows", notice)
 
         async def work(job: tuple[int, SourceRow]) -> None:
             if (known := log.unfinished(*job)) is not None:
@@ -152,9 +136,8 @@ def annotate(
             for index, row in numbered:
                 if (known := log.unfinished(index, row)) is not None:
                     log.store_end(known, _by_rule(rule, row, config.filters))
-        else:
-            assert (teacher := config.teacher) is not None
-            client = partial(ChatClient, teacher, pace=pace, policy=policy)
+        elif config.teacher is not None:
+            client = partial(ChatClient, config.teacher, policy=policy)
             asyncio.run(pool.run(client, numbered, work))
         return AnnotationRun(log.tally, pool.stopped_by, write_set(config, log, method))
 

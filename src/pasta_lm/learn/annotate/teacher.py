@@ -28,7 +28,7 @@ _OPEN, _CLOSE = "<answer>", "</answer>"
 
 
 class Demonstration(NamedTuple):
-    """One worked example."""
+    """A prompt and its annotated answer."""
 
     name: str
     prompt: str

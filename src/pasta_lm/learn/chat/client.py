@@ -142,6 +142,7 @@ class Prices:
 class Endpoint:
     """A chat model, its servers and its prices: the keys of every such table of a recipe."""
 
+    TABLE = "endpoint"
     base_url: str
     """Ends in ``/v1``; several servers of the model are separated by commas."""
     model: str
@@ -158,17 +159,11 @@ class Endpoint:
     """US dollars per million tokens of replies."""
 
     def __post_init__(self) -> None:
-        check_positive(self.table(), self, "timeout_s", "max_in_flight")
+        check_positive(self.TABLE, self, "timeout_s", "max_in_flight")
         _ = self.prices  # validates them
-
-    @staticmethod
-    def table() -> str:
-        """Return the name of the table in a recipe, for messages."""
-        return "endpoint"
 
     @property
     def prices(self) -> Prices:
-        """Return the prices of the model."""
         return Prices(self.input_price, self.output_price)
 
     @property
@@ -233,12 +228,7 @@ class ChatServers:
 
 
 def connect(endpoint: Endpoint) -> ChatServers:
-    """Return the servers of an endpoint.
-
-    Raises:
-        MissingExtraError: httpx2 is not installed.
-        UsageError: the address is wrong or the key is missing.
-    """
+    """Return the servers of an endpoint; nothing is sent."""
     if not find_spec("httpx2"):
         raise MissingExtraError(f"asking {endpoint.address}", "data")
     from pasta_lm.engines.servers.client import HttpClient
@@ -287,7 +277,7 @@ class ChatClient:
         408, 409, 429, 5xx, time-outs, broken connections and broken replies are retried.
 
         Raises:
-            EndpointError: the key, the model or the address is wrong: no request can succeed.
+            EndpointError: no request can succeed.
             RequestError: the server refuses this request; others may succeed.
             RemoteError: no answer after all retries.
         """

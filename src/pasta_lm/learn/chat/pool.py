@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from pasta_lm.errors import (
@@ -54,7 +54,6 @@ class Spending:
 
     @property
     def cost_usd(self) -> float:
-        """Return the total cost; 0 if the prices are unknown."""
         return self.prices.cost_usd(self.tokens)
 
     def count(self, tokens: TokenCounts) -> None:
@@ -77,20 +76,24 @@ class Budget:
         self._reserved: list[TokenCounts] = []
         self._changed = asyncio.Condition()
 
-    async def reserve(self, tokens: TokenCounts) -> bool:
-        """Wait until a request fits beside those in flight; return False if it never will."""
+    @asynccontextmanager
+    async def reserved(self, tokens: TokenCounts) -> AsyncIterator[bool]:
+        """Wait until a request fits beside those in flight; gives False if it never will.
+
+        At the end of the block the actual cost is counted in ``Spending``.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: self._fits(tokens) or not self._reserved)
-            if not self._fits(tokens):
-                return False
-            self._reserved.append(tokens)
-            return True
-
-    async def release(self, tokens: TokenCounts) -> None:
-        """Return a reservation; the actual cost is counted in ``Spending`` by then."""
-        async with self._changed:
-            self._reserved.remove(tokens)
-            self._changed.notify_all()
+            fits = self._fits(tokens)
+            if fits:
+                self._reserved.append(tokens)
+        try:
+            yield fits
+        finally:
+            async with self._changed:
+                if fits:
+                    self._reserved.remove(tokens)
+                self._changed.notify_all()
 
     def _fits(self, tokens: TokenCounts) -> bool:
         reserved_usd = sum(map(self._spending.prices.cost_usd, [*self._reserved, tokens]))
@@ -181,13 +184,7 @@ class RequestPool:
         jobs: Iterator[T],
         work: Callable[[T], Awaitable[None]],
     ) -> None:
-        """Work on all jobs; a first SIGINT or SIGTERM awaits the requests in flight.
-
-        Raises:
-            EndpointError: the key, the model or the address is wrong, or everything is refused.
-            RemoteError: the server is gone.
-            KeyboardInterrupt: a second signal.
-        """
+        """Work on all jobs; a first SIGINT or SIGTERM awaits the requests in flight."""
         async with make_client() as self._client:
             count = JOBS_PER_REQUEST * self._client.pace.max_in_flight
             try:
@@ -201,31 +198,26 @@ class RequestPool:
     async def ask(
         self,
         request: ChatRequest,
-        reserved: TokenCounts,
+        most: TokenCounts,
         keep: Callable[[ChatReply], None],
         fail: Callable[[RemoteError | RequestError], None],
     ) -> bool:
-        """Send one request; return whether a reply was kept.
+        """Send one request, which takes at most so many tokens; return whether a reply was kept.
 
-        Args:
-            request: What to send.
-            reserved: The most that it can take, for the budget.
-            keep: Stores the reply and counts its cost.
-            fail: Called if the server refuses this request, or gives no answer after all retries.
+        ``keep`` stores the reply and counts its cost; ``fail`` is called if the server refuses
+        this request, or gives no answer after all retries.
         """
-        if not await self._budget.reserve(reserved):
-            self.stopped_by = self.stopped_by or COST_LIMIT
-            return False
-        try:
+        async with self._budget.reserved(most) as fits:
+            if not fits:
+                self.stopped_by = self.stopped_by or COST_LIMIT
             if self.stopped_by:
                 return False
-            keep(await self._client.complete(request))
-        except (RemoteError, RequestError) as exc:
-            fail(exc)
-            self._count_failure(exc)
-            return False
-        finally:
-            await self._budget.release(reserved)
+            try:
+                keep(await self._client.complete(request))
+            except (RemoteError, RequestError) as exc:
+                fail(exc)
+                self._count_failure(exc)
+                return False
         self._num_failed_in_a_row = 0
         self._num_answered += 1
         return True

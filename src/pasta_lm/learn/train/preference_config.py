@@ -83,6 +83,7 @@ TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
 class JudgeConfig(Endpoint):
     """The model that compares samples with other answers; ``[judge]``."""
 
+    TABLE = "judge"
     method: Literal["confidence", "logprobs"] = "confidence"
     """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
     journal: str | None = None  # Of the replies; None: ``replies.jsonl`` in ``train.out``.
@@ -96,11 +97,6 @@ class JudgeConfig(Endpoint):
         if self.cost_limit is not None and self.cost_limit < 0:
             raise UsageError("judge.cost_limit is below 0")
         require_prices(self.prices, self.cost_limit)
-
-    @staticmethod
-    def table() -> str:
-        """Return the name of the table."""
-        return "judge"
 
 
 def judge_of(
