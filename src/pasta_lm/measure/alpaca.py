@@ -146,8 +146,8 @@ class AlpacaRun:
         """Return the difficulties and gamed rows that the length-controlled fit needs."""
         if self.settings.difficulty is None:
             return Calibration()
-        files = self.folder / DIFFICULTY, self.folder / GAMED
-        return Calibration(read_difficulty(files[0]), read_gamed(files[1]))
+        difficulty = read_difficulty(self.folder / DIFFICULTY)
+        return Calibration(difficulty, read_gamed(self.folder / GAMED))
 
     def judge(self) -> LLMJudge | None:
         """Return the judge that reads stored replies and asks nobody; None: nothing is judged."""
@@ -177,8 +177,7 @@ class AlpacaRun:
         return [JudgedPair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
 
     def all_comparisons(self) -> list[Comparison]:
-        systems = self.settings.all_systems
-        pairs = (pair for system in systems for pair in self.pairs(system.name))
+        pairs = (pair for own in self.settings.all_systems for pair in self.pairs(own.name))
         return [comparison for pair in pairs for comparison in pair.comparisons()]
 
 
@@ -222,18 +221,18 @@ def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
     if not estimate.num_requests:
         return False
     say(f"the judge is to be asked: {estimate}")
-    stopped: CostLimitError | None = None
+    stopped = ""
     try:
         judge.ask(comparisons)
     except CostLimitError as exc:
-        stopped = exc
+        stopped = str(exc)
     say(f"all replies of the judge: {judge.spending()}")
     if judge.failures:
         first = next(iter(judge.failures.values()))
         say(f"{len(judge.failures)} comparisons got no reply: {first}")
-    if stopped is not None:
-        say(str(stopped))
-    return stopped is not None
+    if stopped:
+        say(stopped)
+    return bool(stopped)
 
 
 def open_run(folder: Path) -> AlpacaRun:
@@ -275,7 +274,7 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
     copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed, judge.file: template}
     for copy, source in copies.items():
         try:
-            files |= {copy: Path(source).read_bytes()} if source is not None else {}
+            files |= {copy: Path(source).read_bytes()} if source else {}
         except OSError as exc:
             raise InputError(f"{source} cannot be read: {cause(exc)}") from exc
     return files

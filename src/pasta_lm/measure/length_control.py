@@ -170,12 +170,13 @@ def choose_penalty(design: Design) -> float:
     # In turn, so that the rows of one instruction are in one fold.
     folds = np.arange(len(design.targets)) % NUM_FOLDS
 
+    parts = [
+        [Design(*(part[chosen] for part in design)) for chosen in (folds != fold, folds == fold)]
+        for fold in range(NUM_FOLDS)
+    ]
+
     def cost(choice: float) -> float:
-        costs = []
-        for fold in range(NUM_FOLDS):
-            weights = fit(Design(*(part[folds != fold] for part in design)), choice)
-            rest = Design(*(part[folds == fold] for part in design))
-            costs.append(float(cross_entropy(rest, rest.features @ weights).mean()))
-        return float(np.mean(costs))
+        costs = [cross_entropy(rest, rest.features @ fit(most, choice)) for most, rest in parts]
+        return float(np.mean([rows.mean() for rows in costs]))
 
     return min(CHOICES, key=cost)

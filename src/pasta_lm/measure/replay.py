@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import geometric_mean, mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
@@ -118,10 +118,7 @@ class ReplayReport:
         }
 
 
-class _Requests(NamedTuple):
-    answer: Record
-    sequential: Request
-    parallel: Request
+_Requests = tuple[Record, Request, Request]  # an answer, decoded sequentially and in parallel
 
 
 def replay(
@@ -190,7 +187,7 @@ def _encode(
         together = apar.request(prompt, params)
     else:
         together = pasta.request(prompt, params, positions, loaded.join_with(positions))
-    return _Requests(answer, alone, forced(together, document, vocabulary))
+    return answer, alone, forced(together, document, vocabulary)
 
 
 def _decode_all(
@@ -199,16 +196,16 @@ def _decode_all(
     """Return the pairs, the answers that the model cannot hold, and whether Ctrl-C ended it."""
     pairs, skipped = list[Pair](), list[Skipped]()
     num_runs = 1 if len(requests) >= MANY_ANSWERS else NUM_RUNS
-    engine.warm_up(1 + max((len(item.answer.document.blocks) for item in requests), default=0))
+    engine.warm_up(1 + max((len(answer.document.blocks) for answer, _, _ in requests), default=0))
     try:
-        for request in requests[:1]:  # first passes allocate and compile, so they are not timed
+        for item in requests[:1]:  # first passes allocate and compile, so they are not timed
             with suppress(RequestError):  # reported below, where the answer is decoded again
-                _decode(engine, request, NUM_WARM_UPS)
-        for index, request in enumerate(requests, start=1):
+                _decode(engine, item, NUM_WARM_UPS)
+        for index, item in enumerate(requests, start=1):
             try:
-                pairs.append(_decode(engine, request, num_runs))
+                pairs.append(_decode(engine, item, num_runs))
             except RequestError as exc:
-                skipped.append((request.answer.id, exc.message))
+                skipped.append((item[0].id, exc.message))
             progress(index, len(requests))
     except KeyboardInterrupt:
         return pairs, skipped, True
