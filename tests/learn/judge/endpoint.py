@@ -66,12 +66,9 @@ def judge(folder: Path, transport: ScriptedTransport | None, **settings: Any) ->
     template = load_template(settings.pop("template", "stated-confidence-v1"))
     endpoint = Endpoint(base_url="http://judge.invalid/v1", model="a-judge")
 
-    async def no_wait(_: float) -> None:
-        return None
-
     def client() -> ChatClient:
-        policy = RetryPolicy(max_requests=2)
-        return ChatClient(endpoint, policy=policy, transport=transport, sleep=no_wait)
+        policy = RetryPolicy(max_requests=2, first_delay_s=0.0)
+        return ChatClient(endpoint, policy=policy, transport=transport)
 
     return LLMJudge(
         settings.pop("model", "a-judge"),

@@ -63,20 +63,15 @@ class AnswerConfig:
 
 
 class AnswerCounts(NamedTuple):
-    """The counts of a run."""
+    """Counts of a run: of usable answers, and of the others by their reason."""
 
     num_answers: int
     num_tokens: int
     counts: dict[str, int]
-    """Usable answers, and the others by their reason."""
 
 
 def read_instructions(path: Path) -> dict[str, Row]:
-    """Return the rows of a file of instructions by their ids.
-
-    Raises:
-        InputError: it cannot be read, or a row has no id or no instruction.
-    """
+    """Return the rows of a file of instructions by their ids."""
     rows = {row["id"]: row for row in read_rows(path)}
     for name, row in rows.items():
         if not isinstance(row.get("instruction"), str):
@@ -86,11 +81,7 @@ def read_instructions(path: Path) -> dict[str, Row]:
 
 
 def instructions_of(config: AnswerConfig) -> dict[str, str]:
-    """Return the instructions of a recipe by id, in the order of the file.
-
-    Raises:
-        InputError: a file cannot be read, or nothing is left.
-    """
+    """Return the instructions of a recipe by id, in the order of the file."""
     held_out = set(read_ids(Path(config.exclude))) if config.exclude else set()
     rows = read_instructions(Path(config.instructions))
     kept = {name: row["instruction"] for name, row in rows.items() if name not in held_out}
@@ -109,11 +100,6 @@ def answer(
     An answer is ``{"id", "answer", "num_tokens", "ended", "temperature"}``; ``ended`` is false
     where the limit of tokens cut it off, and where a prompt was too long for the model (then the
     answer is empty). The model is loaded only if an answer is lacking.
-
-    Raises:
-        InputError: a file cannot be read.
-        UsageError: the folder was begun at another temperature.
-        PastaError: the disk cannot be written.
     """
     out, texts = Path(config.out), instructions_of(config)
     journal = Journal(out / ANSWERS)

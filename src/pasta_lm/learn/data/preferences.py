@@ -146,9 +146,8 @@ def select_pairs(
 ) -> Selection:
     """Score all samples, and pair the best of each prompt with the worst.
 
-    Of samples with equal scores the first is taken. A sample that lacks a verdict is left out,
-    because its quality is unknown. The judge is called once. ``originals`` are the answers that
-    came with the prompts, by id; a prompt may have none.
+    Of samples with equal scores the first is taken; one that lacks a verdict is left out. The judge
+    is called once. ``originals`` are the answers that came with some of the prompts, by id.
     """
     verdicts = iter(judge.compare(comparisons_of(rollouts, originals)))
     pairs: list[PreferencePair] = []

@@ -30,12 +30,11 @@ BATCH_SIZE = 32
 
 
 class PromptWithReference(NamedTuple):
-    """One prompt of a round, and the answer that came with it."""
+    """One prompt of a round, and the answer in plain text that came with it."""
 
     id: str
     prompt: str
     reference: str = ""
-    """Plain text, compared with the samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One prompt with the baseline's answer and the samples."""
+    """A prompt with the baseline's answer and the samples."""
 
     id: str
     prompt: str

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import cycle
 from math import exp
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -58,22 +59,15 @@ def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
     """Return ``(wins + smoothing) / (losses + smoothing)``, weighted by confidence.
 
     1 where all is tied, and bounded where nothing is lost, in which case the paper's ratio is
-    undefined. With four verdicts and a smoothing of 1 it lies between 1/5 and 5.
-
-    Args:
-        verdicts: On comparisons of ``both_orders``, in that order: ours comes first in those with
-            an even index.
-        smoothing: Above 0.
+    undefined. The verdicts are on comparisons of ``both_orders``, ours first in every other one.
 
     Source: PASTA, section 4, without the smoothing.
     """
     wins = losses = 0.0
-    for index, (winner, confidence) in enumerate(verdicts):
-        if winner is Winner.TIE:
-            continue
-        if winner is (Winner.SECOND if index % 2 else Winner.FIRST):
+    for (winner, confidence), ours in zip(verdicts, cycle((Winner.FIRST, Winner.SECOND))):
+        if winner is ours:
             wins += confidence
-        else:
+        elif winner is not Winner.TIE:
             losses += confidence
     return (wins + smoothing) / (losses + smoothing)
 
@@ -125,16 +119,7 @@ class JudgeTemplate:
 
 
 def load_template(name: str) -> JudgeTemplate:
-    """Load a template.
-
-    Args:
-        name: A template of the package, such as ``stated-confidence-v1``, or the path of a page of
-            the same form, ending in ``.md``.
-
-    Raises:
-        UsageError: there is no template of that name.
-        InputError: the page has another form.
-    """
+    """Load a template of the package by its name, or a page of your own, which ends in ``.md``."""
     path = Path(name) if name.endswith(".md") else FOLDER / f"{name}.md"
     try:
         text = path.read_text("utf-8-sig")
@@ -147,10 +132,8 @@ def load_template(name: str) -> JudgeTemplate:
     page = _PAGE.match(text.replace("\r\n", "\n"))
     methods = [method.value for method in Method]
     if page is None or page["method"].strip() not in methods:
-        raise InputError(
-            f"{path} is not a judge's template",
-            hint=f"a line 'Method: {' or '.join(methods)}', then '# System', then '# User'",
-        )
+        hint = f"a line 'Method: {' or '.join(methods)}', then '# System', then '# User'"
+        raise InputError(f"{path} is not a judge's template", hint=hint)
     if sorted(_FIELD.findall(page["user"])) != sorted(FIELDS):
         wanted = ", ".join(f"{{{{{field}}}}}" for field in FIELDS)
         raise InputError(f"{path}: its user's part must have {wanted}, each once")
@@ -206,21 +189,18 @@ def verdict_of(first_wins: float) -> Verdict:
 def same_winner(reading: float, swapped: float) -> bool:
     """Return whether both orders of a pair give the same winner; a tie agrees with both.
 
-    Args:
-        reading: Probability that the first answer is better.
-        swapped: The same of the other order, in which our first answer comes second.
+    Both are probabilities that the answer that comes first is better.
     """
     return (reading - 0.5) * (swapped - 0.5) <= 0
 
 
 def _one_token(reply: ChatReply) -> Reading:
-    """Compare A with B among the candidates of the first token; spellings of a letter add up."""
     if not reply.candidates:
         return Reading(None, NoVerdict.NO_LOGPROBS)
     masses = {"A": 0.0, "B": 0.0}
     for token, logprob in reply.candidates.items():
         letter = token.strip().strip("*\"'`().:").upper()
-        if letter in masses:
+        if letter in masses:  # in any of its spellings
             masses[letter] += exp(min(logprob, 0.0))
     total = sum(masses.values())
     if not total >= MIN_PROBABILITY:  # also if it is NaN

@@ -89,35 +89,24 @@ class LLMJudge:
     def ask(self, comparisons: Sequence[Comparison]) -> list[Reading]:
         """Return what the judge says of each comparison; only those without a reply are asked.
 
-        Replies that came before an error are kept.
-
-        Raises:
-            UsageError: another process asks, or there is a cost limit and no prices.
-            EndpointError: the key, the model or the address is wrong.
-            RemoteError: the server is gone.
-            CostLimitError: the cost limit is reached.
-            KeyboardInterrupt: interrupted; requests in flight were awaited and kept.
+        Replies that came before an error, a cost limit or an interrupt are kept.
         """
         wanted = self._wanted(comparisons)
         if wanted and self.client is not None:
-            self._ask(wanted, self.client)
-        method, rows = self.template.method, self.journal.rows
-        stored = [rows.get(key) for key in map(self.key, comparisons)]
-        return [
-            read_verdict(method, read_reply(row["reply"]))
-            if row
-            else Reading(None, NoVerdict.NO_REPLY)
-            for row in stored
-        ]
+            lock = self.journal.path.with_name(f"{self.journal.path.name}.lock")
+            with held(lock):
+                self.journal.read_again()
+                self._ask(self._wanted(comparisons), self.client)
+        rows, method = self.journal.rows, self.template.method
+        keys = [self.key(pair) for pair in comparisons]
+        replies = {key: read_reply(rows[key]["reply"]) for key in keys if key in rows}
+        readings = {key: read_verdict(method, reply) for key, reply in replies.items()}
+        return [readings.get(key, Reading(None, NoVerdict.NO_REPLY)) for key in keys]
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
         """Return a verdict on each comparison, in order; None where the judge gave none.
 
         Equal answers are a tie, without asking.
-
-        Raises:
-            MissingVerdictsError: more than ``max_missing`` of them lack a verdict.
-            PastaError: see ``ask``.
         """
         different = [pair for pair in comparisons if pair.first != pair.second]
         readings = self.ask(different)
@@ -169,48 +158,44 @@ class LLMJudge:
         return {key: pair for key, pair in keyed.items() if key not in self.journal.rows}
 
     def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
-        with held(self.journal.path.with_name(f"{self.journal.path.name}.lock")):
-            self.journal.read_again()
-            rows, spent = self.journal.rows, self.spending()
-            missing = {key: pair for key, pair in wanted.items() if key not in rows}
-            numbers = count(1)
-            pool = RequestPool(Budget(spent, self.cost_limit_usd), "requests")
+        spent, numbers = self.spending(), count(1)
+        pool = RequestPool(Budget(spent, self.cost_limit_usd), "requests")
 
-            async def work(job: tuple[str, Comparison]) -> None:
-                key, comparison = job
-                request = self.template.request(comparison)
-                most = max_tokens(request)
+        async def work(job: tuple[str, Comparison]) -> None:
+            key, comparison = job
+            request = self.template.request(comparison)
+            most = max_tokens(request)
 
-                def keep(reply: ChatReply) -> None:
-                    tokens = reply.billed(most)
-                    row = {
-                        "id": key,
-                        "prompt_id": comparison.prompt_id,
-                        "judge": self.model,
-                        "template": self.template.name,
-                        "template_sha256": self.template.sha256,
-                        "tokens": tokens,
-                        "reply": dict(reply.raw),
-                    }
-                    self.journal.append([row])
-                    spent.count(tokens)
-                    self.progress(next(numbers), len(missing), spent)
+            def keep(reply: ChatReply) -> None:
+                tokens = reply.billed(most)
+                row = {
+                    "id": key,
+                    "prompt_id": comparison.prompt_id,
+                    "judge": self.model,
+                    "template": self.template.name,
+                    "template_sha256": self.template.sha256,
+                    "tokens": tokens,
+                    "reply": dict(reply.raw),
+                }
+                self.journal.append([row])
+                spent.count(tokens)
+                self.progress(next(numbers), len(wanted), spent)
 
-                def fail(error: PastaError) -> None:
-                    self.failures[key] = error.message
+            def fail(error: PastaError) -> None:
+                self.failures[key] = error.message
 
-                await pool.ask(request, most, keep, fail)
+            await pool.ask(request, most, keep, fail)
 
-            asyncio.run(pool.run(client, iter(missing.items()), work))
-            if pool.stopped_by == INTERRUPT:
-                raise KeyboardInterrupt
-            if pool.stopped_by:
-                num_left = sum(key not in rows for key in missing)
-                raise CostLimitError(
-                    f"the cost limit of {self.cost_limit_usd:g} USD leaves {num_left} comparisons "
-                    f"without a reply; spent in all: {spent}",
-                    hint="raise it and run again: paid replies are kept",
-                )
+        asyncio.run(pool.run(client, iter(wanted.items()), work))
+        if pool.stopped_by == INTERRUPT:
+            raise KeyboardInterrupt
+        if pool.stopped_by:
+            num_left = sum(key not in self.journal.rows for key in wanted)
+            raise CostLimitError(
+                f"the cost limit of {self.cost_limit_usd:g} USD leaves {num_left} comparisons "
+                f"without a reply; spent in all: {spent}",
+                hint="raise it and run again: paid replies are kept",
+            )
 
 
 def missing_verdicts(readings: Iterable[tuple[str, Reading]]) -> dict[NoVerdict, list[str]]:
