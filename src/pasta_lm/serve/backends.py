@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
@@ -24,7 +23,6 @@ from pasta_lm.serve.protocol import ClientPrompt, TokenIds, bad_request, unavail
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
     from pasta_lm.engines.response import Response
-    from pasta_lm.engines.servers.cluster import Cluster
     from pasta_lm.engines.servers.completions import CompletionsEngine
     from pasta_lm.strategies.model import Pasta
 
@@ -40,11 +38,15 @@ class Threads(NamedTuple):
 
 
 class ModelBackend:
-    """The calls that need a model's tokenizer and training only."""
+    """The calls that are the same for every engine; its steps run in a thread of their own."""
+
+    _engine: TorchEngine | CompletionsEngine
 
     def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
         self.name, self.strategies = name, model.strategies
         self._model, self._loaded = model, model.engine.loaded
+        self._engine = cast("TorchEngine | CompletionsEngine", model.engine)
+        self._executor: ThreadPoolExecutor | None = None
         self._loaded.vocabulary.reads_special_tokens = special_tokens
         self.facts: dict[str, str] = {  # for ``/v1/models``
             "positions": self._loaded.positions,
@@ -80,16 +82,41 @@ class ModelBackend:
         request = make("ids", positions=positions, continues=True)  # a word in their place
         return replace(request, prompt=content)
 
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Have a thread for steps; one that hangs is left alone."""
+        self._executor = ThreadPoolExecutor(1, "pasta-engine")
+        yield
+        self._executor.shutdown(wait=False)
+
+    @property
+    def has_work(self) -> bool:
+        return self._engine.has_work
+
+    def submit(self, request: Request) -> int:
+        return self._engine.submit(request)
+
+    async def step(self) -> Events:
+        """Go on: run one forward pass, or wait for events of servers."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.step)
+
+    def abort(self, number: int) -> None:
+        """Give up a request, and free everything that belongs to it."""
+        self._engine.cancel(number)
+
+    def threads(self) -> Mapping[int, Threads]:
+        active = self._engine.active.items()
+        return {number: _count(request.responses) for number, request in active}
+
 
 class LocalBackend(ModelBackend):
-    """The local engine; its steps run in a thread of their own."""
+    """The local engine."""
 
     has_logprobs = can_replay = True
+    _engine: TorchEngine
 
     def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
         super().__init__(model, name, special_tokens=special_tokens)
-        self._engine = cast("TorchEngine", model.engine)
-        self._executor: ThreadPoolExecutor | None = None
         size = self._engine.loaded.model.num_parameters() / 1e6
         self.facts["parameters"] = f"{size:,.0f}M" if size >= 1 else f"{size:.2g}M"
 
@@ -129,38 +156,12 @@ class LocalBackend(ModelBackend):
         check_request(request, self._engine.loaded)
         return request
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        """Have a thread for steps; one that hangs is left alone."""
-        self._executor = ThreadPoolExecutor(1, "pasta-engine")
-        yield
-        self._executor.shutdown(wait=False)
-
-    @property
-    def has_work(self) -> bool:
-        return self._engine.has_work
-
     def has_room(self, request: Request) -> bool:
         """Return whether a request would run at once."""
         return self._engine.scheduler.has_room(len(request.prompt), request.max_entries)
 
-    def submit(self, request: Request) -> int:
-        return self._engine.submit(request)
-
-    async def step(self) -> Events:
-        """Run one forward pass; an error frees the requests that it concerns."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.step)
-
     def wake(self) -> None:
         """Do nothing: a step ends by itself."""
-
-    def abort(self, number: int) -> None:
-        """Free everything that belongs to a request."""
-        self._engine.cancel(number)
-
-    def threads(self) -> Mapping[int, Threads]:
-        active = self._engine.active.items()
-        return {number: _count(request.responses) for number, request in active}
 
     @property
     def cache_usage(self) -> float:
@@ -169,22 +170,16 @@ class LocalBackend(ModelBackend):
 
 
 class ServedBackend(ModelBackend):
-    """A model that stock servers hold; each request is a task of the server's event loop."""
+    """A model that stock servers hold."""
 
     has_logprobs = can_replay = False
+    _engine: CompletionsEngine
 
     def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
         """Refuse a model trained for what servers cannot compute, before any request."""
         super().__init__(model, name, special_tokens=special_tokens)
-        self._engine = cast("CompletionsEngine", model.engine)
         if model.has_tag_pieces:
             self._engine.check_request(model.request("any"))
-        self._cluster: Cluster | None = None
-        self._numbers = count()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._responses: dict[int, dict[int, Response]] = {}  # of requests, by sample
-        self._num_running = 0  # samples
-        self._items: asyncio.Queue[tuple[int, StreamEvent | Failed] | None] = asyncio.Queue()
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, if servers can decode it exactly."""
@@ -193,69 +188,27 @@ class ServedBackend(ModelBackend):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Connect to the servers; cancel what is unfinished at the end."""
-        async with self._engine.opened() as self._cluster:
+        async with super().opened():
+            await asyncio.to_thread(self._engine.open)
             yield
-            tasks = list(self._tasks.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(self._engine.close)  # also ends a step that waits
 
     @property
-    def has_work(self) -> bool:
-        """Return whether a request is unfinished, or an event is not read."""
-        return bool(self._tasks) or not self._items.empty()
+    def _num_running(self) -> int:
+        return sum(active.request.params.n for active in list(self._engine.active.values()))
 
     def has_room(self, request: Request) -> bool:
         """Return whether a request would run at once."""
         num_running = self._num_running
         return not num_running or num_running + request.params.n <= self._engine.max_responses
 
-    def submit(self, request: Request) -> int:
-        number = next(self._numbers)
-        self._num_running += request.params.n
-        self._tasks[number] = asyncio.get_running_loop().create_task(self._decode(number, request))
-        self._tasks[number].add_done_callback(lambda _: self._forget(number, request))
-        return number
-
-    async def _decode(self, number: int, request: Request) -> None:
-        assert self._cluster is not None, "the backend is not open"
-        responses = self._responses.setdefault(number, {})
-
-        def begin(response: Response) -> None:
-            responses[response.sample] = response
-
-        def put(event: StreamEvent | Failed) -> None:
-            self._items.put_nowait((number, event))
-
-        try:
-            await self._engine.decode(self._cluster, request, put, begin)
-        except Exception as error:
-            put(Failed(_public_error(error)))
-
-    def _forget(self, number: int, request: Request) -> None:
-        self._num_running -= request.params.n
-        del self._tasks[number]
-        self._responses.pop(number, None)
-        self.wake()
-
     async def step(self) -> Events:
-        """Wait for events, and return all that have come."""
-        items = [await self._items.get()]
-        while not self._items.empty():
-            items.append(self._items.get_nowait())
-        return [item for item in items if item is not None]
+        """Wait for events of servers, whose errors are made fit for clients."""
+        return [(number, _for_clients(event)) for number, event in await super().step()]
 
     def wake(self) -> None:
         """End a step that waits."""
-        self._items.put_nowait(None)
-
-    def abort(self, number: int) -> None:
-        """Cancel all completions of a request."""
-        if number in self._tasks:
-            self._tasks[number].cancel()
-
-    def threads(self) -> Mapping[int, Threads]:
-        return {number: _count(samples.values()) for number, samples in self._responses.items()}
+        self._engine.wake()
 
     @property
     def cache_usage(self) -> float:
@@ -272,13 +225,16 @@ def _count(responses: Iterable[Response]) -> Threads:
     return Threads(num_running, len(states) - states.count(ThreadState.ENDED) - num_running)
 
 
-def _public_error(error: Exception) -> Exception:
-    """Return an error for clients, which names no server behind this one; the log has its cause."""
+def _for_clients(event: StreamEvent | Failed) -> StreamEvent | Failed:
+    """Return an event whose error names no server behind this one; the log has its cause."""
+    if not isinstance(event, Failed):
+        return event
+    error = event.error
     if isinstance(error, RemoteError):
         public = unavailable("a server behind this one failed", "backend_lost")
     elif isinstance(error, InputError) and not isinstance(error, EndpointError):
         public = bad_request("a server behind this one refuses it", code="refused")
     else:
-        return error
+        return event
     public.__cause__ = error
-    return public
+    return Failed(public)

@@ -92,10 +92,7 @@ class Cluster:
             self._watch(server)
 
     async def close(self) -> None:
-        """Disconnect, and ask lost servers no more."""
-        for watch in self._watches.values():
-            watch.cancel()
-        await asyncio.gather(*self._watches.values(), return_exceptions=True)
+        """Disconnect; the tasks that ask lost servers end with their event loop."""
         for connection in self._connections.values():
             await connection.close()
 

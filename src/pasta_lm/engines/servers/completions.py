@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import count
@@ -22,7 +21,7 @@ from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEv
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.cluster import Cluster, check_server
 from pasta_lm.engines.servers.dialects import KEY_ENV, dialect_of, server_urls
-from pasta_lm.engines.servers.in_flight import RequestsInFlight
+from pasta_lm.engines.servers.in_flight import RequestsInFlight, ServedRequest
 from pasta_lm.engines.servers.streamed_response import StreamedResponse
 from pasta_lm.errors import (
     BrokenAnswerError,
@@ -48,8 +47,6 @@ SERVERS = "servers"
 MAX_RESPONSES = 64
 """Responses of each server that are decoded at once; others wait here."""
 Put = Callable[[StreamEvent], None]
-Begun = Callable[[Response], None]
-"""Called with each sample when it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +141,40 @@ class CompletionsEngine:
         return {server.url: server.names for server in self.servers if server.names}
 
     @property
+    def active(self) -> Mapping[int, ServedRequest]:
+        """Return the submitted requests that are unfinished, by their numbers."""
+        return {} if self._flight is None else self._flight.active
+
+    @property
     def has_work(self) -> bool:
         """Return whether a submitted request is unfinished."""
-        return self._flight is not None and self._flight.has_work
+        return bool(self.active)
+
+    def open(self) -> RequestsInFlight:
+        """Connect to the servers for submitted requests, unless that was done.
+
+        Raises:
+            RemoteError: no server answers.
+            EndpointError: a server refuses every request, or does not say of which kind it is.
+            ModelError: a server holds another model.
+        """
+        if self._flight is None:
+            self._flight = RequestsInFlight(self)
+        return self._flight
 
     def submit(self, request: Request) -> int:
         """Begin a request; the first call connects. Errors as those of ``stream``."""
         checked = self.check_request(request)
-        if self._flight is None:
-            self._flight = RequestsInFlight(self)
-        return self._flight.submit(checked)
+        return self.open().submit(checked)
 
     def step(self) -> list[tuple[int, StreamEvent | Failed]]:
         """Wait for events of submitted requests, each with the number of its request."""
         return self._flight.step() if self._flight is not None and self.has_work else []
+
+    def wake(self) -> None:
+        """End a step that waits."""
+        if self._flight is not None:
+            self._flight.wake()
 
     def cancel(self, number: int) -> list[StreamEvent]:
         """Cancel all completions of a request; unknown and finished ones are ignored."""
@@ -172,7 +189,7 @@ class CompletionsEngine:
             flight.close()
 
     def check(self) -> None:
-        """Ask the servers who they are, and check them; errors as those of ``opened``."""
+        """Ask the servers who they are, and check them; errors as those of ``open``."""
         RequestsInFlight(self).close()
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
@@ -203,7 +220,7 @@ class CompletionsEngine:
         Raises:
             RequestError: a server cannot carry it out exactly, or refuses it.
             BrokenAnswerError: a server failed inside the answer.
-            PastaError: as ``opened``.
+            PastaError: as ``open``.
         """
         checked = self.check_request(request)
         with RequestsInFlight(self) as flight:
@@ -211,49 +228,41 @@ class CompletionsEngine:
             for _, event in flight.events():
                 yield unless_failed(event)
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Cluster]:
-        """Connect to the servers in the running event loop.
-
-        Raises:
-            RemoteError: no server answers.
-            EndpointError: a server refuses every request, or does not say of which kind it is.
-            ModelError: a server holds another model.
-        """
-
-        async def check(connection: Connection) -> None:
-            if self._checks:
-                is_taught = not self._allow_inexact and self.loaded.trained_strategy == PASTA
-                await check_server(connection, self.loaded.vocabulary, is_taught=is_taught)
-
+    def cluster(self) -> Cluster:
+        """Return connections to the servers for an event loop; nothing is sent."""
         connections = [server.connection() for server in self.servers]
-        cluster = Cluster(connections, check, self.max_responses)
-        try:
-            await cluster.open()
-            yield cluster
-        finally:
-            await cluster.close()
+        return Cluster(connections, self._check_server, self.max_responses)
+
+    async def _check_server(self, connection: Connection) -> None:
+        if self._checks:
+            is_taught = not self._allow_inexact and self.loaded.trained_strategy == PASTA
+            await check_server(connection, self.loaded.vocabulary, is_taught=is_taught)
 
     async def decode(
-        self, cluster: Cluster, request: Request, put: Put, begun: Begun = lambda response: None
+        self, cluster: Cluster, request: Request, samples: dict[int, Response], put: Put
     ) -> None:
-        """Decode all samples of a request in the running event loop; raise the first error."""
+        """Decode a request in the running event loop; its first error ends all ``samples``."""
         try:
             async with asyncio.TaskGroup() as group:
                 for sample in range(request.params.n):
-                    group.create_task(self._decode_one(cluster, request, sample, put, begun))
+                    group.create_task(self._decode_sample(cluster, request, sample, samples, put))
         except ExceptionGroup as errors:
             raise first_error(errors) from None
 
-    async def _decode_one(
-        self, cluster: Cluster, request: Request, sample: int, put: Put, begun: Begun
+    async def _decode_sample(
+        self,
+        cluster: Cluster,
+        request: Request,
+        sample: int,
+        samples: dict[int, Response],
+        put: Put,
     ) -> None:
         """Decode a sample; if its server is lost before the first token, on another one."""
         for num_begun in count(1):
             try:
                 async with cluster.reserved() as connection:
                     response = self._response(request, sample, connection.server.model)
-                    begun(response)
+                    samples[sample] = response
                     facts = self.loaded.vocabulary, self.loaded.eos_ids
                     return await StreamedResponse(response, connection, *facts, put).run()
             except RemoteError as exc:
