@@ -50,6 +50,8 @@ def settings(folder: Path, **changes: Any) -> AlpacaSettings:
 def answered(folder: Path, **changes: Any) -> AlpacaRun:
     """Return a run whose answers are there: ours wins by "good" on even ids, is equal on 11."""
     run = begin_run(folder / "run", settings(folder, **changes))
+    made = {"kind": "generated", "engine": "torch", "positions": "predict", "hardware": "cpu"}
+    made |= {"dtype": "float32", "commit": "abc123", "version": "0"}
     rows = []
     for system in run.settings.all_systems:
         for one in run.prompts:
@@ -65,13 +67,7 @@ def answered(folder: Path, **changes: Any) -> AlpacaRun:
                     "system": system.name,
                     "strategy": system.strategy,
                     "model": system.model,
-                    "kind": "generated",
-                    "engine": "torch",
-                    "positions": "predict",
-                    "hardware": "cpu",
-                    "dtype": "float32",
-                    "commit": "abc123",
-                    "version": "0",
+                    **made,
                     "text": text,
                     "num_content_tokens": 10,
                     "critical_path": 5 if is_ours else 10,
@@ -261,13 +257,8 @@ def test_a_reference_file_is_the_baseline_of_quality_and_not_of_speed(tmp_path: 
     ask_judge(run)
     report = alpaca_report(run).to_dict()
     assert (report["baseline"], report["speed_baseline"]) == ("strong", "sequential")
-    assert (
-        report["systems"]["sequential"]["win_rate"]
-        == pytest.approx(
-            100 * sum(0.5 if n % 2 else 0.1 for n in range(11)) / 12 + 100 * 0.1 / 12, abs=0.5
-        )
-        or report["systems"]["sequential"]["win_rate"] < 50
-    )
+    expected = 100 * (5 * 0.5 + 7 * 0.1) / 12  # ties on five odd ids, losses on the others
+    assert report["systems"]["sequential"]["win_rate"] == pytest.approx(expected)
 
 
 def test_a_folder_holds_one_run(tmp_path: Path) -> None:
@@ -317,11 +308,8 @@ def test_instructions_are_read_from_annotated_data(tmp_path: Path) -> None:
         {"id": "b", "messages": [turn], "domain": "count", "source": "ours"},
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = read_instructions(str(tmp_path / "a.jsonl"))
-    assert [(one.id, one.group, one.text) for one in found] == [
-        ("a", "ours", "One?"),
-        ("b", "count", "One?"),
-    ]
+    found = [one[:3] for one in read_instructions(str(tmp_path / "a.jsonl"))]
+    assert found == [("a", "One?", "ours"), ("b", "One?", "count")]
 
 
 @pytest.mark.parametrize(

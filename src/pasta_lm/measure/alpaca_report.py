@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Row, line_of, write_json, write_whole
+from pasta_lm.journal import line_of, write_json, write_whole
 from pasta_lm.learn.judge.judge import Reading, same_winner
 from pasta_lm.learn.judge.llm_judge import LLMJudge, missing_to_json, missing_verdicts
 from pasta_lm.measure.alpaca import AlpacaRun
@@ -201,7 +201,11 @@ def write_outputs(run: AlpacaRun, report: Report) -> Path:
     try:
         if judge and not judge.is_scripted:
             rows = [row for name in systems for row in judged(run, judge, name).judgements]
-            write_whole(run.folder / JUDGEMENTS, b"".join(line_of(_stored(row)) for row in rows))
+            wins = (None if row.preference is None else 1 + row.preference for row in rows)
+            stored = (
+                row._asdict() | {"preference": win} for row, win in zip(rows, wins, strict=True)
+            )
+            write_whole(run.folder / JUDGEMENTS, b"".join(map(line_of, stored)))
         for name in systems:
             answers = run.rows(name)
             outputs = [
@@ -214,11 +218,6 @@ def write_outputs(run: AlpacaRun, report: Report) -> Path:
         return report.write(run.folder)
     except OSError as exc:
         raise PastaError(f"{run.folder} cannot be written: {cause(exc)}") from exc
-
-
-def _stored(judgement: Judgement) -> Row:
-    preference = judgement.preference
-    return judgement._asdict() | {"preference": None if preference is None else 1 + preference}
 
 
 def file_name(system: str) -> str:

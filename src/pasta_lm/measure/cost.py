@@ -178,17 +178,14 @@ def _content(
             text = vocabulary.token_bytes(example.token_ids[place])
             region = in_main
             if regions is not None:
-                region = _region_at(regions, num_bytes, text)
+                # A token belongs to the region of its first byte that is no space.
+                begin = num_bytes + len(text) - len(text.lstrip(SPACE) or text)
+                region = regions[min(begin, len(regions) - 1)]
             elif owner != MAIN_OWNER:
                 region = REST if owner in begun else FIRST
                 begun.add(owner)
             num_bytes += len(text)
             yield Content(label, text, region)
-
-
-def _region_at(regions: Sequence[str], begin: int, text: bytes) -> str:
-    offset = next((i for i, byte in enumerate(text) if byte not in SPACE), 0)
-    return regions[min(begin + offset, len(regions) - 1)]
 
 
 def add_cost(report: Report, rows: Sequence[Row], place: Place = ()) -> None:
