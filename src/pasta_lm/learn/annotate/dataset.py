@@ -29,8 +29,7 @@ from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.models.annotated import Record, write_records
 
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
-NO_ANSWER = "no_answer"
-"""No reply came after all retries; another run asks again."""
+NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.
 RECORDS, FAILURES, CARD = "annotated.jsonl", "failed.jsonl", "README.md"
 PARQUET = "annotated.parquet"
 
@@ -237,12 +236,10 @@ def _card(
     num_pending: int,
 ) -> str:
     source = config.rows
-    where = f"the file `{Path(source.file or '').name}`"
-    if source.hub is not None:
-        revision = "its newest revision then"
-        if source.revision:
-            revision = f"revision `{source.revision}`"
-        where = f"`{source.hub}` of Hugging Face, split `{source.split}`, {revision}"
+    revision = f"revision `{source.revision}`" if source.revision else "its newest revision then"
+    where = f"`{source.hub}` of Hugging Face, split `{source.split}`, {revision}"
+    if source.hub is None:
+        where = f"the file `{Path(source.file or '').name}`"
     template = files("pasta_lm.learn.annotate") / "card.md"
     return template.read_text("utf-8").format(
         source=source.label,

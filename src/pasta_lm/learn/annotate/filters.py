@@ -35,8 +35,7 @@ _SENTENCE_END = re.compile(
     r"(?<!\b[A-Z]\.)(?<!\b(?:Mr|Dr|Ms|St|vs)\.)(?<!\b(?:Mrs|e\.g|i\.e|etc)\.)(?<!^\d\.)(?<!\d\d\.)"
     r"(?<=[.!?])[\"'”’)\]*_]*[ \t]+(?=[\"'“‘(\[*_]*[A-Z0-9])"
 )
-NUM_SHOWN = 40
-"""Characters shown where two texts differ."""
+NUM_SHOWN = 40  # Characters shown where two texts differ.
 
 
 class Reason(StrEnum):
@@ -142,8 +141,7 @@ class Unit(NamedTuple):
     """A stretch of an answer in characters; a block begins behind the list marker and label."""
 
     begin: int
-    inside: int
-    """The end of the marker and label, where a block begins."""
+    inside: int  # The end of the marker and label, where a block begins.
     end: int
 
 
@@ -152,8 +150,7 @@ class Marks(NamedTuple):
 
     blocks: tuple[tuple[int, int, str], ...] = ()
     """First and last unit of each block, and its topic."""
-    syncs: tuple[int, ...] = ()
-    """Units before which a sync stands."""
+    syncs: tuple[int, ...] = ()  # Units before which a sync stands.
 
 
 def marked(text: str, marks: Marks, filters: FilterConfig = FILTERS) -> Document:

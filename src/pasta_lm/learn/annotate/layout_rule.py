@@ -22,8 +22,7 @@ from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, Marks, Unit, 
 from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, parts
 
 MAX_HEADING_WORDS = 12
-SYNC_POINTS = 5.5
-"""A closing text with more points than this needs the blocks before it."""
+SYNC_POINTS = 5.5  # A closing text with more points than this needs the blocks before it.
 CONCLUSION_POINTS = 9.0
 """The last of several pieces with more points than this is a closing text and no block."""
 
@@ -67,20 +66,14 @@ _NOT_IN_TOPIC = re.compile(r"[\"<>&*_#|`\[\]]+")
 class AnswerPiece(NamedTuple):
     """A part of an answer that its layout sets apart."""
 
-    first: int
-    """Its first and last unit, counted from 1."""
+    first: int  # Its first and last unit, counted from 1.
     last: int
     kind: str
-    lead: str
-    """Its label, or its first words."""
-    label: str
-    """Without the marker; empty if it has none."""
-    body: str
-    """Without marker and label."""
-    line: str
-    """With both."""
-    before: str
-    """The answer in front of it."""
+    lead: str  # Its label, or its first words.
+    label: str  # Without the marker; empty if it has none.
+    body: str  # Without marker and label.
+    line: str  # With both.
+    before: str  # The answer in front of it.
     after: str
 
     @property

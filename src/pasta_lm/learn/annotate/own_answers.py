@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
 ANSWERS, USABLE, COUNTS = "answers.jsonl", "usable.jsonl", "counts.json"
-ROOM = 260
-"""Tokens of a prompt for which the engine's memory has room, beside its answer."""
+ROOM = 260  # Tokens of a prompt for which the engine's memory has room, beside its answer.
 Progress = Callable[[int, int], None]
 
 
@@ -30,26 +29,17 @@ Progress = Callable[[int, int], None]
 class AnswerConfig:
     """A model that answers instructions; ``[answers]`` of a recipe."""
 
-    model: str
-    """A folder, a GGUF file or a hub id."""
-    instructions: str
-    """JSON lines with ``id`` and ``instruction``, gzipped if named ``.gz``."""
-    out: str
-    """The folder of the answers."""
-    exclude: str | None = None
-    """A file with the ids of instructions that are held out."""
-    limit: int | None = None
-    """Only the first so many; None: all."""
-    temperature: float = 0.3
-    """Of the answers."""
-    max_tokens: int = 500
-    """Of one answer; longer ones are cut off and left out."""
-    seed: int = 0
-    """Of the sampling."""
+    model: str  # A folder, a GGUF file or a hub id.
+    instructions: str  # JSON lines with ``id`` and ``instruction``, gzipped if named ``.gz``.
+    out: str  # The folder of the answers.
+    exclude: str | None = None  # A file with the ids of instructions that are held out.
+    limit: int | None = None  # Only the first so many; None: all.
+    temperature: float = 0.3  # Of the answers.
+    max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
+    seed: int = 0  # Of the sampling.
     dtype: str | None = None
     """``float32`` or ``bfloat16``; None: float32 on a CPU, else as the model was saved."""
-    device: str | None = None
-    """Such as ``cuda``; None: the first that there is."""
+    device: str | None = None  # Such as ``cuda``; None: the first that there is.
     in_flight: int = 160
     """Answers that are decoded at the same time, if the engine's pool has room for them."""
 
@@ -104,12 +94,10 @@ def answer(
     out, texts = Path(config.out), instructions_of(config)
     journal = Journal(out / ANSWERS)
     for row in journal.rows.values():
-        if row.get("temperature") != config.temperature:
-            raise UsageError(
-                f"{journal.path} was begun with temperature = {row.get('temperature')!r}, not "
-                f"{config.temperature!r}",
-                hint="restore the temperature, or name another file",
-            )
+        if (old := row.get("temperature")) != config.temperature:
+            change = f"was begun with temperature = {old!r}, not {config.temperature!r}"
+            hint = "restore the temperature, or name another file"
+            raise UsageError(f"{journal.path} {change}", hint=hint)
     lacking = {name: text for name, text in texts.items() if name not in journal.rows}
     for row in _answers(load(), lacking, config) if lacking else ():
         journal.append([row])

@@ -30,8 +30,7 @@ TEACHER: Final = "teacher"
 MARKDOWN_RULE: Final = "markdown_rule"
 NOT_JSON, NO_COLUMNS, NOT_UNICODE = "not_json", "no_columns", "not_unicode"
 NO_PROMPT, NO_ANSWER = "no_prompt", "no_answer"
-ROWS_AT_ONCE = 1024
-"""Rows of a Parquet file in memory."""
+ROWS_AT_ONCE = 1024  # Rows of a Parquet file in memory.
 
 ASSISTANTS = {"gpt", "assistant", "chatgpt", "bing", "bard"}
 """Names of the role whose turn is the answer."""
@@ -41,18 +40,13 @@ ASSISTANTS = {"gpt", "assistant", "chatgpt", "bing", "bard"}
 class SourceConfig:
     """The source of the answers to annotate."""
 
-    file: str | None = None
-    """JSONL, gzipped if it ends in ``.gz``, or Parquet."""
-    hub: str | None = None
-    """Id of a data set of Hugging Face, read as a stream."""
-    split: str = "train"
-    """Of a data set of the hub."""
+    file: str | None = None  # JSONL, gzipped if it ends in ``.gz``, or Parquet.
+    hub: str | None = None  # Id of a data set of Hugging Face, read as a stream.
+    split: str = "train"  # Of a data set of the hub.
     revision: str | None = None
     """Commit, tag or branch of a data set of the hub; None: its newest state."""
-    columns: str | None = None
-    """One of ``COLUMNS``; None: detected in each row."""
-    name: str | None = None
-    """The ``source`` of each record; None: the file's name or the hub's id."""
+    columns: str | None = None  # One of ``COLUMNS``; None: detected in each row.
+    name: str | None = None  # The ``source`` of each record; None: the file's name or the hub's id.
 
     def __post_init__(self) -> None:
         check_one_of("source", file=self.file, hub=self.hub)
@@ -72,24 +66,21 @@ class TeacherConfig(Endpoint):
     """The model that annotates."""
 
     TABLE = "teacher"
-    temperature: float = 0.0
-    """Of its replies."""
+    temperature: float = 0.0  # Of its replies.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputConfig:
     """The folder of the journal and of all files made from it."""
 
-    folder: str
-    """A new folder, or that of the run to continue."""
+    folder: str  # A new folder, or that of the run to continue.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotateConfig:
     """A whole recipe."""
 
-    source: SourceConfig | None = None
-    """The answers; None: those of ``answers``."""
+    source: SourceConfig | None = None  # The answers; None: those of ``answers``.
     answers: AnswerConfig | None = None
     """A model that answers instructions first; None: ``source`` has the answers."""
     output: OutputConfig
@@ -141,10 +132,8 @@ class AnnotateConfig:
 class SourceRow:
     """One answer to annotate, or the reason why it is skipped."""
 
-    id: str
-    """The row's own, or a hash of its texts."""
-    prompt: str
-    """The user's turn, preceded by the system's."""
+    id: str  # The row's own, or a hash of its texts.
+    prompt: str  # The user's turn, preceded by the system's.
     answer: str
     skipped: str | None = None
 

@@ -45,8 +45,7 @@ COPY_TOKENS_PER_ANSWER_TOKEN = 1.15
 REPLIES_PER_ROW = 1.2
 TEACHER_TOKENS_PER_S = 50.0
 
-Rule = Callable[[str, str], Document]
-"""From a prompt and its answer to the annotated answer."""
+Rule = Callable[[str, str], Document]  # From a prompt and its answer to the annotated answer.
 
 
 class AnnotationRun(NamedTuple):

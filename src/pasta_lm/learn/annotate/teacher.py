@@ -22,8 +22,7 @@ from pasta_lm.learn.chat.client import ChatReply, Message
 from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN
 
 PROMPT_VERSION = "annotate_v1"
-MAX_RETURNS = 2
-"""How often a rejected copy is returned."""
+MAX_RETURNS = 2  # How often a rejected copy is returned.
 _OPEN, _CLOSE = "<answer>", "</answer>"
 
 
@@ -81,12 +80,7 @@ def read_prompt() -> Prompt:
 
 
 class TeacherConversation:
-    """The exchange about one answer; it takes replies until it has an outcome.
-
-    Attributes:
-        outcome: The annotated answer, or why there is none.
-        messages: Of the next request.
-    """
+    """The exchange about one answer: ``messages`` of the next request, until it has an outcome."""
 
     def __init__(self, prompt: str, answer: str, filters: FilterConfig = FILTERS) -> None:
         self.outcome: Document | Rejection | None = None

@@ -26,8 +26,7 @@ from pasta_lm.recipe import check_positive, without_passwords
 if TYPE_CHECKING:
     from pasta_lm.engines.servers.client import HttpClient
 
-Message = Mapping[str, str]
-"""One turn: ``{"role", "content"}``."""
+Message = Mapping[str, str]  # One turn: ``{"role", "content"}``.
 MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 """Keys of the limit of a reply; reasoning models want the second."""
 PATH = "/chat/completions"
@@ -42,8 +41,7 @@ class ChatRequest:
     messages: Sequence[Message]
     max_tokens: int
     temperature: float = 0.0
-    top_logprobs: int = 0
-    """Number of candidates to report for each token; 0: no log-probabilities."""
+    top_logprobs: int = 0  # Number of candidates to report for each token; 0: no log-probabilities.
 
     def body(self, model: str, limit_key: str = MAX_TOKENS) -> dict[str, Any]:
         """Return the JSON body; ``limit_key`` is the key of ``max_tokens``."""
@@ -65,15 +63,12 @@ class TokenCounts(NamedTuple):
 class ChatReply:
     """One complete reply."""
 
-    text: str
-    """Empty if the model refused."""
-    finish_reason: str = "stop"
-    """``length`` if the server cut the text."""
+    text: str  # Empty if the model refused.
+    finish_reason: str = "stop"  # ``length`` if the server cut the text.
     refusal: str | None = None
     candidates: Mapping[str, float] = field(default_factory=dict)
     """Natural log-probabilities of the likeliest first tokens, if they were asked for."""
-    tokens: TokenCounts = TokenCounts(0, 0)
-    """As the server reports them; 0 if it does not."""
+    tokens: TokenCounts = TokenCounts(0, 0)  # As the server reports them; 0 if it does not.
     raw: Mapping[str, Any] = field(default_factory=dict)
     """The body as it came; ``read_reply`` reads it again."""
 
@@ -121,10 +116,8 @@ class Prices:
 
     def __post_init__(self) -> None:
         if (self.input is None) != (self.output is None):
-            raise UsageError(
-                "the prices of input and output go together",
-                hint="give both, input_price and output_price",
-            )
+            hint = "give both, input_price and output_price"
+            raise UsageError("the prices of input and output go together", hint=hint)
         if min(self.input or 0.0, self.output or 0.0) < 0:
             raise UsageError("a price is below 0: input_price or output_price")
 
@@ -143,20 +136,15 @@ class Endpoint:
     """A chat model, its servers and its prices: the keys of every such table of a recipe."""
 
     TABLE = "endpoint"
-    base_url: str
-    """Ends in ``/v1``; several servers of the model are separated by commas."""
-    model: str
-    """As the servers name it."""
+    base_url: str  # Ends in ``/v1``; several servers of the model are separated by commas.
+    model: str  # As the servers name it.
     api_key_env: str | None = None
     """Name of the environment variable with the key, which is in no file; None: no key."""
-    timeout_s: float = 120.0
-    """For one request, answer included."""
+    timeout_s: float = 120.0  # For one request, answer included.
     max_in_flight: int = 32
     """Bound on concurrent requests; a run begins with few and halves their number on a 429."""
-    input_price: float | None = None
-    """US dollars per million tokens of prompts."""
-    output_price: float | None = None
-    """US dollars per million tokens of replies."""
+    input_price: float | None = None  # US dollars per million tokens of prompts.
+    output_price: float | None = None  # US dollars per million tokens of replies.
 
     def __post_init__(self) -> None:
         check_positive(self.TABLE, self, "timeout_s", "max_in_flight")
@@ -176,15 +164,12 @@ class Endpoint:
         if self.api_key_env is None:
             return None
         key = os.environ.get(self.api_key_env, "").strip()
+        name = self.api_key_env
         if not key:
-            raise UsageError(
-                f"no key for {self.address}: {self.api_key_env} is not set",
-                hint=f"export {self.api_key_env}=...",
-            )
+            reason = f"no key for {self.address}: {name} is not set"
+            raise UsageError(reason, hint=f"export {name}=...")
         if not (key.isascii() and key.isprintable()):
-            raise UsageError(
-                f"{self.api_key_env} contains characters that no key has", hint="copy it again"
-            )
+            raise UsageError(f"{name} contains characters that no key has", hint="copy it again")
         return key
 
 

@@ -29,14 +29,12 @@ from pasta_lm.learn.chat.client import (
 
 CHARACTERS_PER_TOKEN = 4
 """A cautious guess for English, where the model's tokenizer is not available."""
-MAX_TEMPLATE_TOKENS = 16
-"""Tokens that a chat template puts around one turn."""
+MAX_TEMPLATE_TOKENS = 16  # Tokens that a chat template puts around one turn.
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 JOBS_PER_REQUEST = 2
 """Jobs at work for each request that may be in flight, because some wait for a retry."""
-MAX_FAILURES = 5
-"""After so many failures in a row the server is gone, or refuses everything."""
+MAX_FAILURES = 5  # After so many failures in a row the server is gone, or refuses everything.
 COST_LIMIT, INTERRUPT = "cost limit", "interrupt"
 
 
@@ -104,10 +102,8 @@ class Budget:
 def require_prices(prices: Prices, limit_usd: float | None) -> None:
     """Raise a UsageError if there is a cost limit and no prices."""
     if limit_usd is not None and not prices.are_known:
-        raise UsageError(
-            "a cost limit needs prices",
-            hint="give those of input and output, in US dollars for a million tokens",
-        )
+        hint = "give those of input and output, in US dollars for a million tokens"
+        raise UsageError("a cost limit needs prices", hint=hint)
 
 
 class Estimate(NamedTuple):
@@ -235,15 +231,12 @@ class RequestPool:
         if self._num_failed_in_a_row < MAX_FAILURES:
             return
         if isinstance(error, RemoteError):
-            raise RemoteError(
-                f"{error.message} ({self._num_failed_in_a_row} {self._what} in a row)",
-                hint="paid replies are kept: run the same command again when the server is back",
-            ) from error
+            reason = f"{error.message} ({self._num_failed_in_a_row} {self._what} in a row)"
+            hint = "paid replies are kept: run the same command again when the server is back"
+            raise RemoteError(reason, hint=hint) from error
         if not self._num_answered:
-            raise EndpointError(
-                error.message,
-                hint="no request succeeded: check the model and what it can take",
-            ) from error
+            hint = "no request succeeded: check the model and what it can take"
+            raise EndpointError(error.message, hint=hint) from error
 
     def _interrupt(self) -> None:
         self.stopped_by = INTERRUPT

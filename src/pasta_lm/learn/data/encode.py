@@ -28,8 +28,7 @@ from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, Stages, blocks_of, skeleton_of
 
-NO_LABEL = -100
-"""Label of a token that predicts nothing; PyTorch's losses ignore it."""
+NO_LABEL = -100  # Label of a token that predicts nothing; PyTorch's losses ignore it.
 NUM_BOUNDARIES = 8
 """Boundaries of an answer without blocks that are decisions; a label follows the marker of an item,
 and that a preface, so that the place of the first promise is among them."""
@@ -39,28 +38,20 @@ and that a preface, so that the place of the first promise is among them."""
 class EncodedExample:
     """One encoded prompt with its answer in written form; N tokens, O owners.
 
-    Attributes:
-        token_ids: [N], prompt first; the end-of-text is predicted, never fed.
-        labels: [N]; the token that each token predicts, or ``NO_LABEL``. Not to be shifted.
-        owners: [N]; the owner of each token's KV entry.
-        row_of: [N]; the index in ``rows`` of each token's visibility.
-        rows: Each [O]; the first slot of each owner that cannot be seen. None: the mask is causal.
-        main_owners: Owners of main's entries; with join ``recompute`` each sync adds one.
-        fed_again: Slots of the entries that syncs feed again with join ``recompute``.
-        decisions: Slots of the tokens whose labels are main's decisions, see ``decisions_of``.
+    With join ``recompute`` each sync adds an owner of main's, and feeds entries again.
     """
 
     id: str
-    token_ids: array[int]
-    labels: array[int]
+    token_ids: array[int]  # [N], prompt first; the end-of-text is predicted, never fed.
+    labels: array[int]  # [N]; the token that each predicts, or ``NO_LABEL``. Not to be shifted.
     positions: array[int]
-    owners: array[int]
-    row_of: array[int]
-    rows: tuple[tuple[int, ...], ...] | None
+    owners: array[int]  # [N]; the owner of each token's KV entry.
+    row_of: array[int]  # [N]; the index in ``rows`` of each token's visibility.
+    rows: tuple[tuple[int, ...], ...] | None  # Each [O], first unseen slots; None: causal.
     num_prompt: int
     main_owners: tuple[int, ...] = ()
-    fed_again: array[int] = field(default_factory=lambda: array("i"))
-    decisions: array[int] = field(default_factory=lambda: array("i"))
+    fed_again: array[int] = field(default_factory=lambda: array("i"))  # Slots.
+    decisions: array[int] = field(default_factory=lambda: array("i"))  # Slots: ``decisions_of``.
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -220,9 +211,12 @@ class _Writer:
         close = self._vocabulary.piece_id(ASYNC_CLOSE)
         fed = (self._vocabulary.piece_id(ASYNC_OPEN), *block, close)
         for block_token, label in zip(fed, (*block, close, NO_LABEL), strict=True):
-            self._placer.feed(child, block_token)
-            self._labels.append(label)
+            self._feed(child, block_token, label)
         return child
+
+    def _feed(self, thread: Thread, token: int, label: int = NO_LABEL) -> None:
+        self._placer.feed(thread, token)
+        self._labels.append(label)
 
     def write_points(self, name: str, blocks: Sequence[Block], stages: Stages) -> EncodedExample:
         """Feed the skeleton, then the points."""
@@ -235,8 +229,7 @@ class _Writer:
             thread = self._thread(self._main)
             self._placer.start(thread, start.num_seen)
             for token in start.prefix:
-                self._placer.feed(thread, token)
-                self._labels.append(NO_LABEL)
+                self._feed(thread, token)
             self._decode(thread, block.plain_text)
         return self._example(name)
 
@@ -244,8 +237,7 @@ class _Writer:
         """Feed decoded tokens; each predicts the next one, and the last one the end-of-text."""
         for token in self._vocabulary.encode_text(text):
             self._labels[-1] = token
-            self._placer.feed(thread, token)
-            self._labels.append(NO_LABEL)
+            self._feed(thread, token)
         self._labels[-1] = self._eos_id
 
     def _example(self, name: str) -> EncodedExample:

@@ -20,10 +20,8 @@ from pasta_lm.language.events import Text
 from pasta_lm.language.parser import FORK_TOPIC
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
 
-MIN_BLOCK_WORDS = 5
-"""The paper's annotator has the same bound (PASTA, appendix on annotation)."""
-MIN_BLOCKS = 2
-"""A single block runs beside nothing."""
+MIN_BLOCK_WORDS = 5  # The paper's annotator has the same bound (PASTA, appendix on annotation).
+MIN_BLOCKS = 2  # A single block runs beside nothing.
 MIN_FORKS, MIN_DETAIL_CHARACTERS = 3, 10
 """Shorter details are not forked, and answers with fewer forks stay whole (APAR's scripts)."""
 CODE_MARKS = ("```", "$$", "<", ">", "=", "---", "http")

@@ -21,8 +21,7 @@ from pasta_lm.learn.data.rollouts import Rollout
 from pasta_lm.learn.judge.judge import Comparison, Judge, both_orders, smoothed_ratio
 from pasta_lm.recipe import check_positive
 
-TIE = 1e-9
-"""Scores that differ by less are equal."""
+TIE = 1e-9  # Scores that differ by less are equal.
 _TEXTS = ("prompt", "chosen", "rejected")
 _SCORES = ("score_chosen", "score_rejected")
 
@@ -81,10 +80,8 @@ def _read_pair(path: Path, row: Row) -> PreferencePair:
 class ScoreConfig:
     """How samples are scored; ``[score]`` of a recipe."""
 
-    quality_weight: float
-    """The paper's lambda; ``inf`` is quality alone."""
-    smoothing: float = 1.0
-    """Added to the wins and to the losses of a sample."""
+    quality_weight: float  # The paper's lambda; ``inf`` is quality alone.
+    smoothing: float = 1.0  # Added to the wins and to the losses of a sample.
 
     def __post_init__(self) -> None:
         if not self.quality_weight >= 0:  # a NaN neither

@@ -41,10 +41,8 @@ class PromptWithReference(NamedTuple):
 class Sampling:
     """How answers are sampled; every row of a journal holds it."""
 
-    model: str
-    """Folder or hub id of the model that is sampled, or the round that trained it."""
-    baseline: str
-    """Folder or hub id of the baseline."""
+    model: str  # Folder or hub id of the model that is sampled, or the round that trained it.
+    baseline: str  # Folder or hub id of the baseline.
     strategy: str = "pasta"
     round: int = 1
     seed: int = 0

@@ -74,11 +74,9 @@ def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
 
 FOLDER = Path(__file__).parent / "prompts"
 FIELDS = ("instruction", "answer_a", "answer_b")
-TOP_LOGPROBS = 5
-"""Every endpoint allows so many candidates."""
+TOP_LOGPROBS = 5  # Every endpoint allows so many candidates.
 MAX_STATED_TOKENS = 400
-EXPECTED_STATED_TOKENS = 100
-"""A guess: three sentences and a verdict."""
+EXPECTED_STATED_TOKENS = 100  # A guess: three sentences and a verdict.
 _PAGE = re.compile(
     r"\AMethod: (?P<method>[^\n]+)\n+# System\n+(?P<system>.*?)\n+# User\n+(?P<user>.*?)\n*\Z",
     re.DOTALL,
@@ -102,10 +100,8 @@ class JudgeTemplate:
     name: str
     method: Method
     system: str
-    user: str
-    """With the three fields."""
-    sha256: str
-    """Of the page, the first 16 digits."""
+    user: str  # With the three fields.
+    sha256: str  # Of the page, the first 16 digits.
 
     def request(self, comparison: Comparison) -> ChatRequest:
         """Return the request for one comparison; the first answer is A."""
@@ -142,8 +138,7 @@ def load_template(name: str) -> JudgeTemplate:
     return JudgeTemplate(path.stem, method, page["system"], page["user"], sha256)
 
 
-MIN_PROBABILITY = 0.1
-"""Of A and B together; below it, the judge wanted to say something else."""
+MIN_PROBABILITY = 0.1  # Of A and B together; below it, the judge wanted to say something else.
 TIE_TOLERANCE = 1e-9
 _STATED = re.compile(
     r"^\W*verdict\W+(?P<winner>a|b|tie)\b\W+confidence\W+(?P<confidence>\d{1,3})\b\W*$",
@@ -154,14 +149,11 @@ _STATED = re.compile(
 class NoVerdict(StrEnum):
     """Why there is no verdict."""
 
-    NO_REPLY = "no-reply"
-    """The endpoint did not answer, or no reply is stored."""
+    NO_REPLY = "no-reply"  # The endpoint did not answer, or no reply is stored.
     REFUSED = "refused"
     NO_LOGPROBS = "no-logprobs"
-    NOT_A_VERDICT = "not-a-verdict"
-    """The reply names neither answer in the requested form."""
-    CUT = "cut"
-    """The reply ends before its verdict."""
+    NOT_A_VERDICT = "not-a-verdict"  # The reply names neither answer in the requested form.
+    CUT = "cut"  # The reply ends before its verdict.
 
 
 class Reading(NamedTuple):

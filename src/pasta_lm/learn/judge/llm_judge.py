@@ -51,26 +51,18 @@ class MissingVerdictsError(PastaError):
 
 @dataclass(frozen=True, slots=True)
 class LLMJudge:
-    """A ``Judge`` that asks a model.
-
-    Attributes:
-        client: Makes the client; None: only stored replies are read.
-        max_missing: For ``compare``: the largest share of comparisons that may lack a verdict.
-        cost_limit_usd: Hard limit on the cost of all stored replies of this model.
-        failures: Why comparisons got no reply in this run, by key.
-        missing: Ids of the prompts that ``compare`` found without a verdict, by reason.
-    """
+    """A ``Judge`` that asks a model."""
 
     model: str
     template: JudgeTemplate
     journal: Journal
-    client: Callable[[], ChatClient] | None = None
-    max_missing: float = 0.0
+    client: Callable[[], ChatClient] | None = None  # None: only stored replies are read.
+    max_missing: float = 0.0  # Largest share of comparisons without a verdict.
     prices: Prices = Prices()
-    cost_limit_usd: float | None = None
+    cost_limit_usd: float | None = None  # On all stored replies of this model.
     progress: Progress = lambda done, total, spent: None
-    failures: dict[str, str] = field(default_factory=dict)
-    missing: dict[NoVerdict, list[str]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)  # Of this run, by key.
+    missing: dict[NoVerdict, list[str]] = field(default_factory=dict)  # Prompts, by reason.
 
     @property
     def name(self) -> str:
