@@ -12,8 +12,9 @@ from threading import Lock
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
 from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
-from pasta_lm.serve.backends import Events, Threads
+from pasta_lm.serve.backends import Events
 from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.requests import STRATEGIES, bounded
@@ -112,9 +113,9 @@ class ScriptedBackend:
         """Forget a request."""
         self._running.pop(number, None)
 
-    def threads(self) -> Mapping[int, Threads]:
+    def threads(self) -> Mapping[int, list[ThreadState]]:
         """Return one thread a request: a script does not show its threads from outside."""
-        return {number: Threads(1, 0) for number in self._running}
+        return {number: [ThreadState.RUNNING] for number in self._running}
 
     @property
     def cache_usage(self) -> float:

@@ -48,12 +48,11 @@ _IS_KIND = re.compile(r"body|str|int|list\[.*\]|function-.*")
 class PageFiles(StaticFiles):
     """The page's files; every request that no route takes ends here."""
 
-    def __init__(self, routes: Sequence[BaseRoute], **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        super().__init__(directory=STATIC, html=True)
         self._routes = [route for route in routes if isinstance(route, Route)]
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return a file; 405 for a route that has other methods."""
         method, place = scope["method"], scope["path"][:200]
         matches = [route for route in self._routes if route.path_regex.match(scope["path"])]
         if methods := {name for route in matches for name in route.methods or ()}:
@@ -87,17 +86,14 @@ def create_app(
             yield
 
     app = FastAPI(
-        title="pasta-lm",
-        version=version,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        exception_handlers=dict.fromkeys(_ERRORS, _reply_to_error),
+        title="pasta-lm", version=version, lifespan=lifespan, docs_url=None, redoc_url=None
     )
+    for error in (ApiError, PastaError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(error, _reply_to_error)
     app.state.service, app.state.recipe = service, recipe
     router = _routes(service, version)
     app.include_router(router)
-    app.mount("/", PageFiles(router.routes, directory=STATIC, html=True), name="page")
+    app.mount("/", PageFiles(router.routes), name="page")
     app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
     if recipe.cors_origins:  # outside of the guard: a browser asks first, without a key
         app.add_middleware(
@@ -157,9 +153,6 @@ def _routes(service: Service, number: str) -> APIRouter:
     return router
 
 
-_ERRORS = (ApiError, PastaError, RequestValidationError, HTTPException, Exception)
-
-
 async def _reply_to_error(_: Request, error: Exception) -> Response:
     match error:
         case ApiError():
@@ -168,8 +161,8 @@ async def _reply_to_error(_: Request, error: Exception) -> Response:
             return error_response(from_error(error))
         case RequestValidationError():
             mistake = max(error.errors(), key=lambda entry: len(entry["loc"]))  # the most exact
-            parts = [part for part in map(str, mistake["loc"]) if not _IS_KIND.fullmatch(part)]
-            place = ".".join(parts)
+            parts = map(str, mistake["loc"])
+            place = ".".join(part for part in parts if not _IS_KIND.fullmatch(part))
             message = f"{place or 'the body'}: {mistake['msg'].removeprefix('Value error, ')}"
             return error_response(bad_request(message, place or None))
         case HTTPException():
@@ -203,7 +196,6 @@ class Server(uvicorn.Server):
         service.cut_off = self.cut_off
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and tell so."""
         await super().startup(sockets)
         if self.started:
             self._greet()
@@ -211,22 +203,21 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Close connections on which no request comes; uvicorn would keep them for ever."""
         if counter % 10 == 0:  # once a second
-            now = time.monotonic()
+            now_s = time.monotonic()
             places = cast("set[Connection]", self.server_state.connections)
-            waiting = (place for place in places if _waits_for_request(place))
-            self._waits_since = {place: self._waits_since.get(place, now) for place in waiting}
+            since_s, waiting = self._waits_since, filter(_waits_for_request, places)
+            self._waits_since = {place: since_s.get(place, now_s) for place in waiting}
             num_excess = len(places) - self._queue.connections
-            for rank, (place, since_s) in enumerate(self._waits_since.items()):
-                if now - since_s > self._queue.read_s or rank < num_excess:
+            for rank, (place, began_s) in enumerate(self._waits_since.items()):
+                if now_s - began_s > self._queue.read_s or rank < num_excess:
                     place.transport.abort()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal; uvicorn's own would raise it again at the end, and not exit with 0."""
-        if self.should_exit:
-            self.force_exit = True
-            return
-        self._drain()
+        self.force_exit = self.should_exit
+        if not self.should_exit:
+            self._drain()
         self.should_exit = True
 
     def cut_off(self, scope: Scope) -> None:
@@ -268,6 +259,5 @@ def log_as_json() -> None:
     handler.setFormatter(JsonLines())
     for name in ("pasta_lm.serve", "uvicorn"):
         logger = logging.getLogger(name)
-        logger.handlers = [handler]
+        logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)
-        logger.propagate = False

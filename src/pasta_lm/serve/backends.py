@@ -7,12 +7,12 @@ other threads, also during a step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import EndpointError, InputError, RemoteError, RequestError
@@ -22,19 +22,11 @@ from pasta_lm.serve.protocol import ClientPrompt, TokenIds, bad_request, unavail
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
-    from pasta_lm.engines.response import Response
     from pasta_lm.engines.servers.completions import CompletionsEngine
     from pasta_lm.strategies.model import Pasta
 
 Events = Sequence[tuple[int, StreamEvent | Failed]]
 """The events of a step, each with the number of its request."""
-
-
-class Threads(NamedTuple):
-    """The threads of one request that decode, and those that wait at a sync or are deferred."""
-
-    num_running: int
-    num_waiting: int
 
 
 class ModelBackend:
@@ -84,10 +76,9 @@ class ModelBackend:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Have a thread for steps; one that hangs is left alone."""
         self._executor = ThreadPoolExecutor(1, "pasta-engine")
         yield
-        self._executor.shutdown(wait=False)
+        self._executor.shutdown(wait=False)  # a step that hangs is left alone
 
     @property
     def has_work(self) -> bool:
@@ -101,12 +92,19 @@ class ModelBackend:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.step)
 
     def abort(self, number: int) -> None:
-        """Give up a request, and free everything that belongs to it."""
         self._engine.cancel(number)
 
-    def threads(self) -> Mapping[int, Threads]:
-        active = self._engine.active.items()
-        return {number: _count(request.responses) for number, request in active}
+    def threads(self) -> Mapping[int, list[ThreadState]]:
+        """Return the states of all threads that have not ended, by request."""
+        return {
+            number: [
+                thread.state
+                for response in request.responses
+                for thread in response.interpreter.threads
+                if thread.state is not ThreadState.ENDED
+            ]
+            for number, request in self._engine.active.items()
+        }
 
 
 class LocalBackend(ModelBackend):
@@ -157,7 +155,6 @@ class LocalBackend(ModelBackend):
         return request
 
     def has_room(self, request: Request) -> bool:
-        """Return whether a request would run at once."""
         return self._engine.scheduler.has_room(len(request.prompt), request.max_entries)
 
     def wake(self) -> None:
@@ -187,7 +184,6 @@ class ServedBackend(ModelBackend):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect to the servers; cancel what is unfinished at the end."""
         async with super().opened():
             await asyncio.to_thread(self._engine.open)
             yield
@@ -198,7 +194,6 @@ class ServedBackend(ModelBackend):
         return sum(active.request.params.n for active in list(self._engine.active.values()))
 
     def has_room(self, request: Request) -> bool:
-        """Return whether a request would run at once."""
         num_running = self._num_running
         return not num_running or num_running + request.params.n <= self._engine.max_responses
 
@@ -207,7 +202,6 @@ class ServedBackend(ModelBackend):
         return [(number, _for_clients(event)) for number, event in await super().step()]
 
     def wake(self) -> None:
-        """End a step that waits."""
         self._engine.wake()
 
     @property
@@ -217,12 +211,6 @@ class ServedBackend(ModelBackend):
 
 
 Backend = LocalBackend | ServedBackend
-
-
-def _count(responses: Iterable[Response]) -> Threads:
-    states = [thread.state for response in responses for thread in response.interpreter.threads]
-    num_running = states.count(ThreadState.RUNNING)
-    return Threads(num_running, len(states) - states.count(ThreadState.ENDED) - num_running)
 
 
 def _for_clients(event: StreamEvent | Failed) -> StreamEvent | Failed:

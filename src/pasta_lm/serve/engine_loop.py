@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import PastaError
+from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.serve.backends import Backend, Events
 from pasta_lm.serve.jobs import Batch, Job, Load, Metrics, ResponseStream
 from pasta_lm.serve.protocol import ApiError, ClientPrompt, from_error, internal, unavailable
@@ -272,12 +273,13 @@ class EngineLoop:
                 self._aborted.append(number)
 
     def _measure(self) -> None:
-        counts = self.backend.threads()
+        threads = self.backend.threads()
+        num_threads = sum(map(len, threads.values()))
+        num_running = sum(states.count(ThreadState.RUNNING) for states in threads.values())
+        orphans = threads.keys() - self._running.keys()
         self._load = Load(
             kv_cache_usage_perc=self.backend.cache_usage,
-            num_threads_running=sum(running for running, _ in counts.values()),
-            num_threads_waiting=sum(waiting for _, waiting in counts.values()),
-            num_orphan_threads=sum(
-                sum(threads) for number, threads in counts.items() if number not in self._running
-            ),
+            num_threads_running=num_running,
+            num_threads_waiting=num_threads - num_running,
+            num_orphan_threads=sum(len(threads[number]) for number in orphans),
         )

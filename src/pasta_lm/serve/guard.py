@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import json
 import logging
@@ -11,6 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from hashlib import sha256
 from typing import Any, Never
 
 from fastapi import Request, Response
@@ -28,7 +28,7 @@ log = logging.getLogger("pasta_lm.serve.requests")
 FACTS = "pasta.facts"
 """The key of a scope under which handlers leave facts for the log."""
 
-PRIVATE = ("/v1", "/metrics", "/version", "/openapi.json")
+PRIVATE = ("/v1/", "/metrics/", "/version/", "/openapi.json/")
 """Paths that need the key. The others are ``/health`` and the page's own files."""
 
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
@@ -53,20 +53,17 @@ class Guard:
         A web site could otherwise let its name point here and read the answers.
         """
         self._app = app
-        self._key = None if api_key is None else _digest(api_key.encode())
+        self._key = None if api_key is None else sha256(api_key.encode()).digest()
         self._only_loopback = only_loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, pass it on and write it down."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return await self._app(scope, receive, send)
         headers = Headers(scope=scope)
         path = re.sub("/{2,}", "/", scope["path"])  # of clients whose base URL ends in a slash
         scope["path"] = path.rstrip("/") if path.startswith("/v1/") else path
-        request_id = headers.get("x-request-id", "")
-        if not _REQUEST_ID.fullmatch(request_id):
-            request_id = uuid.uuid4().hex
+        named = _REQUEST_ID.fullmatch(headers.get("x-request-id", ""))
+        request_id = named[0] if named else uuid.uuid4().hex
         facts: dict[str, Any] = {"request_id": request_id, "status": None}
         scope[FACTS] = facts
         began_s = time.monotonic()
@@ -86,28 +83,24 @@ class Guard:
         except ApiError as error:
             await error_response(error)(scope, receive, send_on)
         finally:
-            facts["wall_s"] = round(time.monotonic() - began_s, 6)
-            facts |= {"method": scope["method"], "path": scope["path"]}
+            wall_s = round(time.monotonic() - began_s, 6)
+            facts |= {"wall_s": wall_s, "method": scope["method"], "path": scope["path"]}
             log.info("request", extra={"facts": facts})
 
     def _check(self, path: str, headers: Headers) -> None:
-        name = re.sub(r":\d*\Z", "", headers.get("host", ""))
-        if self._only_loopback and not is_loopback(name.lower().rstrip(".")):
+        name = re.sub(r":\d*\Z", "", headers.get("host", "")).lower().rstrip(".")
+        if self._only_loopback and not is_loopback(name):
             message = "this server answers to names of this machine only; --api-key allows others"
             raise bad_request(message, code="host")
-        is_private = any(path == root or path.startswith(f"{root}/") for root in PRIVATE)
-        if self._key is None or not is_private:
+        if self._key is None or not f"{path}/".startswith(PRIVATE):
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
         # Headers are read as Latin-1, whatever was sent.
-        is_right = hmac.compare_digest(_digest(key.strip().encode("latin-1")), self._key)
+        digest = sha256(key.strip().encode("latin-1")).digest()
+        is_right = hmac.compare_digest(digest, self._key)
         if scheme.lower() != "bearer" or not is_right:
             message = "the API key is missing or wrong; send Authorization: Bearer KEY"
-            raise ApiError(401, message, kind="authentication_error", code="invalid_api_key")
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+            raise ApiError(401, message, code="invalid_api_key")
 
 
 def error_response(error: ApiError) -> JSONResponse:
@@ -137,10 +130,9 @@ def _refuse_constant(name: str) -> Never:
 
 
 class StrictRequest(Request):
-    """A request whose body is read up to a bound, as strict JSON."""
+    """A request whose body is read up to a bound, as strict JSON; larger ones are a 413."""
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body; an ``ApiError`` 413 if it is too large."""
         bound = self.app.state.recipe.limits.body_bytes
         too_large = ApiError(413, f"the body is larger than {bound} bytes", code="body_too_large")
         size = 0
@@ -162,7 +154,6 @@ class StrictRoute(APIRoute):
     """A route whose body is read by ``StrictRequest``, before anything else looks at it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler behind the check of the body."""
         handle = super().get_route_handler()
 
         async def strict(request: Request) -> Response:

@@ -23,6 +23,7 @@ from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies import pasta
 
 RETRY_AFTER_S = 5
+KINDS = {401: "authentication_error", 500: "server_error", 503: "unavailable"}
 CLIENT_GONE = 499  # nobody reads this status; it is for the log
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -64,7 +65,6 @@ class ApiError(Exception):
     status: int
     message: str
     _: KW_ONLY
-    kind: str = "invalid_request_error"
     param: str | None = None
     code: str | None = None
     diagnostics: Rows | None = None  # as `pasta check` has them
@@ -74,10 +74,10 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"type": self.kind, "param": self.param, "code": self.code}
-        if self.diagnostics is not None:
-            fields["diagnostics"] = self.diagnostics
-        return {"error": {"message": self.message, **fields}}
+        kind = KINDS.get(self.status, "invalid_request_error")
+        fields = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        more = {} if self.diagnostics is None else {"diagnostics": self.diagnostics}
+        return {"error": {**fields, **more}}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -94,13 +94,13 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 def unavailable(message: str, code: str) -> ApiError:
     """Return the error for a request that may work later."""
-    return ApiError(503, message, kind="unavailable", code=code)
+    return ApiError(503, message, code=code)
 
 
 def internal(code: str = "engine_error") -> ApiError:
     """Return the error for a failure of ours; the log has the cause."""
     message = "the engine failed while it decoded this response; the server's log has the cause"
-    return ApiError(500, message, kind="server_error", code=code)
+    return ApiError(500, message, code=code)
 
 
 def from_error(error: Exception) -> ApiError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 
 from pasta_lm.errors import UsageError
@@ -58,12 +58,10 @@ class ServeRecipe:
     def __post_init__(self) -> None:
         if self.pool_tokens is not None and self.cache_memory is not None:
             raise UsageError("pool_tokens and cache_memory both size the cache", hint="give one")
-        for table in ("limits", "queue"):
-            part = getattr(self, table)
-            for key in part.__slots__:
-                minimum = 0 if key in ("waiting", "blocks", "drain_s") else 1e-3
-                if not getattr(part, key) >= minimum:
-                    raise UsageError(f"{table}.{key} is {getattr(part, key)}, which is too small")
+        for table, part in (("limits", self.limits), ("queue", self.queue)):
+            for key, value in asdict(part).items():
+                if not value >= (0 if key in ("waiting", "blocks", "drain_s") else 1e-3):
+                    raise UsageError(f"{table}.{key} is {value}, which is too small")
         if self.limits.tokens_per_thread < 3:
             raise UsageError("limits.tokens_per_thread must be at least 3: two tags and a token")
 

@@ -12,15 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypedDict
 
-from pasta_lm.interpreter.trace import (
-    Kind,
-    Role,
-    SyncRecord,
-    ThreadRecord,
-    TokenRecord,
-    Trace,
-    TraceNews,
-)
+from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, TokenRecord, Trace, TraceNews
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.tags import SYNC
 from pasta_lm.view.layout import Edge, RunLayout, Span, Syncs, Threads, Tokens
@@ -98,7 +90,7 @@ def run_data(trace: Trace, name: str = "", annotated: str | None = None) -> RunD
             for lane, sight in zip(run.lanes, run.sights, strict=True)
         ],
         "tokens": [_token(token, id(token) in critical) for token in trace.tokens],
-        "syncs": [_sync(sync) for sync in trace.syncs if sync.step is not None],
+        "syncs": _syncs(sync for sync in trace.syncs if sync.step is not None),
         "forks": run.forks,
         "joins": run.joins,
         "critical": run.critical,
@@ -160,7 +152,7 @@ class LiveRun(RunLayout):
             "tokens": [_token(token, is_critical=False) for token in news.tokens],
             "fed": [[index, record.fed_step] for index, record in news.fed],
             "lanes": [[token.thread, token.fed_step] for token in fed],
-            "syncs": [_sync(sync) for sync in news.syncs],
+            "syncs": _syncs(news.syncs),
             "forks": self.forks[num_forks:],
             "joins": self.joins[num_joins:],
             "seen": seen,
@@ -283,5 +275,7 @@ def _token(token: TokenRecord, is_critical: bool) -> TokenData:
     }
 
 
-def _sync(sync: SyncRecord) -> dict[str, int | list[int]]:
-    return {"thread": sync.thread, "joined": sync.joined, "step": sync.step or 0}
+def _syncs(syncs: Syncs) -> list[dict[str, int | list[int]]]:
+    return [
+        {"thread": sync.thread, "joined": sync.joined, "step": sync.step or 0} for sync in syncs
+    ]
