@@ -11,7 +11,7 @@ import pytest
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.models.folder import FILE_NAME
-from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.model import Pasta, Servers
 from tests.learn.train.preferences import save_tiny
 from tests.stock import tokens_by_thread
 from tests.stock_model import serving
@@ -28,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pasta, Pa
     exact = {**config, "positions": "continue", "join": "recompute"}
     (folder / FILE_NAME).write_text(json.dumps(exact))
     with serving(folder) as server:
-        served = Pasta.from_servers(server.url, folder, allow_inexact=True)
+        served = Servers(addresses=server.url, allow_inexact=True).holding(folder)
         yield Pasta.from_pretrained(folder, pool_tokens=4096), served
 
 

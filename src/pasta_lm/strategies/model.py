@@ -102,39 +102,6 @@ class Pasta:
         local.warm_up(max_entries=PREPARED_ENTRIES)
         return cls(local, guess=guess)
 
-    @classmethod
-    def from_servers(
-        cls,
-        addresses: str,
-        source: str | Path,
-        *,
-        dialect: str | None = None,
-        allow_inexact: bool = False,
-    ) -> Pasta:
-        """Use a model that stock servers hold (vLLM, SGLang, llama.cpp's); no weights are read.
-
-        The servers are asked whether they hold it. Of several, one that answers is enough.
-
-        Args:
-            addresses: Their URLs, separated by commas.
-            source: The model's folder or hub id, for its tokenizer and its training.
-            dialect: 'vllm', 'sglang' or 'llama.cpp'; None: the servers are asked.
-            allow_inexact: Decode a model that was trained for other positions, or another join,
-                and one that does not end a promise.
-
-        Raises:
-            EndpointError: a server refuses all requests, or does not say of which kind it is.
-            RemoteError: no server answers.
-            ModelError: a server has another tokenizer or other tags, or was not taught.
-        """
-        with _needs_torch():
-            from pasta_lm.engines.servers import completions
-        servers = completions.connect(addresses, dialect=dialect)
-        served = completions.read_served(source)
-        engine = completions.CompletionsEngine(servers, served, allow_inexact=allow_inexact)
-        engine.check()
-        return cls(engine)
-
     def __repr__(self) -> str:
         loaded = self.engine.loaded
         place = "on servers" if self.engine.is_remote else f"{loaded.dtype_name} on {loaded.device}"
@@ -306,7 +273,7 @@ class Pasta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Stock servers that hold a model, as a recipe names them."""
+    """Stock servers that hold a model (vLLM, SGLang, llama.cpp's), as a recipe names them."""
 
     addresses: str
     """Their URLs, separated by commas."""
@@ -316,10 +283,22 @@ class Servers:
     """Whether a model that was trained for what servers cannot compute is decoded all the same."""
 
     def holding(self, source: str | Path) -> Pasta:
-        """Connect to them; errors as those of ``Pasta.from_servers``."""
-        return Pasta.from_servers(
-            self.addresses, source, dialect=self.dialect, allow_inexact=self.allow_inexact
-        )
+        """Use a model that they hold, with the tokenizer and training of a folder or hub id.
+
+        No weights are read. Of several servers, one that answers is enough.
+
+        Raises:
+            EndpointError: a server refuses all requests, or does not say of which kind it is.
+            RemoteError: no server answers.
+            ModelError: a server has another tokenizer or other tags, or was not taught.
+        """
+        with _needs_torch():
+            from pasta_lm.engines.servers import completions
+        servers = completions.connect(self.addresses, dialect=self.dialect)
+        served = completions.read_served(source)
+        engine = completions.CompletionsEngine(servers, served, allow_inexact=self.allow_inexact)
+        engine.check()
+        return Pasta(engine)
 
 
 SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow_inexact")

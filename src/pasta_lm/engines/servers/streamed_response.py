@@ -181,7 +181,7 @@ class StreamedResponse:
         # A topic that is full must end: no text is legal, which is more than can be barred.
         favoured = set() if LexemeKind.TEXT in self.response.legal(live).kinds else legal
         barred = {*refused, *tags} - legal
-        self._open(live, barred=barred, favoured=favoured, refused=refused, max_tokens=1)
+        self._open(live, barred=barred, favoured=favoured, refused=refused)
 
     def _open_streams(self) -> None:
         for live in list(self.response.live.values()):
@@ -213,7 +213,6 @@ class StreamedResponse:
         barred: set[int],
         favoured: Collection[int] = (),
         refused: tuple[int, ...] = (),
-        max_tokens: int | None = None,
     ) -> None:
         response, thread, params = self.response, live.thread, self.response.request.params
         prompt, limits = self._context(thread), response.interpreter.limits
@@ -225,7 +224,7 @@ class StreamedResponse:
         ends = {LexemeKind.SYNC if thread.is_main else LexemeKind.ASYNC_CLOSE}
         request = TokenRequest(
             prompt=prompt,
-            max_tokens=max(1, max_tokens or room),
+            max_tokens=1 if refused else max(1, room),
             temperature=params.temperature,
             top_p=params.top_p,
             top_k=params.top_k,
