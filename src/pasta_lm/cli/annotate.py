@@ -34,10 +34,7 @@ def annotate(
     limit: Limit = None,
     dry_run: DryRun = False,
     cost_limit: CostLimit = None,
-    engine: Annotated[
-        str | None,
-        option("--engine URL[,URL]", "Servers of the teacher, instead of teacher.base_url."),
-    ] = None,
+    engine: Annotated[str | None, option("--engine URL[,URL]", "Servers of the teacher.")] = None,
 ) -> None:
     """Mark the independent parts of the answers of a data set.
 

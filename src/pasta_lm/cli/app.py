@@ -156,9 +156,7 @@ def _print_version(wanted: bool) -> None:
 def pasta(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
     debug: Annotated[
         bool, option("--debug", "Show the traceback of an error; also allowed after a command.")

@@ -73,8 +73,7 @@ def alpaca(
     model: flags.Model = None,
     strategies: flags.Strategies = None,
     system: Annotated[
-        list[str] | None,
-        option("--system NAME=STRATEGY:MODEL", "One more system, under its own name; repeatable."),
+        list[str] | None, option("--system NAME=STRATEGY:MODEL", "One more system; repeatable.")
     ] = None,
     cost_limit: flags.CostLimit = None,
     allow_missing: AllowMissing = False,

@@ -14,9 +14,7 @@ from pasta_lm.models.names import dtype_name
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Servers
 
-ENVIRONMENT = {
-    f"--{name}": f"PASTA_{name.upper()}" for name in ("model", "device", "dtype", "debug")
-}
+ENVIRONMENT = {f"--{key}": f"PASTA_{key.upper()}" for key in ("model", "device", "dtype", "debug")}
 """The flags that environment variables set as well: what the machine decides, not the task."""
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 
@@ -74,7 +72,7 @@ Temperature = Annotated[float, option("--temperature T", "0 is greedy decoding."
 Seed = Annotated[int, option("--seed N", "Same seed, same answer.")]
 Engine = Annotated[
     str | None,
-    option("--engine URL[,URL]", "Servers that hold the model: vLLM, SGLang or llama.cpp's."),
+    option("--engine URL[,URL]", "Servers that hold the model: vLLM, SGLang, llama.cpp."),
 ]
 Dialect = Annotated[
     str | None, option("--dialect NAME", "vllm, sglang or llama.cpp. Default: they are asked.")

@@ -44,19 +44,14 @@ def run(
     fork_bias: Annotated[
         float | None,
         option(
-            "--fork-bias X",
-            "Added to the logit that opens a promise: below 0 forks less, above 0 more. "
-            "Default: as the model says.",
+            "--fork-bias X", "Added to a promise's logit; below 0 forks less. Default: the model's."
         ),
     ] = None,
     seed: flags.Seed = 0,
     n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
     positions: Annotated[
         str | None,
-        option(
-            "--positions STRATEGY",
-            "Positions after a promise: predict, continue or rotate. Default: as trained.",
-        ),
+        option("--positions STRATEGY", "predict, continue or rotate. Default: as trained."),
     ] = None,
     engine: flags.Engine = None,
     dialect: flags.Dialect = None,

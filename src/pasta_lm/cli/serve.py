@@ -33,8 +33,7 @@ def serve(
     host: Annotated[str, option("--host HOST", "The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, option("--port N", "The port; 0 takes a free one.", min=0)] = 8000,
     api_key: Annotated[
-        str | None,
-        option("--api-key KEY", "Clients must send this key. @FILE reads it from a file."),
+        str | None, option("--api-key KEY", "Clients send it; @FILE reads it.")
     ] = None,
     allow_unauthenticated: Annotated[
         bool, option("--allow-unauthenticated", "Let other machines in without a key.")

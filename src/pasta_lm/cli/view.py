@@ -27,8 +27,7 @@ def view(
         Path | None, option("--html OUT.html", "Write a page: timeline, answer and written form.")
     ] = None,
     beside: Annotated[
-        list[str] | None,
-        option("--beside TRACE.json", "With --html: another run, on the same clock; repeatable."),
+        list[str] | None, option("--beside TRACE.json", "With --html: another run; repeatable.")
     ] = None,
 ) -> None:
     """Show a trace: when each thread decoded and when it waited."""

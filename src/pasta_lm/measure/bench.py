@@ -103,10 +103,8 @@ def bench(
         progress(done, num_total)
     load: dict[str, dict[str, float]] = {}
     for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
-        alone, together = (
-            median(latencies_s(engine, [item] * count)) for item in load_requests(loaded)
-        )
-        load[str(count)] = {"sequential_s": round(alone, 4), "pasta_s": round(together, 4)}
+        solo, forked = (median(latencies_s(engine, [own] * count)) for own in load_requests(loaded))
+        load[str(count)] = {"sequential_s": round(solo, 4), "pasta_s": round(forked, 4)}
         progress(done, num_total)
     token_s = median(whole) / NUM_DECODED
     gpu = torch.cuda.get_device_name() if loaded.device.type == "cuda" else "none"

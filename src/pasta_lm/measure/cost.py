@@ -201,15 +201,13 @@ def _add_figures(report: Report, rows: Sequence[Row], place: Place) -> None:
     systems: dict[str, Answers] = {}
     for row in rows:
         systems.setdefault(row["system"], {})[row["reference_id"]] = row
-    base, tagged = systems.get(BASELINE, {}), systems.get(PASTA, {}).values()
+    base, own = systems.get(BASELINE, {}), systems.get(PASTA, {}).values()
     counts = [row["num_tokens"] for row in base.values()]
     head = {
         "num_answers": len(base),
         "num_tokens": {region: sum(count[region] for count in counts) for region in REGIONS},
         "nats": {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()},
-        "tag_nats": ratio(
-            [row["tag_nats"] for row in tagged], [row["num_tag_tokens"] for row in tagged]
-        ),
+        "tag_nats": ratio([row["tag_nats"] for row in own], [row["num_tag_tokens"] for row in own]),
     }
     report.add(place, head)
     for name, (ours, theirs, key, title) in COSTS.items():

@@ -26,7 +26,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.measure import answering
 from pasta_lm.measure.answer_text import items_asked
-from pasta_lm.measure.answering import SetPrompt, System
+from pasta_lm.measure.answering import SetPrompt, System, answer_id
 from pasta_lm.measure.cost import measure, read_references, reading_systems
 from pasta_lm.measure.prompt_sets import SetFiles, check_ifeval, checkers, read_sets
 from pasta_lm.models.annotated import Record
@@ -96,11 +96,7 @@ class InstructionRun:
         """Check the answers to IFEval's prompts that have no verdict yet."""
         journal, answers = self.folder.journal(VERDICTS), self.folder.journal(SCORED).rows
         prompts = [item for item in self.prompts if item.checked is not None]
-        keys = [
-            (answering.answer_id(own.name, p.id), p)
-            for p in prompts
-            for own in self.settings.systems
-        ]
+        keys = [(answer_id(own.name, p.id), p) for p in prompts for own in self.settings.systems]
         for key, prompt in keys:
             if key in answers and key not in journal.rows and prompt.checked is not None:
                 result = check_ifeval(prompt.checked, answers[key]["text"])
