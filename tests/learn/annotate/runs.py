@@ -17,12 +17,7 @@ from random import Random
 from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.learn.annotate.dataset import FAILURES, RECORDS
 from pasta_lm.learn.annotate.filters import FilterConfig
-from pasta_lm.learn.annotate.recipe import (
-    AnnotateConfig,
-    OutputConfig,
-    SourceConfig,
-    TeacherConfig,
-)
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig, TeacherConfig
 from pasta_lm.recipe import toml_of
 from tests.fakes.scripted_server import ScriptedServer
 from tests.fakes.scripted_teacher import asked_answer

@@ -31,9 +31,7 @@ def read(path: Path) -> list[SourceRow]:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())],
-    ids=str,
+    "text", [pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())], ids=str
 )
 def test_parquet_gives_the_same_rows_as_json(text: Any, tmp_path: Path) -> None:
     schema = pyarrow.schema([("id", pyarrow.int64()), ("prompt", text), ("answer", text)])
@@ -100,9 +98,7 @@ def test_a_data_set_is_read_by_the_library_and_a_wrong_split_is_named(tmp_path: 
         list(read_source(SourceConfig(hub=str(folder), split="validation")))
 
 
-def test_the_hub_is_read_as_a_stream_at_the_given_revision(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_hub_is_read_as_a_stream_at_the_given_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[tuple[str, ...], dict[str, Any]]] = []
 
     def load_dataset(*args: str, **keys: Any) -> Iterator[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -182,6 +183,18 @@ def test_a_server_that_is_gone_stops_the_run_and_its_rows_are_asked_again(
     assert files_of(tmp_path) == files_of(clean)
 
 
+def by_rule(folder: Path, lines: Iterable[str], **filters: int) -> AnnotationRun:
+    source = folder / "source.jsonl"
+    source.write_text("\n".join(lines))
+    config = AnnotateConfig(
+        source=SourceConfig(file=str(source)),
+        output=OutputConfig(folder=str(folder / "out")),
+        annotator="markdown_rule",
+        filters=FilterConfig(**filters),
+    )
+    return annotate(config, rule=markdown_rule)
+
+
 def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None:
     rows = [
         {"id": "a", "prompt": "p", "answer": "x " * 10},
@@ -189,37 +202,18 @@ def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None
         {"id": "b", "prompt": "p", "answer": "z " * 100},
         ["no", "object"],
     ]
-    source = tmp_path / "source.jsonl"
-    source.write_text("\n".join(map(json.dumps, rows)) + "\nno json\n")
-    config = AnnotateConfig(
-        source=SourceConfig(file=str(source)),
-        output=OutputConfig(folder=str(tmp_path / "out")),
-        annotator="markdown_rule",
-        filters=FilterConfig(max_answer_characters=100),
-    )
-    done = annotate(config, rule=markdown_rule)
+    done = by_rule(tmp_path, [*map(json.dumps, rows), "no json"], max_answer_characters=100)
     assert done.tally.num_rows == {"ok": 1, "skipped": 4}
-    assert {reason for _, reason in done.tally.reasons} == {
-        "",
-        "duplicate_id",
-        "too_long",
-        "not_json",
-    }
+    reasons = {reason for _, reason in done.tally.reasons}
+    assert reasons == {"", "duplicate_id", "too_long", "not_json"}
 
 
 def test_the_rule_marks_lists_and_the_card_calls_it_a_heuristic(tmp_path: Path) -> None:
     items = f"- one two three four five{' six' * 9}\n" * 3
     text = f"Three:\n\n{items}\nThat is all of it."
     useless = "# A heading of five words\n\n- one two three four five"
-    source = tmp_path / "source.jsonl"
     rows = [{"prompt": "p", "answer": answer} for answer in (text, useless)]
-    source.write_text("\n".join(map(json.dumps, rows)))
-    config = AnnotateConfig(
-        source=SourceConfig(file=str(source)),
-        output=OutputConfig(folder=str(tmp_path / "out")),
-        annotator="markdown_rule",
-    )
-    annotate(config, rule=markdown_rule)
+    by_rule(tmp_path, map(json.dumps, rows))
     records = read_records(tmp_path / "out" / "annotated.jsonl")
     assert [record.document.plain_text for record in records] == [text, useless]
     assert [len(record.document.blocks) for record in records] == [3, 0]

@@ -9,7 +9,7 @@ import pytest
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter import PositionStrategy
-from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import EncodedExample, encode_example, encode_points
@@ -19,8 +19,8 @@ from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import Recording
-from tests.learn.data.examples import BARE, EOS, is_seen, names, places, spelled
-from tests.learn.data.test_encode import assert_plain, met_by
+from tests.learn.data.examples import BARE, EOS, is_seen, names, places
+from tests.learn.data.test_encode import assert_plain, fed, labels_of, met_by
 from tests.programs import words_of
 from tests.reference import PROMPT
 
@@ -35,11 +35,6 @@ def forked(document: Document, prompt: str = "q", vocabulary: object = BARE) -> 
     return encode_example(record, vocabulary, EOS, CONTINUE, Form.FORKED)  # type: ignore[arg-type]
 
 
-def rows(example: EncodedExample) -> list[tuple[str, str]]:
-    pairs = zip(example.token_ids, example.labels, strict=True)
-    return [(spelled(token), spelled(label)) for token, label in pairs]
-
-
 def drawn(example: EncodedExample) -> list[str]:
     slots = range(len(example))
     return ["".join(".x"[is_seen(example, query, key)] for key in slots) for query in slots]
@@ -47,35 +42,14 @@ def drawn(example: EncodedExample) -> list[str]:
 
 # --- APAR
 
-TWO_FORKS = Document(
-    (
-        Text("A"),
-        Block("fork", None, (Text("ab"),)),
-        Text("B"),
-        Block("fork", None, (Text("d"),)),
-        Text("C"),
-    )
-)
+TWO_FORKS = parse('A<async topic="fork">ab</async>B<async topic="fork">d</async>C', Form.ANNOTATOR)
 
 
 def test_a_fork_predicts_the_parents_next_token_and_children_are_invisible() -> None:
     example = forked(TWO_FORKS)
-    assert rows(example) == [
-        ("begin", "-"),
-        ("q", "A"),
-        ("A", "<p"),  # the one piece that forks
-        ("<p", "B"),  # the parent goes on with the next sibling
-        ("[", "a"),
-        ("a", "b"),
-        ("b", "]"),
-        ("]", "-"),
-        ("B", "<p"),
-        ("<p", "C"),
-        ("[", "d"),
-        ("d", "]"),
-        ("]", "-"),
-        ("C", "end"),
-    ]
+    # One piece forks, and the parent goes on with the next sibling.
+    assert fed(example) == "begin q A <p [ a b ] B <p [ d ] C"
+    assert labels_of(example) == "- A <p B a b ] - <p C d ] - end"
     assert list(example.positions) == [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 6]
     assert drawn(example) == [
         # b q A < [ a b ] B < [ d ] C
@@ -102,9 +76,10 @@ def test_forks_need_positions_without_gaps() -> None:
         encode_example(record, BARE, EOS, PositionStrategy.PREDICT, Form.FORKED)
 
 
-def test_an_answer_without_forks_is_ordinary_next_token_training() -> None:
-    example = forked(Document((Text("A b"),)))
-    assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text("A b"))
+def test_an_answer_without_forks_or_points_is_ordinary_next_token_training() -> None:
+    plain = Document((Text("A b"),))
+    for example in (forked(plain), points(plain)):
+        assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text("A b"))
 
 
 def random_texts(rng: random.Random, count: int) -> list[str]:
@@ -200,11 +175,6 @@ def test_a_single_point_has_an_empty_skeleton_and_starts_after_the_prompt() -> N
     assert list(example.positions[example.num_prompt :]) == [1, 2, 3]
     seen = [slot for slot in range(len(example)) if is_seen(example, len(example) - 1, slot)]
     assert seen == [0, *range(example.num_prompt, len(example))]
-
-
-def test_an_answer_without_points_is_encoded_as_plain_text() -> None:
-    example = points(Document((Text("A b"),)))
-    assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text("A b"))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import FORK_TOPIC, Form
-from pasta_lm.learn.data.layout import (
-    Layout,
-    apar_document,
-    parts,
-    points_of,
-    rest,
-)
+from pasta_lm.learn.data.layout import Layout, apar_document, parts, points_of, rest
 
 ITEM, SECTION, BOLD, ROW, LINE = Layout
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.errors import InputError
-from pasta_lm.language.document import parse
+from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.preferences import PreferencePair, read_pairs, write_pairs
 
 FORKED = '<promise topic="tea" tokens="2"/><async>Tea.</async><sync/> &lt;async> too.'
@@ -22,19 +22,14 @@ ROW = {
 }
 
 
+def pair(chosen: Document, name: str = "one", **more: object) -> PreferencePair:
+    texts = {"id": name, "prompt": "What?\n", "chosen": chosen, "rejected": parse("Nothing.")}
+    return PreferencePair(**texts, score_chosen=1 / 3, score_rejected=-0.5, **more)  # type: ignore[arg-type]
+
+
 def test_written_pairs_can_be_read(tmp_path: Path) -> None:
-    pairs = [
-        PreferencePair(
-            id=name,
-            prompt="What?\n",
-            chosen=parse(FORKED),
-            rejected=parse("Nothing."),
-            score_chosen=1 / 3,
-            score_rejected=-0.5,
-            parts={"quality_chosen": 2 / 3},
-        )
-        for name in ("one", "two")
-    ]
+    parts = {"quality_chosen": 2 / 3}
+    pairs = [pair(parse(FORKED), name=name, parts=parts) for name in ("one", "two")]
     path = tmp_path / "out" / "pairs.jsonl"
     write_pairs(path, pairs)
     assert read_pairs(path) == pairs
@@ -45,16 +40,7 @@ def test_written_pairs_can_be_read(tmp_path: Path) -> None:
 
 def test_blocks_without_lengths_can_be_written_and_read(tmp_path: Path) -> None:
     forked = parse('1. Tea:<async topic="fork"> hot &lt;async>.</async>', "annotator")
-    pairs = [
-        PreferencePair(
-            id="one",
-            prompt="What?",
-            chosen=forked,
-            rejected=parse("Nothing."),
-            score_chosen=1.0,
-            score_rejected=0.0,
-        )
-    ]
+    pairs = [pair(forked)]
     write_pairs(tmp_path / "pairs.jsonl", pairs)
     assert read_pairs(tmp_path / "pairs.jsonl") == pairs
     assert pairs[0].chosen.blocks[0].units is None
@@ -63,9 +49,9 @@ def test_blocks_without_lengths_can_be_written_and_read(tmp_path: Path) -> None:
 def test_unknown_keys_of_a_pair_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({**ROW, "judge": "me", "is_new": True}) + "\n\n", "utf-8")
-    (pair,) = read_pairs(path)
-    assert (pair.score_chosen, pair.score_rejected, pair.parts) == (3.25, 1.0, {})
-    assert pair.chosen.blocks[0].units == 2
+    (kept,) = read_pairs(path)
+    assert (kept.score_chosen, kept.score_rejected, kept.parts) == (3.25, 1.0, {})
+    assert kept.chosen.blocks[0].units == 2
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,7 @@ from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.journal import Row
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data import rollouts
-from pasta_lm.learn.data.rollouts import (
-    PromptWithReference,
-    Rollout,
-    Sampling,
-    roll_out,
-    seed_of,
-)
+from pasta_lm.learn.data.rollouts import PromptWithReference, Rollout, Sampling, roll_out, seed_of
 from pasta_lm.strategies.model import Pasta
 from tests.tiny import tiny
 

@@ -91,9 +91,7 @@ def test_a_server_that_is_gone_stops_the_run_and_replies_are_kept(tmp_path: Path
     assert len(one.failures) >= MAX_FAILURES
 
 
-def test_a_server_that_refuses_every_request_stops_the_run(
-    tmp_path: Path,
-) -> None:
+def test_a_server_that_refuses_every_request_stops_the_run(tmp_path: Path) -> None:
     transport = ScriptedTransport(lambda _: 400)
     with pytest.raises(EndpointError, match="HTTP 400") as caught:
         judge(tmp_path, transport).ask(MANY)

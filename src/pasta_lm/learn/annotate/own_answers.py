@@ -81,9 +81,7 @@ def instructions_of(config: AnswerConfig) -> dict[str, str]:
 
 
 def answer(
-    config: AnswerConfig,
-    load: Callable[[], Pasta],
-    progress: Progress = lambda done, total: None,
+    config: AnswerConfig, load: Callable[[], Pasta], progress: Progress = lambda done, total: None
 ) -> AnswerCounts:
     """Answer the instructions without an answer; write all answers, the usable ones, and counts.
 
