@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import ByT5Tokenizer
 
 from pasta_lm.engines.local.loading import load
-from pasta_lm.engines.servers.completions import read_served
+from pasta_lm.engines.servers.served_model import read_served
 from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, VocabularyError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig

@@ -9,8 +9,9 @@ from itertools import pairwise, product
 import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams, ThreadStarted
-from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel, connect
+from pasta_lm.engines.servers.completions import CompletionsEngine, connect
 from pasta_lm.engines.servers.dialects import DIALECTS
+from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.engines.servers.streamed_response import MAX_ASKED_AGAIN, seed_of
 from pasta_lm.errors import BrokenAnswerError, EndpointError, RemoteError, RequestError, UsageError
 from pasta_lm.interpreter import Join, Limits, PositionStrategy, Role

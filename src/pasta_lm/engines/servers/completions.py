@@ -3,6 +3,9 @@
 The interpreter runs here; every thread is a streaming completion there. It is exact for plain
 causal texts: positions ``continue`` and, from a sync on, join ``recompute``. A response stays on
 one server, where its prefix is cached; responses are spread by load.
+
+The event loop has a thread of its own, so that requests go on while the caller does something
+else, also where the caller has an event loop itself.
 """
 
 from __future__ import annotations
@@ -10,18 +13,21 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, TypeVar
 
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.cluster import Cluster, check_server
 from pasta_lm.engines.servers.dialects import KEY_ENV, dialect_of, server_urls
-from pasta_lm.engines.servers.in_flight import RequestsInFlight, ServedRequest
+from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.engines.servers.streamed_response import StreamedResponse
 from pasta_lm.errors import (
     BrokenAnswerError,
@@ -37,59 +43,28 @@ from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import last_position, load_without_weights
-from pasta_lm.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from pasta_lm.engines.servers.client import Connection, StockServer
 
-SERVERS = "servers"
 MAX_RESPONSES = 64
 """Responses of each server that are decoded at once; others wait here."""
-Put = Callable[[StreamEvent], None]
+NO_REQUEST = -1
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """The facts of a model whose weights are in servers."""
+@dataclass(slots=True, eq=False)
+class ServedRequest:
+    """An unfinished request, and those of its samples that have begun."""
 
-    vocabulary: Vocabulary
-    eos_ids: frozenset[int]  # all ids that end main
-    name: str | None = None  # for the trace; None: as the server calls it
-    max_position: int | None = None  # the last position that it may be given
-    positions: PositionStrategy = PositionStrategy.CONTINUE  # those that it was trained with
-    join: Join = Join.RECOMPUTE
-    trained_strategy: str = PASTA
-    fork_bias: float = 0.0
-    kind: Kind = Kind.GENERATED
-    device: str = SERVERS
-    dtype_name: str = SERVERS  # what they chose when they started
+    request: Request
+    samples: dict[int, Response] = field(default_factory=dict)
+    task: Future[None] | None = None
 
-    def join_with(self, positions: PositionStrategy) -> Join:
-        """Return the join that it was trained with, as far as it goes with positions."""
-        return self.join if positions is self.positions else Join.SHARED
-
-
-def read_served(source: str | Path) -> ServedModel:
-    """Return the facts of the model that servers hold, from its folder or hub id.
-
-    Raises:
-        ModelNotFoundError: there are no configuration and tokenizer, as in an adapter or GGUF file.
-        ModelError: its ``pasta_config.json`` is broken.
-        VocabularyError: that file and its tokenizer disagree.
-    """
-    pretrained = load_without_weights(source)
-    config = pretrained.config
-    return ServedModel(
-        vocabulary=pretrained.vocabulary,
-        eos_ids=pretrained.eos_ids,
-        name=pretrained.name,
-        max_position=last_position(pretrained.model),
-        positions=config.positions if config else PositionStrategy.PREDICT,
-        join=config.join if config else Join.SHARED,
-        trained_strategy=config.trained_strategy if config else PASTA,
-        fork_bias=config.fork_bias if config else 0.0,
-    )
+    @property
+    def responses(self) -> list[Response]:
+        """Return the samples, also while others begin."""
+        return list(self.samples.values())
 
 
 class CompletionsEngine:
@@ -119,10 +94,14 @@ class CompletionsEngine:
         self.servers = tuple(servers)
         self.loaded = loaded
         self.max_responses = MAX_RESPONSES * len(self.servers)
+        self.active: dict[int, ServedRequest] = {}  # the unfinished requests by their numbers
         self._num_again = num_again
         self._allow_inexact = allow_inexact
         self._checks = checks
-        self._flight: RequestsInFlight | None = None  # of ``submit``, once it is called
+        self._numbers = count()
+        self._events: SimpleQueue[tuple[int, StreamEvent | Failed | None]] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the connections, once opened
+        self._cluster: Cluster | None = None
 
     @property
     def max_prompt_tokens(self) -> int | None:
@@ -141,67 +120,114 @@ class CompletionsEngine:
         return {server.url: server.names for server in self.servers if server.names}
 
     @property
-    def active(self) -> Mapping[int, ServedRequest]:
-        """Return the submitted requests that are unfinished, by their numbers."""
-        return {} if self._flight is None else self._flight.active
-
-    @property
     def has_work(self) -> bool:
-        """Return whether a submitted request is unfinished."""
         return bool(self.active)
 
-    def open(self) -> RequestsInFlight:
-        """Connect to the servers for submitted requests, unless that was done.
+    def open(self) -> None:
+        """Connect to the servers and check them, unless that was done.
 
         Raises:
             RemoteError: no server answers.
             EndpointError: a server refuses every request, or does not say of which kind it is.
             ModelError: a server holds another model.
         """
-        if self._flight is None:
-            self._flight = RequestsInFlight(self)
-        return self._flight
+        if self._loop is not None:
+            return
+        connections = [server.connection() for server in self.servers]
+        self._cluster = Cluster(connections, self._check_server, self.max_responses)
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="pasta-servers", daemon=True)
+        self._thread.start()
+        try:
+            self._start(self._cluster.open()).result()
+        except BaseException:
+            self.close()
+            raise
+
+    async def _check_server(self, connection: Connection) -> None:
+        if self._checks:
+            is_taught = not self._allow_inexact and self.loaded.trained_strategy == PASTA
+            await check_server(connection, self.loaded.vocabulary, is_taught=is_taught)
+
+    def close(self) -> None:
+        """Give up all unfinished requests, wait until they have ended, and disconnect."""
+        if (loop := self._loop) is not None:
+            self._start(self._end(loop)).result()
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+            self._loop = None
+            self.active.clear()
+            self.wake()
+
+    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        own = {asyncio.current_task()}
+        for task in (tasks := asyncio.all_tasks() - own):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert self._cluster is not None
+        await self._cluster.close()
+        await loop.shutdown_asyncgens()
+        # Generators that were left close in tasks of their own.
+        await asyncio.gather(*(asyncio.all_tasks() - own), return_exceptions=True)
+
+    def _start(self, work: Coroutine[object, object, T]) -> Future[T]:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def submit(self, request: Request) -> int:
-        """Begin a request; the first call connects. Errors as those of ``stream``."""
-        checked = self.check_request(request)
-        return self.open().submit(checked)
-
-    def step(self) -> list[tuple[int, StreamEvent | Failed]]:
-        """Wait for events of submitted requests, each with the number of its request."""
-        return self._flight.step() if self._flight is not None and self.has_work else []
-
-    def wake(self) -> None:
-        """End a step that waits."""
-        if self._flight is not None:
-            self._flight.wake()
+        """Begin a request; the first one connects. Errors as those of ``stream``."""
+        active = ServedRequest(self.check_request(request))
+        self.open()
+        number = next(self._numbers)
+        self.active[number] = active
+        active.task = self._start(self._decode(number, active))
+        return number
 
     def cancel(self, number: int) -> list[StreamEvent]:
         """Cancel all completions of a request; unknown and finished ones are ignored."""
-        if self._flight is not None:
-            self._flight.cancel(number)
+        if (active := self.active.pop(number, None)) and active.task:
+            active.task.cancel()
         return []
 
-    def close(self) -> None:
-        """Cancel all unfinished requests and disconnect."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            flight.close()
+    def step(self) -> list[tuple[int, StreamEvent | Failed]]:
+        """Wait for events or the end of a request, and return the events since the last call."""
+        events: list[tuple[int, StreamEvent | Failed]] = []
+        if not self.active:
+            return events
+        arrived = [self._events.get()]
+        with suppress(Empty):
+            while True:
+                arrived.append(self._events.get_nowait())
+        for number, event in arrived:
+            if event is None:
+                self.active.pop(number, None)
+            elif number in self.active:  # else it was cancelled
+                events.append((number, event))
+        return events
+
+    def wake(self) -> None:
+        """End a step that waits."""
+        self._events.put((NO_REQUEST, None))
+
+    def _apart(self) -> closing[CompletionsEngine]:
+        inexact, checks = self._allow_inexact, self._checks
+        engine = CompletionsEngine(self.servers, self.loaded, allow_inexact=inexact, checks=checks)
+        return closing(engine)
 
     def check(self) -> None:
         """Ask the servers who they are, and check them; errors as those of ``open``."""
-        RequestsInFlight(self).close()
+        with self._apart() as engine:
+            engine.open()
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together; the error of one ends all unless it can be decoded anew."""
         checked = [self.check_request(request) for request in requests]
         answers: list[dict[int, Answer]] = [{} for _ in requests]  # by sample
         errors: list[list[Exception]] = [[] for _ in requests]
-        if not checked:
-            return []
-        with RequestsInFlight(self) as flight:
-            indices = {flight.submit(request): index for index, request in enumerate(checked)}
-            for number, event in flight.events():
+        with self._apart() as engine:
+            indices = {engine.submit(request): index for index, request in enumerate(checked)}
+            for number, event in engine.events():
                 index = indices[number]
                 if isinstance(event, Finished):
                     answers[index][event.sample] = event.answer
@@ -211,7 +237,7 @@ class CompletionsEngine:
                 is_lost = isinstance(event.error, RemoteError)
                 if not is_lost or len(errors[index]) > self._num_again:
                     raise errors[index][0]
-                indices[flight.submit(checked[index])] = index
+                indices[engine.submit(checked[index])] = index
         return [[samples[sample] for sample in sorted(samples)] for samples in answers]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
@@ -222,64 +248,51 @@ class CompletionsEngine:
             BrokenAnswerError: a server failed inside the answer.
             PastaError: as ``open``.
         """
-        checked = self.check_request(request)
-        with RequestsInFlight(self) as flight:
-            flight.submit(checked)
-            for _, event in flight.events():
+        with self._apart() as engine:
+            engine.submit(request)
+            for _, event in engine.events():
                 yield unless_failed(event)
 
-    def cluster(self) -> Cluster:
-        """Return connections to the servers for an event loop; nothing is sent."""
-        connections = [server.connection() for server in self.servers]
-        return Cluster(connections, self._check_server, self.max_responses)
+    def events(self) -> Iterator[tuple[int, StreamEvent | Failed]]:
+        """Yield the events of all requests until none is unfinished."""
+        while self.active:
+            yield from self.step()
 
-    async def _check_server(self, connection: Connection) -> None:
-        if self._checks:
-            is_taught = not self._allow_inexact and self.loaded.trained_strategy == PASTA
-            await check_server(connection, self.loaded.vocabulary, is_taught=is_taught)
-
-    async def decode(
-        self, cluster: Cluster, request: Request, samples: dict[int, Response], put: Put
-    ) -> None:
-        """Decode a request in the running event loop; its first error ends all ``samples``."""
+    async def _decode(self, number: int, active: ServedRequest) -> None:
+        """Decode all samples of a request; the first error ends the others."""
         try:
             async with asyncio.TaskGroup() as group:
-                for sample in range(request.params.n):
-                    group.create_task(self._decode_sample(cluster, request, sample, samples, put))
-        except ExceptionGroup as errors:
-            raise first_error(errors) from None
+                for sample in range(active.request.params.n):
+                    group.create_task(self._decode_sample(number, active, sample))
+        except ExceptionGroup as errors:  # raised where the events are read
+            error = first_error(errors)
+            assert isinstance(error, Exception)
+            self._events.put((number, Failed(error)))
+        self._events.put((number, None))
 
-    async def _decode_sample(
-        self,
-        cluster: Cluster,
-        request: Request,
-        sample: int,
-        samples: dict[int, Response],
-        put: Put,
-    ) -> None:
+    async def _decode_sample(self, number: int, active: ServedRequest, sample: int) -> None:
         """Decode a sample; if its server is lost before the first token, on another one."""
+        assert self._cluster is not None
+        request, loaded = active.request, self.loaded
         for num_begun in count(1):
             try:
-                async with cluster.reserved() as connection:
-                    response = self._response(request, sample, connection.server.model)
-                    samples[sample] = response
-                    facts = self.loaded.vocabulary, self.loaded.eos_ids
+                async with self._cluster.reserved() as connection:
+                    model = loaded.name or connection.server.model
+                    response = active.samples[sample] = Response(
+                        request,
+                        sample,
+                        Entries.of_prompt(request.prompt),  # servers share the prompt of samples
+                        loaded.vocabulary,
+                        limits=request.limits(self.max_prompt_tokens),
+                        trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
+                        eos_ids=loaded.eos_ids,
+                    )
+                    put = lambda event: self._events.put((number, event))  # noqa: E731
+                    facts = loaded.vocabulary, loaded.eos_ids
                     return await StreamedResponse(response, connection, *facts, put).run()
             except RemoteError as exc:
                 if isinstance(exc, BrokenAnswerError) or num_begun >= len(self.servers):
                     raise
-
-    def _response(self, request: Request, sample: int, model: str) -> Response:
-        loaded, model = self.loaded, self.loaded.name or model
-        return Response(
-            request,
-            sample,
-            Entries.of_prompt(request.prompt),  # a server shares the prompt of samples by itself
-            loaded.vocabulary,
-            limits=request.limits(self.max_prompt_tokens),
-            trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
-            eos_ids=loaded.eos_ids,
-        )
 
     def check_request(self, request: Request) -> Request:
         """Return a request as servers carry it out; refuse what they cannot.
@@ -307,18 +320,15 @@ class CompletionsEngine:
         if request.forks:  # else it is a single thread: all strategies and joins are the same
             join = Join.RECOMPUTE if request.form is Form.MAIN else Join.SHARED
             if not self._allow_inexact and (request.positions, request.join) != (plain, join):
-                raise self._inexact(request, join)
+                trained = self.loaded
+                raise RequestError(
+                    f"positions {request.positions.value!r} with join {request.join.value!r} are "
+                    "not exact on a stock server, which computes plain causal texts",
+                    hint=f"the model was trained with {trained.positions.value!r} and "
+                    f"{trained.join.value!r}; --allow-inexact decodes it as {plain.value!r} and "
+                    f"{join.value!r}",
+                )
         return replace(request, params=params, positions=plain, join=join, guesser=None)
-
-    def _inexact(self, request: Request, join: Join) -> RequestError:
-        trained, plain = self.loaded, PositionStrategy.CONTINUE
-        return RequestError(
-            f"positions {request.positions.value!r} with join {request.join.value!r} are not "
-            "exact on a stock server, which computes plain causal texts",
-            hint=f"the model was trained with {trained.positions.value!r} and "
-            f"{trained.join.value!r}; --allow-inexact decodes it as {plain.value!r} and "
-            f"{join.value!r}",
-        )
 
 
 def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
