@@ -117,16 +117,9 @@ def test_an_answer_without_blocks_is_main_alone() -> None:
 def row_of(name: str, nats: dict[str, float], num_blocks: int = 0) -> dict[str, object]:
     tokens = {"first": 2 * bool(num_blocks), "rest": 0, "main": 8, "after_sync": 0}
     whole = dict.fromkeys(tokens, 0.0) | nats
-    return {
-        "system": name.split("/")[0],
-        "reference_id": name.split("/")[1],
-        "num_blocks": num_blocks,
-        "num_tokens": tokens,
-        "nats": whole,
-        "nats_given_text": whole,
-        "tag_nats": 0.5,
-        "num_tag_tokens": 2,
-    }
+    key = dict(zip(("system", "reference_id"), name.split("/"), strict=True))
+    counts = {"num_blocks": num_blocks, "num_tokens": tokens, "num_tag_tokens": 2}
+    return {**key, **counts, "nats": whole, "nats_given_text": whole, "tag_nats": 0.5}
 
 
 def test_the_cost_is_the_difference_of_nats_per_token() -> None:

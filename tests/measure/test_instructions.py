@@ -52,14 +52,8 @@ def settings(folder: Path, **changes: Any) -> InstructionSettings:
     parts = {"0": "several", "1": "one", "2": "one", "3": "between"}
     labels.write_text(json.dumps({"parts": parts}))
     sets = SetFiles(alpaca=str(file), alpaca_parts=str(labels))
-    usual: dict[str, Any] = {
-        "model": "taught",
-        "baseline": "plain",
-        "sets": sets,
-        "max_tokens": 40,
-        "num_timed": 1,
-        "num_unmasked": 2,
-    }
+    usual: dict[str, Any] = {"model": "taught", "baseline": "plain", "sets": sets}
+    usual |= {"max_tokens": 40, "num_timed": 1, "num_unmasked": 2}
     return InstructionSettings(**(usual | changes))
 
 
@@ -80,11 +74,7 @@ def test_every_prompt_is_answered_by_both_and_some_alone_and_without_the_mask(
 ) -> None:
     rows = run.folder.rows
     assert not any(wanted.lacking() for wanted in run.workloads())
-    assert {name: len(rows(name)) for name in (SCORED, TIMED, UNMASKED)} == {
-        SCORED: 8,
-        TIMED: 2,
-        UNMASKED: 2,
-    }
+    assert [len(rows(name)) for name in (SCORED, TIMED, UNMASKED)] == [8, 2, 2]
     assert all(row["wall_s"] for row in rows(TIMED))
     assert {row["system"] for row in rows(UNMASKED)} == {"pasta"}
 
@@ -127,11 +117,8 @@ def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
 def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: InstructionRun) -> None:
     found = instructions_report(run).to_dict()["sets"]["alpaca"]
     assert found["num_prompts"] == 4
-    assert {name: one["num_prompts"] for name, one in found["parts"].items()} == {
-        "one": 2,
-        "several": 1,
-        "between": 1,
-    }
+    counts = {name: one["num_prompts"] for name, one in found["parts"].items()}
+    assert counts == {"one": 2, "several": 1, "between": 1}
     assert found["num_timed"] == 1
     assert found["realised_speedup"]["mean"] > 0
     assert found["legal"] == 1.0
@@ -152,18 +139,10 @@ def empty_run(folder: Path) -> InstructionRun:
 
 
 def row(system: str, prompt: str, program: str, text: str, path: int) -> Row:
-    return {
-        "id": f"{system}/{prompt}",
-        "prompt_id": prompt,
-        "system": system,
-        "text": text,
-        "program": program,
-        "finish_reason": "stop",
-        "num_illegal": 0,
-        "num_content_tokens": 10,
-        "critical_path": path,
-        "kind": "generated",
-    }
+    key = {"id": f"{system}/{prompt}", "prompt_id": prompt, "system": system}
+    usual = {"finish_reason": "stop", "num_illegal": 0, "num_content_tokens": 10}
+    answer = {"text": text, "program": program, "critical_path": path, "kind": "generated"}
+    return {**key, **usual, **answer}
 
 
 def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path) -> None:
@@ -309,7 +288,6 @@ class TestIfeval:
         file.write_text(json.dumps(self.PROMPT) + "\n")
         sets = SetFiles(ifeval=str(file))
         found = answered(tmp_path, sets=sets, num_timed=0, num_unmasked=0)
-        found.check_answers()
         assert len(found.folder.rows(VERDICTS)) == 2
         assert instructions_report(found).to_dict()["sets"]["ifeval"]["ifeval"]["num_prompts"] == 1
 

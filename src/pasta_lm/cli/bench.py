@@ -36,13 +36,12 @@ def bench(
     counts = numbers("--rows", rows), numbers("--requests", requests)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.engines.local.loading import load
-    from pasta_lm.measure.bench import BenchSettings
-    from pasta_lm.measure.bench import bench as measure
+    from pasta_lm.measure import bench as measure
 
-    settings = BenchSettings(rows=counts[0], requests=counts[1])
+    settings = measure.BenchSettings(rows=counts[0], requests=counts[1])
     with bars() as show:
         loaded = load(model or BUILTIN, dtype=dtype, device=device)
-        figures = measure(loaded, settings, partial(show, "rounds"))
+        figures = measure.bench(loaded, settings, partial(show, "rounds"))
     print_json(figures) if as_json else print_bench(figures)
 
 
