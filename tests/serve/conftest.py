@@ -66,8 +66,8 @@ def is_idle(app: FastAPI) -> bool:
     """Return whether nothing runs, waits or is left."""
     engine = app.state.service.engine
     load = engine.load
-    is_empty = not engine.backend.has_work and not load.num_orphan_threads
-    return is_empty and load.num_requests_running == load.num_requests_waiting == 0
+    is_empty = not engine.backend.has_work and not load.get("num_orphan_threads")
+    return is_empty and load["num_requests_running"] == load["num_requests_waiting"] == 0
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from pasta_lm.serve.jobs import Load, Metrics
+from pasta_lm.serve.jobs import Metrics
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "docs" / "grafana.json").read_text(encoding="utf-8")
@@ -20,7 +20,7 @@ PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"]}
 
 
 def families() -> list[Metric]:
-    metrics = text_string_to_metric_families(Metrics("model", Load).text().decode())
+    metrics = text_string_to_metric_families(Metrics("model", dict).text().decode())
     return [metric for metric in metrics if not metric.name.endswith("_created")]
 
 

@@ -58,7 +58,7 @@ async def test_a_client_that_goes_away_leaves_nothing(
         (gone,) = posts(client, body)
         engine = app.state.service.engine
         await settle(
-            lambda: engine.load.num_requests_running + engine.load.num_requests_waiting == 1
+            lambda: engine.load["num_requests_running"] + engine.load["num_requests_waiting"] == 1
         )
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
@@ -71,9 +71,9 @@ async def test_an_error_in_a_step_ends_its_responses_and_leaves_the_server_up() 
     app = create_app(backend)
     async with client_of(app) as client:
         running = posts(client, CHAT, STREAM)
-        await settle(lambda: app.state.service.engine.load.num_requests_running == 2)
+        await settle(lambda: app.state.service.engine.load["num_requests_running"] == 2)
         queued = posts(client, CHAT)
-        await settle(lambda: app.state.service.engine.load.num_requests_waiting == 1)
+        await settle(lambda: app.state.service.engine.load["num_requests_waiting"] == 1)
         backend.error = ValueError("a secret detail")
         whole, stream = await asyncio.gather(*running)
         assert whole.status_code == 500
@@ -133,7 +133,7 @@ async def test_a_full_queue_and_a_long_wait_are_503_with_a_time_to_retry() -> No
     engine = app.state.service.engine
     async with client_of(app) as client:
         (first,) = posts(client, STREAM)
-        await settle(lambda: engine.load.num_requests_waiting == 1)
+        await settle(lambda: engine.load["num_requests_waiting"] == 1)
         full = await client.post(PATH, json=CHAT)
         for reply, code in ((full, "queue_full"), (await first, "queue_wait")):
             assert reply.status_code == 503
@@ -303,7 +303,7 @@ async def test_clients_take_turns_and_what_fits_passes_what_does_not() -> None:
             await streams[-1].next()  # its place is the other's, who waits with fewer
         with pytest.raises(ApiError, match="are waiting"):
             submit(1, "many")
-        await settle(lambda: engine.load.num_requests_running == 2)
+        await settle(lambda: engine.load["num_requests_running"] == 2)
         assert backend.begun == [1, 2], "the large one is passed, and the other is next"
         backend.may_step.set()
         await settle(lambda: len(backend.begun) == 6)
@@ -319,7 +319,7 @@ async def test_draining_refuses_new_work_and_finishes_running_requests() -> None
     engine = app.state.service.engine
     async with client_of(app) as client:
         (running,) = posts(client, STREAM)
-        await settle(lambda: engine.load.num_requests_running == 1)
+        await settle(lambda: engine.load["num_requests_running"] == 1)
         engine.drain()
         await settle(lambda: engine.status == "draining")
         assert (await client.post(PATH, json=CHAT)).status_code == 503
@@ -333,7 +333,7 @@ async def test_at_the_deadline_of_draining_running_requests_end_with_an_error() 
     app = create_app(held(), recipe(drain_s=0.05))
     async with client_of(app) as client:
         (running,) = posts(client, STREAM)
-        await settle(lambda: app.state.service.engine.load.num_requests_running == 1)
+        await settle(lambda: app.state.service.engine.load["num_requests_running"] == 1)
         app.state.service.engine.drain()
         assert streamed(await running)[-1]["error"]["code"] == "shutdown"
 

@@ -60,7 +60,7 @@ async def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool)
         gone = asyncio.ensure_future(client.post(PATH, json=body))
         engine = app.state.service.engine
         await settle(
-            lambda: engine.load.num_requests_running == engine.load.num_requests_waiting == 2
+            lambda: engine.load["num_requests_running"] == engine.load["num_requests_waiting"] == 2
         )
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)

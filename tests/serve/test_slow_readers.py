@@ -49,7 +49,7 @@ def test_who_does_not_read_is_dropped_and_its_connection_is_closed(
         until(lambda: dropped in service.engine.metrics.text().decode())
         until(lambda: not (server.server_state.connections or server.server_state.tasks))
         until(lambda: not service.engine.backend.has_work)
-        until(lambda: service.engine.load.num_requests_running == 0)
+        until(lambda: service.engine.load["num_requests_running"] == 0)
         line.settimeout(30)
         received = bytearray()
         with suppress(ConnectionResetError):

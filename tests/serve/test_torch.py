@@ -88,8 +88,8 @@ def test_requests_beyond_the_cache_wait_and_are_answered() -> None:
             )
             assert {reply.status_code for reply in replies} == {200}
             engine = app.state.service.engine
-            await settle(lambda: engine.load.num_requests_running == 0)
-            assert engine.load.kv_cache_usage_perc == 0.0
+            await settle(lambda: engine.load["num_requests_running"] == 0)
+            assert engine.load["kv_cache_usage_perc"] == 0.0
             return len(replies)
 
     assert run(crowd()) == 6

@@ -127,9 +127,11 @@ async def test_a_client_that_goes_away_in_the_queue_never_runs() -> None:
     async with client_of(app) as client:
         body = {**chat("hello"), **SAMPLED, "max_tokens": 150}
         first, queued = (asyncio.ensure_future(client.post(CHAT_PATH, json=body)) for _ in "ab")
-        await settle(lambda: load.load.num_requests_running == load.load.num_requests_waiting == 1)
+        await settle(
+            lambda: load.load["num_requests_running"] == load.load["num_requests_waiting"] == 1
+        )
         queued.cancel()
-        await settle(lambda: load.load.num_requests_waiting == 0)
+        await settle(lambda: load.load["num_requests_waiting"] == 0)
         assert len(backend.active) == 1
         backend.may_step.release(1000)
         assert (await first).status_code == 200

@@ -7,8 +7,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, cast
 
@@ -79,14 +78,12 @@ def create_app(
     """
     recipe = recipe or ServeRecipe()
     service = Service(backend, recipe, logs_prompts=logs_prompts)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with service.engine.running():
-            yield
-
     app = FastAPI(
-        title="pasta-lm", version=version, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="pasta-lm",
+        version=version,
+        lifespan=lambda _: service.engine.running(),
+        docs_url=None,
+        redoc_url=None,
     )
     for error in (ApiError, PastaError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(error, _reply_to_error)
@@ -248,7 +245,6 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(place: socket.socket) -> str:
-    """Return the URL of a bound socket."""
     host, port = place.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -42,7 +42,7 @@ class EngineLoop:
         self._running: dict[int, Job] = {}
         self._aborted: list[int] = []  # to be aborted between two steps
         self._wakes = asyncio.Event()
-        self._load = Load()
+        self._load: Load = {}
         self._num_failed_steps = 0
         self._state = "dead"  # not running yet
         self._is_draining = self._stops = False
@@ -82,11 +82,9 @@ class EngineLoop:
     @property
     def load(self) -> Load:
         """Return the load; requests are counted at this moment, threads after the last step."""
-        return replace(
-            self._load,
-            num_requests_running=len(self._running),
-            num_requests_waiting=len(self._waiting),
-        )
+        num_running, num_waiting = len(self._running), len(self._waiting)
+        requests = {"num_requests_running": num_running, "num_requests_waiting": num_waiting}
+        return {**self._load, **requests}
 
     def submit(self, requests: Sequence[Request], client: str = "") -> ResponseStream:
         """Queue the requests of one stream, or refuse them as ``ApiError``: full, dead, draining.
@@ -277,9 +275,9 @@ class EngineLoop:
         num_threads = sum(map(len, threads.values()))
         num_running = sum(states.count(ThreadState.RUNNING) for states in threads.values())
         orphans = threads.keys() - self._running.keys()
-        self._load = Load(
-            kv_cache_usage_perc=self.backend.cache_usage,
-            num_threads_running=num_running,
-            num_threads_waiting=num_threads - num_running,
-            num_orphan_threads=sum(len(threads[number]) for number in orphans),
-        )
+        self._load = {
+            "kv_cache_usage_perc": self.backend.cache_usage,
+            "num_threads_running": num_running,
+            "num_threads_waiting": num_threads - num_running,
+            "num_orphan_threads": sum(len(threads[number]) for number in orphans),
+        }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -31,6 +31,8 @@ GAUGES = {
     "num_orphan_threads": "Threads without a reader; must be 0.",
 }
 
+Load = dict[str, float]
+"""The engine's load, by the names of the gauges."""
 Batch = list[StreamEvent]
 """The events of one request in one step."""
 
@@ -44,8 +46,7 @@ class ResponseStream:
 
     @property
     def num_unread(self) -> int:
-        """Return the number of steps that wait for the reader."""
-        return self._items.qsize()
+        return self._items.qsize()  # steps that wait for the reader
 
     def put(self, item: Batch | ApiError) -> None:
         """Add a batch, or the error that ends the stream."""
@@ -77,18 +78,6 @@ class Job:
     last_text_s: float | None = None
     number: int | None = None  # the engine's, while it runs there
     deadline: asyncio.TimerHandle | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The engine's load after its last step, by the names of the gauges."""
-
-    num_requests_running: int = 0
-    num_requests_waiting: int = 0
-    kv_cache_usage_perc: float = 0.0
-    num_threads_running: int = 0
-    num_threads_waiting: int = 0
-    num_orphan_threads: int = 0
 
 
 class Metrics(Collector):
@@ -123,9 +112,10 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        for name, value in asdict(self._load()).items():
-            gauge = GaugeMetricFamily(f"pasta:{name}", GAUGES[name], labels=["model_name"])
-            gauge.add_metric([self._model], value)
+        load = self._load()
+        for name, text in GAUGES.items():
+            gauge = GaugeMetricFamily(f"pasta:{name}", text, labels=["model_name"])
+            gauge.add_metric([self._model], load.get(name, 0))
             yield gauge
 
     def stepped(self, job: Job, batch: Sequence[StreamEvent], now_s: float) -> None:
@@ -157,5 +147,4 @@ class Metrics(Collector):
         self._limits.labels(self._model, code).inc()
 
     def text(self) -> bytes:
-        """Return everything in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -347,8 +347,8 @@ class ReplayRequest(CheckRequest):
 
     def completion(self) -> AnyRequest:
         """Return the request for a new answer to the same prompt, in the same form of reply."""
-        positions, trace = self.pasta.positions, self.pasta.trace
-        options = PastaOptions(stream="events", positions=positions, trace=trace)
+        shared = self.pasta.model_dump(include={"positions", "trace"})
+        options = PastaOptions(stream="events", **shared)
         if self.messages is not None:
             return ChatCompletionRequest(messages=self.messages, stream=self.stream, pasta=options)
         assert self.prompt is not None

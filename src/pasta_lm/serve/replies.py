@@ -216,12 +216,10 @@ class Reply:
 class ReplayReply(Reply):
     """The reply to a replay of one answer."""
 
-    def __init__(
-        self, body: AnyRequest, request: Request, backend: Backend, diagnostics: Rows
-    ) -> None:
+    def __init__(self, body: AnyRequest, request: Request, backend: Backend, faults: Rows) -> None:
         super().__init__(body, [request], backend)
         self.id = f"replay-{secrets.token_hex(16)}"
-        self._diagnostics = diagnostics
+        self._diagnostics = faults
 
     def figures(self, answer: Answer) -> Json:
         return super().figures(answer) | {

@@ -115,9 +115,8 @@ class Service:
                 raise ApiError(400, message, param="response", code=error.code, diagnostics=rows)
         document = body.document()
         if (num := len(document.blocks)) > bounds.blocks:
-            raise bad_request(
-                f"{num} blocks, but a response has at most {bounds.blocks}", "response"
-            )
+            message = f"{num} blocks, but a response has at most {bounds.blocks}"
+            raise bad_request(message, "response")
         if isinstance(backend, ServedBackend):  # servers choose every token themselves
             hint = "serve the model with the local engine to replay answers"
             raise RequestError("stock servers decode no given answer", hint=hint)
@@ -240,8 +239,12 @@ def _log_figures(reply: Reply) -> Json:
 
 async def until_gone(receive: Receive, work: Coroutine[object, object, T]) -> T:
     """Await a coroutine; cancel it and raise ``ClientDisconnect`` if the client disconnects."""
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_disconnected(receive))
+
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -251,11 +254,6 @@ async def until_gone(receive: Receive, work: Coroutine[object, object, T]) -> T:
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class EventStream(EventSourceResponse):
@@ -279,7 +277,6 @@ class EventStream(EventSourceResponse):
         self._close, self._drop = close, drop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything."""
         try:
             await super().__call__(scope, receive, send)
         except TimeoutError:
