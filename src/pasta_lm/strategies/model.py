@@ -29,7 +29,6 @@ from pasta_lm.strategies.requests import (
     Options,
     Positions,
     Requests,
-    check_prompt,
     sampling_params,
 )
 
@@ -257,13 +256,11 @@ class Pasta:
                 await loop.run_in_executor(self._executor, items.close)
 
     def _request(self, prompt: Prompt, params: SamplingParams | None, options: Options) -> Request:
-        check_prompt(prompt)
-        keywords: dict[str, object] = {**options}
-        strategy = options.get("strategy", pasta.NAME)
-        positions = options.get("positions")
-        fields = {key: keywords[key] for key in keywords.keys() - {"strategy", "positions"}}
+        choices = {"strategy", "positions"}
+        fields = {name: value for name, value in options.items() if name not in choices}
         params = sampling_params(params, fields)
-        return self.request(prompt, params, strategy=strategy, positions=positions)
+        strategy, positions = options.get("strategy", pasta.NAME), options.get("positions")
+        return self._requests.request(prompt, params, strategy, positions, continues=False)
 
     def _note(self, note: str) -> None:
         if note not in self._printed_notes:

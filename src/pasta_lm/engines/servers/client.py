@@ -179,10 +179,10 @@ class Connection:
 
     async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Any:
         """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
-        policy = replace(self.server.policy, max_busy_s=0.0)
-        attempts = Attempts(
-            self.server.url, self._pace, replace(policy, max_requests=1) if once else policy
-        )
+        policy = self.server.policy
+        max_requests = 1 if once else policy.max_requests
+        policy = replace(policy, max_requests=max_requests, max_busy_s=0.0)
+        attempts = Attempts(self.server.url, self._pace, policy)
         while True:
             try:
                 return json.loads(await self._body(path, body))
