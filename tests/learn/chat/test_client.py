@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 import pytest
 
@@ -76,24 +77,24 @@ def status(number: int, code: str = "", **headers: str) -> HttpReply:
     return HttpReply(number, named, body)
 
 
+def complete(transport: object = None, policy: RetryPolicy = QUICK, **where: Any) -> ChatReply:
+    async def run() -> ChatReply:
+        endpoint = Endpoint(**{"base_url": "http://h/v1", "model": "m", **where})
+        async with ChatClient(endpoint, policy=policy, transport=transport) as one:
+            return await one.complete(HELLO)
+
+    return asyncio.run(run())
+
+
 def ask(transport: ChatServers, waits: list[float] | None = None) -> ChatReply:
     noted = waits if waits is not None else []
 
     async def sleep(delay_s: float) -> None:
         noted.append(delay_s)
 
-    async def run() -> ChatReply:
-        one = ChatClient(
-            Endpoint(base_url="http://h/v1", model="m", timeout_s=0.5),
-            policy=POLICY,
-            transport=transport,
-        )
-        async with one:
-            return await one.complete(HELLO)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_pace, "sleep", sleep)
-        return asyncio.run(run())
+        return complete(transport, POLICY)
 
 
 @pytest.mark.parametrize(
@@ -227,37 +228,25 @@ def test_an_answer_that_takes_too_long_is_a_temporary_failure() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    async def run(transport: Hanging) -> None:
-        where = Endpoint(base_url="http://h/v1", model="m", timeout_s=0.01)
-        one = ChatClient(where, policy=QUICK, transport=transport)
-        await one.complete(HELLO)
-
     transport = Hanging()
     with pytest.raises(RemoteError, match=r"nothing within 0\.01 s"):
-        asyncio.run(run(transport))
+        complete(transport, timeout_s=0.01)
     assert transport.num_posts == 4
 
 
 def test_a_wrong_key_or_model_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(base_url: str, model: str) -> None:
-        where = Endpoint(base_url=base_url, model=model, api_key_env="A_KEY")
-        async with ChatClient(where) as one:
-            await one.complete(HELLO)
-
-    monkeypatch.setenv("A_KEY", "wrong")
+    cases = [
+        ("wrong", "scripted", EndpointError, "401"),
+        ("right", "other", EndpointError, "no model other"),
+        ("", "scripted", UsageError, "A_KEY is not set"),
+        ("\u201csk-1\u201d", "scripted", UsageError, "A_KEY contains characters that no key has"),
+    ]
     with ScriptedServer(echo, api_key="right") as server:
-        with pytest.raises(EndpointError, match="401"):
-            asyncio.run(run(server.base_url, "scripted"))
-        monkeypatch.setenv("A_KEY", "right")
-        with pytest.raises(EndpointError, match="no model other"):
-            asyncio.run(run(server.base_url, "other"))
+        for key, model, kind, message in cases:
+            monkeypatch.setenv("A_KEY", key)
+            with pytest.raises(kind, match=message):
+                complete(base_url=server.base_url, model=model, api_key_env="A_KEY")
         assert server.num_requests == 2
-        monkeypatch.delenv("A_KEY")
-        with pytest.raises(UsageError, match="A_KEY is not set"):
-            asyncio.run(run(server.base_url, "scripted"))
-        monkeypatch.setenv("A_KEY", "\u201csk-1\u201d")
-        with pytest.raises(UsageError, match="A_KEY contains characters that no key has"):
-            asyncio.run(run(server.base_url, "scripted"))
 
 
 def test_keys_and_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +273,7 @@ def test_keys_and_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Mon
 def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install '.*data"):
-        ChatClient(Endpoint(base_url="http://h/v1", model="m"))
+        complete()
 
 
 async def post_once(base_url: str) -> HttpReply:
@@ -304,12 +293,8 @@ def test_a_server_that_does_not_listen_is_a_temporary_failure() -> None:
     "url", ["localhost:8000/v1", "ftp://h/v1", "http:///v1", "http://h:x/v1", "http://[::1/v1", ""]
 )
 def test_a_wrong_address_is_never_tried(url: str) -> None:
-    async def run() -> None:
-        async with ChatClient(Endpoint(base_url=url, model="m")) as one:
-            await one.complete(HELLO)
-
     with pytest.raises(UsageError, match="is not an address"):
-        asyncio.run(run())
+        complete(base_url=url)
 
 
 def test_a_reply_without_end_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,12 +336,11 @@ def test_a_drained_client_awaits_requests_in_flight_and_sends_no_other(
 
 
 def test_a_password_of_the_address_is_in_no_message() -> None:
-    secret = Endpoint(base_url="http://me:s3cret@h/v1,http://you:s3cret@g/v1", model="m")
-    assert secret.address == "http://h/v1,http://g/v1"
+    urls = "http://me:s3cret@h/v1,http://you:s3cret@g/v1"
+    assert Endpoint(base_url=urls, model="m").address == "http://h/v1,http://g/v1"
     for transport in (Answers(status(401)), Answers(*[status(500)] * 4), Answers(status(400))):
-        one = ChatClient(secret, policy=QUICK, transport=transport)
         with pytest.raises(PastaError) as raised:
-            asyncio.run(one.complete(HELLO))
+            complete(transport, base_url=urls)
         assert "s3cret" not in str(raised.value)
 
 
