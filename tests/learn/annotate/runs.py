@@ -43,7 +43,6 @@ def write_source(path: Path, num_rows: int) -> Path:
 
 
 def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> AnnotateConfig:
-    """Return a recipe that asks a scripted teacher."""
     keys = {"timeout_s": 60.0, "max_in_flight": 8, **teacher}
     return AnnotateConfig(
         source=SourceConfig(file=str(source)),
@@ -54,7 +53,6 @@ def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> Anno
 
 
 def write_recipe(path: Path, config: AnnotateConfig) -> Path:
-    """Write a recipe as TOML."""
     path.write_text(toml_of(asdict(config)), encoding="utf-8")
     return path
 
@@ -81,20 +79,16 @@ class AnnotateProcess:
 
     @property
     def is_running(self) -> bool:
-        """Return whether the process has not ended."""
         return self._process.poll() is None
 
     @property
     def output(self) -> str:
-        """Return both streams so far."""
         return self._log.read_text("utf-8")
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal."""
         self._process.send_signal(number)
 
     def finish(self) -> int:
-        """Wait for the end and return the exit code."""
         return self._process.wait(60)
 
 

@@ -33,7 +33,6 @@ def load() -> Callable[[], Pasta]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> AnswerConfig:
-    """Return a recipe of five instructions."""
     write_rows(tmp_path / "i.jsonl", ROWS)
     where = {"instructions": str(tmp_path / "i.jsonl"), "out": str(tmp_path / "out")}
     return AnswerConfig(model="m", max_tokens=12, **where)
@@ -113,7 +112,6 @@ def test_a_prompt_that_is_too_long_is_an_answer_that_never_ended(
 
 @pytest.fixture
 def some(config: AnswerConfig, tmp_path: Path) -> AnswerConfig:
-    """Return a recipe of three instructions and one that is held out."""
     held_out = tmp_path / "held_out.txt"
     held_out.write_text("i1\n")
     return replace(config, exclude=str(held_out), limit=3)

@@ -47,7 +47,6 @@ def encoded(
     strategy: PositionStrategy = PositionStrategy.PREDICT,
     vocabulary: Vocabulary = BARE,
 ) -> EncodedExample:
-    """Encode an answer given as a tree or in written form."""
     document = parse(written) if isinstance(written, str) else written
     return encode_example(Record("r", prompt, document), vocabulary, EOS, strategy)
 

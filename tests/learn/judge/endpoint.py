@@ -38,7 +38,6 @@ class ScriptedTransport:
 
 
 def stated(text: str, **message: Any) -> dict[str, Any]:
-    """Return the body of a reply that is a text."""
     turn = {"role": "assistant", "content": text, **message}
     choice = {"index": 0, "finish_reason": "stop", "message": turn}
     usage = {"prompt_tokens": 100, "completion_tokens": 7}

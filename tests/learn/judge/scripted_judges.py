@@ -12,8 +12,6 @@ TIE = Verdict(Winner.TIE, 0.0)
 
 
 class RuleJudge:
-    """Gives the verdict of a rule."""
-
     def __init__(self, rule: Callable[[Comparison], Verdict | None]) -> None:
         self.rule = rule
         self.asked: list[Comparison] = []
@@ -32,13 +30,10 @@ def always_tied() -> RuleJudge:
 
 
 def perfect(better: Collection[str]) -> RuleJudge:
-    """Return a judge that knows the better answers."""
     return RuleJudge(lambda one: FIRST if one.first in better else SECOND)
 
 
 def longer() -> RuleJudge:
-    """Return a judge that prefers the longer answer."""
-
     def rule(one: Comparison) -> Verdict:
         first, second = len(one.first), len(one.second)
         return TIE if first == second else FIRST if first > second else SECOND
