@@ -84,13 +84,9 @@ def test_piped_each_line_is_a_question_and_empty_lines_are_ignored(
 
 def test_earlier_answers_go_in_as_plain_text_never_as_tags(piped: Any) -> None:
     asked = piped("one?\ntwo <sync/>?\n", system="Be brief.").model.asked
-    assert contents(asked[0]) == [("system", "Be brief."), ("user", "one?")]
-    assert contents(asked[1]) == [
-        ("system", "Be brief."),
-        ("user", "one?"),
-        ("assistant", PLAIN),
-        ("user", "two <sync/>?"),
-    ]
+    first = [("system", "Be brief."), ("user", "one?")]
+    assert contents(asked[0]) == first
+    assert contents(asked[1]) == [*first, ("assistant", PLAIN), ("user", "two <sync/>?")]
 
 
 def test_new_forgets_the_conversation_and_quit_leaves(piped: Any) -> None:
@@ -151,14 +147,10 @@ def test_a_long_conversation_loses_its_oldest_turns_and_says_so(
 ) -> None:
     done = piped("one?\ntwo?\nthree?\n", max_prompt=8)
     # One earlier turn of six words and the new question fit, two turns do not.
-    assert contents(done.model.asked[-1]) == [
-        ("user", "two?"),
-        ("assistant", PLAIN),
-        ("user", "three?"),
-    ]
-    assert "longer than the model's context: its oldest turn dropped, 1 kept" in (
-        capsys.readouterr().err
-    )
+    turns = [("user", "two?"), ("assistant", PLAIN), ("user", "three?")]
+    assert contents(done.model.asked[-1]) == turns
+    notice = "longer than the model's context: its oldest turn dropped, 1 kept"
+    assert notice in capsys.readouterr().err
 
 
 def test_a_question_longer_than_the_context_is_an_error_and_the_next_one_is_answered(

@@ -36,10 +36,8 @@ def test_an_invalid_text_is_shown_with_places_and_hints(pasta: Pasta, broken: Pa
 
 
 def test_json_has_exactly_the_documented_shape(pasta: Pasta, broken: Path) -> None:
-    assert pasta("check", "-", "--format", "json", stdin=VALID).json == {
-        "valid": True,
-        "diagnostics": [],
-    }
+    valid = pasta("check", "-", "--format", "json", stdin=VALID).json
+    assert valid == {"valid": True, "diagnostics": []}
     result = pasta("check", broken, "--format", "json")
     assert result.code == 3
     assert result.json["valid"] is False
@@ -69,11 +67,8 @@ def test_the_form_decides_whether_a_text_is_valid(pasta: Pasta) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("nowhere.txt",), 3),
-        ((".",), 3),
-        ((), 2),
-        (("-", "--form", "block"), 2),
-        (("-", "--format", "xml"), 2),
+        *((("nowhere.txt",), 3), ((".",), 3), ((), 2)),
+        *((("-", "--form", "block"), 2), (("-", "--format", "xml"), 2)),
         (("-", "--fix", "--format", "json"), 2),
     ],
 )

@@ -13,17 +13,14 @@ from tests.fakes.scripted_teacher import teacher_by_rule
 from tests.stock_model import serving
 
 NOWHERE = "http://127.0.0.1:1"
+INSTRUCTIONS = ("evaluate", "instructions", "--out", "o", "--model", "m")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
         (("evaluate", "alpaca", "--out", "o", "--model", "m", "--system", "s=sot:b"), 2, "b is to"),
-        (
-            ("evaluate", "instructions", "--out", "o", "--model", "m", "--baseline", "b"),
-            2,
-            "b is to",
-        ),
+        ((*INSTRUCTIONS, "--baseline", "b"), 2, "b is to"),
         (("serve", "--port", 0), 2, "--engine needs --model"),
         (
             ("serve", "--port", 0, "--model", "m", "--device", "cpu"),

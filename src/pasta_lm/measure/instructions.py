@@ -95,12 +95,13 @@ class InstructionRun:
     def check_answers(self) -> None:
         """Check the answers to IFEval's prompts that have no verdict yet."""
         journal, answers = self.folder.journal(VERDICTS), self.folder.journal(SCORED).rows
-        prompts = [item for item in self.prompts if item.checked is not None]
-        keys = [(answer_id(own.name, p.id), p) for p in prompts for own in self.settings.systems]
-        for key, prompt in keys:
-            if key in answers and key not in journal.rows and prompt.checked is not None:
-                result = check_ifeval(prompt.checked, answers[key]["text"])
-                journal.append([{"id": key, **result._asdict()}])
+        rows = []
+        for prompt in self.prompts:
+            for key in (answer_id(system.name, prompt.id) for system in self.settings.systems):
+                if prompt.checked is not None and key in answers and key not in journal.rows:
+                    followed = check_ifeval(prompt.checked, answers[key]["text"])
+                    rows.append({"id": key, **followed._asdict()})
+        journal.append(rows)
 
 
 def evaluate_instructions(
