@@ -37,22 +37,18 @@ CHAT = {"messages": [{"role": "user", "content": "How do I live well?"}]}
 
 
 def scripted(**settings: Any) -> ScriptedBackend:
-    """Return a backend that writes the script."""
     return ScriptedBackend(ScriptedEngine(DOCUMENT), **settings)
 
 
 def held(**settings: Any) -> HeldBackend:
-    """Return a backend that writes the script once it may."""
     return HeldBackend(DOCUMENT, **settings)
 
 
 def poisoned(prompt: str, num_good_steps: int) -> ScriptedBackend:
-    """Return a backend that fails for one prompt."""
     return ScriptedBackend(PoisonedEngine(DOCUMENT, prompt, num_good_steps))
 
 
 def recipe(**queue: Any) -> ServeRecipe:
-    """Return limits of the queue."""
     return ServeRecipe(queue=Queue(**queue))
 
 
@@ -63,7 +59,6 @@ async def settle(is_true: Callable[[], object]) -> None:
 
 
 def is_idle(app: FastAPI) -> bool:
-    """Return whether nothing runs, waits or is left."""
     engine = app.state.service.engine
     load = engine.load
     is_empty = not engine.backend.has_work and not load.get("num_orphan_threads")
@@ -72,7 +67,6 @@ def is_idle(app: FastAPI) -> bool:
 
 @asynccontextmanager
 async def client_of(app: FastAPI, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client of an application whose engine runs."""
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(
@@ -91,8 +85,6 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def scenario(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a test of a coroutine."""
-
     @wraps(work)
     def test(*arguments: Any, **named: Any) -> None:
         run(work(*arguments, **named))
@@ -101,8 +93,6 @@ def scenario(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
 
 
 def ask(method: str, path: str, *, app: FastAPI | None = None, **request: Any) -> httpx.Response:
-    """Return the reply to one request."""
-
     async def reply() -> httpx.Response:
         async with client_of(app or create_app(scripted())) as client:
             return await client.request(method, path, **request)
@@ -112,21 +102,21 @@ def ask(method: str, path: str, *, app: FastAPI | None = None, **request: Any) -
 
 
 def post(path: str, body: Any, *, app: FastAPI | None = None) -> httpx.Response:
-    """Return the reply to a JSON body."""
     return ask("POST", path, app=app, json=body)
 
 
 def streamed(response: httpx.Response) -> list[dict[str, Any]]:
     """Return the objects of a stream, whose last line must be ``[DONE]``."""
-    lines = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
+    text = response.read().decode()
+    lines = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
 
 
 def text_of(pieces: list[dict[str, Any]], sample: int = 0) -> str:
-    """Return the text of one choice of a stream of chat pieces."""
     choices = [one for piece in pieces for one in piece["choices"] if one["index"] == sample]
-    return "".join(one["delta"].get("content") or "" for one in choices)
+    texts = (one["delta"].get("content") if "delta" in one else one["text"] for one in choices)
+    return "".join(text or "" for text in texts)
 
 
 @contextmanager

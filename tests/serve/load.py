@@ -142,7 +142,6 @@ async def go_away(url: str, path: str, body: Mapping[str, Any], moment: Moment) 
 
 
 async def at_most(num: int, works: list[Callable[[], Awaitable[None]]]) -> None:
-    """Do all of it, at most so many at a time."""
     room = asyncio.Semaphore(num)
 
     async def one(work: Callable[[], Awaitable[None]]) -> None:
@@ -187,6 +186,5 @@ class Held:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process holds at the moment."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * 4096

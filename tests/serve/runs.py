@@ -24,14 +24,12 @@ HOSTILE = (
 
 
 def answered(text: str, speeds: dict[int, float] | None = None) -> Answer:
-    """Return the answer that a text in annotator form makes."""
     return ScriptedEngine(parse(text, "annotator", max_depth=2), speeds=speeds).answer(
         "a prompt here", PARAMS
     )
 
 
 def sequential(text: str) -> Answer:
-    """Return the same text decoded by one thread."""
     engine = ScriptedEngine(parse(text, "annotator", max_depth=2))
     request = replace(engine.request("a prompt here", PARAMS), strategy="sequential", forks=False)
     return engine.generate([request])[0][0]

@@ -28,7 +28,6 @@ class Slow(ScriptedBackend):
         super().__init__(ScriptedEngine(script_of("slow", 7)))
 
     async def step(self) -> Events:
-        """Take a step, if it may."""
         if sys.argv[0] == "hang":
             await asyncio.get_running_loop().run_in_executor(
                 ThreadPoolExecutor(1), threading.Event().wait

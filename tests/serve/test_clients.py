@@ -75,10 +75,7 @@ def test_completions(client: openai.OpenAI) -> None:
 
 def test_events_reach_the_client_beside_the_text(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(
-        model="script",
-        messages=MESSAGES,
-        stream=True,
-        extra_body={"pasta": {"stream": "events"}},
+        model="script", messages=MESSAGES, stream=True, extra_body={"pasta": {"stream": "events"}}
     )
     pieces = list(stream)
     kinds = [
@@ -147,7 +144,6 @@ def test_llm_completes_a_text(llm: Command) -> None:
 
 @pytest.fixture
 def curl(url: str) -> Command:
-    """Return what runs curl on a path of the server."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
 

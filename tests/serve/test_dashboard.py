@@ -25,12 +25,10 @@ def families() -> list[Metric]:
 
 
 def series() -> set[str]:
-    """Return the names under which Prometheus stores the metrics."""
     return {one.name + suffix for one in families() for suffix in SUFFIXES[one.type]}
 
 
 def texts(value: Any) -> list[str]:
-    """Return every text in a value of JSON."""
     if isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
         return [text for part in parts for text in texts(part)]

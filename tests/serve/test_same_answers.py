@@ -46,12 +46,10 @@ def taught(name: str) -> LoadedModel:
 
 
 def model(name: str = "llama") -> Pasta:
-    """Return the model in an engine of its own."""
     return Pasta(TorchEngine(taught(name), pool_tokens=8192, captures=False))
 
 
 def texts_of(reply: httpx.Response, num: int) -> list[str]:
-    """Return the text of each choice, streamed or whole."""
     pieces = streamed(reply) if reply.text.startswith(("data", "id")) else [reply.json()]
     texts = [""] * num
     for choice in (one for piece in pieces for one in piece["choices"]):
@@ -97,7 +95,7 @@ MANY_BYTES = parse(
     "Na\u00efve \U0001f35d\U0001f9d1\u200d\U0001f373 caf\u00e9:"
     '<promise topic="one" tokens="2"/><async> \u4f60\u597d, \u4e16\u754c \U0001f35c</async>'
     '<promise topic="two" tokens="2"/><async> \u0928\u092e\u0938\u094d\u0924\u0947 STOP here'
-    "</async><sync/> \u20ac5 \U0001f9c0.",
+    "</async><sync/> \u20ac5 \U0001f9c0."
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -12,13 +11,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from pasta_lm.cli.terminal import INTERRUPTED
-from tests.serve.conftest import CHAT, LIMIT_S, text_of
+from tests.serve.conftest import CHAT, LIMIT_S, streamed, text_of
 from tests.serve.load import CHAT_PATH, script_of
 
 TEXT = script_of("slow", 7).plain_text
@@ -81,13 +79,6 @@ def wait_until_running(client: httpx.Client, number: int = 1) -> None:
         time.sleep(0.01)
 
 
-def pieces_of(lines: Iterator[str]) -> list[dict[str, Any]]:
-    """Return the objects of a stream, whose last line must be ``[DONE]``."""
-    data = [line[6:] for line in lines if line.startswith("data: ")]
-    assert data[-1] == "[DONE]"
-    return [json.loads(one) for one in data[:-1]]
-
-
 def test_sigterm_refuses_new_work_finishes_what_runs_and_exits_with_0(tmp_path: Path) -> None:
     beside = ThreadPoolExecutor(2)
     with server(tmp_path, "may step", "queue.drain_s=300") as (started, client), beside:
@@ -102,7 +93,7 @@ def test_sigterm_refuses_new_work_finishes_what_runs_and_exits_with_0(tmp_path: 
         (tmp_path / "may step").touch()
         whole, stream = (one.result() for one in asked)
         assert whole.json()["choices"][0]["message"]["content"] == TEXT
-        assert text_of(pieces_of(stream.iter_lines())) == TEXT
+        assert text_of(streamed(stream)) == TEXT
         assert started.process.wait(LIMIT_S) == 0
 
 
@@ -111,7 +102,7 @@ def test_at_the_deadline_what_runs_is_told_so_and_the_exit_is_0(tmp_path: Path) 
         with client.stream("POST", CHAT_PATH, json=STREAM) as stream:
             wait_until_running(client)
             started.shut_down()
-            assert pieces_of(stream.iter_lines())[-1]["error"]["code"] == "shutdown"
+            assert streamed(stream)[-1]["error"]["code"] == "shutdown"
         assert started.process.wait(LIMIT_S) == 0
 
 

@@ -25,7 +25,6 @@ ASKED = {"max_tokens": 60, "temperature": 1.0, "seed": 5, "n": 2}
 
 
 def model(pool_tokens: int = 4096) -> Pasta:
-    """Return a tiny random model that forks a lot."""
     return Pasta(TorchEngine(loaded("llama"), pool_tokens=pool_tokens, captures=False))
 
 

@@ -29,7 +29,6 @@ LONG = "hello " * 60
 
 
 def model(join: Join = Join.SHARED, **settings: Any) -> Pasta:
-    """Return a tiny random model that forks a lot."""
     taught = loaded("llama")
     if join is Join.RECOMPUTE:
         taught = replace(taught, join=join, positions=PositionStrategy.CONTINUE)
@@ -63,7 +62,6 @@ class Stepped(LocalBackend):
         return events
 
     async def take_step(self) -> None:
-        """Let it take one step, and wait for its end."""
         num_before = self.num_steps
         self.may_step.release()
         await settle(lambda: self.num_steps > num_before)
@@ -73,7 +71,6 @@ class Stepped(LocalBackend):
         return list(self.own.engine.active.values())
 
     def num_in(self, state: ThreadState) -> int:
-        """Return how many threads are in a state."""
         responses = [response for one in self.active for response in one.responses]
         threads = [thread for one in responses for thread in one.interpreter.threads]
         return sum(thread.state is state for thread in threads)

@@ -145,12 +145,7 @@ def test_a_picked_token_shows_exactly_what_its_thread_could_see(opened: Open) ->
 def test_pointing_at_one_view_marks_the_thread_in_the_others(opened: Open) -> None:
     page = opened(exported(FLAT))
     page.locator("#answer .token", has_text="beta").hover()
-    for focused in (
-        ".row.focus",
-        ".labels .focus",
-        "#written .part.focus",
-        "#answer .part.focus",
-    ):
+    for focused in (".row.focus", ".labels .focus", "#written .part.focus", "#answer .part.focus"):
         expect(page.locator(focused)).to_have_count(1)
     page.locator(".picture").hover(position={"x": 300, "y": 65})
     assert page.locator(".labels .focus").inner_text() == "2\nsecond part"

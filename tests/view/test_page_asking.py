@@ -81,7 +81,6 @@ class Watched:
         return "".join(self.page.locator(f"{root} .token:not(.off)").all_text_contents())
 
     def written(self, num_tokens: int) -> None:
-        """Wait until so many tokens stand in the written form."""
         self.page.locator("#written .token:not(.off)").nth(num_tokens - 1).wait_for()
 
     @property
@@ -92,7 +91,6 @@ class Watched:
 
 @contextmanager
 def served(browser: Any, app: FastAPI, **settings: Any) -> Iterator[Watched]:
-    """Yield the page of a server."""
     with serving(app) as (_, address):
         context = browser.new_context(**settings)
         try:
@@ -403,7 +401,6 @@ def test_where_a_limit_cut_a_run_no_speedup_is_shown(watched: Watched) -> None:
 
 
 def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:
-    """Return the trace of the script's answer by a strategy."""
     request = backend.prepare(ClientPrompt(QUESTION, strategy), SamplingParams(max_tokens=1024))
     (answers,) = ScriptedEngine(DOCUMENT).generate([request])
     return answers[0].trace

@@ -135,7 +135,6 @@ def ask(page: Any, question: str) -> None:
 
 
 def finished(page: Any, number: int = 1) -> None:
-    """Wait for a turn's figures."""
     page.locator(f".turn:nth-child({number}) .figures strong").first.wait_for()
 
 

@@ -43,7 +43,6 @@ def entries_of(
 
 
 def counts(data: RunData, thread: int, index: int) -> dict[int, int]:
-    """Return how many tokens of each thread the page shows as seen."""
     rows = data["threads"][thread]["seen"]
     assert rows is not None
     row = [one for one in rows if one["index"] <= index][-1]

@@ -22,7 +22,11 @@ from pasta_lm.language.events import Text
 from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies import pasta
 
-RETRY_AFTER_S = 5
+HEADERS = {
+    401: {"WWW-Authenticate": "Bearer"},
+    **dict.fromkeys((408, 413), {"Connection": "close"}),  # the rest of the body is not read
+    **dict.fromkeys((429, 503), {"Retry-After": "5"}),
+}
 KINDS = {401: "authentication_error", 500: "server_error", 503: "unavailable"}
 CLIENT_GONE = 499  # nobody reads this status; it is for the log
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -81,11 +85,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        if self.status in (429, 503):
-            return {"Retry-After": str(RETRY_AFTER_S)}
-        if self.status in (408, 413):  # the rest of the body is not read
-            return {"Connection": "close"}
-        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return HEADERS.get(self.status, {})
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -103,13 +103,13 @@ def internal(code: str = "engine_error") -> ApiError:
     return ApiError(500, message, code=code)
 
 
-def from_error(error: Exception) -> ApiError:
+def from_error(error: PastaError) -> ApiError:
     """Return the error for clients of an error of the package."""
     if isinstance(error, ContextLengthError):
         return bad_request(error.message, "messages", "context_length_exceeded")
     if isinstance(error, InputError | UsageError):
         return bad_request(str(error).replace("\n    hint: ", "; "))
-    return internal("engine_error" if isinstance(error, PastaError) else "internal_error")
+    return internal()
 
 
 Turns = Sequence[Mapping[str, str]]
