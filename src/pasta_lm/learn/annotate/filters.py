@@ -203,25 +203,25 @@ def units(text: str) -> list[Unit]:
 
     List markers, heading signs and leading labels (``**Title:**``) stay outside a unit's inside.
     """
-    found: list[Unit] = []
+    cut: list[Unit] = []
     in_code = in_paragraph = False
     at = 0
     for line in text.splitlines(keepends=True):
         begin, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
         at += len(line)
         if _FENCE.match(line):
-            found.append(Unit(begin, begin, end))
+            cut.append(Unit(begin, begin, end))
             in_code, in_paragraph = not in_code, False
         elif begin >= end:
             in_paragraph = False
         elif not in_code:
-            found += _sentences(text, begin, end)
+            cut += _sentences(text, begin, end)
         elif in_paragraph:
-            found[-1] = found[-1]._replace(end=end)
+            cut[-1] = cut[-1]._replace(end=end)
         else:
-            found.append(Unit(begin, begin, end))
+            cut.append(Unit(begin, begin, end))
             in_paragraph = True
-    return found
+    return cut
 
 
 def _sentences(text: str, begin: int, end: int) -> Iterator[Unit]:

@@ -122,16 +122,19 @@ def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig
         top_k=40, temperature=config.temperature, max_tokens=config.max_tokens
     )
     waiting, running = deque(instructions), dict[int, str]()
+
+    def submit(name: str) -> Iterator[Row]:
+        params = replace(sampling, seed=_seed(name, config.seed))
+        request = model.request(instructions[name], params, strategy=sequential.NAME)
+        try:
+            running[engine.submit(request)] = name
+        except RequestError:  # longer than the context or the pool
+            yield _row(name, config)
+
     try:
         while waiting or running:
             while waiting and len(running) < config.in_flight:
-                name = waiting.popleft()
-                params = replace(sampling, seed=_seed(name, config.seed))
-                request = model.request(instructions[name], params, strategy=sequential.NAME)
-                try:
-                    running[engine.submit(request)] = name
-                except RequestError:  # longer than the context or the pool
-                    yield _row(name, config)
+                yield from submit(waiting.popleft())
             for number, event in engine.step() if running else ():
                 done = unless_failed(event)
                 if isinstance(done, Finished) and number in running:

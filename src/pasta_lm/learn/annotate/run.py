@@ -133,19 +133,19 @@ def annotate(
 
         if rule is not None:
             for index, row in numbered:
-                if (known := log.unfinished(index, row)) is not None:
-                    log.store_end(known, _by_rule(rule, row, config.filters))
+                _by_rule(rule, log, log.unfinished(index, row), config.filters)
         elif config.teacher is not None:
             client = partial(ChatClient, config.teacher, policy=policy)
             asyncio.run(pool.run(client, numbered, work))
         return AnnotationRun(log.tally, pool.stopped_by, write_set(config, log, method))
 
 
-def _by_rule(rule: Rule, row: SourceRow, filters: FilterConfig) -> Document:
-    """Annotate a row; a rejected annotation leaves the answer without tags."""
-    document = rule(row.prompt, row.answer)
-    kept = examine(document.annotator_form(), row.answer, filters)
-    return kept if isinstance(kept, Document) else document.without_tags()
+def _by_rule(rule: Rule, log: AnnotationLog, known: RowLog | None, filters: FilterConfig) -> None:
+    """Annotate an unfinished row; a rejected annotation leaves the answer without tags."""
+    if known is not None:
+        document = rule(known.row.prompt, known.row.answer)
+        kept = examine(document.annotator_form(), known.row.answer, filters)
+        log.store_end(known, kept if isinstance(kept, Document) else document.without_tags())
 
 
 async def _by_teacher(

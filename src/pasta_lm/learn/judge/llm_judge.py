@@ -79,7 +79,7 @@ class LLMJudge:
         return any(str(name).startswith(SCRIPTED) for name in names)
 
     def ask(self, comparisons: Sequence[Comparison]) -> list[Reading]:
-        """Return what the judge says of each comparison; only those without a reply are asked.
+        """Return the reading of each comparison, in order; only those without a reply are asked.
 
         Replies that came before an error, a cost limit or an interrupt are kept.
         """
