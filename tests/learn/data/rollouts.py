@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.learn.data.rollouts import Rollout
+from pasta_lm.learn.data.preferences import Rollout
 from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
 
 

@@ -16,8 +16,14 @@ from pasta_lm.errors import InputError
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.journal import Row
 from pasta_lm.language.document import parse
-from pasta_lm.learn.data import rollouts
-from pasta_lm.learn.data.rollouts import PromptWithReference, Rollout, Sampling, roll_out, seed_of
+from pasta_lm.learn.data import preferences
+from pasta_lm.learn.data.preferences import (
+    PromptWithReference,
+    Rollout,
+    Sampling,
+    roll_out,
+    seed_of,
+)
 from pasta_lm.strategies.model import Pasta
 from tests.tiny import tiny
 
@@ -77,7 +83,7 @@ def silent(num_done: int, num_all: int, left_s: float | None) -> None:
 
 @pytest.fixture(autouse=True)
 def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollouts, "BATCH_SIZE", 2)
+    monkeypatch.setattr(preferences, "BATCH_SIZE", 2)
 
 
 def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 from pasta_lm.interpreter import Limits, PositionStrategy
 from pasta_lm.language.document import parse
-from pasta_lm.learn.data.preferences import PreferencePair, ScoreConfig
-from pasta_lm.learn.data.rollouts import PromptWithReference
+from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, ScoreConfig
 from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import (

@@ -21,8 +21,7 @@ from pasta_lm.errors import EndpointError, PastaError, UsageError
 from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.language.document import parse
 from pasta_lm.learn.chat.pool import CostLimitError
-from pasta_lm.learn.data.preferences import PreferencePair
-from pasta_lm.learn.data.rollouts import PromptWithReference
+from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
 from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
 from pasta_lm.learn.train import rounds
 from pasta_lm.learn.train.preference import preflight, train_preference

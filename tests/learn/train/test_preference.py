@@ -20,7 +20,7 @@ from torch import Tensor
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.errors import InputError, ModelError, UsageError
 from pasta_lm.journal import read_rows
-from pasta_lm.learn.data import rollouts
+from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.preferences import read_pairs, write_pairs
 from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
 from pasta_lm.learn.train import packs, preference, rounds
@@ -324,7 +324,7 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     monkeypatch: pytest.MonkeyPatch,
     stop: str,
 ) -> None:
-    monkeypatch.setattr(rollouts, "BATCH_SIZE", 8)
+    monkeypatch.setattr(preferences, "BATCH_SIZE", 8)
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "before")))
     with monkeypatch.context() as patch:
         fail_after(patch, *STOPS[stop])
@@ -345,12 +345,12 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from pasta_lm import journal
-from pasta_lm.learn.data import rollouts
+from pasta_lm.learn.data import preferences
 from pasta_lm.learn.train import preference
 from tests.learn.train.preferences import recipe, train
 
 place, calls, base, baseline, out = sys.argv[1:]
-rollouts.BATCH_SIZE = 8
+preferences.BATCH_SIZE = 8
 places = {"write": (journal, "line_of"), "step": (preference, "pair_log_probs")}
 module, name = places[place]
 usual, left = getattr(module, name), iter(range(int(calls)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.errors import UsageError
-from pasta_lm.learn.data.rollouts import (
+from pasta_lm.learn.data.preferences import (
     PromptWithReference,
     Rollout,
     Sampling,

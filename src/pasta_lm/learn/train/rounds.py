@@ -18,17 +18,15 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.preferences import (
     PreferencePair,
-    ScoreConfig,
-    comparisons_of,
-    read_pairs,
-    select_pairs,
-    write_pairs,
-)
-from pasta_lm.learn.data.rollouts import (
     PromptWithReference,
     Rollout,
     Sampling,
+    ScoreConfig,
+    comparisons_of,
+    read_pairs,
     roll_out,
+    select_pairs,
+    write_pairs,
 )
 from pasta_lm.learn.judge.judge import Judge
 from pasta_lm.learn.judge.llm_judge import LLMJudge, describe_missing, missing_to_json
