@@ -19,15 +19,18 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from pasta_lab.peers import generate_s
 from pasta_lm.engines.gpu.batch import power_of_two
+from pasta_lm.engines.gpu.decoder import Function
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import (
     LoadedModel,
@@ -36,17 +39,23 @@ from pasta_lm.engines.local.loading import (
     read_architecture,
     train_tokenizer,
 )
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
+from pasta_lm.learn.train.sft import seconds_of_a_pass
 from pasta_lm.machine import describe_machine
 from pasta_lm.measure.bench import (
     NUM_DECODED,
     BenchSettings,
     bench,
+    prompt_of,
     read_bytes,
     reading_s,
     step_s,
 )
 from pasta_lm.measure.replay import Pair, replay
 from pasta_lm.models.annotated import Record, read_annotated
+from pasta_lm.models.folder import PastaConfig, save_model_folder
 
 Figures = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -92,12 +101,16 @@ class Section:
         random.Random(0).shuffle(chosen)
         return chosen
 
-    def model(self) -> LoadedModel:
-        """Return the large model with random weights; built once for all sections."""
-        return _random_model(self.shape, self.device, self.dtype, self.answers)
+    def model(self, shape: str | None = None) -> LoadedModel:
+        """Return a model of a shape with random weights, the large one by default.
+
+        The last one is kept for the next section: two do not fit beside each other.
+        """
+        path = self.shape if shape is None or self.is_tiny else SHAPES / f"{shape}.json"
+        return _random_model(path, self.device, self.dtype, self.answers)
 
 
-@cache
+@lru_cache(maxsize=1)
 def _random_model(shape: Path, device: str, dtype: torch.dtype, answers: Path) -> LoadedModel:
     texts = [record.document.plain_text for record in read_annotated(answers)[0][:200]]
     architecture, tokenizer = read_architecture(shape), train_tokenizer(texts)
@@ -185,17 +198,145 @@ def _exactness_of(name: str, device: str) -> dict[str, float]:
 
 def steps(at: Section) -> None:
     """Sequential speed, its share of the bandwidth, ``generate``, and the step time by rows."""
-    loaded = at.model()
-    at.note(generate_tokens_per_s=_generate_tokens_per_s(loaded), weight_bytes=read_bytes(loaded))
+    _steps(at, at.model())
+
+
+def steps_qwen(at: Section) -> None:
+    """The same for the shape of Qwen3 8B: grouped heads, and 152k rows of the output matrix."""
+    _steps(at, at.model("qwen3-8b"))
+
+
+def _steps(at: Section, loaded: LoadedModel) -> None:
+    at.note(model=loaded.name, weight_bytes=read_bytes(loaded))
+    at.note(generate_tokens_per_s=_generate_tokens_per_s(loaded))
     report = bench(loaded, BenchSettings(rows=(1, 2, 4) if at.is_tiny else ROWS))
     at.note(**{key: value for key, value in report.items() if key != "machine"})
+    if at.has_time(40):  # transformers compiles first
+        at.note(compiled_generate_tokens_per_s=_generate_tokens_per_s(loaded, is_compiled=True))
     if at.device.startswith("cuda"):
         at.note(peak_bytes=torch.cuda.max_memory_allocated())
 
 
-def _generate_tokens_per_s(loaded: LoadedModel) -> float:
-    generate_s(loaded)
-    return NUM_DECODED / generate_s(loaded)
+def _generate_tokens_per_s(loaded: LoadedModel, *, is_compiled: bool = False) -> float:
+    generate_s(loaded, is_compiled=is_compiled)
+    return NUM_DECODED / generate_s(loaded, is_compiled=is_compiled)
+
+
+def prompts(at: Section) -> None:
+    """Prompt tokens a second, by the length of the prompt; the second of two runs counts."""
+    engine, rows = _engine(at.model("qwen3-8b"), 12_000), list[Figures]()
+    params = SamplingParams(max_tokens=1)
+    words = prompt_of(engine.loaded.vocabulary)
+    for length in (64, 512) if at.is_tiny else (512, 2048, 8192):
+        prompt = (words * length)[:length]
+        request = Request(prompt=prompt, params=params, forks=False)
+        spent = seconds(lambda: engine.generate([request]), "cpu", total=0)  # noqa: B023
+        rows.append({"length": length, "tokens_per_s": length / spent})
+        at.note(prompts=rows)
+
+
+def kernels(at: Section) -> None:
+    """The ten kernels that take most of a pass of 1 and of 8 rows: what to fuse next."""
+    kind = ProfilerActivity.CUDA if at.device.startswith("cuda") else ProfilerActivity.CPU
+    for num_rows in (1, 8):
+        run = _pass_of(_engine(at.model("qwen3-8b"), 2048), num_rows)
+        with torch.inference_mode(), profile(activities=[kind]) as profiler:
+            run()
+            _wait(at.device)
+        column = "self_device_time_total" if at.device.startswith("cuda") else "self_cpu_time_total"
+        rows = sorted(profiler.key_averages(), key=lambda row: -getattr(row, column))[:10]
+        figures = [{"name": r.key, "calls": r.count, "us": getattr(r, column)} for r in rows]
+        at.note(**{f"rows_{num_rows}": figures})
+
+
+def _pass_of(engine: TorchEngine, num_rows: int) -> Function:
+    """Return the pass of so many rows that a benchmark of steps ends with."""
+    step_s(engine, num_rows)
+    passes = engine.paged
+    assert passes is not None
+    same = [bucket for bucket in passes.buckets if bucket.num_rows == power_of_two(num_rows)]
+    return passes.passes(max(same, key=lambda bucket: bucket.num_pages))
+
+
+def _engine(loaded: LoadedModel, pool_tokens: int) -> TorchEngine:
+    return TorchEngine(loaded, pool_tokens=pool_tokens, paged=True)
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def graphs(at: Section) -> None:
+    """Captured passes against the same functions uncaptured, bit for bit, after mixed requests."""
+    began, engine = time.monotonic(), _engine(at.model("smollm2-135m"), 8192)
+    words, rng = prompt_of(engine.loaded.vocabulary), random.Random(0)
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(max_tokens=100, temperature=temperature, seed=0)
+        lengths = [rng.choice([5, 40, 300, 700]) for _ in range(2 if at.is_tiny else 12)]
+        engine.generate([Request(prompt=(words * n)[:n], params=params) for n in lengths])
+    passes, differing = engine.paged, 0
+    assert passes is not None
+    with torch.inference_mode():
+        for bucket in passes.buckets:
+            replay = passes.passes(bucket)
+            captured = [out.clone() for out in replay()]
+            plain = getattr(replay, "function", replay)()
+            differing += not all(map(torch.equal, captured, plain))
+    at.note(shapes=passes.num_shapes, differing=differing, capture=passes.capture)
+    at.note(seconds_with_capture=time.monotonic() - began)
+
+
+def draws(at: Section) -> None:
+    """Milliseconds of a step with temperature 1, by its rows."""
+    engine, rows = _engine(at.model("qwen3-8b"), 16_384), list[Figures]()
+    words = prompt_of(engine.loaded.vocabulary)
+    for count in (1, 2) if at.is_tiny else (1, 16, 64):
+
+        def decode(num_tokens: int, count: int = count) -> float:
+            params = SamplingParams(max_tokens=num_tokens, temperature=1.0, seed=0, ignore_eos=True)
+            request = Request(prompt=words, params=params, forks=False)
+            began = time.perf_counter()
+            engine.generate([request] * count)
+            return time.perf_counter() - began
+
+        decode(40)
+        rows.append({"rows": count, "step_ms": 1e3 * (decode(40) - decode(8)) / 32})
+        at.note(steps=rows)
+
+
+def float8(at: Section) -> None:
+    """Share of the bandwidth with weights of one byte."""
+    kind = "float8" if at.device.startswith("cuda") else "int8"
+    with TemporaryDirectory() as folder:
+        _save(at.model("smollm2-135m" if at.is_tiny else "qwen3-0.6b"), folder)
+        loaded = load(folder, device=at.device, dtype=kind)
+    report = bench(loaded, BenchSettings(rows=(1, 4)))
+    at.note(**{key: value for key, value in report.items() if key != "machine"})
+
+
+def training(at: Section) -> None:
+    """Three steps of an adapter on the shape of Qwen3 0.6B: tokens a second, and memory."""
+    max_tokens = 256 if at.is_tiny else 2048
+    with TemporaryDirectory() as folder:
+        _save(at.model("qwen3-0.6b"), folder)
+        settings = {"learning_rate": 2e-4, "mixed_precision": True, "save": "adapter", "steps": 1}
+        recipe = SftConfig(
+            model=ModelConfig(base=folder),
+            data=DataConfig(file="none", max_tokens=max_tokens),
+            train=TrainConfig(out=f"{folder}/out", **settings),  # type: ignore[arg-type]
+            lora=LoraConfig(),
+        )
+        at.note(tokens_per_s=max_tokens / seconds_of_a_pass(recipe))
+    if at.device.startswith("cuda"):
+        at.note(peak_bytes=torch.cuda.max_memory_allocated())
+
+
+def _save(loaded: LoadedModel, folder: str) -> None:
+    config = PastaConfig(
+        piece_ids=loaded.vocabulary.piece_ids, positions=loaded.positions, limits=Limits()
+    )
+    save_model_folder(loaded.model, loaded.vocabulary.tokenizer, Path(folder), config)
 
 
 def answers(at: Section) -> None:
@@ -229,13 +370,9 @@ def host(at: Section) -> None:
     """A step's time beside its device time: the bound of overlapping both."""
     loaded, rows = at.model(), list[Figures]()
     for count in (1, 2) if at.is_tiny else (1, 4, 16):
-        engine = TorchEngine(loaded, pool_tokens=4096, paged=True)
-        step_s(engine, count)  # captures the bucket
-        step = step_s(engine, count)
-        decoder = engine.paged
-        assert decoder is not None
-        same = [bucket for bucket in decoder.buckets if bucket.num_rows == power_of_two(count)]
-        passes = decoder.passes(max(same, key=lambda bucket: bucket.num_pages))
+        engine = _engine(loaded, 4096)
+        passes = _pass_of(engine, count)
+        step = step_s(engine, count)  # captured by now
         with torch.inference_mode():
             device = seconds(passes, at.device, total=0.1)
         rows.append({"rows": count, "step_ms": 1e3 * step, "device_ms": 1e3 * device})
@@ -268,15 +405,23 @@ def small(at: Section) -> None:
     _replay(at, loaded)
 
 
-# In order of importance, with the seconds of each: together nine minutes and a half.
+# In order of importance, with the seconds of each: together nine minutes and a half. Sections of
+# one model stand together, because it takes seconds to build.
 SECTIONS: dict[str, tuple[Callable[[Section], None], float]] = {
     "machine": (machine, 20),
-    "steps": (steps, 120),
-    "answers": (answers, 130),
-    "host": (host, 20),
-    "requests": (requests, 80),
-    "small": (small, 80),
-    "exactness": (exactness, 60),  # last: it runs models whose passes cannot be captured
+    "graphs": (graphs, 25),
+    "steps_qwen": (steps_qwen, 90),
+    "kernels": (kernels, 15),
+    "prompts": (prompts, 20),
+    "draws": (draws, 20),
+    "training": (training, 30),
+    "float8": (float8, 25),
+    "steps": (steps, 90),
+    "answers": (answers, 90),
+    "host": (host, 15),
+    "requests": (requests, 60),
+    "small": (small, 40),
+    "exactness": (exactness, 50),  # last: it runs models whose passes cannot be captured
 }
 
 

@@ -74,12 +74,14 @@ def bench_with_peers(
     return result, {GENERATE: {"tokens_per_s": tokens_per_s}, LLAMA_CPP: steps_ms}
 
 
-def generate_s(loaded: LoadedModel) -> float:
+def generate_s(loaded: LoadedModel, *, is_compiled: bool = False) -> float:
     """Return the seconds that ``transformers.generate`` takes for the sequential answer.
 
-    Its attention is ``sdpa``, or ``eager`` if the model refuses that.
+    Its attention is ``sdpa``, or ``eager`` if the model refuses that. ``is_compiled`` gives it a
+    static cache, for which it compiles the model on a GPU.
     """
     model: Any = loaded.model
+    cache = {"cache_implementation": "static"} if is_compiled else {}
     prompt = torch.tensor([prompt_of(loaded.vocabulary)], device=loaded.device)
     model.set_attn_implementation("eager")
     with suppress(ValueError):
@@ -89,7 +91,7 @@ def generate_s(loaded: LoadedModel) -> float:
             began = time.perf_counter()
             model.generate(
                 prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NUM_DECODED,
-                min_new_tokens=NUM_DECODED, do_sample=False, pad_token_id=0,
+                min_new_tokens=NUM_DECODED, do_sample=False, pad_token_id=0, **cache,
             )  # fmt: skip
             if loaded.device.type == "cuda":
                 torch.cuda.synchronize(loaded.device)

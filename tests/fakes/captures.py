@@ -18,7 +18,11 @@ from pasta_lm.engines.gpu.batch import Bucket, PagedBatch
 from pasta_lm.engines.gpu.decoder import Function
 from pasta_lm.engines.local.attention import LayerCall
 
-WAITS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+WAITS = (
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.is_nonzero.default,
+    torch.ops.aten.nonzero.default,
+)
 
 
 class Waits(RuntimeError):

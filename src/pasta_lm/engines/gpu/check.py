@@ -118,12 +118,12 @@ def _check_passes(device: torch.device) -> tuple[str, str | None]:
     there = replace(tiny, model=copy.deepcopy(tiny.model))
     there.model.to(device)  # type: ignore[arg-type]
     engine = TorchEngine(there, pool_tokens=1024, paged=True)
-    expected, found = _logprobs(TorchEngine(tiny, pool_tokens=1024)), _logprobs(engine)
+    expected, ours = _logprobs(TorchEngine(tiny, pool_tokens=1024)), _logprobs(engine)
     if engine.paged is None:
         return "", "Triton cannot launch here: passes run over views, slowly"
-    if found.keys() != expected.keys():
+    if ours.keys() != expected.keys():
         return "", "other tokens than on a CPU"
-    difference = max(abs(found[token] - expected[token]) for token in found)
+    difference = max(abs(ours[token] - expected[token]) for token in ours)
     if not difference <= MAX_LOGPROB_DIFFERENCE:
         return "", f"log-probabilities differ by {difference:.1g} from a CPU's"
     return f"as on a CPU ({difference:.0e}); {engine.paged.capture}", None

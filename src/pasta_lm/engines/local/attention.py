@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface
 
 from pasta_lm.errors import UnsupportedModelError
 from pasta_lm.interpreter.placement import Entries
@@ -91,9 +91,9 @@ def _refuse(module: nn.Module, unknown: list[str], *, has_pass: bool) -> None:
 
 def register() -> None:
     """Make the function known to transformers; calling it again changes nothing."""
+    # The pass decides what is seen. For a name without a mask function the model makes no mask, and
+    # so never asks the device whether its positions are packed, which no captured graph could.
     AttentionInterface.register(NAME, pasta_attention)
-    # The pass decides what is seen, for each kind of layer: the model makes no mask.
-    AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
 
 
 MAX_GROUPED_ROWS = 256  # rows of queries that share a pass over the keys of their group
