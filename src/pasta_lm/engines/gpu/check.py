@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig
 
 from pasta_lm.engines.gpu.attention import (
     Attend,
@@ -23,6 +22,7 @@ from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import random_model, train_tokenizer
+from pasta_lm.engines.local.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.placement import PROMPT_ROW, Entry
 from pasta_lm.interpreter.positions import Epoch
@@ -106,12 +106,8 @@ def _kernel_fault(
 
 def _check_passes(device: torch.device) -> tuple[str, str | None]:
     """Decode with a tiny random model there and on a CPU; return a summary, and a fault."""
-    config = AutoConfig.for_model(
-        "llama", hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512,
-    )  # fmt: skip
     tokenizer = train_tokenizer(["A tiny model decodes a tiny answer."], num_pieces=300)
-    tiny = random_model(config, tokenizer, name="tiny")
+    tiny = random_model(tiny_llama().config, tokenizer, name="tiny")
     for matrix in (each for each in tiny.model.parameters() if each.dim() > 1):
         with torch.no_grad():
             matrix.mul_(10)  # or its logits would hardly depend on what came before

@@ -278,8 +278,12 @@ def unused_gpu(
     )
 
 
+def tiny_llama() -> PreTrainedModel:
+    return tiny_model(AutoConfig.for_model("llama"))
+
+
 def run_self_test() -> SelfTest:
     """Run two inputs through a tiny random Llama in one pass, against its own attention."""
     began_s = time.perf_counter()
-    difference = flattened_difference(tiny_model(AutoConfig.for_model("llama")))
+    difference = flattened_difference(tiny_llama())
     return SelfTest(difference, time.perf_counter() - began_s)
