@@ -27,11 +27,15 @@ from pasta_lm.engines.local.runner import plain_logits
 from pasta_lm.engines.local.sampling import TokenMasks, draw, draw_likely
 from pasta_lm.engines.local.self_test import unused_gpu
 from pasta_lm.engines.request import Request, SamplingParams
-from tests.architectures import ARCHITECTURES, loaded
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
+from pasta_lm.models.encoded import EncodedDocument
+from tests.architectures import ARCHITECTURES, build, load, loaded
 from tests.engines.gpu.test_paged_decoder import requests_of
 from tests.fakes.captures import Waits, capture, capture_passes
 from tests.fakes.recording_engine import TOLERANCE, Recording
 from tests.programs import words_of
+from tests.triton_kernels import DEVICE, needs_kernels
 
 CAPTURED = sorted({*ARCHITECTURES} - {"gpt_oss"})  # its experts wait
 
@@ -170,15 +174,57 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return began
 
 
+def with_blocks(name: str, length: int, num_blocks: int, positions: PositionStrategy) -> Request:
+    """Return a request with a prompt of a length, whose given answer has blocks and a sync."""
+    vocabulary, rng = loaded(name).vocabulary, random.Random(length)
+    words = words_of(vocabulary)
+    main, blocks = list[int](), list[tuple[int, ...]]()
+    for _ in range(num_blocks):
+        topic, closing = rng.choice(words.topic), vocabulary.piece_id(closing_piece(1))
+        main += [rng.choice(words.text), vocabulary.piece_id(PROMISE_OPEN), topic, closing]
+        blocks.append(tuple(rng.choices(words.text, k=rng.randint(1, 5))))
+    main += [vocabulary.piece_id(SYNC), rng.choice(words.text)]
+    answer = EncodedDocument(tuple(main), tuple(blocks))
+    params = SamplingParams(max_tokens=answer.num_tokens + 1)
+    prompt = prompt_of(name, length)
+    return Request(prompt=prompt, forced=answer, positions=positions, params=params)
+
+
+@pytest.mark.parametrize(
+    ("length", "num_blocks", "positions"),
+    [
+        *((10, 17, positions) for positions in PositionStrategy),
+        (300, 2, PositionStrategy.ROTATE),
+        (700, 2, PositionStrategy.PREDICT),
+        (5000, 2, PositionStrategy.CONTINUE),
+    ],
+)
+def test_long_prompts_and_many_threads_meet_the_oracle(
+    length: int, num_blocks: int, positions: PositionStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture_passes(monkeypatch)
+    name = "gemma2" if length == 300 else "llama"
+    model = load(name, build(name, max_position_embeddings=8192))
+    request = with_blocks(name, length, num_blocks, positions)
+    recording = Recording(
+        model, paged=True, captures=False, max_batch_tokens=280, shares_prefixes=True,
+        pool_tokens=6000,
+    )  # fmt: skip
+    ((seen,), (again,)) = recording.run([request] * 2, preempt_every=30)
+    assert max(one.worst_difference(model) for one in (seen, again)) <= TOLERANCE
+    buckets = recording.engine.paged.buckets  # type: ignore[union-attr]
+    assert max(bucket.num_owners for bucket in buckets) > (16 if num_blocks > 16 else 2)
+
+
+@needs_kernels
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
-@pytest.mark.parametrize("length", [300, 700])
-def test_a_long_prompt_in_parts_meets_the_oracle(name: str, length: int) -> None:
-    request = Request(
-        prompt=prompt_of(name, length), params=SamplingParams(max_tokens=4), forks=False
-    )
-    model = loaded(name)
-    ((seen,),) = Recording(model, paged=True, max_batch_tokens=280).run([request])
-    assert seen.worst_difference(model) <= TOLERANCE
+def test_passes_through_the_kernels_meet_the_oracle(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "attend_gathered", attention.attend_split)
+    model = loaded(name, DEVICE)
+    seen = Recording(model, paged=True).run(requests_of(name, DEVICE, 1, f"kernels {name}"))
+    assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
 
 
 def test_passes_run_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,6 @@ from tests.engines.local.test_capture import UNCAPTURED
 from tests.engines.local.test_oracle import check, programs
 from tests.engines.local.test_oracle import replay as replayed
 from tests.fakes.recording_engine import Recording
-from tests.gguf_file import write_gguf
 
 needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C compiler")
 
@@ -187,6 +186,8 @@ def test_a_program_meets_the_logits_of_one_masked_pass_of_the_rounded_model(
 @pytest.fixture
 def gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    from tests.gguf_file import write_gguf  # needs gguf, which the tests that need a GPU do not
+
     write_gguf(tmp_path / "model.gguf")
     return tmp_path / "model.gguf"
 
