@@ -24,7 +24,7 @@ from pasta_lm.engines.servers.served_model import read_served
 from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, VocabularyError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig
-from pasta_lm.learn.train.learner import load_learner
+from pasta_lm.learn.train.learner import dtype_as_saved, load_learner
 from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models import adapter, checkpoint
 from pasta_lm.models.adapter import BaseReference, merge_adapter, read_adapter, reference_to
@@ -149,7 +149,11 @@ class TheTokenizer(PreTrainedTokenizerFast): pass
 """
 
 
-@pytest.mark.parametrize("read", [load_pretrained, read_served], ids=["weights", "served"])
+@pytest.mark.parametrize(
+    "read",
+    [load_pretrained, read_served, lambda folder: dtype_as_saved(str(folder))],
+    ids=["weights", "served", "dtype"],
+)
 @pytest.mark.parametrize("model_type", ["not_known", "llama"])
 def test_code_in_a_model_folder_is_never_run_nor_asked_about(
     tmp_path: Path,

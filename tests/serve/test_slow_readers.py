@@ -66,12 +66,15 @@ def test_connections_on_which_no_whole_request_comes_are_closed_and_large_bodies
     sent = {
         b"": b"",
         b"GET /health HTTP": b"",
+        b"GET /version HTTP": b"",  # the second on its connection
         post + b"Content-Length: 99\r\n\r\n{": b"408",
         post + b"Content-Length: 9999999999\r\n\r\n": b"413",
     }
     with serving(create_app(scripted(), recipe(read_s=0.3))) as (_, address):
         host, port = address.removeprefix("http://").split(":")
         places = [socket.create_connection((host, int(port)), LIMIT_S) for _ in sent]
+        places[2].sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert places[2].recv(4096).startswith(b"HTTP/1.1 200")
         for place, data in zip(places, sent, strict=True):
             place.sendall(data)
         for place, status in zip(places, sent.values(), strict=True):
