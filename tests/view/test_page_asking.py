@@ -135,7 +135,7 @@ def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
         page.get_by_label("sot").check()
         page.get_by_label("same text, one thread").uncheck()
         page.get_by_text("Settings").click()
-        for name, value in {"Temperature": "0.5", "Most tokens": "30", "Seed": "7"}.items():
+        for name, value in {"Temperature": "0.5", "Max tokens": "30", "Seed": "7"}.items():
             page.get_by_label(name).fill(value)
         watched.ask()
         watched.wait()
@@ -390,7 +390,7 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
 def test_where_a_limit_cut_a_run_no_speedup_is_shown(watched: Watched) -> None:
     page = watched.page
     page.get_by_text("Settings").click()
-    page.get_by_label("Most tokens").fill("20")
+    page.get_by_label("Max tokens").fill("20")
     watched.ask()
     watched.finish()
     figures = page.locator(".run-figures").first

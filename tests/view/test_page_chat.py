@@ -174,7 +174,7 @@ def test_two_turns_are_answered_and_the_second_is_asked_with_the_first(chatting:
 def test_a_limit_that_ends_the_answer_is_told(chatting: Open) -> None:
     page = chatting(scripted())
     page.locator(".options summary").click()
-    page.get_by_label("Tokens at most").fill("12")
+    page.get_by_label("Max tokens").fill("12")
     ask(page, "How do I live well?")
     finished(page)
     expect(page.locator(".figures")).to_contain_text("cut at", use_inner_text=True)
@@ -227,7 +227,7 @@ def test_a_stopped_answer_has_every_block_in_its_place_and_no_skeleton(chatting:
 def test_sixty_five_threads_fit_a_phone(chatting: Open) -> None:
     page = chatting(answering(wide(64)), viewport={"width": 360, "height": 700})
     page.locator(".options summary").click()
-    page.get_by_label("Tokens at most").fill("4096")
+    page.get_by_label("Max tokens").fill("4096")
     ask(page, "Everything at once")
     finished(page)
     assert page.locator(".strip.many .lanes .bar").count() >= 65

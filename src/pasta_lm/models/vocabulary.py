@@ -64,17 +64,20 @@ class Vocabulary(PieceTable):
         """Encode a stretch between two tags as ordinary text, nothing added at its ends."""
         return self._texts.encode(text)
 
-    def encode_prompt(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
+    def encode_prompt(
+        self, prompt: str | Sequence[Mapping[str, str]], *, continues: bool = False
+    ) -> list[int]:
         """Encode a text behind the tokenizer's prefix, or messages by its chat template.
 
         Without a template each content is a paragraph. Special tokens other than tags are such in a
-        text; in a message they are text, unless ``reads_special_tokens``.
+        text; in a message they are text, unless ``reads_special_tokens``. ``continues`` leaves the
+        last message open, to be continued.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
         if self.has_chat_template:
             guarded = prompt if self.reads_special_tokens else [*map(self._guarded, prompt)]
-            text = self._render(guarded, takes_parts=self._takes_parts)
+            text = self._render(guarded, takes_parts=self._takes_parts, continues=continues)
             return self._encode_guarded(text) if _GUARD in text else self._prompts.encode(text)
         if not all(isinstance(message.get("content"), str) for message in prompt):
             raise RequestError("a message has no text as its content")
@@ -117,7 +120,9 @@ class Vocabulary(PieceTable):
             )
         return False
 
-    def _render(self, prompt: Sequence[Mapping[str, object]], *, takes_parts: bool) -> str:
+    def _render(
+        self, prompt: Sequence[Mapping[str, object]], *, takes_parts: bool, continues: bool = False
+    ) -> str:
         messages = [dict(message) for message in prompt]
         for message in messages if takes_parts else ():
             message["content"] = [{"type": "text", "text": message.get("content")}]
@@ -126,7 +131,8 @@ class Vocabulary(PieceTable):
             text = self.tokenizer.apply_chat_template(
                 cast("list[dict[str, str]]", messages),
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=not continues,
+                continue_final_message=continues,
                 enable_thinking=False,
             )
         except Exception as exc:  # a template is a program of the model's authors

@@ -64,7 +64,8 @@ class ModelBackend:
     def _request(self, prompt: ClientPrompt, make: Callable[..., Request]) -> Request:
         content, positions = prompt.content, prompt.positions
         if not isinstance(content, TokenIds):
-            return make(content, positions=positions, continues=isinstance(content, str))
+            continues = prompt.continues or isinstance(content, str)
+            return make(content, positions=positions, continues=continues)
         for piece, token in self._loaded.vocabulary.piece_ids.items():
             if token in content:
                 raise RequestError(

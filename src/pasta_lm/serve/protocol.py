@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -38,8 +38,8 @@ _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("allowed_token_ids bad_words documents guided_choice logits_processors", ([],)),
     ("stop_token_ids", ([],)),
     ("chat_template_kwargs", ({},)),
-    ("echo continue_final_message include_stop_str_in_output use_beam_search", (False,)),
-    ("add_generation_prompt skip_special_tokens", (True,)),
+    ("echo include_stop_str_in_output use_beam_search", (False,)),
+    ("skip_special_tokens", (True,)),
     ("grammar suffix", ("",)),
     ("min_tokens mirostat top_a", (0,)),
     ("best_of length_penalty repeat_penalty tfs_z typical_p", (1,)),
@@ -122,11 +122,15 @@ class TokenIds(tuple[int, ...]):
 
 @dataclass(frozen=True, slots=True)
 class ClientPrompt:
-    """Messages for the chat template, or a text or ids to continue as they stand."""
+    """Messages for the chat template, or a text or ids to continue as they stand.
+
+    ``continues`` continues the last message.
+    """
 
     content: str | TokenIds | Turns
     strategy: str = pasta.NAME
     positions: str | None = None
+    continues: bool = False
 
 
 class TextPart(BaseModel):
@@ -263,6 +267,8 @@ class ChatCompletionRequest(AnswerRequest):
     """A conversation to be continued by the model."""
 
     messages: Messages
+    continue_final_message: bool | None = None  # the two names of vLLM
+    add_generation_prompt: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
@@ -271,6 +277,14 @@ class ChatCompletionRequest(AnswerRequest):
         if self.top_logprobs and not self.logprobs:
             raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
+        continues = bool(self.continue_final_message)
+        if self.add_generation_prompt is continues:
+            message = "continue_final_message and add_generation_prompt exclude each other"
+            raise bad_request(message, "add_generation_prompt", "unsupported")
+        made = super().prompts(bounds, strategy)
+        return [replace(prompt, continues=continues) for prompt in made]
 
     def contents(self, bounds: Bounds) -> Sequence[Turns]:
         if (num := len(self.messages)) > bounds.messages:

@@ -149,7 +149,8 @@ class Pasta:
         """Return the request that ``generate`` and ``stream`` send to the engine.
 
         A model that does not support the strategy answers sequentially; a note on standard error
-        says so once. ``continues`` continues a text as it stands, without the chat template.
+        says so once. ``continues`` continues a text as it stands, without the chat template, or
+        the last one of messages.
         Wrong values are a ``UsageError``, an empty prompt is a ``RequestError``.
         """
         params = sampling_params(params, {})

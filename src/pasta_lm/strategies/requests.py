@@ -186,7 +186,7 @@ class Requests:
         if strategy == sot.NAME:  # wraps the prompt, then encodes it
             wording = sot.FINETUNED if self.loaded.trained_strategy == sot.NAME else sot.PROMPTED
             return sot.request(prompt, self.loaded.vocabulary, params, wording=wording)
-        ids = self.loaded.vocabulary.encode_prompt(prompt)
+        ids = self.loaded.vocabulary.encode_prompt(prompt, continues=continues)
         if strategy in SPECULATIVE:
             return sequential.request(ids, params, self._guess(strategy), strategy)
         if not self.supports(strategy):  # tags that it was not trained on would fork at random
@@ -213,7 +213,7 @@ class Requests:
     ) -> Request:
         """Return the request that decodes a given answer; see ``Pasta.replay_request``."""
         vocabulary = self.loaded.vocabulary
-        ids = vocabulary.encode_prompt(self._message(prompt, continues))
+        ids = vocabulary.encode_prompt(self._message(prompt, continues), continues=continues)
         if not (document.blocks or document.num_syncs):
             return forced(sequential.request(ids, SamplingParams()), document, vocabulary)
         if not vocabulary.has_pieces:
@@ -230,6 +230,9 @@ class Requests:
     def _message(self, prompt: Prompt, continues: bool) -> Prompt:
         """Return the prompt for the chat template; a text if there is none or it is continued."""
         check_prompt(prompt)
+        if continues and not isinstance(prompt, str) and prompt[-1].get("role") != "assistant":
+            hint = "end the messages with the answer so far, with the role assistant"
+            raise RequestError("the last message is no answer to be continued", hint=hint)
         if not self.loaded.vocabulary.has_chat_template:
             self.note(NO_CHAT_TEMPLATE)
         elif isinstance(prompt, str) and not continues:

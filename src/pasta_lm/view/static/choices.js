@@ -6,7 +6,7 @@ import { element } from "./elements.js";
 export const ONE_THREAD = "same text, one thread";
 const OFFERED = ["pasta", ONE_THREAD, "sequential", "apar", "sot"]; // in the order in which they answer
 const AT_FIRST = ["pasta", ONE_THREAD];
-const TOLD = {
+export const TOLD = {
   pasta: "the model promises parts of its answer, and threads write them at the same time",
   [ONE_THREAD]: "the first answer is decoded again, token after token: both have the same tokens, so their clocks compare",
   sequential: "one token after another: an answer of its own, so its clock compares with no other",
@@ -20,12 +20,14 @@ export class Choices {
     this.strategies = element("fieldset", { class: "strategies" });
     this.fields = {
       temperature: number("Temperature", { min: 0, max: 2, step: 0.1, placeholder: "0" }),
-      max_tokens: number("Most tokens", { min: 1, step: 1 }),
+      max_tokens: number("Max tokens", { min: 1, step: 1 }),
+      top_p: number("Top p", { min: 0.01, max: 1, step: 0.01, placeholder: "1" }),
+      fork_bias: number("Fork bias", { min: -100, max: 100, step: 0.5, placeholder: "the model's" }),
       seed: number("Seed", { step: 1, placeholder: "drawn" }),
-      max_threads: number("Most threads", { min: 1, step: 1 }),
+      max_threads: number("Max threads", { min: 1, step: 1 }),
     };
     const labels = Object.values(this.fields).map(({ label }) => label);
-    const hint = element("p", {}, "At temperature 0 the likeliest token is taken each time, and the seed has no effect. Tokens of all threads count together.");
+    const hint = element("p", {}, "At temperature 0 the likeliest token is taken each time, and the seed has no effect. Tokens of all threads count together. A fork bias below 0 makes fewer threads, above 0 more.");
     this.settings = element("details", { class: "settings" }, element("summary", {}, "Settings"), element("div", { class: "fields" }, ...labels), hint);
     this.kept = read();
     this.settings.open = this.kept.isOpen ?? false;
@@ -59,8 +61,8 @@ export class Choices {
   // The fields of a request that asks for one strategy's answer, pass by pass.
   request(strategy) {
     const value = (name) => (this.fields[name].input.value === "" ? undefined : Number(this.fields[name].input.value));
-    const pasta = { strategy, stream: "events", trace: true, max_threads: value("max_threads") };
-    return { temperature: value("temperature"), max_tokens: value("max_tokens"), seed: value("seed"), stream: true, pasta };
+    const pasta = { strategy, stream: "events", trace: true, max_threads: value("max_threads"), fork_bias: value("fork_bias") };
+    return { temperature: value("temperature"), top_p: value("top_p"), max_tokens: value("max_tokens"), seed: value("seed"), stream: true, pasta };
   }
 
   keep(question) {

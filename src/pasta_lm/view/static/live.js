@@ -1,38 +1,41 @@
 // Asking the server: one run for each strategy, one after the other, fed by the events of its stream.
 
 import { Choices, ONE_THREAD } from "./choices.js";
-import { button, element, visible } from "./elements.js";
+import { button, element } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
+import { lesson, modelFacts } from "./lesson.js";
+import { problem } from "./problem.js";
 import { Run } from "./run.js";
 import { piecesOf, reach, save, servedModel } from "./net.js";
 
-const INTRODUCTION = "Ask something, and watch several threads write one answer. Then one thread decodes the same text, so that the two clocks can be compared. Each has the machine to itself.";
+const INTRODUCTION = "Ask something, and watch several threads write one answer. Then one thread decodes the same text beside it, so that the two clocks compare. Each has the machine to itself.";
+const WAIT_MS = 400; // without a word, until the page says that it waits
 const NO_RUNS = 'id="runs">[]'; // in the page that the server gives
 
 export class AskForm {
-  // ``show`` takes runs and returns the stage on which they stand.
-  constructor(root, facts, show) {
-    this.facts = facts;
-    this.show = show;
+  // ``show`` takes runs and returns the stage on which they stand; ``hide`` takes them away.
+  constructor(root, facts, show, hide) {
+    Object.assign(this, { facts, show, hide });
     this.stage = null;
     this.choices = new Choices();
     this.prompt = element("textarea", { rows: 2, "aria-label": "Prompt", placeholder: "Ask something" });
     this.prompt.value = this.choices.kept.question ?? "";
     this.key = element("input", { type: "password", "aria-label": "API key", placeholder: "API key", autocomplete: "off", hidden: "" });
     this.button = element("button", { type: "submit", class: "send" }, "Ask");
-    this.said = element("p", { role: "status" });
+    this.said = element("div", { role: "status" });
     this.examples = this.exampleButtons();
     this.savers = element("p", { class: "savers", hidden: "" }, button("Save page", () => this.savePage()), button("Save trace", () => this.saveTrace()));
     const line = element("div", { class: "line" }, this.choices.strategies, this.key, this.button);
-    this.introduction = element("p", { class: "introduction" }, INTRODUCTION);
+    this.introduction = element("div", { class: "introduction" }, element("p", {}, INTRODUCTION), lesson());
     this.form = element("form", { class: "ask", novalidate: "" },
-      this.introduction, this.prompt, line,
+      this.prompt, line,
       element("div", { class: "more" }, this.choices.settings, this.examples),
-      element("div", { class: "line" }, this.said, this.savers));
+      element("div", { class: "line" }, this.said, this.savers), this.introduction);
     this.form.addEventListener("submit", (event) => this.submit(event));
     this.form.addEventListener("change", () => this.choices.keep(this.prompt.value));
     this.prompt.addEventListener("keydown", (event) => this.press(event));
     this.key.addEventListener("change", () => this.learn());
+    this.key.addEventListener("keydown", (event) => this.unlock(event));
     root.append(this.form);
     this.learn();
   }
@@ -53,16 +56,28 @@ export class AskForm {
   async learn() {
     try {
       const { id, pasta } = await servedModel(this.key.value);
-      const { strategies, replays, limits, device, dtype, positions, version } = pasta;
-      const facts = [id, [device, dtype].filter((one) => one && one !== "none").join(", "), positions && `positions ${positions}`, `at most ${limits.tokens} tokens`, `pasta-lm ${version}`];
-      this.facts.replaceChildren(...facts.filter(Boolean).map((one) => element("span", {}, visible(one))));
+      const { strategies, replays, limits } = pasta;
+      this.facts.replaceChildren(modelFacts({ id, pasta }));
       this.choices.offer(replays ? [...strategies, ONE_THREAD] : strategies, limits);
       this.said.textContent = "";
     } catch (error) {
       if (error.status === 401) this.key.hidden = false;
-      const isAsked = error.status === 401 && !this.key.value;
-      this.said.textContent = isAsked ? "This server wants an API key." : visible(error.message);
+      this.tell(error, () => this.learn());
     }
+  }
+
+  // Say what went wrong, with what helps.
+  tell(error, retry) {
+    const toKey = () => this.key.focus();
+    this.said.replaceChildren(problem(error, { key: toKey, change: () => this.prompt.focus(), ...(error.status !== 401 && { retry }) }));
+  }
+
+  // Enter in the field of the key: try it, and then ask what waits.
+  async unlock(event) {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    await this.learn();
+    if (!this.said.textContent && this.prompt.value.trim() && !this.stopping) this.form.requestSubmit();
   }
 
   press(event) {
@@ -86,27 +101,35 @@ export class AskForm {
     this.choices.keep(this.prompt.value);
     this.stopping = new AbortController();
     this.stage = null;
+    this.hide();
     this.examples.open = false;
     this.introduction.hidden = true;
+    this.form.classList.add("busy");
     this.button.textContent = "Stop";
     this.savers.hidden = true;
     try {
       for (const [index, strategy] of chosen.entries()) {
-        const doing = strategy === ONE_THREAD ? "One thread decodes the same text" : `${strategy} answers`;
-        this.said.textContent = `${doing}${chosen.length > 1 ? ` (${index + 1} of ${chosen.length})` : ""} …`;
-        await this.follow(strategy);
+        const number = chosen.length > 1 ? ` (${index + 1} of ${chosen.length})` : "";
+        const doing = `${strategy === ONE_THREAD ? "One thread decodes the same text" : `${strategy} answers`}${number} …`;
+        const waiting = setTimeout(() => { this.said.textContent = "Waiting for a free place …"; }, WAIT_MS);
+        await this.follow(strategy, () => {
+          clearTimeout(waiting);
+          this.said.textContent = doing;
+        }).finally(() => clearTimeout(waiting));
       }
       this.said.textContent = chosen.length > 1 ? "Decoded one after the other; shown on one clock." : "";
     } catch (error) {
-      this.said.textContent = error.name === "AbortError" ? "Stopped." : visible(error.message);
+      if (error.name === "AbortError") this.said.textContent = "Stopped.";
+      else this.tell(error, () => this.form.requestSubmit());
     }
     this.stopping = null;
+    this.form.classList.remove("busy");
     this.button.textContent = "Ask";
     this.savers.hidden = !this.completeRuns.length;
   }
 
-  // Follow one answer to its end.
-  async follow(strategy) {
+  // Follow one answer to its end; ``begin`` is called with its first piece.
+  async follow(strategy, begin) {
     const messages = [{ role: "user", content: this.prompt.value }];
     const run = new Run(strategy, { strategy, kind: "generated" });
     run.asked = { messages, max_threads: this.choices.request(strategy).pasta.max_threads };
@@ -115,7 +138,10 @@ export class AskForm {
         const isFirst = run.threads.length === 0;
         run.takePiece(piece);
         if (!isFirst) this.stage.grow();
-        else if (run.threads.length) this.put(run);
+        else if (run.threads.length) {
+          begin();
+          this.put(run);
+        }
       }
       if (!run.isComplete) throw new Error("The stream ended before the answer did.");
     } finally {
@@ -156,7 +182,7 @@ export class AskForm {
       const data = JSON.stringify(runs.map((run) => run.data)).replace(/[<\u007f-\uffff]/g, escaped);
       save("pasta-run.html", "text/html", empty.replace(NO_RUNS, () => `${NO_RUNS.slice(0, -2)}${data}`));
     } catch (error) {
-      this.said.textContent = visible(error.message);
+      this.tell(error, () => this.savePage());
     }
   }
 

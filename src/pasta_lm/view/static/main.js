@@ -1,6 +1,7 @@
 // The page: reads the runs that stand in it, or asks the server, and puts the views together.
 
 import { AnswerView } from "./answer.js";
+import { AnswersView } from "./answers.js";
 import { TagEditor } from "./edit.js";
 import { byId, element } from "./elements.js";
 import { InspectorView } from "./inspector.js";
@@ -10,10 +11,11 @@ import { Player } from "./player.js";
 import { Run } from "./run.js";
 import { Stage } from "./stage.js";
 import { FactsView, TableView } from "./table.js";
-import { offerTheme } from "./theme.js";
+import { offerColours, offerTheme } from "./theme.js";
 
 let current = null;
 let editor = null; // there is none without a server
+let prose = null; // what draws Markdown; there is none without a server
 
 // A root without what earlier views put and heard there.
 function emptied(id) {
@@ -28,7 +30,7 @@ function showRuns(runs) {
   if (current) current.isClosed = true;
   const stage = new Stage(runs);
   current = stage;
-  byId("main").hidden = byId("keys").hidden = false;
+  byId("main").hidden = byId("keys").hidden = byId("player").hidden = false;
   if (stored) new FactsView(stage, byId("title"), byId("facts"));
   new Player(stage, emptied("player"));
   emptied("timeline");
@@ -36,6 +38,8 @@ function showRuns(runs) {
   stage.on("runs", () => {
     runs.slice(timelines.length).forEach((run) => timelines.push(new TimelineView(stage, run, byId("timeline"))));
   });
+  byId("beside").hidden = stored && runs.length < 2; // a file shows its one answer below
+  new AnswersView(stage, emptied("answers"), prose);
   new InspectorView(stage, emptied("inspector"));
   new AnswerView(stage, emptied("answer"), { withTags: false, label: "Answer" });
   new AnswerView(stage, emptied("written"), { withTags: true, label: "Written form" });
@@ -45,12 +49,15 @@ function showRuns(runs) {
 }
 
 offerTheme(byId("theme"));
+offerColours(byId("colours"));
 const stored = byId("runs");
 if (stored) {
   showRuns(JSON.parse(stored.textContent).map((data) => Run.stored(data)));
 } else {
   byId("main").hidden = byId("keys").hidden = true;
-  byId("theme").before(element("a", { href: "chat.html", class: "elsewhere" }, "Chat"));
-  const form = new AskForm(byId("ask"), byId("facts"), showRuns);
+  import("./chat/prose.js").then((module) => { prose = module.Prose; }, () => {});
+  byId("facts").before(element("nav", { "aria-label": "Pages" },
+    element("a", { href: "index.html", "aria-current": "page" }, "Compare strategies"), element("a", { href: "chat.html" }, "Chat")));
+  const form = new AskForm(byId("ask"), byId("facts"), showRuns, () => { byId("main").hidden = byId("keys").hidden = byId("player").hidden = true; });
   editor = new TagEditor(byId("edit"), () => form.key.value);
 }

@@ -4,9 +4,9 @@ const UNREACHED = "The server does not answer.";
 const BROKEN = "The connection broke before the answer was complete.";
 
 export class Refused extends Error {
-  constructor(message, { status = null, wait = null, diagnostics = null } = {}) {
-    super(wait ? `${message} (try again in ${wait} s)` : message);
-    Object.assign(this, { status, diagnostics });
+  constructor(message, { status = null, code = null, wait = null, diagnostics = null, hasKey = false } = {}) {
+    super(message);
+    Object.assign(this, { status, code, wait, diagnostics, hasKey });
   }
 }
 
@@ -19,8 +19,8 @@ export async function reach(path, { key = "", body = null, signal = null } = {})
   });
   if (reply.ok) return reply;
   const error = (await reply.json().catch(() => null))?.error;
-  const { message = `The server answered with status ${reply.status}.`, diagnostics } = error ?? {};
-  throw new Refused(message, { status: reply.status, wait: reply.headers.get("Retry-After"), diagnostics });
+  const { message = `The server answered with status ${reply.status}.`, code, diagnostics } = error ?? {};
+  throw new Refused(message, { status: reply.status, code, wait: reply.headers.get("Retry-After"), diagnostics, hasKey: key !== "" });
 }
 
 // The served model: its name, and what the server can do with it.
@@ -44,7 +44,7 @@ export const piecesOf = async function* (reply) {
       if (line === "data: [DONE]") return;
       if (!line.startsWith("data: ")) continue;
       const piece = JSON.parse(line.slice(6));
-      if (piece.error) throw new Refused(piece.error.message);
+      if (piece.error) throw new Refused(piece.error.message, { code: piece.error.code });
       yield piece;
     }
     parts.push(lines[0]);

@@ -75,6 +75,7 @@ export class Player {
 
   show() {
     const { stage } = this;
+    this.button.disabled = !stage.runs.every((run) => run.isOver); // nothing to play yet
     this.button.textContent = this.isPlaying ? "Pause" : "Play";
     this.scrubber.value = stage.end ? (1000 * stage.now) / stage.end : 0;
     const pass = Math.floor(stage.passOf(stage.run));

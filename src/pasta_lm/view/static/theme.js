@@ -29,6 +29,13 @@ function switchTheme() {
   }
 }
 
+// A switch for the colours of threads in the text.
+export function offerColours(box) {
+  const show = () => document.documentElement.classList.toggle("plain-text", !box.checked);
+  box.addEventListener("change", show);
+  show();
+}
+
 export function offerTheme(button) {
   const theme = storedTheme();
   if (theme) setTheme(theme === "dark");

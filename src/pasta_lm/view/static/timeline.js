@@ -197,7 +197,7 @@ export class TimelineView {
   axis(height) {
     const rough = this.domain / Math.max(2, Math.min(TICKS, this.width / 70));
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+    const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= (this.stage.clock === "passes" ? Math.max(1, rough) : rough));
     const axis = drawn("g", { class: "axis" });
     for (let at = 0; at <= this.domain; at += step) {
       const x = (at / this.domain) * this.width;

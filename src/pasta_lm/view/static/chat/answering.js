@@ -1,14 +1,16 @@
 // One answer while the server sends it: its text in reading order, and its run pass by pass.
 
+import { textOf } from "../reading.js";
 import { Run } from "../run.js";
 
 const FIGURES = ["theoretical_speedup", "parallelism", "critical_path_tokens", "tokens_per_s", "wall_s", "cut_at"];
 
 export class Answering {
-  constructor(asked) {
+  // ``before`` is the text so far of an answer that is continued.
+  constructor(asked, before = "") {
     this.asked = asked;
     this.run = new Run(asked.strategy, { strategy: asked.strategy, kind: "generated" });
-    this.answer = { state: "writing", text: "", asked };
+    this.answer = { state: "writing", text: before, before, asked };
   }
 
   take(piece) {
@@ -36,25 +38,8 @@ export class Answering {
     answer.ended_ms = Date.now();
     run.isOver = true;
     if (run.isComplete) return;
-    answer.text = run.threads.length ? textOf(run, run.threads[0]) : "";
+    answer.text = answer.before + textOf(run);
     answer.state = state;
     answer.error = error;
   }
-}
-
-// The text of a thread, each block behind its promise; a skeleton is no part of the answer.
-function textOf(run, thread) {
-  const forked = new Set(thread.tokens.map((token) => token.forks));
-  const others = thread.children.filter((child) => !forked.has(child));
-  const isSkeleton = run.name.startsWith("sot") && thread.parent === null && others.length > 0;
-  const parts = thread.tokens.map(({ role, text, forks }) => {
-    if (forks !== null && run.threads[forks]) return textOf(run, run.threads[forks]);
-    return !isSkeleton && isText(role) ? text : "";
-  });
-  return [...parts, ...others.map((child) => textOf(run, run.threads[child]))].join("");
-}
-
-// Whether tokens of a role are text of the answer: written, or given with a request for a part of it.
-export function isText(role) {
-  return role === "content" || role === "given";
 }

@@ -1,13 +1,15 @@
 // The chat: questions go to the server, its answers onto the page; one answer at a time.
 
-import { button, byId, element, plural, visible } from "../elements.js";
+import { button, byId, plural, visible } from "../elements.js";
 import { EXAMPLES } from "../examples.js";
+import { lesson, modelFacts } from "../lesson.js";
 import { Refused, piecesOf, reach, save, servedModel } from "../net.js";
 import { offerTheme } from "../theme.js";
 import { Answering } from "./answering.js";
 import { Conversation, shown } from "./conversation.js";
-import { keep, kept } from "./keeping.js";
+import { keep, kept, readBack } from "./keeping.js";
 import { Settings } from "./settings.js";
+import { Shelf } from "./shelf.js";
 import { TurnView } from "./turn.js";
 import { watch } from "./watch.js";
 
@@ -15,9 +17,8 @@ const NEAR_END = 120; // pixels: who reads the end of the page follows it
 const REFUSED = 400; // the status of a request that the server will never answer
 const NUM_EXAMPLES = 4;
 const MAX_TOLD = 2000; // characters of an answer that a screen reader is told at once
-const SHOWN_MS = 2000;
-const NO_COPY = "The browser refused to copy.";
-const TOO_LONG = "This conversation is too long to be kept over a reload. Export it to keep it.";
+const NOT_KEPT = "This conversation is too long to be kept over a reload. Export it to keep it.";
+const NO_IMPORT = "This file is no exported conversation.";
 const SAME_ANSWER = "At temperature 0 the same strategy writes the same answer: see the settings.";
 
 class Chat {
@@ -35,15 +36,22 @@ class Chat {
     byId("as-markdown").addEventListener("click", () => this.download("md", this.conversation.toMarkdown()));
     byId("as-json").addEventListener("click", () => this.download("json", JSON.stringify(this.conversation, null, 2)));
     byId("examples").append(...EXAMPLES.slice(0, NUM_EXAMPLES).map((text) => button(text, () => this.takeExample(text))));
+    byId("lesson").append(lesson());
+    this.shelf = new Shelf(byId("shelf"), { open: (text) => this.open(readBack(text)), bring: (text) => this.bring(text) });
     this.settings.root.addEventListener("change", () => this.keep());
     this.settings.key.addEventListener("change", () => this.meetModel());
+    this.settings.key.addEventListener("keydown", (event) => this.unlock(event));
     addEventListener("pagehide", () => this.leave());
     this.restore();
     this.meetModel();
   }
 
   restore() {
-    const found = kept();
+    this.open(kept());
+  }
+
+  // Show a stored conversation; null is an empty one.
+  open(found) {
     if (found) {
       this.conversation = found.conversation;
       this.settings.restore(found.settings);
@@ -54,13 +62,22 @@ class Chat {
   async meetModel() {
     try {
       const { id, pasta } = await servedModel(this.settings.key.value);
-      byId("model").textContent = visible(id);
+      byId("model").replaceChildren(modelFacts({ id, pasta }));
       this.settings.offer(pasta.strategies, pasta.limits);
       this.settings.summarise();
     } catch (error) {
       const isLocked = error.status === 401;
       byId("model").textContent = isLocked ? "This server wants an API key: see the settings." : visible(error.message);
     }
+  }
+
+  // Enter in the field of the key: try it, and answer what was refused for want of it.
+  async unlock(event) {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    await this.meetModel();
+    const last = this.conversation.turns.at(-1);
+    if (last && shown(last).answer?.error?.status === 401) this.answer(last);
   }
 
   // The turns from one on, anew.
@@ -73,6 +90,7 @@ class Chat {
       this.log.append(view.root);
     }
     byId("empty").hidden = turns.length > 0;
+    if (turns.length === 0) this.shelf.show();
     for (const name of ["new", "as-markdown", "as-json"]) byId(name).disabled = turns.length === 0;
     this.showWriting();
   }
@@ -89,10 +107,11 @@ class Chat {
   get acts() {
     return {
       again: (turn) => this.again(turn),
-      copy: (text, pressed) => this.copy(text, pressed),
       forget: (turn) => this.forget(turn),
       edit: (turn, question) => this.vary(turn, question),
-      retry: (turn) => this.answer(turn),
+      goOn: (turn) => this.answer(turn, shown(turn).answer.text),
+      key: () => this.settings.askForKey(),
+      retry: (turn) => this.answer(turn, shown(turn).answer.before),
       show: (turn, index, name) => this.showVariant(turn, index, name),
       watch,
     };
@@ -153,22 +172,23 @@ class Chat {
     this.keep();
   }
 
-  async answer(turn) {
+  // Answer a turn; ``before`` is its text so far, if it is continued.
+  async answer(turn, before = "") {
     if (this.stopping) return;
     const { conversation } = this;
     const view = this.views[conversation.turns.indexOf(turn)];
     const variant = shown(turn);
-    const answering = new Answering(this.settings.asked(variant.seed));
+    const answering = new Answering(this.settings.asked(variant.seed), before);
     variant.answer = answering.answer;
     variant.answer.numForgotten = conversation.numForgotten(turn);
     this.answering = answering;
     this.stopping = new AbortController();
     this.showWriting();
-    const grow = this.inFrames(view.follow(answering.run));
+    const grow = this.inFrames(view.follow(answering.run, before));
     this.toEnd();
     const error = await this.follow(turn, answering, grow);
     const isStopped = error?.name === "AbortError";
-    answering.end(isStopped ? "stopped" : "failed", error && !isStopped ? error.message : null);
+    answering.end(isStopped ? "stopped" : "failed", error && !isStopped ? told(error) : null);
     const canForget = variant.answer.numForgotten < conversation.answeredBefore(turn).length;
     variant.answer.canForget = error?.status === REFUSED && canForget;
     this.stopping = this.answering = null;
@@ -188,9 +208,12 @@ class Chat {
 
   // Take the pieces of an answer; return the error that ended it, or null.
   async follow(turn, answering, grow) {
+    const { before } = answering.answer;
     const messages = this.conversation.messagesFor(turn, this.settings.system.value);
-    const { strategy, ...sampling } = answering.asked;
-    const body = { messages, stream: true, ...sampling, pasta: { strategy, stream: "events", trace: true } };
+    const goesOn = before ? { continue_final_message: true, add_generation_prompt: false } : {};
+    if (before) messages.push({ role: "assistant", content: before });
+    const { strategy, fork_bias, ...sampling } = answering.asked;
+    const body = { messages, stream: true, ...sampling, ...goesOn, pasta: { strategy, stream: "events", trace: true, fork_bias } };
     const request = { key: this.settings.key.value, signal: this.stopping.signal, body };
     try {
       for await (const piece of piecesOf(await reach("v1/chat/completions", request))) {
@@ -242,14 +265,18 @@ class Chat {
   }
 
   keep() {
-    if (!keep(this.conversation, this.settings)) this.say(TOO_LONG);
+    if (!keep(this.conversation, this.settings)) this.say(NOT_KEPT);
   }
 
-  async copy(text, pressed) {
-    const isCopied = await copied(text);
-    this.say(isCopied ? "" : NO_COPY);
-    pressed.textContent = isCopied ? "Copied" : "Not copied";
-    setTimeout(() => { pressed.textContent = "Copy"; }, SHOWN_MS);
+  // Open what an exported file holds.
+  bring(text) {
+    try {
+      this.open({ conversation: Conversation.imported(text) });
+      this.keep();
+    } catch {
+      this.startAnew();
+      this.say(NO_IMPORT);
+    }
   }
 
   download(ending, text) {
@@ -270,21 +297,9 @@ class Chat {
   }
 }
 
-// Browsers give the clipboard to pages of this machine or of https; others copy what is marked.
-async function copied(text) {
-  if (navigator.clipboard) {
-    const isDone = await navigator.clipboard.writeText(text).then(() => true, () => false);
-    if (isDone) return true;
-  }
-  const field = element("textarea", { class: "for-readers", "aria-hidden": "true" });
-  const before = document.activeElement;
-  field.value = text;
-  document.body.append(field);
-  field.select();
-  const isDone = document.execCommand("copy");
-  field.remove();
-  before?.focus();
-  return isDone;
+// What is kept of an error: what the page says of it.
+function told({ message, status, code, wait, hasKey }) {
+  return { message, status, code, wait, hasKey };
 }
 
 function isAtEnd() {

@@ -4,9 +4,25 @@
 // was said after a variant hangs on it (next), so that every earlier variant stays reachable.
 // Knows nothing of the page or the server.
 
+const MAX_TITLE = 120; // characters
+
 export class Conversation {
-  constructor(first = null) {
+  constructor(first = null, id = null) {
     this.first = first;
+    this.id = id ?? `${Date.now()}-${Math.random()}`;
+  }
+
+  get title() {
+    return this.first ? shown(this.first).question.slice(0, MAX_TITLE) : "";
+  }
+
+  // A conversation of an exported file.
+  static imported(text) {
+    const { turns } = JSON.parse(text);
+    const conversation = new Conversation(turns);
+    const isWhole = ({ question, answer }) => typeof question === "string" && typeof answer?.text === "string";
+    if (!turns || ![...conversation.variants()].every(isWhole)) throw new TypeError("no turns");
+    return conversation;
   }
 
   // The turns that are shown, from the first to the last.

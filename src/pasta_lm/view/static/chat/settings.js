@@ -1,14 +1,20 @@
 // How the next question is asked: strategy, temperature, tokens, a system message, the key.
 
+import { TOLD } from "../choices.js";
 import { element } from "../elements.js";
+import { offerColours } from "../theme.js";
 
 const STRATEGIES = ["pasta", "sequential"]; // until the server tells those of its model
-const KEPT = ["strategy", "temperature", "tokens", "system"]; // never the key
+const KEPT = ["strategy", "temperature", "top_p", "tokens", "fork_bias", "system"]; // never the key
 
 export class Settings {
   constructor(root) {
     this.strategy = element("select", {});
     this.temperature = element("input", { type: "number", min: 0, max: 2, step: 0.05, value: 0, required: "" });
+    this.top_p = element("input", { type: "number", min: 0.01, max: 1, step: 0.01, placeholder: "1" });
+    this.fork_bias = element("input", { type: "number", min: -100, max: 100, step: 0.5, placeholder: "the model's", title: "Below 0 fewer threads, above 0 more" });
+    this.colours = element("input", { type: "checkbox", checked: "" });
+    offerColours(this.colours);
     this.tokens = element("input", { type: "number", min: 1, step: 1, value: 1024, required: "" });
     this.system = element("textarea", { rows: 2, placeholder: "None" });
     this.key = element("input", { type: "password", autocomplete: "off", placeholder: "None" });
@@ -17,8 +23,11 @@ export class Settings {
     this.fields = element("div", { class: "option-fields" },
       label("Strategy", this.strategy),
       label("Temperature", this.temperature),
-      label("Tokens at most", this.tokens),
+      label("Top p", this.top_p),
+      label("Max tokens", this.tokens),
+      label("Fork bias", this.fork_bias),
       label("API key", this.key),
+      label("Colours of threads", this.colours),
       label("System message", this.system));
     this.root = element("details", { class: "options" }, this.summary, this.fields);
     this.root.addEventListener("change", () => this.summarise());
@@ -29,7 +38,7 @@ export class Settings {
   // Offer these strategies; the chosen one stays.
   offer(names, limits = {}) {
     const chosen = this.strategy.value;
-    this.strategy.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+    this.strategy.replaceChildren(...names.map((name) => element("option", { value: name, title: TOLD[name] }, name)));
     this.strategy.value = names.includes(chosen) ? chosen : names[0];
     if (!limits.tokens) return;
     this.tokens.max = limits.tokens;
@@ -43,7 +52,7 @@ export class Settings {
 
   // Whether all values can be sent; if not, the browser points at the wrong one.
   check() {
-    const wrong = [this.temperature, this.tokens].find((field) => !field.checkValidity());
+    const wrong = [this.temperature, this.top_p, this.tokens, this.fork_bias].find((field) => !field.checkValidity());
     if (!wrong) return true;
     this.root.open = true;
     return wrong.reportValidity();
@@ -56,7 +65,8 @@ export class Settings {
 
   asked(seed) {
     const [temperature, tokens] = [Number(this.temperature.value), Number(this.tokens.value)];
-    return { strategy: this.strategy.value, temperature, max_tokens: tokens, seed };
+    const optional = ({ value }) => (value === "" ? undefined : Number(value));
+    return { strategy: this.strategy.value, temperature, top_p: optional(this.top_p), max_tokens: tokens, fork_bias: optional(this.fork_bias), seed };
   }
 
   toJSON() {

@@ -1,15 +1,20 @@
 // One turn on the page: the question, its answer live or finished, the line of figures, the buttons.
 
+import { copier } from "../copying.js";
 import { button, element, plural, visible } from "../elements.js";
+import { problem } from "../problem.js";
+import { textOf } from "../reading.js";
 import { Run } from "../run.js";
 import { shown } from "./conversation.js";
 import { figures } from "./figures.js";
-import { LiveText } from "./live_text.js";
 import { markdown } from "./markdown.js";
+import { Prose } from "./prose.js";
 import { Strip } from "./strip.js";
 
+const LONG = 1200; // characters of a question that is folded
+
 export class TurnView {
-  // ``acts`` has what the buttons do: again, copy, edit, retry, show, watch.
+  // ``acts`` has what the buttons do: again, edit, forget, goOn, key, retry, show, watch.
   constructor(turn, number, acts) {
     this.turn = turn;
     this.acts = acts;
@@ -30,7 +35,9 @@ export class TurnView {
 
   showQuestion() {
     const edit = button("Edit", () => this.editQuestion(), { "data-changes": "" });
-    const said = element("p", { class: "said" }, visible(this.variant.question));
+    const { question } = this.variant;
+    const fold = question.length > LONG ? { class: "said long", tabindex: "0", role: "group", "aria-label": "A long question" } : { class: "said" };
+    const said = element("p", fold, visible(question));
     this.question.replaceChildren(said, edit);
   }
 
@@ -57,14 +64,14 @@ export class TurnView {
   }
 
   // Follow an answer while it is written; return what shows the rest of it.
-  follow(run) {
-    const live = new LiveText(run, element("div", { class: "live" }));
+  follow(run, before) {
+    const live = new Prose(run, before);
     const strip = new Strip(run, { isLive: true });
     this.text.replaceChildren(live.root);
     this.side.replaceChildren(strip.root);
     this.foot.replaceChildren(element("p", { class: "figures" }, "…"));
     return () => {
-      live.grow();
+      live.show();
       strip.grow();
     };
   }
@@ -75,29 +82,39 @@ export class TurnView {
     this.side.replaceChildren();
     this.foot.replaceChildren();
     if (!answer) return;
-    if (answer.text) this.text.append(element("div", { class: "markdown" }, markdown(answer.text)));
+    const run = answer.run ? Run.stored(answer.run) : null;
+    if (answer.text) this.text.append(this.prose(answer, run));
     if (answer.state === "failed") this.text.append(this.failure(answer));
     if (answer.numForgotten) this.text.append(element("p", { class: "mark" }, `${plural(answer.numForgotten, "earlier turn")} not sent.`));
     if (answer.state === "stopped") this.text.append(element("p", { class: "mark" }, "Stopped: the text ends here."));
-    if (answer.run) this.side.append(new Strip(Run.stored(answer.run), { isLive: false }).root);
+    if (answer.run) this.side.append(new Strip(run, { isLive: false }).root);
     if (answer.figures) this.foot.append(figures(answer));
     this.foot.append(this.buttons(answer));
   }
 
-  failure(answer) {
-    const shorter = answer.canForget
-      ? button("Retry without the oldest turn", () => this.acts.forget(this.turn), { "data-changes": "" })
-      : null;
-    return element("div", { class: "failed", role: "alert" },
-      element("p", {}, visible(answer.error)),
-      button("Retry", () => this.acts.retry(this.turn), { "data-changes": "" }), shorter);
+  // The text of an answer, in the colours of its threads if its run is still there.
+  prose({ text, before = "" }, run) {
+    if (!run || before + textOf(run) !== text) return element("div", { class: "markdown" }, markdown(text));
+    const prose = new Prose(run, before);
+    prose.show();
+    return prose.root;
+  }
+
+  failure({ error, canForget }) {
+    const { acts, turn } = this;
+    const shorten = canForget ? () => acts.forget(turn) : null;
+    const node = problem(error, { key: acts.key, shorten, change: () => this.editQuestion(), retry: () => acts.retry(turn) });
+    node.setAttribute("role", "alert");
+    return node;
   }
 
   buttons(answer) {
     const row = element("div", { class: "acts", role: "group", "aria-label": "This answer" });
     if (this.turn.variants.length > 1) row.append(this.switcher());
-    if (answer.text) row.append(button("Copy", (event) => this.acts.copy(answer.text, event.target)));
+    if (answer.text) row.append(copier(() => answer.text));
     if (answer.state !== "failed") row.append(button("Regenerate", () => this.acts.again(this.turn), { "data-changes": "" }));
+    const canGoOn = answer.state === "finished" && (answer.figures?.cut_at ?? null) !== null && answer.asked.strategy !== "sot";
+    if (canGoOn) row.append(button("Continue", () => this.acts.goOn(this.turn), { "data-changes": "", title: "Write on at the end of this text" }));
     if (answer.run) row.append(button("Watch", () => this.acts.watch(answer.run, this.variant.question)));
     return row;
   }

@@ -1,0 +1,88 @@
+// The answers of all runs beside each other, on one clock; on a narrow page one at a time, by tabs.
+
+import { copier } from "./copying.js";
+import { element } from "./elements.js";
+import { Pen, marked, textOf } from "./reading.js";
+
+export class AnswersView {
+  // ``prose`` is the class that draws Markdown; a page in a file has none, and shows the text.
+  constructor(stage, root, prose = null) {
+    Object.assign(this, { stage, root, prose, columns: [] });
+    this.tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Answers" });
+    this.row = element("div", { class: "columns" });
+    root.replaceChildren(this.tabs, this.row);
+    root.addEventListener("pointerover", (event) => this.point(event));
+    root.addEventListener("pointerleave", () => stage.hover(null));
+    stage.on("runs", () => this.extend());
+    stage.on("grow time", () => this.show());
+    stage.on("run runs", () => this.choose());
+    stage.on("hover pick run", () => this.showFocus());
+    this.extend();
+    this.choose();
+  }
+
+  extend() {
+    for (const run of this.stage.runs.slice(this.columns.length)) this.add(run);
+    this.show();
+  }
+
+  add(run) {
+    const id = `answer-of-${this.columns.length}`;
+    const tab = element("button", { type: "button", role: "tab", id: `${id}-tab`, "aria-controls": id }, run.name);
+    tab.addEventListener("click", () => this.stage.show(run));
+    const prose = this.prose ? new this.prose(run) : new Plain(run);
+    const state = element("span", { class: "state" });
+    const head = element("div", { class: "column-head" }, element("h3", {}, run.name), state, copier(() => textOf(run)));
+    const column = element("section", { class: "column", id, role: "tabpanel", "aria-labelledby": `${id}-tab` }, head, prose.root);
+    this.columns.push({ run, prose, column, tab, state });
+    this.tabs.append(tab);
+    this.row.append(column);
+  }
+
+  show() {
+    for (const { run, prose, state } of this.columns) {
+      const pass = this.stage.passOf(run);
+      prose.show(pass);
+      const isEnd = run.isComplete && pass >= run.passes;
+      const { cut_at } = run.facts;
+      state.textContent = !isEnd ? (run.isOver && !run.isComplete ? "stopped" : "writes …") : cut_at === null ? "" : `cut at ${cut_at} tokens`;
+    }
+  }
+
+  choose() {
+    this.tabs.hidden = this.columns.length < 2;
+    for (const { run, column, tab } of this.columns) {
+      column.classList.toggle("chosen", run === this.stage.run);
+      tab.setAttribute("aria-selected", String(run === this.stage.run));
+    }
+  }
+
+  point({ target }) {
+    const chosen = this.columns.find(({ column }) => column.contains(target));
+    const part = target.closest(".part");
+    if (chosen?.run === this.stage.run) this.stage.hover(part ? Number(part.dataset.thread) : null);
+  }
+
+  showFocus() {
+    const { focus } = this.stage;
+    for (const { run, column } of this.columns) {
+      const isMeant = focus !== null && run === this.stage.run;
+      column.classList.toggle("focused", isMeant);
+      column.querySelectorAll(".part").forEach((part) => part.classList.toggle("focus", isMeant && Number(part.dataset.thread) === focus));
+    }
+  }
+}
+
+class Plain {
+  constructor(run) {
+    this.run = run;
+    this.root = element("p", { class: "as-written" });
+  }
+
+  show(passes) {
+    const text = marked(this.run, passes, new Set());
+    if (text === this.text) return;
+    this.text = text;
+    this.root.replaceChildren(...new Pen().write(text));
+  }
+}
