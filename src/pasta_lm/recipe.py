@@ -32,7 +32,7 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
         data = tomllib.loads(path.read_text(encoding="utf-8-sig")) if path else {}
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else f"not valid TOML: {exc}"
-        hint = "name a TOML file; runs/recipes has examples"
+        hint = "check the path; a clone of the repository has recipes in runs/"
         raise UsageError(f"the recipe {path} cannot be read: {reason}", hint=hint) from exc
     for change in changes:
         _apply(data, change)

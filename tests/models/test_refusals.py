@@ -89,7 +89,8 @@ def test_a_tiny_model_shows_that_a_large_one_is_not_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Mixtral", "DeepseekV3", "Olmo3", "Gemma3nText", "Gemma3", "Mistral3", "GPTJ"]
+    "name",
+    ["Mixtral", "DeepseekV3", "Olmo3", "Gemma3nText", "Gemma3", "Gemma4Text", "Mistral3", "GPTJ"],
 )
 def test_a_tiny_model_shows_that_a_large_one_is_exact(name: str) -> None:
     config = getattr(transformers, f"{name}Config")()
@@ -147,6 +148,8 @@ def test_a_large_model_is_tested_by_its_tiny_model(
 
 def test_a_configuration_that_cannot_be_made_small_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="could not be made small"):
+        tiny_model(transformers.xLSTMConfig(num_hidden_layers=2, vocab_size=200))
+    with pytest.raises(UnsupportedModelError, match=r"mamba2 keeps a state \(state_size\)"):
         tiny_model(transformers.Mamba2Config(num_hidden_layers=2, vocab_size=200))
 
 

@@ -77,7 +77,7 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
     if not prompts:
         raise InputError(
             "no set of prompts is named",
-            hint="a recipe names them: runs/recipes/instructions.toml is one",
+            hint="a recipe names them: in a clone, runs/recipes/instructions.toml is one",
         )
     return prompts
 

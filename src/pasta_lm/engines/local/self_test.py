@@ -199,7 +199,8 @@ _TINY: dict[str, int] = {
     "v_head_dim": 16,
 }  # fmt: skip
 _LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
-_FIXED = (AttributeError, ValueError)  # of settings that follow from others, or differ by layer
+_FIXED = (AttributeError, ValueError)  # of settings that follow from others
+_STATES = ("mamba_", "ssm_", "state_size", "conv_L_cache", "linear_conv_kernel_dim")
 
 
 def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
@@ -215,13 +216,17 @@ def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
                 matrix.normal_(0, TINY_SCALE)
             tiny(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as exc:  # a foreign configuration may refuse anything
-        raise UnsupportedModelError(
-            f"{type(config).__name__} could not be made small for the self-test: {exc}"
-        ) from exc
+        reason = f"{type(config).__name__} could not be made small for the self-test: {exc}"
+        if state := next((key for key in config.to_dict() if key.startswith(_STATES)), None):
+            reason = f"{config.model_type} keeps a state ({state}), which threads could not share"
+        raise UnsupportedModelError(reason) from exc
     return tiny
 
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:
+    config = copy.deepcopy(config)
+    if by_layer := config.to_dict().get("per_layer_config"):
+        config.per_layer_config = None  # else settings that differ by layer cannot be read
     small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), TINY_SPAN)}
     names = ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
     num_heads, num_groups, num_layers = (getattr(config, name, None) for name in names)
@@ -238,6 +243,13 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
             kinds = [value for place, value in enumerate(values) if value not in values[:place]]
             with suppress(*_FIXED):
                 setattr(small, name, [*kinds, *values][: _TINY["num_hidden_layers"]])
+    if by_layer:
+        settings = {config.layer_types[int(place)]: each for place, each in by_layer.items()}
+        small.per_layer_config = {
+            layer: {name: sizes[name] // 2 if name in sizes else value for name, value in each}
+            for layer, kind in enumerate(small.layer_types)
+            if (each := settings.get(kind, {}).items())
+        }
     small.dtype = torch.float32
     return small
 
