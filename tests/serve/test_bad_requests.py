@@ -241,6 +241,9 @@ def test_limits_are_read_from_a_recipe() -> None:
             read_recipe(None, ServeRecipe, [change])
 
 
+KEYS = [f"k{number}" for number in range(1000)]
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -248,10 +251,15 @@ def test_limits_are_read_from_a_recipe() -> None:
         (PATH, {"messages": [{"role": "user", "content": [0] * 300_000}]}),
         (PATH, {**CHAT, "stop": [0] * 300_000}),
         ("/v1/completions", {"prompt": [*[0] * 300_000, "x"]}),
+        ("/v1/completions", {"prompt": [[]] * 300_000}),
         ("/v1/replay", {"prompt": [*[0] * 300_000, "x"], "response": "a"}),
+        (PATH, {**CHAT, "logit_bias": dict.fromkeys(KEYS, "z")}),
+        (PATH, {**CHAT, "pasta": dict.fromkeys(KEYS)}),
+        ("/v1/replay", {"prompt": "a", "response": "a", **dict.fromkeys(KEYS)}),
+        ("/v1/replay", {"prompt": "a", "response": "a", "pasta": dict.fromkeys(KEYS)}),
     ],
 )
-def test_a_long_list_ends_at_its_first_wrong_element(path: str, body: Any) -> None:
+def test_a_long_list_or_object_ends_at_its_first_fault(path: str, body: Any) -> None:
     model = {
         PATH: ChatCompletionRequest,
         "/v1/completions": CompletionRequest,

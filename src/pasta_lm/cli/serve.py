@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -93,8 +94,10 @@ def serve(
             version=__version__,
         )
         log_as_json()
+        gc.freeze()  # else each large body has all objects of the libraries looked through
         server = Server(app, lambda: _greet(backend, address_of(place)))
         server.run([place])
+        gc.unfreeze()
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
     if app.state.service.engine.has_hung:

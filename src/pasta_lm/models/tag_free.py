@@ -44,8 +44,8 @@ class TagFreeEncoder:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, no begin-of-text before it."""
-        try:
-            encoding = self._copy.encode(text, add_special_tokens=False)
+        try:  # other threads run meanwhile, which they could not beside ``encode``
+            (encoding,) = self._copy.encode_batch_fast([text], add_special_tokens=False)
         except TypeError as exc:
             raise RequestError("a text holds half a surrogate pair: it is no Unicode") from exc
         return [self._original_ids[token_id] for token_id in encoding.ids]

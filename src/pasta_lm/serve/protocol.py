@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import ContextLengthError, InputError, PastaError, UsageError
@@ -60,6 +60,7 @@ SAMPLING = {
 """Fields that are sampling parameters as they stand; null is the default."""
 
 MAX_TOP_LOGPROBS, MAX_BIASES = 20, 300  # as OpenAI's
+MAX_ITEMS = 8192  # of a list that is no list of ids, whatever a recipe allows
 
 
 @dataclass(eq=False)
@@ -159,9 +160,19 @@ class Message(BaseModel):
 Positive = Annotated[int, Field(ge=1)]
 Limit = Annotated[int, Field(ge=-1)] | None  # -1: as many as the server gives
 # A list ends at its first wrong element: a long list of wrong ones would cost minutes.
-Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
+
+
+def _with_few_keys(value: object) -> object:
+    """Refuse an object of many keys before each of them is checked."""
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise ValueError(f"it has {len(value)} keys, but at most {MAX_BIASES}")
+    return value
+
+
+FewKeys = BeforeValidator(_with_few_keys)
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,9}$")]  # JSON has no other keys
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
@@ -201,14 +212,14 @@ class AnswerRequest(BaseModel):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=MAX_BIASES)] | None = None
+    logit_bias: Annotated[dict[TokenKey, Bias] | None, FewKeys] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Positive | None = None
     stop: str | Strings | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    pasta: PastaOptions | None = None
+    pasta: Annotated[PastaOptions | None, FewKeys] = None
 
     @property
     def options(self) -> PastaOptions:
@@ -295,7 +306,7 @@ class ChatCompletionRequest(AnswerRequest):
 class CompletionRequest(AnswerRequest):
     """Texts, or prompts of token ids, to be continued as they stand."""
 
-    prompt: str | Strings | Ids | Annotated[list[Ids], Field(fail_fast=True)]
+    prompt: str | Strings | Ids | Annotated[list[Ids], Field(max_length=MAX_ITEMS, fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @property
@@ -318,6 +329,7 @@ class CheckRequest(BaseModel):
     """An answer with its tags; in the form ``plain`` it has none, and all of it is text."""
 
     model_config = STRICT
+    _has_few_keys = model_validator(mode="before")(_with_few_keys)
     model: str | None = None
     response: Annotated[str, Field(min_length=1)]
     form: Literal["written", "annotator", "plain"] = "written"
@@ -351,7 +363,7 @@ class ReplayRequest(CheckRequest):
     messages: Messages | None = None
     prompt: str | Ids | None = None
     stream: bool | None = None
-    pasta: ReplayOptions = Field(default_factory=ReplayOptions)
+    pasta: Annotated[ReplayOptions, FewKeys] = Field(default_factory=ReplayOptions)
 
     @model_validator(mode="after")
     def _has_one_prompt(self) -> Self:
