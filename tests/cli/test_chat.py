@@ -34,7 +34,10 @@ class ScriptedModel:
         self._scripted = ScriptedEngine(parse(ANSWER, "annotator"))
         self._stops_after = list(stops_after)
 
-    def request(self, messages: Messages, params: SamplingParams, *, strategy: str) -> Request:
+    def request(
+        self, messages: Messages, params: SamplingParams, *, strategy: str, continues: bool = False
+    ) -> Request:
+        assert messages == "?" or continues is (messages[-1]["role"] == "assistant")
         if strategy == "draft-model":
             raise UsageError("strategy 'draft-model' needs a draft model")
         if messages != "?":
@@ -111,7 +114,12 @@ def test_regenerate_asks_the_last_question_again_with_the_next_seed(piped: Any) 
         ("/strategy a b", "pasta", "no such command: /strategy a b"),
         ("/help", "pasta", "Ctrl-C stops an answer"),
         ("/regenerate", "pasta", "there is no question yet"),
-        ("/quot", "pasta", "/regenerate, /strategy"),
+        ("/quot", "pasta", "/regenerate, /continue"),
+        ("/continue", "pasta", "there is no answer to be continued"),
+        ("/set", "pasta", "temperature 0.0, top_p 1.0, max_tokens"),
+        ("/set fork_bias much", "pasta", "fork_bias cannot be 'much'"),
+        ("/set temperature -1", "pasta", "temperature is -1.0, but must be"),
+        ("/set heat 1", "pasta", "no such command: /set heat 1"),
     ],
 )
 def test_a_command_does_one_thing(
@@ -122,6 +130,19 @@ def test_a_command_does_one_thing(
     out, err = capsys.readouterr()
     assert shown in err
     assert out == f"{PLAIN}\n"  # whatever the command did, the conversation goes on
+
+
+def test_settings_hold_for_the_next_answer_and_a_cut_one_is_continued_at_its_end(
+    piped: Any,
+) -> None:
+    lines = "/set max_tokens 3\n/set fork_bias -2\none?\n/set max_tokens 512\n/continue\ntwo?\n"
+    done = piped(lines)
+    params = [request.params for request in done.model.requests]
+    assert [(one.max_tokens, one.fork_bias) for one in params] == [(3, -2), (512, -2), (512, -2)]
+    assert [one["role"] for one in done.model.asked[1]] == ["user", "assistant"]
+    first = done.model.asked[1][1]["content"]
+    assert PLAIN.startswith(first.split()[0])
+    assert done.model.asked[2][1]["content"] == first + PLAIN
 
 
 def test_a_space_before_it_makes_a_command_a_question(piped: Any) -> None:

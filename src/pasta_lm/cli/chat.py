@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated, cast
 
 import typer
@@ -18,17 +19,24 @@ from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import PastaError, RequestError, UsageError
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import DRAFTED, STRATEGIES
 
 HELP = """\
 /new             forget the conversation
 /regenerate      answer the last question again, with the next seed
+/continue        write on at the end of the last answer, which a limit or Ctrl-C has cut
+/set NAME VALUE  change temperature, top_p, max_tokens, fork_bias or seed; alone, print them
 /strategy NAME   change the strategy; without a name, print it
 /help            show this list
 /quit            leave (so does Ctrl-D)
 Ctrl-C stops an answer and keeps what was written. Every other line is a question."""
-COMMANDS = ("/new", "/regenerate", "/strategy", "/help", "/quit")
+COMMANDS = ("/new", "/regenerate", "/continue", "/set", "/strategy", "/help", "/quit")
+SETTINGS: dict[str, type[int] | type[float]] = {
+    **{"temperature": float, "top_p": float, "max_tokens": int},
+    **{"fork_bias": float, "seed": int},
+}
 MAX_CONTEXT = 16_384  # tokens; longer contexts are not filled, which saves memory
 MAX_ANSWER_SHARE = 4  # at most a quarter of the context is kept free for the answer
 
@@ -44,33 +52,46 @@ class Dialogue:
     max_prompt: int | None = None  # tokens; longer conversations lose their oldest turns
     messages: list[dict[str, str]] = field(default_factory=list)
     """Questions and answers in turn; answers are plain text, without tags."""
+    name: str = "pasta"  # of the model
 
     def respond(self, line: str) -> None:
         """Answer a question, or obey a command."""
-        match line.split() if line.startswith("/") else ["", *line.split()]:
-            case [""]:
-                pass
-            case ["", *_]:
-                if self.messages and self.messages[-1]["role"] == "user":
-                    self.messages.pop()  # no question stays unanswered
-                self.messages.append({"role": "user", "content": line.strip()})
-                self._answer()
+        if not line.startswith("/"):
+            if line.strip():
+                self._ask(line.strip())
+            return
+        match line.split():
             case ["/help"]:
                 typer.echo(HELP, err=True)
             case ["/new"]:
                 self.messages.clear()
                 say("a new conversation")
-            case ["/strategy"]:
-                say(f"the strategy is {self.strategy}")
-            case ["/strategy", name]:
-                self.model.request("?", self.params, strategy=name)  # or refuse it
-                self.strategy = name
-                say(f"the strategy is now {name}")
+            case ["/strategy", *names] if len(names) < 2:
+                self._choose(*names)
+            case ["/set"]:
+                values = asdict(self.params)
+                say(", ".join(f"{name} {values[name]}" for name in SETTINGS))
+            case ["/set", name, value] if name in SETTINGS:
+                self._set(name, value)
             case ["/regenerate"]:
                 self._regenerate()
+            case ["/continue"]:
+                self._answer(continues=True)
             case _:
                 hint = f"{', '.join(COMMANDS)}; begin a question with a space to ask it as it is"
                 raise UsageError(f"no such command: {line.strip()}", hint=hint)
+
+    def _ask(self, question: str) -> None:
+        if self.messages and self.messages[-1]["role"] == "user":
+            self.messages.pop()  # no question stays unanswered
+        self.messages.append({"role": "user", "content": question})
+        self._answer()
+
+    def _choose(self, name: str | None = None) -> None:
+        if name is not None:
+            self.model.request("?", self.params, strategy=name)  # or refuse it
+            self.strategy = name
+        say(f"the strategy is {'' if name is None else 'now '}{self.strategy}")
 
     def _regenerate(self) -> None:
         if not self.messages:
@@ -82,9 +103,20 @@ class Dialogue:
         self.params = replace(self.params, seed=(self.params.seed or 0) + 1)
         self._answer()
 
-    def _answer(self) -> None:
+    def _set(self, name: str, value: str) -> None:
+        try:
+            number = SETTINGS[name](value)
+        except ValueError as exc:
+            raise UsageError(f"{name} cannot be {value!r}", hint=f"/set {name} NUMBER") from exc
+        self.params = SamplingParams(**(asdict(self.params) | {name: number}))
+        say(f"{name} is now {number}")
+
+    def _answer(self, *, continues: bool = False) -> None:
         """Answer the last question; Ctrl-C stops the answer, and its text so far is kept."""
-        last, request = None, self._request()
+        if continues and (not self.messages or self.messages[-1]["role"] != "assistant"):
+            raise UsageError("there is no answer to be continued yet")
+        last, request = None, self._request(continues=continues)
+        before = self.messages.pop()["content"] if continues else ""
         order = ReadingOrder(is_held=request.expansion is not None)
         stream = cast("Generator[StreamEvent, None, None]", self.model.engine.stream(request))
         # Closing frees the cache of a stopped answer.
@@ -94,25 +126,26 @@ class Dialogue:
                 show([event])
                 last = event
         text = last.answer.text if isinstance(last, Finished) else order.text_so_far()
-        if text:
-            self.messages.append({"role": "assistant", "content": text})
+        if before or text:
+            self.messages.append({"role": "assistant", "content": before + text})
         print_answer(text)
         if isinstance(last, Finished):
             print_figures(last.answer.trace)
         else:
             say("stopped; what was written is kept")
 
-    def _request(self) -> Request:
+    def _request(self, *, continues: bool) -> Request:
         """Return the request of all messages, without the oldest turns if they are too many."""
         num_before = len(self.messages)
+        make = partial(self.model.request, continues=True) if continues else self.model.request
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         while True:
             messages = [*system, *self.messages]
-            request = self.model.request(messages, self.params, strategy=self.strategy)
+            request = make(messages, self.params, strategy=self.strategy)
             num_tokens = len(request.prompt)
             if num_tokens <= (self.max_prompt or num_tokens):
                 break
-            if len(self.messages) == 1:
+            if len(self.messages) == 1 + continues:
                 raise RequestError(
                     f"the question has {num_tokens} tokens, and the model's context has "
                     f"room for {self.max_prompt} beside an answer",
@@ -136,6 +169,7 @@ def chat(
     strategy: Annotated[str, option("--strategy NAME", "/strategy changes it later.")] = "pasta",
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = 0.0,
+    fork_bias: flags.ForkBias = None,
     seed: flags.Seed = 0,
     system: Annotated[str | None, option("--system TEXT", "The system message.")] = None,
 ) -> None:
@@ -147,12 +181,15 @@ def chat(
     require_one_of("--strategy", strategy, STRATEGIES)
     if strategy in DRAFTED:
         require_draft(draft, strategy)
-    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    params = SamplingParams(
+        max_tokens=max_tokens, temperature=temperature, fork_bias=fork_bias, seed=seed
+    )
     pool_tokens = MAX_CONTEXT + 2 * max_tokens  # a sync may feed an answer again
     loaded = load_model(model, dtype=dtype, device=device, draft=draft, pool_tokens=pool_tokens)
     context = min(loaded.engine.max_prompt_tokens or MAX_CONTEXT, MAX_CONTEXT)
     max_prompt = context - min(max_tokens, context // MAX_ANSWER_SHARE)
-    if exit_code := talk(Dialogue(loaded, params, strategy, system, max_prompt)):
+    dialogue = Dialogue(loaded, params, strategy, system, max_prompt, name=model or BUILTIN)
+    if exit_code := talk(dialogue):
         raise typer.Exit(exit_code)
 
 
@@ -164,7 +201,8 @@ def talk(conversation: Dialogue) -> int:
     """
     is_terminal, exit_code = sys.stdin.isatty(), 0
     if is_terminal:
-        say(f"strategy {conversation.strategy}; /help lists the commands, /quit leaves")
+        how = f"{conversation.name}, strategy {conversation.strategy}"
+        say(f"{how}; /help lists the commands, /quit leaves")
     for number, line in enumerate(_typed() if is_terminal else sys.stdin.buffer, start=1):
         try:
             text = decoded(line, f"line {number}").rstrip("\r\n")

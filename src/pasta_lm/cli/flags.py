@@ -69,6 +69,12 @@ MaxThreads = Annotated[
     int | None, option("--max-threads N", "Maximum number of threads in one step. Default: all.")
 ]
 Temperature = Annotated[float, option("--temperature T", "0 is greedy decoding.")]
+ForkBias = Annotated[
+    float | None,
+    option(
+        "--fork-bias X", "Added to a promise's logit; below 0 forks less. Default: the model's."
+    ),
+]
 Seed = Annotated[int, option("--seed N", "Same seed, same answer.")]
 Engine = Annotated[
     str | None,

@@ -41,12 +41,7 @@ def run(
     max_threads: flags.MaxThreads = None,
     temperature: flags.Temperature = 0.0,
     top_p: Annotated[float, option("--top-p P", "Sample from the likeliest tokens up to P.")] = 1.0,
-    fork_bias: Annotated[
-        float | None,
-        option(
-            "--fork-bias X", "Added to a promise's logit; below 0 forks less. Default: the model's."
-        ),
-    ] = None,
+    fork_bias: flags.ForkBias = None,
     seed: flags.Seed = 0,
     n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
     positions: Annotated[

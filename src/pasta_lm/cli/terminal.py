@@ -201,8 +201,10 @@ def harmless(text: str) -> str:
 
 
 def print_answer(text: str) -> None:
-    """Print the text of a model on standard output."""
-    typer.echo(harmless(text) if sys.stdout.isatty() else text)
+    """Print the text of a model on standard output; in a terminal, lines break between words."""
+    if not sys.stdout.isatty():
+        return typer.echo(text)
+    return console(sys.stdout).print(harmless(text))
 
 
 def say(text: str) -> None:
