@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import signal
 import socket
@@ -91,3 +93,15 @@ def test_a_taken_port_and_one_out_of_range_are_refused_before_the_model_is_loade
     assert (refused.code, f"port {port}" in refused.err) == (2, True)
     outside = pasta("serve", "--port", 99_999, "--model", "nowhere")
     assert (outside.code, "65535" in outside.err) == (2, True)
+
+
+def test_in_a_terminal_it_greets_with_its_model_and_addresses_alone(taught_folder: Path) -> None:
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "pasta_lm", "serve", "--port", "0", "--model", taught_folder]
+    process, text = subprocess.Popen(command, stderr=side), ""
+    while "ends it" not in text and process.poll() is None:
+        text += os.read(main, 4096).decode()
+    process.kill()
+    process.wait()
+    assert re.search(rf"serving {taught_folder} .*parameters .*/chat.html.*/v1\r\n", text, re.S)
+    assert "{" not in text

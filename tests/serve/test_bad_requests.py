@@ -191,17 +191,22 @@ def test_the_right_key_opens() -> None:
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8000"])
 def test_without_a_key_only_names_of_this_machine_are_answered(host: str) -> None:
     assert_refused(ask("GET", "/v1/models", headers={"Host": host}))
+    for own in ("LOCALHOST", "localhost.:8000", "[::1]:80"):
+        assert ask("GET", "/v1/models", headers={"Host": own}).status_code == 200
 
 
 def test_no_origin_is_allowed_unless_the_recipe_says_so() -> None:
     origin = {"Origin": "https://a.example"}
+    headers = "authorization, x-stainless-os, last-event-id"  # as the official browser client
     asked = {**origin, "Access-Control-Request-Method": "POST"}
+    asked["Access-Control-Request-Headers"] = headers
     response = ask("OPTIONS", PATH, headers=asked)
     assert "access-control-allow-origin" not in response.headers
     app = create_app(scripted(), ServeRecipe(cors_origins=("https://a.example",)), api_key=KEY)
     response = ask("OPTIONS", PATH, app=app, headers=asked)
     assert response.status_code == 200
     assert response.headers["access-control-allow-origin"] == "https://a.example"
+    assert response.headers["access-control-allow-headers"] == headers
 
 
 def test_replies_carry_a_strict_policy_and_a_request_id() -> None:

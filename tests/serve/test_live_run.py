@@ -129,5 +129,11 @@ def test_a_model_lists_what_it_answers_by_and_nothing_that_would_fall_back_or_fa
     assert about["strategies"] == [
         *("pasta", "sequential", "sot", "prompt-lookup", "pasta-prompt-lookup")
     ]
-    assert set(about["strategies"]) < set(STRATEGIES)
+    others = set(STRATEGIES) - set(about["strategies"])
+    assert others == {"apar", "draft-model", "pasta-draft-model"}
+    for name in (*others, "quick"):
+        reply = post("/v1/chat/completions", {**CHAT, "pasta": {"strategy": name}}, app=app)
+        assert reply.status_code == 400
+        message = f"strategy '{name}' is not offered; one of pasta, sequential, sot, "
+        assert reply.json()["error"]["message"].startswith(message)
     assert about["device"] == "cpu"

@@ -94,6 +94,8 @@ def serve(
             version=__version__,
         )
         log_as_json()
+        if sys.stderr.isatty():
+            logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the greeting says as much
         gc.freeze()  # else each large body has all objects of the libraries looked through
         server = Server(app, lambda: _greet(backend, address_of(place)))
         server.run([place])
@@ -116,7 +118,6 @@ def _greet(backend: Backend, address: str) -> None:
     if not sys.stderr.isatty():
         logging.getLogger("pasta_lm.serve.server").info("running on %s", address)
         return
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     facts = ", ".join(f"{name} {value}" for name, value in backend.facts.items())
     say(f"serving {backend.name} ({facts})")
     for name, path in (("page", "/"), ("chat", "/chat.html"), ("API", "/v1")):

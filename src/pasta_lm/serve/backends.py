@@ -19,6 +19,7 @@ from pasta_lm.errors import EndpointError, InputError, RemoteError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.serve.protocol import ClientPrompt, TokenIds, bad_request, unavailable
+from pasta_lm.strategies import pasta
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
@@ -58,6 +59,9 @@ class ModelBackend:
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request for a prompt; a PastaError if this can never be served."""
+        if prompt.strategy not in (*self.strategies, pasta.NAME):  # the default may fall back
+            hint = f"one of {', '.join(self.strategies)}"
+            raise RequestError(f"strategy {prompt.strategy!r} is not offered", hint=hint)
         make = partial(self._model.request, params=params, strategy=prompt.strategy)
         return self._request(prompt, make)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, MixtralConfig, PreTrainedModel
 
 from pasta_lm.engines.cpu import kernels, library
 from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
@@ -42,6 +43,18 @@ def capture_of(
 def linears(captured: CapturedModel) -> list[Linear]:
     targets = [node.target for node in captured.graph.graph.nodes]
     return [target for target in targets if isinstance(target, Linear)]
+
+
+def test_a_model_that_cannot_be_traced_is_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    register()
+    config = MixtralConfig(hidden_size=48, num_hidden_layers=1, vocab_size=90, num_local_experts=2)
+    config.update({"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    model.set_attn_implementation(NAME)
+    assert capture(model) is None
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 UNCAPTURED = {"gpt_oss"}  # its experts are chosen by what the tokens are: no list of operations

@@ -124,6 +124,8 @@ def capture(model: PreTrainedModel, *, eight_bits: EightBits | None = None) -> C
 
 def _trace(model: PreTrainedModel, eight_bits: EightBits | None) -> CapturedModel:
     tracing = TracingPass()
+    # It raises what it reports: an operation, such as one of experts, that cannot be traced.
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
     def forward(tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor) -> Tensor:
         return plain_logits(model, tokens_N, positions_N, wanted_W, tracing)
