@@ -42,14 +42,10 @@ def faults_of(page: Any, *ignored: str) -> list[str]:
 
 
 def serious_faults(page: Any) -> list[tuple[str, str]]:
-    """Return the serious violations of accessibility that axe sees, with their elements."""
+    """Return the violations of accessibility that axe sees, with their elements."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     violations = axe.run(page).response["violations"]
-    return [
-        (rule["id"], rule["nodes"][0]["html"])
-        for rule in violations
-        if rule["impact"] in {"serious", "critical"}
-    ]
+    return [(rule["id"], rule["nodes"][0]["html"]) for rule in violations]
 
 
 @pytest.fixture(scope="module")

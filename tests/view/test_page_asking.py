@@ -387,6 +387,49 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
         expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
 
 
+LIST = """\
+Two ways:
+
+1. **Walk:**<async topic="walk"> Every *day*, `far`
+   - uphill</async>
+2. **Sleep:**<async topic="sleep"> [Eight](https://example.org/a) hours.
+
+```python
+sleep(8)</async>
+```
+<sync/> **Both** help."""
+
+
+def test_answers_stand_beside_each_other_as_markdown_in_the_colours_of_threads(
+    browser: Any,
+) -> None:
+    backend = Stepped(LIST, num_steps=12)
+    with served(browser, create_app(backend), viewport={"width": 1200, "height": 900}) as watched:
+        page = watched.page
+        watched.ask()
+        page.locator(".live .part.hue-0.writing").wait_for()
+        backend.is_free = True
+        watched.finish()
+        answers = page.locator(".column")
+        threads, alone = answers.nth(0), answers.nth(1)
+        expect(threads.locator("li strong")).to_have_text(["Walk:", "Sleep:"])
+        expect(threads.locator("ol > li").first.locator(".hue-0 .chip")).to_have_count(1)
+        expect(threads.locator("ul .part.hue-0")).to_have_text("uphill")
+        expect(threads.locator("pre .part.hue-1")).to_have_text("sleep(8)")
+        expect(alone.locator(".part:not(.hue-main)")).to_have_count(0)
+        texts = [one.locator(".markdown").inner_text() for one in (threads, alone)]
+        assert texts[0] == texts[1]
+        assert threads.bounding_box()["y"] == alone.bounding_box()["y"]
+        page.get_by_label("Colours of threads").uncheck()
+        expect(threads.locator(".chip").first).to_be_hidden()
+        page.set_viewport_size({"width": 390, "height": 844})
+        expect(alone).to_be_hidden()
+        assert threads.bounding_box()["y"] < page.locator("#timeline").bounding_box()["y"]
+        page.get_by_role("tab", name="same text, one thread").click()
+        expect(alone).to_be_visible()
+        assert not watched.faults
+
+
 def test_where_a_limit_cut_a_run_no_speedup_is_shown(watched: Watched) -> None:
     page = watched.page
     page.get_by_text("Settings").click()

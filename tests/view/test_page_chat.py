@@ -24,7 +24,7 @@ from tests.serve.conftest import TEXT, scripted, serving
 from tests.serve.runs import HOSTILE, wide
 from tests.view.conftest import expect, faults_of, serious_faults
 
-MODULES = sorted((STATIC / "chat").glob("*.js"))
+MODULES = sorted({*STATIC.rglob("*.js")} - {*(STATIC / "vendor").rglob("*.js")})
 VENDOR = STATIC / "vendor"
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., Any]
@@ -171,13 +171,28 @@ def test_two_turns_are_answered_and_the_second_is_asked_with_the_first(chatting:
     assert "cut short" not in line
 
 
-def test_a_limit_that_ends_the_answer_is_told(chatting: Open) -> None:
+def test_an_answer_that_a_limit_cut_is_continued_at_its_end_with_other_settings(
+    chatting: Open,
+) -> None:
     page = chatting(scripted())
+    bodies = asked_of(page)
     page.locator(".options summary").click()
     page.get_by_label("Max tokens").fill("12")
     ask(page, "How do I live well?")
     finished(page)
     expect(page.locator(".figures")).to_contain_text("cut at", use_inner_text=True)
+    for name, value in {"Max tokens": "1024", "Fork bias": "-2", "Top p": "0.9"}.items():
+        page.get_by_label(name).fill(value)
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator(".figures")).not_to_contain_text("cut at", use_inner_text=True)
+    first, second = bodies
+    before = second["messages"][-1]
+    assert (before["role"], second["continue_final_message"]) == ("assistant", True)
+    assert (second["max_tokens"], second["top_p"]) == (1024, 0.9)
+    assert (first["pasta"].get("fork_bias"), second["pasta"]["fork_bias"]) == (None, -2)
+    ask(page, "And then?")
+    finished(page, 2)
+    assert bodies[2]["messages"][1]["content"] == before["content"] + TEXT
 
 
 def test_threads_are_seen_to_write_and_stop_keeps_what_they_wrote(chatting: Open) -> None:
@@ -361,17 +376,50 @@ def test_the_conversation_is_exported(chatting: Open, tmp_path: Path) -> None:
     assert variant["answer"]["asked"]["strategy"] == "pasta"
 
 
-def test_an_error_is_told_in_its_place_and_the_question_can_be_asked_again(chatting: Open) -> None:
-    page = chatting(scripted())
-    page.route("**/v1/chat/completions", lambda route: route.abort())
+def test_each_error_has_the_act_that_helps(chatting: Open) -> None:
+    page = chatting(scripted(), key="secret key")
     ask(page, "How do I live well?")
-    page.get_by_role("alert").wait_for()
-    expect(page.get_by_role("alert")).to_contain_text("does not answer", use_inner_text=True)
-    page.unroute("**/v1/chat/completions")
-    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("alert").get_by_role("button", name="Enter the key").click()
+    page.keyboard.type("secret key")
+    page.keyboard.press("Enter")  # and what was refused is asked again
     finished(page)
-    expect(page.get_by_role("alert")).to_have_count(0)
-    expect(page.locator(".variants")).to_have_count(0)
+    page.get_by_role("button", name="New conversation").click()
+    page.route("**/v1/chat/completions", lambda route: route.abort())
+    ask(page, "A long question")
+    page.get_by_role("alert").get_by_text("does not answer").wait_for()
+    replies = [
+        {"status": 503, "headers": {"Retry-After": "1"}, "json": {"error": {"message": "full"}}},
+        {"status": 400, "json": {"error": {"message": "no", "code": "context_length_exceeded"}}},
+    ]
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(**replies.pop(0)))
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("button", name="Retry in 1 s").wait_for()  # by itself
+    page.get_by_role("alert").get_by_text("longer than the model can read").wait_for()
+    expect(page.get_by_role("alert").get_by_role("button", name="Retry")).to_have_count(0)
+    page.get_by_role("button", name="Change the question").click()
+    expect(page.get_by_label("The question")).to_be_focused()
+
+
+def test_conversations_survive_the_tab_and_are_searched_opened_and_deleted(chatting: Open) -> None:
+    page = chatting(scripted())
+    for question in ("How do I live well?", "And how long?"):
+        ask(page, question)
+        finished(page)
+        page.get_by_role("button", name="New conversation").click()
+    page.locator("#shelf .title").nth(1).wait_for()
+    other = page.context.new_page()
+    page.close()
+    other.goto("chat.html")
+    other.get_by_label("Search the conversations").fill("how LONG")
+    expect(other.locator("#shelf .title")).to_have_text("And how long?")
+    other.locator("#shelf .title").click()
+    expect(other.locator(".said")).to_have_text("And how long?")
+    expect(other.locator(".markdown .part.hue-0")).to_contain_text("Walk every")
+    other.get_by_role("button", name="New conversation").click()
+    other.get_by_role("button", name="Delete And how long?").click()
+    expect(other.locator("#shelf .title")).to_have_count(0)  # the search stands
+    other.get_by_label("Search the conversations").fill("")
+    expect(other.locator("#shelf .title")).to_have_text("How do I live well?")
 
 
 def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turn(chatting: Open) -> None:
@@ -412,6 +460,33 @@ def test_markdown_is_drawn_as_elements(chatting: Open) -> None:
     link = answer.get_by_role("link")
     expect(link).to_have_attribute("href", "https://example.org/a?b=c")
     expect(link).to_have_attribute("rel", "noopener noreferrer")
+
+
+CUT_ANYWHERE = """async (text) => {
+    const { marked, withoutMarks } = await import("./reading.js");
+    const { markdown } = await import("./chat/markdown.js");
+    const plain = (source) => {
+        const root = document.createElement("div");
+        root.append(markdown(source));
+        root.querySelectorAll(".chip").forEach((node) => node.remove());
+        root.querySelectorAll(".part").forEach((node) => node.replaceWith(...node.childNodes));
+        root.normalize();
+        return root.outerHTML;
+    };
+    const thread = (id, children, text) => ({ id, parent: id ? 0 : null, children, tokens: [
+        { role: "content", text, forks: null, decoded: 0 }] });
+    return [...Array(text.length).keys()].filter((cut) => {
+        const threads = [thread(0, [1], text.slice(0, cut)), thread(1, [], text.slice(cut))];
+        const made = marked({ name: "", threads }, Infinity, new Set());
+        return withoutMarks(made) !== text || plain(made) !== plain(text);
+    });
+}"""
+
+
+def test_wherever_another_thread_goes_on_the_markdown_is_the_same(chatting: Open) -> None:
+    page = chatting(scripted())
+    more = "\n---\n\nSetext\n===\n\n    code\n\n~~~js\nlet x = `1`;\n~~~\n\n* a_b_c 2 * 3 \\* __d__"
+    assert page.evaluate(CUT_ANYWHERE, MARKDOWN + more) == []
 
 
 def test_a_hostile_answer_is_text_and_breaks_no_policy(chatting: Open) -> None:

@@ -28,11 +28,11 @@ export class AskForm {
     const line = element("div", { class: "line" }, this.choices.strategies, this.key, this.button);
     this.introduction = element("div", { class: "introduction" }, element("p", {}, INTRODUCTION), lesson());
     this.form = element("form", { class: "ask", novalidate: "" },
-      this.prompt, line,
-      element("div", { class: "more" }, this.choices.settings, this.examples),
-      element("div", { class: "line" }, this.said, this.savers), this.introduction);
+      this.prompt, line, element("div", { class: "line" }, this.said, this.savers), this.introduction,
+      element("div", { class: "more" }, this.choices.settings, this.examples));
     this.form.addEventListener("submit", (event) => this.submit(event));
     this.form.addEventListener("change", () => this.choices.keep(this.prompt.value));
+    for (const kind of ["input", "pointerdown"]) this.prompt.addEventListener(kind, () => this.form.classList.remove("asked"));
     this.prompt.addEventListener("keydown", (event) => this.press(event));
     this.key.addEventListener("change", () => this.learn());
     this.key.addEventListener("keydown", (event) => this.unlock(event));
@@ -104,7 +104,7 @@ export class AskForm {
     this.hide();
     this.examples.open = false;
     this.introduction.hidden = true;
-    this.form.classList.add("busy");
+    this.form.classList.add("asked"); // a narrow page has room for the answer then
     this.button.textContent = "Stop";
     this.savers.hidden = true;
     try {
@@ -123,7 +123,6 @@ export class AskForm {
       else this.tell(error, () => this.form.requestSubmit());
     }
     this.stopping = null;
-    this.form.classList.remove("busy");
     this.button.textContent = "Ask";
     this.savers.hidden = !this.completeRuns.length;
   }

@@ -7,7 +7,7 @@ import { element, look, visible } from "./elements.js";
 
 const FIRST_MARK = 0xf0000;
 const MARKS = /[\u{f0000}-\u{ffffd}]/gu;
-const SIGNS = /^(?:\d+[.)][ \t]|[\s>#*+\-`~|_[(:=])*/;
+const SIGNS = /^(?:\d+[.)][ \t]|[\s>#*+\-`~|_[(:=.)])*/;
 const PAIRS = ["**", "`"]; // what a thread may have opened and not closed yet
 
 // Whether tokens of a role are text of the answer: written, or given with a request for a part of it.
