@@ -215,18 +215,6 @@ def test_the_served_page_says_what_the_server_refuses(browser: Any) -> None:
         page.close()
 
 
-def test_a_theme_that_was_chosen_holds_on_the_other_page(browser: Any) -> None:
-    context = browser.new_context(color_scheme="light")
-    with serving(create_app(scripted())) as (_, address):
-        page = context.new_page()
-        page.set_default_timeout(1000 * LIMIT_S)
-        page.goto(address)
-        page.get_by_role("button", name="Switch between light and dark").click()
-        page.goto(f"{address}/chat.html")
-        page.locator("html.dark").wait_for()
-    context.close()
-
-
 IS_CI = os.environ.get("CI") == "true"
 
 

@@ -275,16 +275,17 @@ def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(bro
         expect(page.get_by_label("API key")).to_have_value("")
 
 
-def test_the_chat_is_one_click_away_on_the_server_and_not_named_in_a_file(
+def test_the_chat_is_one_click_away_in_the_same_theme_and_a_file_has_neither_nor_an_editor(
     browser: Any, opened: Open
 ) -> None:
-    with served(browser, create_app(scripted())) as watched:
+    with served(browser, create_app(scripted()), color_scheme="light") as watched:
+        watched.page.get_by_role("button", name="Switch between light and dark").click()
         watched.page.get_by_role("link", name="Chat").click()
+        watched.page.locator("html.dark .composer").wait_for()
         watched.page.get_by_role("link", name="Compare strategies").click()
         watched.page.get_by_label("Prompt").wait_for()
-    assert (
-        opened(page_of([run_data(answered(FLAT).trace, "pasta")])).get_by_role("link").count() == 0
-    )
+    file = opened(page_of([run_data(answered(FLAT).trace, "pasta")]))
+    expect(file.locator("a, #edit *")).to_have_count(0)
 
 
 # --- while it is decoded

@@ -14,12 +14,10 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
-from pasta_lm.view.page import joined_modules, page_of
-from pasta_lm.view.run_data import run_data
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import LIMIT_S, SCRIPT, TEXT, scripted, serving
-from tests.serve.runs import FLAT, HOSTILE, answered
-from tests.view.conftest import Open, expect, faults_of, serious_faults
+from tests.serve.runs import HOSTILE
+from tests.view.conftest import expect, faults_of, serious_faults
 
 FASTER = SCRIPT.replace("Three ways", '<async topic="intro">Three ways').replace(
     " \U0001f35d:", " \U0001f35d:</async>"
@@ -259,10 +257,3 @@ def test_axe_finds_nothing_serious_in_the_editor(browser: Any, scheme: str) -> N
         editor.area.fill(f"{SCRIPT}</async>")
         editor.page.locator(".faults .error").first.wait_for()
         assert not serious_faults(editor.page)
-
-
-def test_the_exported_file_has_no_editor(opened: Open) -> None:
-    page = opened(page_of([run_data(answered(FLAT).trace, "pasta", FLAT)]))
-    assert "class TagEditor" in joined_modules()
-    expect(page.get_by_role("button", name="Edit the tags")).to_have_count(0)
-    expect(page.locator("#edit *")).to_have_count(0)
