@@ -88,7 +88,8 @@ async def test_bad_bodies_are_refused() -> None:
                 asked = {**changes, **body} if isinstance(body, dict) else body
                 response = await client.post(PATH, json=asked)
                 assert response.status_code == 400, name
-                assert_refused(response)
+                message = assert_refused(response)["message"]
+                assert ("reads text only, not image_url" in message) is (name == "an image")
 
 
 RAW = {
@@ -147,6 +148,7 @@ def test_fields_that_ask_for_nothing_are_fine() -> None:
         ("GET", "/nothing", 404),
         ("GET", "/v1/nothing", 404),
         ("POST", "/nothing", 404),
+        ("POST", "/chat/completions", 404),
         ("PUT", "/health", 405),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/models/script", 405),
@@ -154,7 +156,8 @@ def test_fields_that_ask_for_nothing_are_fine() -> None:
 )
 def test_unknown_routes_are_typed_errors(method: str, path: str, status: int) -> None:
     reply = ask(method, path)
-    assert_refused(reply, status)
+    message = assert_refused(reply, status)["message"]
+    assert ("the base URL ends in /v1" in message) is (path == "/chat/completions")
     assert ("Allow" in reply.headers) is (status == 405)
 
 

@@ -58,6 +58,9 @@ class PageFiles(StaticFiles):
             allow = ", ".join(sorted(methods))
             message = f"{place} takes {allow}, not {method}"
             raise HTTPException(405, message, headers={"Allow": allow})
+        if any(route.path_regex.match(f"/v1{scope['path']}") for route in self._routes):
+            message = f"there is no {place} here, but /v1{place}: the base URL ends in /v1"
+            raise HTTPException(404, message)
         if method not in ("GET", "HEAD"):
             raise HTTPException(404, f"there is no {method} {place} here")
         return await super().get_response(path, scope)

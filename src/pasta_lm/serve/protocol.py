@@ -134,12 +134,33 @@ class ClientPrompt:
     continues: bool = False
 
 
+def _refuse_other_kinds(kind: object) -> object:
+    if kind != "text":
+        raise ValueError(f"this model reads text only, not {str(kind)[:50]}")
+    return kind
+
+
 class TextPart(BaseModel):
     """A part of a message: text is the only kind."""
 
     model_config = LENIENT
-    type: Literal["text"]
+    type: Annotated[Literal["text"], BeforeValidator(_refuse_other_kinds)]
     text: str
+
+
+class Call(BaseModel):
+    """The function of a tool and its arguments, which are JSON in a text."""
+
+    model_config = LENIENT
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """A call that an assistant made earlier."""
+
+    model_config = LENIENT
+    function: Call
 
 
 class Message(BaseModel):
@@ -148,12 +169,16 @@ class Message(BaseModel):
     model_config = LENIENT
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
 
     @property
     def turn(self) -> dict[str, str]:
         """Return the turn of a chat template; what looks like a tag in its text is text."""
         parts = self.content or ""
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        functions = [call.function for call in self.tool_calls or ()]
+        calls = [f"{function.name}({function.arguments})" for function in functions]
+        text = "\n".join([text, *calls] if text else calls)  # few templates know calls
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
