@@ -18,7 +18,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -39,6 +39,8 @@ from pasta_lm.serve.protocol import (
 from pasta_lm.serve.service import Service
 from pasta_lm.serve.settings import ServeRecipe
 from pasta_lm.view.page import STATIC, page_of
+
+Responses = dict[int | str, dict[str, Any]]  # of a route, by their status
 
 _IS_KIND = re.compile(r"body|str|int|list\[.*\]|function-.*")
 """Parts of the place of an error that the client did not write: the kind that failed."""
@@ -107,17 +109,19 @@ def create_app(
 
 
 def _routes(service: Service, number: str) -> APIRouter:
-    router = APIRouter(route_class=StrictRoute)
+    errors: Responses = {kind: {"description": f"{kind} error"} for kind in ("4XX", "5XX")}
+    router = APIRouter(route_class=StrictRoute, responses=errors)
     router.post("/v1/check")(service.check_answer)
-    router.post("/v1/replay")(service.replay_answer)
+    streams: Responses = {200: {"content": {"text/event-stream": {}}}}
+    router.post("/v1/replay", responses=streams)(service.replay_answer)
     name = service.backend.name
     about = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "pasta-lm"}
 
-    @router.post("/v1/chat/completions")
+    @router.post("/v1/chat/completions", responses=streams)
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         return await service.respond(body, request)
 
-    @router.post("/v1/completions")
+    @router.post("/v1/completions", responses=streams)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         return await service.respond(body, request)
 
@@ -142,7 +146,7 @@ def _routes(service: Service, number: str) -> APIRouter:
         status = service.engine.status
         return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.engine.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
