@@ -87,10 +87,11 @@ class RequestError(InputError):
 class ContextLengthError(RequestError):
     """Report a prompt that is longer than the model's context."""
 
-    def __init__(self, num_tokens: int, context: int) -> None:
+    def __init__(self, num_tokens: int, context: int, *, is_partial: bool = False) -> None:
         # The words are OpenAI's: clients look for them.
         message = f"This model's maximum context length is {context} tokens; the prompt has"
-        super().__init__(f"{message} {num_tokens}", hint="shorten the prompt")
+        num = f"more than {num_tokens}" if is_partial else num_tokens
+        super().__init__(f"{message} {num}", hint="shorten the prompt")
 
 
 class ModelError(PastaError):

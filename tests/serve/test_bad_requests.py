@@ -11,7 +11,12 @@ from pasta_lm.errors import UsageError
 from pasta_lm.recipe import read_recipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.guard import parse_json
-from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest, ReplayRequest
+from pasta_lm.serve.protocol import (
+    ApiError,
+    ChatCompletionRequest,
+    CompletionRequest,
+    ReplayRequest,
+)
 from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
 from tests.serve.conftest import CHAT, ask, client_of, scenario, scripted
 
@@ -277,3 +282,8 @@ def test_a_long_list_or_object_ends_at_its_first_fault(path: str, body: Any) -> 
         model[path].model_validate(body)
     assert raised.value.error_count() < 10
     assert_refused(ask("POST", path, json=body))
+
+
+def test_a_body_of_very_many_small_objects_is_not_even_parsed() -> None:
+    with pytest.raises(ApiError, match="50000 brackets"):
+        parse_json(b'{"prompt":[' + b"[0]," * 50_000 + b"[0]]}")

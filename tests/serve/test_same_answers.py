@@ -169,6 +169,9 @@ async def test_long_prompts_tools_and_cached_tokens_are_told_in_openais_words() 
     turns = [{"role": "user", "content": "the dog " * 40}, {"role": "tool", "content": "it barks"}]
     async with client_of(create_app(LocalBackend(own, "tiny"))) as client:
         refused = await client.post(TEXT_PATH, json={"prompt": [5] * 3000})
+        long = {"messages": [{"role": "user", "content": "the dog " * 200_000}]}
+        for path, body in ((CHAT_PATH, long), (TEXT_PATH, {"prompt": "a" * 999_999})):
+            assert "the prompt has more than" in (await client.post(path, json=body)).text
         asked = {"messages": turns, "max_tokens": -1, "stop": ["e"]}
         usages = [(await client.post(CHAT_PATH, json=asked)).json()["usage"] for _ in range(2)]
     assert refused.json()["error"]["code"] == "context_length_exceeded"

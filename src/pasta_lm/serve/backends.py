@@ -15,10 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import EndpointError, InputError, RemoteError, RequestError
+from pasta_lm.errors import (
+    ContextLengthError,
+    EndpointError,
+    InputError,
+    RemoteError,
+    RequestError,
+)
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
-from pasta_lm.serve.protocol import ClientPrompt, TokenIds, bad_request, unavailable
+from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns, bad_request, unavailable
 from pasta_lm.strategies import pasta
 
 if TYPE_CHECKING:
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
 
 Events = Sequence[tuple[int, StreamEvent | Failed]]
 """The events of a step, each with the number of its request."""
+
+PART_CHARACTERS = (8, 32)  # for each token of the context: of these beginnings the tokens count
+MAX_TEMPLATE_TOKENS = 256
 
 
 class ModelBackend:
@@ -67,6 +76,7 @@ class ModelBackend:
 
     def _request(self, prompt: ClientPrompt, make: Callable[..., Request]) -> Request:
         content, positions = prompt.content, prompt.positions
+        self._check_length(content)
         if not isinstance(content, TokenIds):
             continues = prompt.continues or isinstance(content, str)
             return make(content, positions=positions, continues=continues)
@@ -78,6 +88,25 @@ class ModelBackend:
                 )
         request = make("ids", positions=positions, continues=True)  # a word in their place
         return replace(request, prompt=content)
+
+    def _check_length(self, content: str | TokenIds | Turns) -> None:
+        """Refuse much too long a prompt by its beginning: to encode all of it takes seconds."""
+        if (last := self._loaded.max_position) is None:
+            return
+        if isinstance(content, TokenIds):
+            if len(content) > last + 1:
+                raise ContextLengthError(len(content), last + 1)
+            return
+        turns = [{"content": content}] if isinstance(content, str) else content
+        text = "\n".join(turn["content"] for turn in turns)
+        for size in (last * characters for characters in PART_CHARACTERS):
+            if len(text) <= size:
+                return
+            turn = {"role": "user", "content": text[:size]}
+            part = turn["content"] if isinstance(content, str) else [turn]
+            num = len(self._loaded.vocabulary.encode_prompt(part)) - MAX_TEMPLATE_TOKENS
+            if num > last + 1:
+                raise ContextLengthError(num, last + 1, is_partial=True)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:

@@ -140,6 +140,10 @@ def _refuse_other_kinds(kind: object) -> object:
     return kind
 
 
+# A list ends at its first wrong element: a long list of wrong ones would cost minutes.
+Few = Field(max_length=MAX_ITEMS, fail_fast=True)
+
+
 class TextPart(BaseModel):
     """A part of a message: text is the only kind."""
 
@@ -168,8 +172,8 @@ class Message(BaseModel):
 
     model_config = LENIENT
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    content: str | Annotated[list[TextPart], Few] | None = None
+    tool_calls: Annotated[list[ToolCall], Few] | None = None
 
     @property
     def turn(self) -> dict[str, str]:
@@ -184,8 +188,7 @@ class Message(BaseModel):
 
 Positive = Annotated[int, Field(ge=1)]
 Limit = Annotated[int, Field(ge=-1)] | None  # -1: as many as the server gives
-# A list ends at its first wrong element: a long list of wrong ones would cost minutes.
-Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
+Messages = Annotated[list[Message], Field(min_length=1), Few]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 
@@ -331,7 +334,7 @@ class ChatCompletionRequest(AnswerRequest):
 class CompletionRequest(AnswerRequest):
     """Texts, or prompts of token ids, to be continued as they stand."""
 
-    prompt: str | Strings | Ids | Annotated[list[Ids], Field(max_length=MAX_ITEMS, fail_fast=True)]
+    prompt: str | Strings | Ids | Annotated[list[Ids], Few]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @property
