@@ -75,6 +75,7 @@ def test_peft_loads_a_saved_adapter_and_the_merged_model_has_its_logits(
         {"layers_to_transform": [1]},
         {"trainable_token_indices": [3, 8]},
         {"trainable_token_indices": {"embed_tokens": [9, 2], "lm_head": [4]}},
+        {"target_modules": ["lm_head", "q_proj"]},
     ],
     ids=str,
 )
@@ -84,6 +85,13 @@ def test_an_adapter_of_peft_is_merged_exactly(tmp_path: Path, settings: dict[str
     expected = logits_of(a_peft_adapter(tmp_path, model, **settings), len(tokenizer))
     merge_adapter(merged, read_adapter(tmp_path))
     assert (logits_of(merged, len(tokenizer)) - expected).abs().max() < EXACT
+
+
+def test_an_adapter_of_tied_embeddings_is_refused(tmp_path: Path) -> None:
+    model, _ = a_base(tie_word_embeddings=True)
+    a_peft_adapter(tmp_path, model, target_modules=["lm_head"])
+    with pytest.raises(ModelError, match="changes lm_head, whose weights are also the input emb"):
+        merge_adapter(a_base(tie_word_embeddings=True)[0], read_adapter(tmp_path))
 
 
 @pytest.mark.parametrize("target", ["c_attn", "c_proj"], ids=["wide", "square"])

@@ -149,6 +149,9 @@ def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     modules = dict(model.named_modules())
     for name, (a, b) in adapter.low_rank.items():
         module = modules.get(name)
+        if module is model.get_output_embeddings() and len(token_matrices(model)) == 1:
+            reason = f"the adapter changes {name}, whose weights are also the input embeddings"
+            raise ModelError(reason, hint="untie them in the base, then train or merge with peft")
         weight = module.weight if isinstance(module, nn.Linear | Conv1D) else torch.empty(0)
         weight = weight.T if isinstance(module, Conv1D) else weight  # GPT-2's are [in, out]
         if weight.shape != (len(b), a.shape[1]):
