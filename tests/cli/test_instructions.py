@@ -102,6 +102,15 @@ def test_the_cost_of_a_model_without_tags_is_an_error(
     assert "was not taught PASTA-LANG" in result.err
 
 
+@pytest.mark.parametrize("name", ["nosuch", "no/such", "./nosuch"])
+def test_all_models_are_looked_up_before_one_is_loaded(
+    pasta: Pasta, answers: Path, taught_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("pasta_lm.engines.local.loading.load")
+    result = pasta("evaluate", "cost", answers, "--model", taught_folder, "--untaught", name)
+    assert (result.code, name in result.err) == (2, True)
+
+
 def test_a_run_is_reported_continued_and_computed_again_without_models(
     pasta: Pasta, recipe: Path, tmp_path: Path
 ) -> None:

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pasta_lm import __version__
 from pasta_lm.cli import flags
 from pasta_lm.cli.flags import option, require_engine, require_one_of
 from pasta_lm.cli.run import load_model
 from pasta_lm.cli.terminal import INTERRUPTED, read_text, say
 from pasta_lm.errors import UsageError
 from pasta_lm.models.names import BUILTIN
+from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.requests import STRATEGIES
 
 if TYPE_CHECKING:
+    from socket import socket
+
+    from pasta_lm.serve.app import Server
     from pasta_lm.serve.backends import Backend
 
 MAX_PORT = 65535
@@ -57,8 +62,6 @@ def serve(
     SIGTERM or Ctrl-C refuses new requests and finishes the running ones; a second signal ends at
     once. The log is JSON lines on standard error.
     """
-    from pasta_lm import __version__
-    from pasta_lm.recipe import read_recipe
     from pasta_lm.serve.app import Server, address_of, bind, create_app, log_as_json
     from pasta_lm.serve.backends import LocalBackend, ServedBackend
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
@@ -94,12 +97,8 @@ def serve(
             version=__version__,
         )
         log_as_json()
-        if sys.stderr.isatty():
-            logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the greeting says as much
-        gc.freeze()  # else each large body has all objects of the libraries looked through
         server = Server(app, lambda: _greet(backend, address_of(place)))
-        server.run([place])
-        gc.unfreeze()
+        _run(server, place)
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
     if app.state.service.engine.has_hung:
@@ -112,6 +111,14 @@ def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | Non
     if model is not None:
         raise UsageError(f"two models: {source} and --model {model}", hint="give one of them")
     return None, source
+
+
+def _run(server: Server, place: socket) -> None:
+    if sys.stderr.isatty():
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the greeting says as much
+    gc.freeze()  # else each large body has all objects of the libraries looked through
+    server.run([place])
+    gc.unfreeze()
 
 
 def _greet(backend: Backend, address: str) -> None:

@@ -105,7 +105,9 @@ def check_served(servers: Servers | None, model: str | None, names: Iterable[str
 
 
 def require_models(names: Iterable[str | None]) -> None:
-    """Refuse folders and files without a model before anything slow happens."""
+    """Refuse folders, files and hub ids without a model before anything slow happens."""
+    from pasta_lm.models.checkpoint import gguf_of_package, require_on_hub  # imports torch
+
     for name in filter(None, names):
         path = Path(resolve(name))
         is_local = path.is_absolute() or name.startswith((".", "~")) or path.exists()
@@ -115,6 +117,8 @@ def require_models(names: Iterable[str | None]) -> None:
                 f"no model at {name}: there is no config.json",
                 hint="name a model folder, an adapter folder, a GGUF file or a hub id",
             )
+        if not is_local and gguf_of_package(name) is None:
+            require_on_hub(name)
 
 
 def _provenance_of(model: Pasta) -> dict[str, str]:

@@ -34,6 +34,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
 from pasta_lm.machine import cache_folder
@@ -73,10 +74,22 @@ def read_checkpoint(
     except Exception as exc:  # safetensors, tokenizers, torch: each has errors of its own
         if is_local or not isinstance(exc, (OSError, ValueError, KeyError)):
             raise _cannot_load(source, exc) from exc
-        raise ModelNotFoundError(
-            f"model {source} could not be loaded: {first_line(exc)}",
-            hint=f"name {_SOURCES} with HF_HOME set to a filled cache",
-        ) from exc
+        raise _not_found(source, exc) from exc
+
+
+def require_on_hub(name: str) -> None:
+    """Refuse a hub id of which neither the cache nor the hub has a configuration."""
+    try:
+        cached_file(name, "config.json")
+    except (OSError, ValueError) as exc:
+        raise _not_found(name, exc) from exc
+
+
+def _not_found(source: str | Path, exc: Exception) -> ModelNotFoundError:
+    return ModelNotFoundError(
+        f"model {source} could not be loaded: {first_line(exc)}",
+        hint=f"name {_SOURCES} with HF_HOME set to a filled cache",
+    )
 
 
 def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTrainedTokenizerFast:
