@@ -88,6 +88,8 @@ def test_messages_go_through_the_chat_template(name: str) -> None:
     messages = [{"role": "user", "content": "Hello"}, {"role": "model", "content": "Yes?"}]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert TAUGHT[name].encode_prompt(messages) == ids
+    ids = tokenizer.apply_chat_template(messages, continue_final_message=True, return_dict=False)
+    assert TAUGHT[name].encode_prompt(messages, continues=True) == ids
 
 
 @each_family

@@ -63,10 +63,18 @@ export function chip(thread) {
   return element("span", { class: `chip ${hue} mark-${mark}`, "aria-hidden": "true" }, number);
 }
 
+const MEANINGS = {
+  "theoretical speedup": "passes of the same text by one thread / critical path",
+  "speedup over one thread": "time of the same text by one thread / time of this run",
+  parallelism: "content tokens of all threads / critical path",
+  "critical path": "tokens that had to be decoded one after another",
+  "tokens/s": "content tokens per second of wall clock",
+};
+
 // A figure with its name; an empty place if there is none, so that figures of runs stand in columns.
 export function figure(value, name) {
   if (value === null || value === undefined) return element("span", { class: "figure" });
-  return element("span", { class: "figure" }, element("strong", {}, String(value)), ` ${name}`);
+  return element("span", { class: "figure", title: MEANINGS[name] }, element("strong", {}, String(value)), ` ${name}`);
 }
 
 export function plural(count, noun) {
