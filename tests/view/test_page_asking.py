@@ -384,6 +384,8 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
 
 
 LIST = """\
+Two *good* ways:
+
 1. **Walk:**<async topic="walk"> Every *day*, `far`
    - uphill</async>
 2. **Sleep:**<async topic="sleep"> [Eight](https://example.org/a) hours.
@@ -397,10 +399,11 @@ sleep(8)</async>
 def test_answers_stand_beside_each_other_as_markdown_in_the_colours_of_threads(
     browser: Any,
 ) -> None:
-    backend = Stepped(LIST, num_steps=12)
+    backend = Stepped(LIST)
     with served(browser, create_app(backend), viewport={"width": 1200, "height": 900}) as watched:
         page = watched.page
         watched.ask()
+        backend.allow(12)
         page.locator(".live .part.hue-0.writing").wait_for()
         backend.is_free = True
         watched.finish()

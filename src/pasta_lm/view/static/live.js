@@ -15,7 +15,7 @@ const NO_RUNS = 'id="runs">[]'; // in the page that the server gives
 export class AskForm {
   // ``show`` takes runs and returns the stage on which they stand; ``hide`` takes them away.
   constructor(root, facts, show, hide) {
-    Object.assign(this, { facts, show, hide });
+    Object.assign(this, { facts, show, hide, ready: null });
     this.stage = null;
     this.choices = new Choices();
     this.prompt = element("textarea", { rows: 2, "aria-label": "Prompt", placeholder: "Ask something" });
@@ -108,6 +108,7 @@ export class AskForm {
     this.button.textContent = "Stop";
     this.savers.hidden = true;
     try {
+      await this.ready; // what draws the answers
       for (const [index, strategy] of chosen.entries()) {
         const number = chosen.length > 1 ? ` (${index + 1} of ${chosen.length})` : "";
         const doing = `${strategy === ONE_THREAD ? "One thread decodes the same text" : `${strategy} answers`}${number} …`;

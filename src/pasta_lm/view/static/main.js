@@ -55,9 +55,9 @@ if (stored) {
   showRuns(JSON.parse(stored.textContent).map((data) => Run.stored(data)));
 } else {
   byId("main").hidden = byId("keys").hidden = true;
-  import("./chat/prose.js").then((module) => { prose = module.Prose; }, () => {});
   byId("facts").before(element("nav", { "aria-label": "Pages" },
     element("a", { href: "index.html", "aria-current": "page" }, "Compare strategies"), element("a", { href: "chat.html" }, "Chat")));
   const form = new AskForm(byId("ask"), byId("facts"), showRuns, () => { byId("main").hidden = byId("keys").hidden = byId("player").hidden = true; });
+  form.ready = import("./chat/prose.js").then((module) => { prose = module.Prose; }, () => {});
   editor = new TagEditor(byId("edit"), () => form.key.value);
 }
