@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import geometric_mean
 
 import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import Form, parse
 from pasta_lm.language.tags import PROMISE_OPEN
@@ -43,6 +44,20 @@ def test_both_runs_decode_exactly_the_text() -> None:
     assert len(alone.trace.threads) == 1
     assert len(together.trace.threads) == 3
     assert together.trace.kind == "replayed"
+
+
+def test_the_clock_does_not_count_the_first_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    walls, run = [], TorchEngine.generate
+
+    def noted(engine: TorchEngine, requests: Sequence[Request]) -> list[list[Answer]]:
+        answers = run(engine, requests)
+        walls.append(answers[0][0].trace.wall_s)
+        return answers
+
+    monkeypatch.setattr(TorchEngine, "generate", noted)
+    (pair,) = replay([answer(TWO)], loaded("llama")).pairs
+    timed = walls[4:]  # two runs of each kind warm up
+    assert pair.wall_s == (min(timed[::2]), min(timed[1::2]))
 
 
 def test_spaces_before_tags_are_decoded_with_the_text_after_them() -> None:
