@@ -3,7 +3,7 @@
 import { button, element, visible } from "./elements.js";
 
 const TOO_LONG = "context_length_exceeded";
-const MEANINGS = [ // the first that holds, and the act that helps
+const KINDS = [ // the first that holds, and the act that helps
   [({ status }) => status === 401, null, "key"],
   [({ code }) => code === TOO_LONG, "This is longer than the model can read.", "shorten"],
   [({ status }) => status === 429 || status === 503, "The server is busy or pauses.", "retry"],
@@ -16,7 +16,7 @@ const NAMES = { key: "Enter the key", shorten: "Retry without the oldest turn", 
 // ``acts`` has what can be done: some of key, shorten, change and retry.
 export function problem({ message, status = null, code = null, wait = null, hasKey = false }, acts) {
   if (status === 401) message = hasKey ? "The API key is wrong." : "This server wants an API key.";
-  const [, sentence, helps] = MEANINGS.find(([holds]) => holds({ status, code }));
+  const [, sentence, helps] = KINDS.find(([holds]) => holds({ status, code }));
   const wanted = acts[helps] ? [helps] : helps === "shorten" ? ["change"] : [];
   if (status === null || status >= 500 || status === 401 || status === 429) wanted.push("retry");
   if (status === 400 && acts.shorten) wanted.push("shorten");
