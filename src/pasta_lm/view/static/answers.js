@@ -2,7 +2,7 @@
 
 import { copier } from "./copying.js";
 import { element } from "./elements.js";
-import { Pen, marked, textOf } from "./reading.js";
+import { Pen, stretches, textOf } from "./reading.js";
 
 export class AnswersView {
   // ``prose`` is the class that draws Markdown; a page in a file has none, and shows the text.
@@ -80,9 +80,10 @@ class Plain {
   }
 
   show(passes) {
-    const text = marked(this.run, passes, new Set());
-    if (text === this.text) return;
-    this.text = text;
-    this.root.replaceChildren(...new Pen().write(text));
+    const [all, pen] = [stretches(this.run, passes), new Pen()];
+    this.root.replaceChildren(...all.map(({ thread, text }) => {
+      pen.thread = thread;
+      return pen.part(text, false);
+    }));
   }
 }
