@@ -142,7 +142,9 @@ def save_plain(folder: Path, **settings: object) -> Path:
     [
         ({"peft_type": "IA3"}, "no plain LoRA adapter: peft_type IA3"),
         ({"of_next_year": 3}, "no plain LoRA adapter: of_next_year"),
-        ({"lora_alpha": None}, "has no r and lora_alpha"),
+        ({"lora_alpha": None}, "has no r, lora_alpha and alpha_pattern that give a scale"),
+        ({"alpha_pattern": {"(": 3}}, "has no r, lora_alpha and alpha_pattern that give a scale"),
+        ({"alpha_pattern": 3}, "has no r, lora_alpha and alpha_pattern that give a scale"),
     ],
 )
 def test_settings_that_are_unknown_or_missing_are_refused(

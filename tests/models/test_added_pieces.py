@@ -183,6 +183,7 @@ FAULTS: dict[str, tuple[Change, type[ModelError], str]] = {
     "an unknown limit": (lambda c: c.update(limits={"max_token": 3}), ModelError, "some of"),
     "a limit that is none": (lambda c: c.update(limits={"max_tokens": 0}), ModelError, "at least"),
     "a limit of words": (lambda c: c.update(limits={"max_tokens": "9"}), ModelError, "'9'"),
+    "a bias that is none": (lambda c: c.update(fork_bias=float("nan")), ModelError, "fork_bias"),
     "ids that are none": (lambda c: c.update(piece_ids={SYNC: "x"}), ModelError, "piece_ids"),
     "a piece missing": (lambda c: c["piece_ids"].pop(SYNC), VocabularyError, "'<sync/>'"),
     "a piece elsewhere": (

@@ -124,20 +124,20 @@ def _read_settings(file: Path) -> Row:
 
 
 def _scale(file: Path, settings: Row, name: str, rank: int) -> float:
-    patterns = settings.get("alpha_pattern") or {}
-    pattern = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", name)), None)
     try:
+        patterns = dict(settings.get("alpha_pattern") or {})
+        pattern = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", name)), None)
         alpha = float(settings["lora_alpha"] if pattern is None else patterns[pattern])
         return alpha / (rank**0.5 if settings.get("use_rslora") else rank)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as exc:
-        raise ModelError(f"{file} has no r and lora_alpha") from exc
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, re.error) as exc:
+        raise ModelError(f"{file} has no r, lora_alpha and alpha_pattern that give a scale") from exc
 
 
 def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
     of_matrix = settings.get("trainable_token_indices") or {}
-    if not isinstance(of_matrix, dict):  # peft's short form, for the input embeddings
-        return list(of_matrix)
-    for key, ids in of_matrix.items():
+    if isinstance(of_matrix, list):  # peft's short form, for the input embeddings
+        return of_matrix
+    for key, ids in of_matrix.items() if isinstance(of_matrix, dict) else ():
         if f".{name}".endswith(f".{key}"):  # peft names a matrix by its end
             return list(ids)
     raise ModelError(f"{file} does not say which tokens the rows of {name} belong to")

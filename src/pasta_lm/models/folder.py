@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -79,7 +80,8 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
         raise ModelError(f"{file} is for version {versions}", hint=hint)
     positions = _one_of(file, "no position strategy", data["positions"], list(PositionStrategy))
     join = _one_of(file, "no join", data.get("join", Join.SHARED), list(Join))
-    if type(fork_bias := data.get("fork_bias", 0.0)) not in {int, float}:
+    fork_bias = data.get("fork_bias", 0.0)
+    if type(fork_bias) not in {int, float} or not math.isfinite(fork_bias):
         raise ModelError(f"{file}: fork_bias is no number: {fork_bias!r}")
     bounds, known = data["limits"], {field.name for field in fields(Limits)}
     if not isinstance(bounds, dict) or not bounds.keys() <= known:
