@@ -124,25 +124,6 @@ def test_a_damaged_trace_is_refused(trace: Trace, damage: str) -> None:
         Trace.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize(
-    ("part", "change", "message"),
-    [
-        ("threads", {"id": 7}, "not numbered from 0"),
-        ("threads", {"parent": 99}, "no such thread"),
-        ("threads", {"topic": 3}, "topic is 3"),
-        ("tokens", {"thread": 99}, "no such thread"),
-        ("tokens", {"depth": "x"}, "depth is 'x'"),
-    ],
-)
-def test_a_record_of_a_wrong_kind_is_named(
-    trace: Trace, part: str, change: dict[str, object], message: str
-) -> None:
-    data = json.loads(trace.to_json())
-    data[part][-1] |= change
-    with pytest.raises(InputError, match=f"the trace is damaged: .*{message}"):
-        Trace.from_json(json.dumps(data))
-
-
 # Perfetto
 
 

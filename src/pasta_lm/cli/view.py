@@ -47,7 +47,12 @@ def view(
 
 def _read(file: str) -> Trace:
     try:
-        return Trace.from_json(read_text(file))
+        trace = Trace.from_json(read_text(file))
+        picture(trace, console(sys.stderr))  # so that damage is found here
+        run_data(trace)
+        return trace
+    except (LookupError, TypeError, ValueError) as exc:
+        raise InputError(f"{file}: the trace is damaged: {exc}") from exc
     except InputError as exc:
         where = "" if file in exc.message else f"{file}: "
         hint = exc.hint or "name a trace that `pasta run --trace FILE` wrote"

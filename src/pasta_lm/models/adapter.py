@@ -130,7 +130,7 @@ def _scale(file: Path, settings: Row, name: str, rank: int) -> float:
         alpha = float(settings["lora_alpha"] if pattern is None else patterns[pattern])
         return alpha / (rank**0.5 if settings.get("use_rslora") else rank)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, re.error) as exc:
-        raise ModelError(f"{file} has no r, lora_alpha and alpha_pattern that give a scale") from exc
+        raise ModelError(f"{file} gives no scale by r, lora_alpha and alpha_pattern") from exc
 
 
 def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
@@ -150,8 +150,7 @@ def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     for name, (a, b) in adapter.low_rank.items():
         module = modules.get(name)
         if module is model.get_output_embeddings() and len(token_matrices(model)) == 1:
-            reason = f"the adapter changes {name}, whose weights are also the input embeddings"
-            raise ModelError(reason, hint="untie them in the base, then train or merge with peft")
+            raise ModelError(f"the adapter changes {name}, which is tied to the input embeddings")
         weight = module.weight if isinstance(module, nn.Linear | Conv1D) else torch.empty(0)
         weight = weight.T if isinstance(module, Conv1D) else weight  # GPT-2's are [in, out]
         if weight.shape != (len(b), a.shape[1]):

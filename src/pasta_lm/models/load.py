@@ -13,7 +13,6 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from pasta_lm.errors import ModelError
 from pasta_lm.journal import Row
 from pasta_lm.models import adapter as adapters
 from pasta_lm.models import checkpoint
@@ -122,10 +121,7 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -
     sources = getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer
     candidates = (getattr(source, "eos_token_id", None) for source in sources)
     ids = next((ids for ids in candidates if ids is not None), ())
-    ends = frozenset(ids) if isinstance(ids, (list, tuple)) else frozenset([ids])
-    if wrong := [end for end in ends if type(end) is not int]:
-        raise ModelError(f"eos_token_id of the model is no token id: {wrong[0]!r}")
-    return ends
+    return frozenset(ids) if isinstance(ids, (list, tuple)) else frozenset([ids])
 
 
 def last_position(model: PreTrainedModel) -> int | None:

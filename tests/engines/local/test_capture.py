@@ -15,6 +15,7 @@ from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
 from pasta_lm.engines.cpu.tracing import CapturedModel, capture
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
+from pasta_lm.engines.local.self_test import tiny_model
 from tests.architectures import ARCHITECTURES, build, loaded
 
 
@@ -49,9 +50,7 @@ def test_a_model_that_cannot_be_traced_is_no_error_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     register()
-    config = MixtralConfig(hidden_size=48, num_hidden_layers=1, vocab_size=90, num_local_experts=2)
-    config.update({"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40})
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = tiny_model(MixtralConfig())
     model.set_attn_implementation(NAME)
     assert capture(model) is None
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
