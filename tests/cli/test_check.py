@@ -111,12 +111,10 @@ def test_view_writes_for_perfetto(pasta: Pasta, trace: Path, tmp_path: Path) -> 
     assert pasta("view", trace, "--perfetto", tmp_path / "no" / "out.json").code == 1
 
 
-@pytest.mark.parametrize("change", [{"id": 7}, {"parent": 99}, {"topic": 3}], ids=str)
-def test_a_damaged_trace_is_invalid_input(
-    pasta: Pasta, trace: Path, change: dict[str, int]
-) -> None:
+@pytest.mark.parametrize(("key", "value"), [("id", 7), ("parent", 99), ("topic", 3)])
+def test_a_damaged_trace_is_invalid_input(pasta: Pasta, trace: Path, key: str, value: int) -> None:
     data = json.loads(trace.read_text())
-    data["threads"][-1] |= change
+    data["threads"][-1][key] = value
     trace.write_text(json.dumps(data))
     assert pasta("view", trace).code == 3
 

@@ -206,8 +206,8 @@ def test_without_a_key_only_names_of_this_machine_are_answered(host: str) -> Non
 def test_no_origin_is_allowed_unless_the_recipe_says_so() -> None:
     origin = {"Origin": "https://a.example"}
     headers = "authorization, x-stainless-os, last-event-id"  # as the official browser client
-    asked = {**origin, "Access-Control-Request-Method": "POST"}
-    asked["Access-Control-Request-Headers"] = headers
+    asks = "Access-Control-Request-"
+    asked = {**origin, f"{asks}Method": "POST", f"{asks}Headers": headers}
     response = ask("OPTIONS", PATH, headers=asked)
     assert "access-control-allow-origin" not in response.headers
     app = create_app(scripted(), ServeRecipe(cors_origins=("https://a.example",)), api_key=KEY)
