@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from pasta_lm.cli import thread_view
-from pasta_lm.cli.play import read_scenes
 from pasta_lm.cli.terminal import console, harmless
 from pasta_lm.cli.thread_view import ThreadViews, picture, summary
+from pasta_lm.cli.view import read_scenes
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace

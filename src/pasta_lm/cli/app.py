@@ -45,6 +45,8 @@ Sections = Mapping[str, Mapping[str, str]]
 VERBS: Sections = {
     "Use a model": {
         "run": "Answer a prompt with a model.",
+        "fill": "Fill the fields of a schema at the same time, with any model.",
+        "ask": "Answer many questions about one document at the same time.",
         "chat": "Talk with a model in the terminal.",
         "serve": "Serve a model to OpenAI clients, with a page.",
         "play": "Watch several threads decode a written answer; needs no model.",
@@ -84,6 +86,7 @@ EVALUATE: Sections = {
         "speed": "Compute the paper's table of speed.",
     },
 }
+PLACES = {"fill": "run", "ask": "run", "play": "view"}  # verbs that share a file with another
 MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's
 REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")
 
@@ -104,7 +107,7 @@ class VerbGroup(TyperGroup):
         verb = GROUPS.get(cmd_name)
         if verb is None:
             verb = typer.Typer(add_completion=False, rich_markup_mode=None)
-            module = import_module(self.module.format(cmd_name))
+            module = import_module(self.module.format(PLACES.get(cmd_name, cmd_name)))
             verb.command()(getattr(module, cmd_name.replace("-", "_")))
         return cast("TyperCommand | TyperGroup", get_command(verb))
 

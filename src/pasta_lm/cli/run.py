@@ -1,8 +1,9 @@
-"""``pasta run``: answer a prompt; in a terminal the threads are shown while they decode."""
+"""``pasta run``, ``fill`` and ``ask``: answer a prompt, fill a schema, answer questions."""
 
 from __future__ import annotations
 
 import sys
+from json import loads
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,11 @@ from pasta_lm.cli import flags, terminal
 from pasta_lm.cli.flags import option, require_draft, require_engine, require_one_of
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import InputError, RequestError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
+from pasta_lm.strategies.parts import PartsAnswer
 from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES
 
 INTRODUCTION = (
@@ -91,6 +93,87 @@ def run(
     _print(answers, as_json=json)
     if trace is not None:
         terminal.write_text(trace, answers[0].trace.to_json())
+
+
+def fill(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
+    ] = None,
+    file: Annotated[Path | None, option("--file -f FILE", "Read the prompt from a file.")] = None,
+    schema: Annotated[
+        Path | None, option("--schema FILE.json", "The JSON schema of an object. [required]")
+    ] = None,
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    max_tokens: flags.MaxTokens = 1024,
+    temperature: flags.Temperature = 0.0,
+    seed: flags.Seed = 0,
+    json: flags.Json = False,
+) -> None:
+    """Fill the fields of a schema at the same time, with any model.
+
+    Each field is a thread that sees the prompt and its own key. The object is printed as JSON, and
+    matches the schema.
+    """
+    if schema is None:
+        raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
+    wanted, text = _schema(schema), _prompt(prompt, file)
+    loaded = load_model(model, dtype=dtype, device=device)
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    answer = loaded.fill(text, wanted, params)
+    _print_parts(answer, answer.text, as_json=json)
+
+
+def ask(
+    document: Annotated[Path, typer.Argument(metavar="DOCUMENT", help="A file, or - for stdin.")],
+    questions: Annotated[Path, typer.Argument(metavar="QUESTIONS.txt", help="One a line.")],
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    max_tokens: flags.MaxTokens = 1024,
+    temperature: flags.Temperature = 0.0,
+    seed: flags.Seed = 0,
+    json: flags.Json = False,
+) -> None:
+    """Answer many questions about one document at the same time, with any model.
+
+    Each question is a thread that sees the document and nothing of the others.
+    """
+    lines = [line.strip() for line in terminal.read_text(str(questions)).splitlines()]
+    lines, text = [line for line in lines if line], _prompt(None, document)
+    if not lines:
+        raise UsageError(f"{questions} has no questions", hint="write one a line")
+    loaded = load_model(model, dtype=dtype, device=device)
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    answer = loaded.ask(text, lines, params)
+    pairs = zip(lines, answer.data, strict=False)
+    _print_parts(answer, "\n\n".join(f"{line}\n{reply}" for line, reply in pairs), as_json=json)
+
+
+def _schema(file: Path) -> dict[str, object]:
+    try:
+        schema = loads(terminal.read_text(str(file)))
+    except ValueError as exc:
+        raise InputError(f"{file} is no JSON: {exc}") from exc
+    if not isinstance(schema, dict):
+        raise InputError(f"{file} is no JSON schema: it must be an object")
+    return schema
+
+
+def _print_parts(answer: PartsAnswer, text: str, *, as_json: bool) -> None:
+    if as_json:
+        facts = {"unfinished": answer.unfinished, "trace": loads(answer.trace.to_json())}
+        terminal.print_json({"data": answer.data, "text": answer.text, **facts})
+    else:
+        terminal.print_answer(text)
+    print_figures(answer.trace, with_picture=not as_json)
+    if answer.unfinished:
+        raise RequestError(
+            f"a limit cut {', '.join(answer.unfinished)}; the other parts are complete",
+            hint="raise --max-tokens",
+        )
 
 
 def load_model(

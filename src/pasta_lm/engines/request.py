@@ -29,6 +29,32 @@ class Guesser(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputs:
+    """What a text must match, in one of four ways; names as vLLM's."""
+
+    json: Mapping[str, Any] | None = None  # a JSON schema
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None  # in the Lark form of llguidance
+    is_inside: bool = False  # the JSON value stands inside an object or a list, which goes on
+
+    def __post_init__(self) -> None:
+        if len([name for name in STRUCTURES if getattr(self, name) is not None]) != 1:
+            raise UsageError(f"structured outputs have exactly one of {', '.join(STRUCTURES)}")
+        if self.choice == ():
+            raise UsageError("structured outputs have no choice: it is empty")
+
+    @property
+    def kind(self) -> str:
+        """Return the name of what is to be matched."""
+        kind = next(name for name in STRUCTURES if getattr(self, name) is not None)
+        return "JSON schema" if kind == "json" else kind
+
+
+STRUCTURES = ("json", "regex", "choice", "grammar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen and when a response ends. Names as OpenAI, vLLM and transformers."""
 
@@ -51,6 +77,7 @@ class SamplingParams:
     ignore_eos: bool = False  # go on at an end-of-text until a limit cuts (for benchmarks)
     mask: bool = True  # sample legal tags only; False measures the model without help
     logprobs: int | None = None  # fill ``Answer.logprobs``, each with this many candidates
+    structured_outputs: StructuredOutputs | None = None  # what the answer must match; no forks
 
     def __post_init__(self) -> None:
         rules = {
@@ -105,6 +132,7 @@ class Start:
     topic: str | None = None  # the topic of its block; None: it decodes the answer itself
     text: str = ""  # the part of its prefix that belongs to the answer
     num_seen: int | None = None  # the tokens of the prompt that it sees; None: behind main
+    structured_outputs: StructuredOutputs | None = None  # what it must match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +142,7 @@ class Expansion:
     starts: Callable[[str], Sequence[Start]]
     """From main's text to the threads that begin; if there are none, main's text is the answer."""
     max_main_tokens: int  # the number of tokens after which main ends at the latest
+    structures: tuple[StructuredOutputs, ...] = ()  # of its threads, compiled before it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

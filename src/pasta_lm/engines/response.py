@@ -6,12 +6,12 @@ Joins interpreter, placer and recorder to token ids; the engine decides when a t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from pasta_lm.engines import Tokens
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
-from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special, expand
+from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special, TextMatcher, expand
 from pasta_lm.engines.record import Recorder
 from pasta_lm.engines.request import (
     Answer,
@@ -20,6 +20,7 @@ from pasta_lm.engines.request import (
     Request,
     Start,
     StreamEvent,
+    StructuredOutputs,
     Synced,
     TextDelta,
     ThreadEnded,
@@ -66,6 +67,7 @@ class Response:
         limits: Limits,
         trace: Trace,
         eos_ids: Collection[int] = (),
+        matcher_of: Callable[[StructuredOutputs], TextMatcher] | None = None,
     ) -> None:
         self.request = request
         self.sample = sample
@@ -75,7 +77,7 @@ class Response:
         self.recorder = Recorder(trace, self.interpreter.main)
         self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
         self._tokens = tokens
-        self._eos_ids = frozenset(eos_ids)
+        self._eos_ids, self._matcher_of = frozenset(eos_ids), matcher_of
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
         is_alone = not request.forks and request.expansion is None
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
@@ -103,6 +105,10 @@ class Response:
         live = LiveThread(thread, self._tokens.text_stream(), stops)
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
+        start = self._starts.get(thread.id)
+        wanted = (start or self.request.params).structured_outputs
+        if wanted and self._matcher_of and (start or self.request.expansion is None):
+            live.matcher = self._matcher_of(wanted)
         self.live[thread.id] = live
         return live
 
@@ -207,6 +213,12 @@ class Response:
                 return
             token = self._tokens.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
         self._take_id(live, token, t_s, is_forced=forced is not None)
+        if live.matcher is not None and live.thread.is_alive:
+            live.matcher.consume(token)
+            if live.matcher.is_complete:
+                live.next_token = None
+                self._flush(live)
+                self._carry_out(self._end_of_text(live), t_s)
 
     def _forced_token(self, live: LiveThread) -> int | Literal[Special.END_OF_TEXT] | None:
         if self.interpreter.forced(live.thread) is not None:

@@ -12,17 +12,18 @@ import sys
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeVar, Unpack, overload
 
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Guesser, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import MissingExtraError
+from pasta_lm.errors import MissingExtraError, RequestError
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
-from pasta_lm.strategies import Prompt, pasta
+from pasta_lm.strategies import Prompt, parts, pasta
+from pasta_lm.strategies.parts import PartsAnswer, PydanticModel, Schema
 from pasta_lm.strategies.requests import (
     DRAFTED,
     STRATEGIES,
@@ -206,6 +207,45 @@ class Pasta:
     ) -> list[Answer]:
         """Answer a prompt ``n`` times; the prompt is computed once."""
         return self.engine.generate([self._request(prompt, params, options)])[0]
+
+    def fill(
+        self,
+        prompt: Prompt,
+        schema: Schema | type[PydanticModel],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> PartsAnswer:
+        """Fill the fields of a schema at the same time; the model need not be taught.
+
+        ``schema`` is a JSON schema of an object, or a pydantic model, of which ``data`` is then an
+        instance. ``options`` are fields of ``SamplingParams``.
+
+        Raises:
+            UsageError: the schema has no fields, or one cannot be used.
+            RequestError: a limit cut a part, so that a pydantic model has no instance.
+        """
+        params, prompt = sampling_params(params, options), self._requests.message(prompt)
+        wanted = schema if isinstance(schema, Mapping) else schema.model_json_schema()
+        request = parts.fill_request(prompt, wanted, self.engine.loaded.vocabulary, params)
+        answer = parts.filled(self.engine.generate([request])[0][0], wanted)
+        if isinstance(schema, Mapping):
+            return answer
+        if answer.unfinished:
+            names = ", ".join(answer.unfinished)
+            raise RequestError(f"a limit cut {names}", hint="raise max_tokens")
+        return replace(answer, data=schema.model_validate(answer.data))
+
+    def ask(
+        self,
+        document: str,
+        questions: Sequence[str],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> PartsAnswer:
+        """Answer questions about a document at the same time; it is read once."""
+        params, vocabulary = sampling_params(params, options), self.engine.loaded.vocabulary
+        request = parts.ask_request(document, questions, vocabulary, params)
+        return parts.answered(self.engine.generate([request])[0][0], questions)
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]

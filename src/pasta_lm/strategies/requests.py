@@ -177,7 +177,7 @@ class Requests:
             raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
         if continues and strategy == sot.NAME:
             raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
-        prompt = self._message(prompt, continues)
+        prompt = self.message(prompt, continues)
         if strategy in (sot.NAME, apar.NAME) and positions not in (None, apar.POSITIONS):
             raise UsageError(
                 f"strategy {strategy!r} leaves no gaps, so it has no positions {str(positions)!r}",
@@ -192,7 +192,8 @@ class Requests:
         if not self.supports(strategy):  # tags that it was not trained on would fork at random
             self.note(OTHER_STRATEGY.format(strategy=strategy) if self.taught else NO_TAG_PIECES)
             strategy = sequential.NAME
-        if strategy == sequential.NAME:
+        has_schema = params.structured_outputs is not None  # it holds for one thread
+        if strategy == sequential.NAME or (has_schema and strategy == pasta.NAME):
             return sequential.request(ids, params)
         if strategy == apar.NAME:
             return apar.request(ids, params)
@@ -213,7 +214,7 @@ class Requests:
     ) -> Request:
         """Return the request that decodes a given answer; see ``Pasta.replay_request``."""
         vocabulary = self.loaded.vocabulary
-        ids = vocabulary.encode_prompt(self._message(prompt, continues), continues=continues)
+        ids = vocabulary.encode_prompt(self.message(prompt, continues), continues=continues)
         if not (document.blocks or document.num_syncs):
             return forced(sequential.request(ids, SamplingParams()), document, vocabulary)
         if not vocabulary.has_pieces:
@@ -227,7 +228,7 @@ class Requests:
         request = pasta.request(ids, params, chosen, self.loaded.join_with(chosen))
         return forced(request, document, vocabulary)
 
-    def _message(self, prompt: Prompt, continues: bool) -> Prompt:
+    def message(self, prompt: Prompt, continues: bool = False) -> Prompt:
         """Return the prompt for the chat template; a text if there is none or it is continued."""
         check_prompt(prompt)
         if continues and not isinstance(prompt, str) and prompt[-1].get("role") != "assistant":

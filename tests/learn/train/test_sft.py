@@ -34,9 +34,8 @@ from pasta_lm.learn.train.losses import (
     token_nats,
     weighted_mean,
 )
-from pasta_lm.learn.train.own_text import own_examples
 from pasta_lm.learn.train.packs import Pack
-from pasta_lm.learn.train.sft import preflight, train_sft
+from pasta_lm.learn.train.sft import own_examples, preflight, train_sft
 from pasta_lm.models.annotated import Record, write_records
 from tests.learn.train.recipes import begin, log, losses, packs, records, sft, write_file
 from tests.small_tokenizers import FAMILIES

@@ -50,7 +50,7 @@ def settings_of(choices: Sequence[Choice], masks: MaskTable, settings: Tensor) -
     lines = []
     for choice in choices:
         number = masks.number(choice)
-        if number is None or choice.seen is not None or choice.added:
+        if number is None or choice.seen is not None or choice.added or choice.allowed is not None:
             return False
         lines.append((*draw_settings(choice), choice.fork_bias, number))
     if lines:

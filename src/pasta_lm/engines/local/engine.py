@@ -19,6 +19,7 @@ from torch import Tensor
 from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.batch import join_slices
+from pasta_lm.engines.local.grammars import Grammars
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import (
     ActiveRequest,
@@ -76,6 +77,7 @@ class TorchEngine:
         fast_logits = loaded.fast_logits if captures else None
         self.runner = Runner(loaded.model, self.pool, fast_logits)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
+        self.grammars = Grammars(loaded.vocabulary.tokenizer, loaded.vocab_size, [*loaded.eos_ids])
         # None: passes run over views of the pool.
         self.paged = paged_decoder(loaded, self.pool, self.masks, fast_logits, paged)
         self._planner = Planner(
@@ -128,6 +130,9 @@ class TorchEngine:
         ``UnsupportedModelError`` for positions 'rotate' on a model whose keys cannot be moved.
         """
         check_request(request, self.loaded)
+        structures = () if request.expansion is None else request.expansion.structures
+        for wanted in filter(None, (request.params.structured_outputs, *structures)):
+            self.grammars.matcher(wanted)
         may_fork = request.forks or request.forced is not None
         if may_fork and request.positions is PositionStrategy.ROTATE:
             self.runner.rotations = self.loaded.rotations
@@ -137,7 +142,8 @@ class TorchEngine:
             known = KnownTokens(request.guesser, self.loaded.num_tokens)
             request = replace(request, guesser=known)
         ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)
-        self.active[ticket.arrival] = ActiveRequest.begin(request, ticket, self.loaded)
+        active = ActiveRequest.begin(request, ticket, self.loaded, self.grammars.matcher)
+        self.active[ticket.arrival] = active
         return ticket.arrival
 
     def cancel(self, number: int) -> list[StreamEvent]:
@@ -312,7 +318,10 @@ class TorchEngine:
         legal = response.legal(live, num_guessed)
         added = response.added_to_logits(live, num_guessed)
         can_fork = live.thread.is_main and self.loaded.vocabulary.has_pieces
-        return Choice(params, legal, uniform, seen, added, can_fork * (params.fork_bias or 0.0))
+        bias = can_fork * (params.fork_bias or 0.0)
+        matcher, guessed = live.matcher, live.guesses[:num_guessed]
+        allowed = None if matcher is None else matcher.allowed(guessed)
+        return Choice(params, legal, uniform, seen, added, bias, allowed)
 
     def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
         failed = ((number, Failed(error)) for number, error in self._errors.items())

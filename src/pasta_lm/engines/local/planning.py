@@ -16,13 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.live_thread import LiveThread
+from pasta_lm.engines.live_thread import LiveThread, TextMatcher
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.engines.local.sampling import token_logprobs
 from pasta_lm.engines.local.scheduler import Scheduler, Ticket
-from pasta_lm.engines.request import Guesser, Request, StreamEvent
+from pasta_lm.engines.request import Guesser, Request, StreamEvent, StructuredOutputs
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.placement import Entries
@@ -51,6 +51,12 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
         raise RequestError(
             f"there is no token {wrong}: the model has {loaded.num_tokens} tokens",
             hint="encode text with the vocabulary of the same model",
+        )
+    if request.params.structured_outputs is not None and (request.forks or request.expansion):
+        raise RequestError(
+            f"strategy {request.strategy!r} writes its answer in several threads, and one schema "
+            "holds for one",
+            hint="answer sequentially, or decode the schema's fields as parts",
         )
     if request.guesser is not None:
         if request.expansion or request.form is not Form.MAIN:
@@ -100,7 +106,13 @@ class ActiveRequest:
     first_guess: int | None = None  # the slot of the first guess of the pass
 
     @classmethod
-    def begin(cls, request: Request, ticket: Ticket, loaded: LoadedModel) -> ActiveRequest:
+    def begin(
+        cls,
+        request: Request,
+        ticket: Ticket,
+        loaded: LoadedModel,
+        matcher_of: Callable[[StructuredOutputs], TextMatcher],
+    ) -> ActiveRequest:
         """Return a request before its first pass."""
         kind = loaded.kind if request.forced is None else Kind.REPLAYED
         entries = Entries.of_prompt(request.prompt)
@@ -113,6 +125,7 @@ class ActiveRequest:
                 limits=request.limits(loaded.max_position),
                 trace=request.new_trace(kind, engine="torch", model=loaded.name),
                 eos_ids=loaded.eos_ids,
+                matcher_of=matcher_of,
             )
             for sample in range(request.params.n)
         ]

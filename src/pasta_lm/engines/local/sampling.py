@@ -33,6 +33,7 @@ class Choice:
     seen: Tensor | None = None  # int64, ids that the thread sees, for the repetition penalty
     added: Mapping[int, float] = field(default_factory=dict)  # to the logits of these ids
     fork_bias: float = 0.0  # to the logit of the piece that opens a promise
+    allowed: Tensor | None = None  # bool [V] on the host, by a schema; None: all legal tokens
 
 
 def uniform_number(seed: int, sample: int, path: tuple[int, ...], index: int) -> float:
@@ -94,6 +95,8 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
     tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
     for row, choice in enumerate(choices):
         mask_V = masks.row(choice.legal, ignore_eos=choice.params.ignore_eos)
+        if choice.allowed is not None:
+            mask_V = mask_V.masked_fill(~choice.allowed.to(mask_V.device), float("-inf"))
         if choice.params.temperature > 0:
             settings = torch.tensor(draw_settings(choice), dtype=torch.float64)
             settings_1 = settings.to(mask_V.device)[:, None]

@@ -312,6 +312,9 @@ class CompletionsEngine:
                 "a stock server's penalties count tag pieces and other threads, ours do not",
                 hint="leave out repetition_penalty, presence_penalty and frequency_penalty",
             )
+        if params.structured_outputs is not None or request.strategy == "parts":
+            problem = "schemas are for models that this process decodes, not for a stock server"
+            raise RequestError(problem, hint="leave it out")
         if params.logprobs is not None:
             problem = "log-probabilities of a stock server are not read"
             raise RequestError(problem, hint="leave it out")

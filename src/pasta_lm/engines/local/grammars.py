@@ -1,0 +1,109 @@
+"""Text that matches a schema: which tokens may come next, by llguidance.
+
+Each thread has a matcher of its own, so that several parts of an answer can be written at the same
+time, each under its own schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.request import StructuredOutputs
+from pasta_lm.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+    from transformers import PreTrainedTokenizerFast
+
+LAST_BYTES = "LAST: /[,}\\]\\n]/"
+"""What may follow a value inside an object or a list, in the grammar of llguidance."""
+
+
+class Matcher:
+    """The state of one thread's text."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        self._matcher, self._vocab_size = matcher, vocab_size
+        self._eos_ids = [token for token in eos_ids if token < vocab_size]
+
+    def allowed(self, guesses: Sequence[int] = ()) -> Tensor:
+        """Return bool [V] of the tokens that may come next, or behind these guesses.
+
+        Wrong guesses allow everything: the tokens behind them are never used.
+        """
+        matcher = self._matcher
+        if guesses:
+            matcher = matcher.deep_copy()
+            if matcher.try_consume_tokens([*guesses]) < len(guesses):
+                return torch.ones(self._vocab_size, dtype=torch.bool)
+        bits = torch.frombuffer(bytearray(matcher.compute_bitmask()), dtype=torch.uint8)
+        places = torch.arange(8, dtype=torch.uint8)
+        allowed = ((bits[:, None] >> places) & 1).flatten().bool()[: self._vocab_size]
+        allowed = torch.nn.functional.pad(allowed, (0, self._vocab_size - len(allowed)))
+        allowed[self._eos_ids] = matcher.is_accepting()
+        return allowed
+
+    def consume(self, token: int) -> None:
+        """Take a token that was decoded."""
+        self._matcher.consume_token(token)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing can follow."""
+        return bool(self._matcher.is_stopped())
+
+
+class Grammars:
+    """Matchers for the tokenizer of a model."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, vocab_size: int, eos_ids: Sequence[int]
+    ) -> None:
+        self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, sorted(eos_ids)
+
+    @cached_property
+    def _tokens(self) -> LLTokenizer:
+        try:
+            from llguidance.hf import from_tokenizer
+        except ImportError as exc:
+            raise MissingExtraError("a schema for the answer (llguidance)", "schemas") from exc
+        size = max(self._vocab_size, len(self._tokenizer))
+        return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=self._eos_ids)
+
+    def matcher(self, wanted: StructuredOutputs) -> Matcher:
+        """Return a matcher at its beginning; a UsageError says why a schema has none."""
+        tokens = self._tokens
+        from llguidance import LLMatcher
+
+        try:
+            matcher = LLMatcher(tokens, _grammar_of(wanted))
+            fault = matcher.get_error()
+        except ValueError as exc:
+            fault = str(exc)
+        if fault:
+            raise UsageError(f"the {wanted.kind} of the answer cannot be used: {fault.strip()}")
+        return Matcher(matcher, self._vocab_size, self._eos_ids)
+
+
+def _grammar_of(wanted: StructuredOutputs) -> str:
+    from llguidance import LLMatcher
+
+    if wanted.json is not None:
+        if wanted.is_inside:
+            schema = json.dumps(wanted.json)
+            return LLMatcher.grammar_from_lark(
+                f"start: / ?/ value / ?/ LAST\nvalue: %json {schema}\n{LAST_BYTES}"
+            )
+        return LLMatcher.grammar_from_json_schema(json.dumps(wanted.json))
+    if wanted.regex is not None:
+        return LLMatcher.grammar_from_regex(wanted.regex)
+    if wanted.choice is not None:
+        choices = " | ".join(json.dumps(choice) for choice in wanted.choice)
+        return LLMatcher.grammar_from_lark(f"start: {choices}")
+    return LLMatcher.grammar_from_lark(wanted.grammar or "")
