@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.request import SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, InputError, PastaError, UsageError
 from pasta_lm.language.check import Diagnostic, check
 from pasta_lm.language.document import Document, parse
@@ -34,7 +34,7 @@ STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("audio chat_template guided_grammar guided_json guided_regex prompt_logprobs", ()),
-    ("structured_outputs web_search_options", ()),
+    ("web_search_options", ()),
     ("allowed_token_ids bad_words documents guided_choice logits_processors", ([],)),
     ("stop_token_ids", ([],)),
     ("chat_template_kwargs", ({},)),
@@ -45,7 +45,6 @@ _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("best_of length_penalty repeat_penalty tfs_z typical_p", (1,)),
     ("function_call tool_choice", ("none", "auto")),
     ("modalities", (["text"],)),
-    ("response_format", ({"type": "text"},)),
 )
 NEUTRAL = {name: values for names, values in _NEUTRAL for name in names.split()}
 """Fields that are not supported, with the values that ask for nothing; null always does."""
@@ -212,6 +211,38 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
+class JsonSchema(BaseModel):
+    """A schema with its name, as OpenAI has it."""
+
+    model_config = LENIENT
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """OpenAI's form of an answer."""
+
+    model_config = LENIENT
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema belongs to the type json_schema")
+        return self
+
+
+class Structures(BaseModel):
+    """vLLM's structured outputs: what the answer must match, in one of several ways."""
+
+    model_config = STRICT
+    json_: dict[str, Any] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Strings | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
 class PastaOptions(BaseModel):
     """Our own options, in one object; an unknown one is an error."""
 
@@ -247,11 +278,32 @@ class AnswerRequest(BaseModel):
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: Structures | None = None
     pasta: Annotated[PastaOptions | None, FewKeys] = None
 
     @property
     def options(self) -> PastaOptions:
         return self.pasta or PastaOptions()
+
+    @property
+    def structure(self) -> StructuredOutputs | None:
+        """Return what the answer must match; an ``ApiError`` if it is said twice."""
+        form, wanted = self.response_format, self.structured_outputs
+        has_form = form is not None and form.type != "text"
+        if has_form and wanted is not None:
+            message = "structured_outputs and response_format are two ways to say the same"
+            raise bad_request(message, "structured_outputs")
+        if form is not None and form.json_schema is not None:
+            return StructuredOutputs(json=form.json_schema.schema_)
+        if has_form or (wanted is not None and wanted.json_object):
+            return StructuredOutputs(json={"type": "object"})
+        if wanted is None:
+            return None
+        choice = None if wanted.choice is None else tuple(wanted.choice)
+        return StructuredOutputs(
+            json=wanted.json_, regex=wanted.regex, choice=choice, grammar=wanted.grammar
+        )
 
     @property
     def num_logprobs(self) -> int | None:
@@ -296,6 +348,7 @@ class AnswerRequest(BaseModel):
             max_threads=min(options.max_threads or bounds.threads, bounds.threads),
             max_blocks=bounds.blocks,
             logprobs=self.num_logprobs,
+            structured_outputs=self.structure,
             max_tokens_per_thread=min(
                 options.max_tokens_per_thread or thread_tokens, thread_tokens
             ),

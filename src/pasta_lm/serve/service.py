@@ -75,6 +75,9 @@ class Service:
         """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
         params = body.params(self.recipe.limits)
+        if params.structured_outputs is not None and not self.backend.has_logprobs:
+            message = "this server decodes no schemas: its tokens come from elsewhere"
+            raise bad_request(message, "response_format", "unsupported")
         if params.logprobs is not None and not self.backend.has_logprobs:
             message = "this engine gives no log-probabilities"
             raise bad_request(message, "logprobs", "unsupported")
