@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Answer,
         Finished,
         SamplingParams,
+        StructuredOutputs,
         Synced,
         TextDelta,
         ThreadEnded,
@@ -33,6 +34,7 @@ __all__ = [
     "Pasta",
     "PastaError",
     "SamplingParams",
+    "StructuredOutputs",
     "ScriptedEngine",
     "Synced",
     "TextDelta",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "engines.request": "Answer Finished SamplingParams Synced TextDelta ThreadEnded ThreadStarted",
+    "engines.request": "Answer Finished SamplingParams StructuredOutputs Synced TextDelta ThreadEnded ThreadStarted",
     "engines.scripted": "ScriptedEngine",
     "errors": "PastaError",
     "language": "Document parse",

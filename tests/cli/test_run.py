@@ -242,3 +242,47 @@ def test_doctor_names_the_extra_that_is_missing(
     assert result.code == 0
     assert "pip install '.[torch]'" in result.out
     assert "not known without torch" in result.out
+
+
+# --- fill and ask
+
+SCHEMA = {"properties": {"hotel": {"enum": ["Sol", "Aurora"]}, "nights": {"enum": [2, 3]}}}
+
+
+def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_its_answer(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    schema, questions = tmp_path / "s.json", tmp_path / "q.txt"
+    schema.write_text(json.dumps(SCHEMA), "utf-8")
+    questions.write_text("Who came?\n\nWhere?\n", "utf-8")
+    rest = ("--model", taught_folder, "--max-tokens", 60)
+    result = pasta("fill", "Book.", "--schema", schema, *rest)
+    value = json.loads(result.out)
+    assert (value["hotel"] in ("Sol", "Aurora"), value["nights"] in (2, 3)) == (True, True)
+    as_json = pasta("fill", "Book.", "--schema", schema, *rest, "--json").json
+    assert (as_json["data"], as_json["unfinished"]) == (value, [])
+    (tmp_path / "doc.txt").write_text("Ada came to Paris.", "utf-8")
+    asked = pasta("ask", tmp_path / "doc.txt", questions, *rest, "--json")
+    assert len(asked.json["data"]) == 2
+    assert asked.code == (1 if asked.json["unfinished"] else 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "code", "shown"),
+    [
+        (("fill", "Book."), None, 2, "there is no schema"),
+        (("fill", "Book.", "--schema", "{file}"), "{", 3, "is no JSON"),
+        (("fill", "Book.", "--schema", "{file}"), "[]", 3, "is no JSON schema"),
+        (("fill", "Book.", "--schema", "{file}"), '{"type": "integer"}', 2, "has no parts"),
+        (("fill", "Book.", "--schema", "no.json"), None, 3, "no.json"),
+        (("ask", "{file}", "{file}"), " ", 2, "is empty"),
+    ],
+)
+def test_fill_and_ask_refuse_what_they_cannot_use(
+    arguments: tuple[str, ...], text: str | None, code: int, shown: str,
+    pasta: Pasta, taught_folder: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    file = tmp_path / "file.txt"
+    file.write_text(text or "", "utf-8")
+    result = pasta(*(part.format(file=file) for part in arguments), "--model", taught_folder)
+    assert (result.code, shown in result.err) == (code, True), result.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from itertools import accumulate
 from typing import Any
 
@@ -177,3 +178,46 @@ def test_openai_s_package_reads_log_probabilities() -> None:
     assert answer.choices[0].logprobs is not None
     for one in answer.choices[0].logprobs.content or ():
         assert one.logprob <= one.top_logprobs[0].logprob <= 0
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+SCHEMA |= {"additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pattern"),
+    [
+        ({"response_format": {"type": "json_schema",
+                              "json_schema": {"name": "a", "schema": SCHEMA}}},
+         r'\s*\{\s*"n"\s*:\s*[12]\s*\}\s*'),
+        ({"response_format": {"type": "json_object"}}, r"(?s)\s*\{.*"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+        ({"structured_outputs": {"regex": "[ab]{3}"}}, "[ab]{3}"),
+        ({"response_format": {"type": "text"}}, "(?s).*"),
+    ],
+)  # fmt: skip
+def test_an_answer_matches_the_form_that_is_asked_for(wanted: dict[str, Any], pattern: str) -> None:
+    body = post(PATH, chat("hello", **wanted), app=tiny()).json()
+    for choice in body["choices"]:
+        is_cut = choice["finish_reason"] == "length"
+        assert is_cut or re.fullmatch(pattern, choice["message"]["content"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "json_schema belongs to"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
+         "Invalid type: x"),
+        ({"structured_outputs": {}}, "exactly one of"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "exactly one of"),
+        ({"structured_outputs": {"jsn": {}}}, "jsn"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+         "two ways to say the same"),
+        ({"response_format": {"type": "json_object"}, "pasta": {"strategy": "sot"}},
+         "several threads"),
+    ],
+)  # fmt: skip
+def test_a_form_that_cannot_be_used_is_refused(wanted: dict[str, Any], reason: str) -> None:
+    reply = post(PATH, chat("hello", **wanted), app=tiny())
+    assert (reply.status_code, reason in reply.text) == (400, True)

@@ -13,7 +13,7 @@ from pasta_lm.cli import flags, terminal
 from pasta_lm.cli.flags import option, require_draft, require_engine, require_one_of
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
-from pasta_lm.errors import InputError, RequestError, UsageError
+from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
@@ -170,7 +170,7 @@ def _print_parts(answer: PartsAnswer, text: str, *, as_json: bool) -> None:
         terminal.print_answer(text)
     print_figures(answer.trace, with_picture=not as_json)
     if answer.unfinished:
-        raise RequestError(
+        raise PastaError(
             f"a limit cut {', '.join(answer.unfinished)}; the other parts are complete",
             hint="raise --max-tokens",
         )
