@@ -46,7 +46,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "engines.request": "Answer Finished SamplingParams StructuredOutputs Synced TextDelta ThreadEnded ThreadStarted",
+    "engines.request": "Answer Finished SamplingParams StructuredOutputs Synced TextDelta "
+    "ThreadEnded ThreadStarted",
     "engines.scripted": "ScriptedEngine",
     "errors": "PastaError",
     "language": "Document parse",

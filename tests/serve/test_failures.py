@@ -16,9 +16,10 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
 from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
+from pasta_lm.serve.errors import ApiError
 from pasta_lm.serve.guard import JsonLines
 from pasta_lm.serve.jobs import ResponseStream
-from pasta_lm.serve.protocol import ApiError, ClientPrompt
+from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.service import EventStream
 from pasta_lm.serve.settings import Queue
 from tests.fakes.scripted_backend import HangingBackend, HeldBackend, ScriptedBackend

@@ -86,7 +86,13 @@ EVALUATE: Sections = {
         "speed": "Compute the paper's table of speed.",
     },
 }
-PLACES = {"fill": "run", "ask": "run", "play": "view"}  # verbs that share a file with another
+PLACES = {
+    "fill": "run",
+    "ask": "run",
+    "play": "view",
+    "export": "teach",
+}
+"""Verbs that share a file with another."""
 MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's
 REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")
 

@@ -57,7 +57,7 @@ def doctor(
             builtin = answer_of_builtin()
             place = loading.usable_device(device)
             if place.type == "cuda":
-                from pasta_lm.engines.gpu.check import check_gpu
+                from pasta_lm.measure.gpu_check import check_gpu
 
                 gpu, gpu_is_exact = check_gpu(place)
             if model is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from pasta_lm.engines import TokenText
 from pasta_lm.engines.request import Expansion, Start
@@ -15,18 +15,12 @@ from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.models.text_stream import StopWatch
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 class TextMatcher(Protocol):
     """The state of a text that must match a schema."""
 
     @property
     def is_complete(self) -> bool: ...  # nothing can follow
-
-    def allowed(self, guesses: Sequence[int] = ()) -> Tensor:
-        """Return bool [V] of the tokens that may come next, or behind these guesses."""
 
     def consume(self, token: int) -> None: ...  # it was decoded
 

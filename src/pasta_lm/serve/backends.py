@@ -24,7 +24,8 @@ from pasta_lm.errors import (
 )
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
-from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns, bad_request, unavailable
+from pasta_lm.serve.errors import bad_request, unavailable
+from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
 from pasta_lm.strategies import pasta
 
 if TYPE_CHECKING:

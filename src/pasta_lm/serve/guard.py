@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pasta_lm.serve.protocol import CLIENT_GONE, ApiError, bad_request
+from pasta_lm.serve.errors import CLIENT_GONE, ApiError, bad_request
 from pasta_lm.serve.settings import is_loopback
 
 log = logging.getLogger("pasta_lm.serve.requests")

@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pasta_lm.engines.request import SamplingParams, StructuredOutputs
-from pasta_lm.errors import ContextLengthError, InputError, PastaError, UsageError
 from pasta_lm.language.check import Diagnostic, check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
+from pasta_lm.serve.errors import bad_request
 from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies import pasta
 
-HEADERS = {
-    401: {"WWW-Authenticate": "Bearer"},
-    **dict.fromkeys((408, 413), {"Connection": "close"}),  # the rest of the body is not read
-    **dict.fromkeys((429, 503), {"Retry-After": "5"}),
-}
-KINDS = {401: "authentication_error", 500: "server_error", 503: "unavailable"}
-CLIENT_GONE = 499  # nobody reads this status; it is for the log
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -62,58 +55,7 @@ MAX_TOP_LOGPROBS, MAX_BIASES = 20, 300  # as OpenAI's
 MAX_ITEMS = 8192  # of a list that is no list of ids, whatever a recipe allows
 
 
-@dataclass(eq=False)
-class ApiError(Exception):
-    """An HTTP status with a message for the client; no traceback and no path is ever in it."""
-
-    status: int
-    message: str
-    _: KW_ONLY
-    param: str | None = None
-    code: str | None = None
-    diagnostics: Rows | None = None  # as `pasta check` has them
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def body(self) -> dict[str, Any]:
-        kind = KINDS.get(self.status, "invalid_request_error")
-        fields = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        more = {} if self.diagnostics is None else {"diagnostics": self.diagnostics}
-        return {"error": {**fields, **more}}
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return HEADERS.get(self.status, {})
-
-
-def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    return ApiError(400, message, param=param, code=code)
-
-
-def unavailable(message: str, code: str) -> ApiError:
-    """Return the error for a request that may work later."""
-    return ApiError(503, message, code=code)
-
-
-def internal(code: str = "engine_error") -> ApiError:
-    """Return the error for a failure of ours; the log has the cause."""
-    message = "the engine failed while it decoded this response; the server's log has the cause"
-    return ApiError(500, message, code=code)
-
-
-def from_error(error: PastaError) -> ApiError:
-    """Return the error for clients of an error of the package."""
-    if isinstance(error, ContextLengthError):
-        return bad_request(error.message, "messages", "context_length_exceeded")
-    if isinstance(error, InputError | UsageError):
-        return bad_request(str(error).replace("\n    hint: ", "; "))
-    return internal()
-
-
 Turns = Sequence[Mapping[str, str]]
-Rows = list[dict[str, str | int]]
 
 
 class TokenIds(tuple[int, ...]):
@@ -212,8 +154,6 @@ class StreamOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """A schema with its name, as OpenAI has it."""
-
     model_config = LENIENT
     schema_: dict[str, Any] = Field(alias="schema")
 
@@ -288,22 +228,20 @@ class AnswerRequest(BaseModel):
 
     @property
     def structure(self) -> StructuredOutputs | None:
-        """Return what the answer must match; an ``ApiError`` if it is said twice."""
-        form, wanted = self.response_format, self.structured_outputs
-        has_form = form is not None and form.type != "text"
-        if has_form and wanted is not None:
+        """Return the form that the answer must match; an ``ApiError`` if there are two."""
+        form, wanted = self.response_format, self.structured_outputs or Structures()
+        schemas = [wanted.json_, form and form.json_schema and form.json_schema.schema_]
+        schemas += [{"type": "object"}] * bool(wanted.json_object)
+        schemas += [{"type": "object"}] * (form is not None and form.type == "json_object")
+        json, *others = [schema for schema in schemas if schema is not None] or [None]
+        if others or (form is not None and form.type != "text" and self.structured_outputs):
             message = "structured_outputs and response_format are two ways to say the same"
             raise bad_request(message, "structured_outputs")
-        if form is not None and form.json_schema is not None:
-            return StructuredOutputs(json=form.json_schema.schema_)
-        if has_form or (wanted is not None and wanted.json_object):
-            return StructuredOutputs(json={"type": "object"})
-        if wanted is None:
+        if json is None and self.structured_outputs is None:
             return None
         choice = None if wanted.choice is None else tuple(wanted.choice)
-        return StructuredOutputs(
-            json=wanted.json_, regex=wanted.regex, choice=choice, grammar=wanted.grammar
-        )
+        regex, grammar = wanted.regex, wanted.grammar
+        return StructuredOutputs(json=json, regex=regex, choice=choice, grammar=grammar)
 
     @property
     def num_logprobs(self) -> int | None:
@@ -460,10 +398,3 @@ class ReplayRequest(CheckRequest):
             return ChatCompletionRequest(messages=self.messages, stream=self.stream, pasta=options)
         assert self.prompt is not None
         return CompletionRequest(prompt=self.prompt, stream=self.stream, pasta=options)
-
-
-def check_model(name: str | None, served: str) -> None:
-    """Refuse a request for another model, with the name of the one that is served."""
-    if name is not None and name != served:
-        message = f"there is no model {name[:200]!r} here; this server has {served!r}"
-        raise ApiError(404, message, param="model", code="model_not_found")

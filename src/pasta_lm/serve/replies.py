@@ -31,7 +31,8 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.protocol import NOT_SHOWN, AnyRequest, ChatCompletionRequest, Rows
+from pasta_lm.serve.errors import Rows
+from pasta_lm.serve.protocol import NOT_SHOWN, AnyRequest, ChatCompletionRequest
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 # JSON allows them as they are, but some clients split lines there.

@@ -23,19 +23,14 @@ from pasta_lm.language.document import NUM_BLOCK_TAGS
 from pasta_lm.language.events import Text
 from pasta_lm.serve.backends import Backend, ServedBackend
 from pasta_lm.serve.engine_loop import EngineLoop
+from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Rows, bad_request, internal
 from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import (
-    CLIENT_GONE,
     AnyRequest,
-    ApiError,
     CheckRequest,
     ClientPrompt,
     ReplayRequest,
-    Rows,
-    bad_request,
-    check_model,
-    internal,
 )
 from pasta_lm.serve.replies import DONE, Json, ReplayReply, Reply, sse
 from pasta_lm.serve.settings import Queue, ServeRecipe
@@ -47,6 +42,13 @@ MAX_DIAGNOSTICS = 100  # in one reply
 
 # SIGTERM must not cut running streams: the engine loop ends them at its own deadline.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+
+
+def check_model(name: str | None, served: str) -> None:
+    """Refuse a request for another model, with the name of the one that is served."""
+    if name is not None and name != served:
+        message = f"there is no model {name[:200]!r} here; this server has {served!r}"
+        raise ApiError(404, message, param="model", code="model_not_found")
 
 
 class Service:

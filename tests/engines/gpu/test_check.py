@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.gpu import check
 from pasta_lm.engines.gpu.attention import attend_gathered, attend_split
+from pasta_lm.measure import gpu_check as check
 from tests.triton_kernels import DEVICE, needs_kernels
 
 PLACE = torch.device(DEVICE)

@@ -22,7 +22,7 @@ from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelErro
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
-from pasta_lm.models.export import Export, export_gguf, export_merged, pre_tokenizer_name
+from pasta_lm.learn.export import Export, export_gguf, export_merged, pre_tokenizer_name
 from pasta_lm.models.folder import save_model_folder
 from pasta_lm.models.load import DTYPES, load_pretrained
 from pasta_lm.models.pieces import tag_pieces
@@ -313,8 +313,8 @@ def test_after_an_error_nothing_is_left(
         raise OSError(28, "No space left on device")
 
     source = a_folder(tmp_path / "mine")
-    monkeypatch.setattr("pasta_lm.models.export.write_pasta_config", full)
-    monkeypatch.setattr("pasta_lm.models.export._write", full)
+    monkeypatch.setattr("pasta_lm.learn.export.write_pasta_config", full)
+    monkeypatch.setattr("pasta_lm.learn.export._write", full)
     with pytest.raises(PastaError, match="cannot be written: No space left"):
         export(source, tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

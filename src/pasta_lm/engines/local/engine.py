@@ -320,7 +320,7 @@ class TorchEngine:
         can_fork = live.thread.is_main and self.loaded.vocabulary.has_pieces
         bias = can_fork * (params.fork_bias or 0.0)
         matcher, guessed = live.matcher, live.guesses[:num_guessed]
-        allowed = None if matcher is None else matcher.allowed(guessed)
+        allowed = None if matcher is None else self.grammars.allowed(matcher, guessed)
         return Choice(params, legal, uniform, seen, added, bias, allowed)
 
     def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:

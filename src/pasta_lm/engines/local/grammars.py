@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
+from pasta_lm.engines.live_thread import TextMatcher
 from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.errors import MissingExtraError, UsageError
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
-    from transformers import PreTrainedTokenizerFast
+try:
+    from llguidance import LLMatcher, LLTokenizer, hf
+except ImportError:  # only for answers that must match a form
+    hf = None  # type: ignore[assignment]
 
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
@@ -69,18 +71,14 @@ class Grammars:
 
     @cached_property
     def _tokens(self) -> LLTokenizer:
-        try:
-            from llguidance.hf import from_tokenizer
-        except ImportError as exc:
-            raise MissingExtraError("a schema for the answer (llguidance)", "schemas") from exc
+        if hf is None:
+            raise MissingExtraError("a schema for the answer (llguidance)", "schemas")
         size = max(self._vocab_size, len(self._tokenizer))
-        return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=self._eos_ids)
+        return hf.from_tokenizer(self._tokenizer, n_vocab=size, eos_token=self._eos_ids)
 
     def matcher(self, wanted: StructuredOutputs) -> Matcher:
         """Return a matcher at its beginning; a UsageError says why a schema has none."""
         tokens = self._tokens
-        from llguidance import LLMatcher
-
         try:
             matcher = LLMatcher(tokens, _grammar_of(wanted))
             fault = matcher.get_error()
@@ -90,10 +88,14 @@ class Grammars:
             raise UsageError(f"the {wanted.kind} of the answer cannot be used: {fault.strip()}")
         return Matcher(matcher, self._vocab_size, self._eos_ids)
 
+    @staticmethod
+    def allowed(matcher: TextMatcher, guesses: Sequence[int]) -> Tensor:
+        """Return bool [V] of the tokens that a thread's matcher allows, behind these guesses."""
+        assert isinstance(matcher, Matcher)
+        return matcher.allowed(guesses)
+
 
 def _grammar_of(wanted: StructuredOutputs) -> str:
-    from llguidance import LLMatcher
-
     if wanted.json is not None:
         if wanted.is_inside:
             schema = json.dumps(wanted.json)
