@@ -28,6 +28,7 @@ DOORS = {
     "engines/cpu/": "torch transformers",
     "engines/gpu/": "torch triton",
     "engines/servers/": "httpx2",
+    "learn/export.py": "torch transformers gguf numpy safetensors",
     "learn/chat/": "httpx2",
     "learn/annotate/": "pyarrow datasets",
     "learn/train/": "torch transformers tokenizers accelerate peft",

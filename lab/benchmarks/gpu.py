@@ -41,6 +41,7 @@ from pasta_lm.engines.local.loading import (
 )
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.limits import Limits
+from pasta_lm.learn.data.annotated import Record, read_annotated
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.sft import seconds_of_a_pass
 from pasta_lm.machine import describe_machine
@@ -54,7 +55,6 @@ from pasta_lm.measure.bench import (
     step_s,
 )
 from pasta_lm.measure.replay import Pair, replay
-from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 
 Figures = dict[str, Any]

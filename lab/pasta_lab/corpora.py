@@ -19,7 +19,7 @@ from pasta_lab.evaluate.agreement import rows as agreement_rows
 from pasta_lm.engines.scripted import words
 from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.journal import read_lines
-from pasta_lm.models.annotated import Record, read_records
+from pasta_lm.learn.data.annotated import Record, read_records
 
 CORPORA = Path(__file__).parents[2] / "corpora"
 STARTER, OWN, INSTRUCTIONS, WRITTEN = (

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from pasta_lab import tasks
 from pasta_lab.tasks.annotators import ANNOTATORS
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.train.config import (
     LoraConfig,
@@ -23,7 +24,6 @@ from pasta_lm.learn.train.config import (
 from pasta_lm.learn.train.learner import MAY_CHANGE, Learner, open_output
 from pasta_lm.learn.train.packs import Encode, Pack, check_context
 from pasta_lm.learn.train.sft import begin_learner, finetune
-from pasta_lm.models.annotated import Record
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import pasta
 

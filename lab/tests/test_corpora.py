@@ -23,7 +23,7 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.tags import units_for
 from pasta_lm.learn.annotate.filters import examine
 from pasta_lm.learn.annotate.usable import why_unusable
-from pasta_lm.models.annotated import read_ids
+from pasta_lm.learn.data.annotated import read_ids
 
 ROOT = Path(__file__).parents[2]
 KEYS = ["id", "messages", "response", "shape", "parts", "source", "licence", "provenance"]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from pasta_lm.learn.data.annotated import write_records
 from pasta_lm.learn.teach.config import (
     AnswersConfig,
     LearningConfig,
@@ -16,7 +17,6 @@ from pasta_lm.learn.teach.config import (
     MixConfig,
     TeachConfig,
 )
-from pasta_lm.models.annotated import write_records
 from tests.learn.train.recipes import records
 from tests.small_tokenizers import byte_level
 

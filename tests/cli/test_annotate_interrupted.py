@@ -13,7 +13,7 @@ import pytest
 
 from pasta_lm.engines.servers.request_pace import FIRST_LIMIT
 from pasta_lm.learn.annotate.run import JOURNAL
-from pasta_lm.models.annotated import read_records
+from pasta_lm.learn.data.annotated import read_records
 from tests.cli.test_annotate import write_recipe
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule

@@ -15,7 +15,7 @@ import torch
 from transformers import GemmaConfig, GemmaForCausalLM
 
 from pasta_lm.language.tags import PIECES
-from pasta_lm.models.annotated import Record, read_records
+from pasta_lm.learn.data.annotated import Record, read_records
 from tests.small_tokenizers import add_markers, byte_level
 
 ROOT = Path(__file__).parents[2]

@@ -13,11 +13,11 @@ import torch
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.learn.train.losses import collate, token_nats
 from pasta_lm.measure.cost import ReadingSystem, add_cost, measure, read_references
 from pasta_lm.measure.table import Report
-from pasta_lm.models.annotated import Record
 from tests.architectures import loaded
 
 MODEL = loaded("llama")

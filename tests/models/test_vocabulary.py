@@ -16,7 +16,7 @@ from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_OPEN, PIECES, PROMISE_OPEN, SYNC, closing_piece
-from pasta_lm.models.annotated import read_records
+from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.decoding import decode_document
 from tests.small_tokenizers import FAMILIES, TEXT, add_markers

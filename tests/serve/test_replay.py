@@ -18,8 +18,8 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.measure.replay import replay
-from pasta_lm.models.annotated import Record
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend

@@ -206,7 +206,7 @@ def test_an_answer_matches_the_form_that_is_asked_for(wanted: dict[str, Any], pa
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
-        ({"response_format": {"type": "json_schema"}}, "json_schema belongs to"),
+        ({"response_format": {"type": "json_schema"}}, "belongs to the type json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
          "Invalid type: x"),
         ({"structured_outputs": {}}, "exactly one of"),

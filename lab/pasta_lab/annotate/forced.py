@@ -20,8 +20,8 @@ from pasta_lm.language.document import Document
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, Marks
 from pasta_lm.learn.annotate.layout_rule import document_of, proposals, rule_marks
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.models.annotated import Record
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel

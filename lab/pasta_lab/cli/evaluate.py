@@ -220,7 +220,7 @@ def agreement(
     model.
     """
     from pasta_lab.evaluate import agreement as measures
-    from pasta_lm.models.annotated import read_records
+    from pasta_lm.learn.data.annotated import read_records
 
     one, other = measures.paired(read_records(first), read_records(second))
     found = measures.agreement([row.document for row in one], [row.document for row in other])

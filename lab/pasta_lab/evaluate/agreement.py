@@ -13,8 +13,8 @@ from sklearn.metrics import cohen_kappa_score
 from pasta_lab.evaluate.structure import spans
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.measure.table import mean, ratio, to_json
-from pasta_lm.models.annotated import Record
 
 Figures = dict[str, Any]
 Span = tuple[int, int]

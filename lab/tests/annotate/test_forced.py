@@ -18,7 +18,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.language.tags import ASYNC_CLOSE
 from pasta_lm.learn.annotate.filters import Marks, examine
 from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals
-from pasta_lm.models.annotated import read_records
+from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.strategies import pasta as strategy
 from pasta_lm.strategies.requests import forced
 from tests.architectures import build, load, loaded

@@ -12,7 +12,7 @@ from pasta_lab.evaluate.agreement import agreement, marks, paired
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text, parse
 from pasta_lm.language.events import Sync
-from pasta_lm.models.annotated import Record
+from pasta_lm.learn.data.annotated import Record
 
 PLAIN = "One fish swims here. Two birds sing there. Both are fed at noon."
 SPLIT = (

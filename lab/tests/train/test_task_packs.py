@@ -12,8 +12,8 @@ from pasta_lab.tasks.registry import make, partner_of
 from pasta_lab.train import TaskDataConfig, TaskPacks, TasksConfig
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.language.document import Document
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
-from pasta_lm.models.annotated import Record
 
 NUM_PACKS = 8
 

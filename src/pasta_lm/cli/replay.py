@@ -14,9 +14,9 @@ from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
+from pasta_lm.learn.data.annotated import Record, read_annotated
 from pasta_lm.measure.replay import NEW_TAG_ROWS, REPLAYED, ReplayReport, figures_of
 from pasta_lm.measure.replay import replay as decode
-from pasta_lm.models.annotated import Record, read_annotated
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel

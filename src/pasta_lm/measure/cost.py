@@ -24,10 +24,10 @@ from pasta_lm.errors import InputError, ModelError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.learn.data.annotated import Record, read_ids, read_records
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.measure.answering import require_models
 from pasta_lm.measure.table import Interval, Place, Report, ratio
-from pasta_lm.models.annotated import Record, read_ids, read_records
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.requests import NO_TAG_PIECES
 

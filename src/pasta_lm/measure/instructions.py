@@ -24,12 +24,12 @@ from pathlib import Path
 
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Row, write_rows
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.measure import answering
 from pasta_lm.measure.answer_text import items_asked
 from pasta_lm.measure.answering import SetPrompt, System, answer_id
 from pasta_lm.measure.cost import measure, read_references, reading_systems
 from pasta_lm.measure.prompt_sets import SetFiles, check_ifeval, checkers, read_sets
-from pasta_lm.models.annotated import Record
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import pasta

@@ -25,9 +25,9 @@ from unittest.mock import patch
 
 from pasta_lm.errors import InputError, MissingExtraError, cause
 from pasta_lm.journal import Row, read_objects
+from pasta_lm.learn.data.annotated import read_ids, read_records
 from pasta_lm.measure.answering import SetPrompt
 from pasta_lm.measure.table import Interval, mean, ratio
-from pasta_lm.models.annotated import read_ids, read_records
 
 ALPACA, IFEVAL, STARTER, INSTRUCTIONS = "alpaca", "ifeval", "starter", "instructions"
 PARTS = ("one", "several", "between")

@@ -22,7 +22,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
-from pasta_lm.models.annotated import Record
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced

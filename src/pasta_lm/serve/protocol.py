@@ -153,22 +153,18 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class JsonSchema(BaseModel):
-    model_config = LENIENT
-    schema_: dict[str, Any] = Field(alias="schema")
-
-
 class ResponseFormat(BaseModel):
     """OpenAI's form of an answer."""
 
     model_config = LENIENT
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
+    json_schema: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _has_its_schema(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema belongs to the type json_schema")
+        has_schema = isinstance((self.json_schema or {}).get("schema"), dict)
+        if (self.type == "json_schema") != has_schema:
+            raise ValueError("json_schema, with its schema, belongs to the type json_schema")
         return self
 
 
@@ -229,14 +225,16 @@ class AnswerRequest(BaseModel):
     @property
     def structure(self) -> StructuredOutputs | None:
         """Return the form that the answer must match; an ``ApiError`` if there are two."""
-        form, wanted = self.response_format, self.structured_outputs or Structures()
-        schemas = [wanted.json_, form and form.json_schema and form.json_schema.schema_]
-        schemas += [{"type": "object"}] * bool(wanted.json_object)
-        schemas += [{"type": "object"}] * (form is not None and form.type == "json_object")
-        json, *others = [schema for schema in schemas if schema is not None] or [None]
-        if others or (form is not None and form.type != "text" and self.structured_outputs):
+        form, wanted = self.response_format, self.structured_outputs or Structures(json=None)
+        any_object: dict[str, Any] = {"type": "object"}
+        schemas = [wanted.json_, any_object if wanted.json_object else None]
+        if form is not None and form.type != "text":
+            schemas.append(form.json_schema["schema"] if form.json_schema else any_object)
+        known = [schema for schema in schemas if schema is not None]
+        if len(known) > 1 or (form is not None and form.type != "text" and self.structured_outputs):
             message = "structured_outputs and response_format are two ways to say the same"
             raise bad_request(message, "structured_outputs")
+        json = next(iter(known), None)
         if json is None and self.structured_outputs is None:
             return None
         choice = None if wanted.choice is None else tuple(wanted.choice)

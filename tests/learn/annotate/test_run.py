@@ -16,7 +16,7 @@ from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig
 from pasta_lm.learn.annotate.run import AnnotationRun, annotate
 from pasta_lm.learn.chat.pool import COST_LIMIT
-from pasta_lm.models.annotated import read_records
+from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.run_folder import RunFolder
 from tests.fakes.scripted_server import Faults, ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule

@@ -16,7 +16,7 @@ import pytest
 
 from pasta_lm.learn.annotate.filters import Reason
 from pasta_lm.learn.annotate.run import AnnotationRun, annotate
-from pasta_lm.models.annotated import read_records
+from pasta_lm.learn.data.annotated import read_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.fakes.scripted_teacher import asked_answer
 from tests.learn.annotate.runs import AT_ONCE, recipe

@@ -13,8 +13,8 @@ from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import PIECES
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.models.annotated import Record
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.programs import Program
 from tests.reference import PROMPT, Name, Place

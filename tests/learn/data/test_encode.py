@@ -16,8 +16,8 @@ from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import LexemeKind, Sync, Text
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES, closing_piece, units_for
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.models.annotated import Record
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.architectures import loaded
 from tests.decoding import decode_document

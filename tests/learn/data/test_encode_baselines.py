@@ -12,8 +12,8 @@ from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import Form
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import EncodedExample, encode_example, encode_points
-from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced

@@ -10,8 +10,8 @@ from hypothesis import given
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.models.annotated import Record
 from tests.learn.data.examples import BARE, EOS, documents, encoded, entries_of, program_of, spelled
 from tests.plain_sequences import plain_sequences, seen_sequence
 

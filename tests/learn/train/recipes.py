@@ -11,6 +11,7 @@ from typing import Any
 
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
+from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.train.config import (
     DataConfig,
     ModelConfig,
@@ -20,7 +21,6 @@ from pasta_lm.learn.train.config import (
 )
 from pasta_lm.learn.train.learner import Learner, load_learner
 from pasta_lm.learn.train.packs import Pack, packs_of
-from pasta_lm.models.annotated import Record, write_records
 from pasta_lm.recipe import toml_of
 from tests.small_tokenizers import FAMILIES
 from tests.taught import CHAT

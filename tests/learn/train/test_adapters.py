@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from pasta_lm.errors import MissingExtraError, PastaError, UsageError
+from pasta_lm.learn.data.annotated import write_records
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import Learner, adapted, base_of, load_learner, merged, save
@@ -25,7 +26,6 @@ from pasta_lm.learn.train.losses import collate, weighted_mean
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.models.adapter import check_base, is_adapter, merge_adapter, read_adapter, read_base
-from pasta_lm.models.annotated import write_records
 from pasta_lm.models.folder import read_pasta_config
 from tests.learn.train.recipes import begin, losses, packs, records, sft
 

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Document
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.learn.train.losses import collate, label_nats, seen
-from pasta_lm.models.annotated import Record
 from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recording

@@ -21,6 +21,7 @@ from pasta_lm.errors import EndpointError, PastaError, UsageError
 from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.language.document import parse
 from pasta_lm.learn.chat.pool import CostLimitError
+from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
 from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
 from pasta_lm.learn.train import rounds
@@ -34,7 +35,6 @@ from pasta_lm.learn.train.preference_config import (
     judge_of,
 )
 from pasta_lm.learn.train.rounds import Round, sampling_of
-from pasta_lm.models.annotated import Record, write_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.learn.data.rollouts import sample
 from tests.learn.judge.endpoint import answers_of

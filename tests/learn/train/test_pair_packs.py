@@ -11,6 +11,7 @@ import torch
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.language.document import Document
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import encode_example
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.train.config import TrainConfig
@@ -24,7 +25,6 @@ from pasta_lm.learn.train.packs import (
     reference_log_probs,
 )
 from pasta_lm.learn.train.preference_config import LossConfig
-from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.learn.data.annotated import read_records, write_records
 from pasta_lm.learn.data.preferences import write_pairs
 from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import LoraConfig
@@ -23,7 +24,6 @@ from pasta_lm.learn.train.preference_config import (
     StartConfig,
 )
 from pasta_lm.learn.train.rounds import Prompts
-from pasta_lm.models.annotated import read_records, write_records
 from tests.learn.train.preferences import margins, pair, recipe, save_tiny
 from tests.learn.train.recipes import records
 

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 
 from pasta_lm.engines.local.loading import load
 from pasta_lm.errors import UsageError
+from pasta_lm.learn.data.annotated import write_records
 from pasta_lm.learn.train import trainer
 from pasta_lm.learn.train.config import DataConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.learn.train.trainer import check_launch, training_arguments
-from pasta_lm.models.annotated import write_records
 from tests.learn.train.recipes import as_toml, begin, losses, records, sft
 
 ROOT = Path(__file__).parents[3]

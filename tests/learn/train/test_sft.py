@@ -24,6 +24,7 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, PastaError, UsageError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import parse
+from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import Learner, load_learner, save
@@ -36,7 +37,6 @@ from pasta_lm.learn.train.losses import (
 )
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import own_examples, preflight, train_sft
-from pasta_lm.models.annotated import Record, write_records
 from tests.learn.train.recipes import begin, log, losses, packs, records, sft, write_file
 from tests.small_tokenizers import FAMILIES
 

@@ -9,10 +9,10 @@ import pytest
 
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text
+from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.train.config import DataConfig
 from pasta_lm.learn.train.packs import Pack, packs_of
-from pasta_lm.models.annotated import Record, write_records
 
 
 def letters(record: Record) -> EncodedExample:

@@ -26,7 +26,7 @@ from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, AnnotateConfig, SourceR
 from pasta_lm.learn.annotate.teacher import MAX_RETURNS, read_prompt
 from pasta_lm.learn.chat.client import ChatReply, Prices, TokenCounts, read_reply
 from pasta_lm.learn.chat.pool import Spending
-from pasta_lm.models.annotated import Record, write_records
+from pasta_lm.learn.data.annotated import Record, write_records
 
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.

@@ -13,7 +13,7 @@ from pasta_lm.engines.request import Answer, Finished, SamplingParams, unless_fa
 from pasta_lm.errors import InputError, RequestError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.usable import why_unusable
-from pasta_lm.models.annotated import read_ids
+from pasta_lm.learn.data.annotated import read_ids
 from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import sequential
 

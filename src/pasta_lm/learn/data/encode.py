@@ -23,7 +23,7 @@ from pasta_lm.language.events import Text
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.parser import Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
-from pasta_lm.models.annotated import Record
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, Stages, blocks_of, skeleton_of

@@ -12,6 +12,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.journal import write_rows, write_whole
 from pasta_lm.learn.annotate.own_answers import ROOM, AnswerConfig, read_instructions
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig
+from pasta_lm.learn.data.annotated import read_ids, read_records, write_records
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
@@ -26,7 +27,6 @@ from pasta_lm.learn.train.preference_config import (
 )
 from pasta_lm.measure.instructions import InstructionSettings
 from pasta_lm.measure.prompt_sets import SetFiles
-from pasta_lm.models.annotated import read_ids, read_records, write_records
 
 ANSWERS, ANNOTATED, BASELINE = "01-answers", "02-annotated", "03-baseline"
 PASTA, PREFERENCE, MEASURES = "04-pasta", "05-preference", "06-measures"

@@ -18,12 +18,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pasta_lm.errors import InputError, VocabularyError
+from pasta_lm.learn.data.annotated import Record, read_ids, read_records
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.data.layout import RULES
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.train.config import DataConfig
 from pasta_lm.learn.train.losses import Batch, collate, label_nats, on_device, over_labels, seen
-from pasta_lm.models.annotated import Record, read_ids, read_records
 from pasta_lm.models.vocabulary import Vocabulary
 
 NUM_HEAD, NUM_TAIL = 4, 3

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.pool import Spending
+from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.learn.data.preferences import (
     PreferencePair,
     PromptWithReference,
@@ -32,7 +33,6 @@ from pasta_lm.learn.judge.judge import Judge
 from pasta_lm.learn.judge.llm_judge import LLMJudge, describe_missing, missing_to_json
 from pasta_lm.learn.train.learner import LOG, append_row
 from pasta_lm.learn.train.preference_config import PreferenceConfig, RolloutsConfig, judge_of
-from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
 

@@ -24,6 +24,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from pasta_lm.errors import InputError, ModelError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
+from pasta_lm.learn.data.annotated import Record, read_ids, read_records
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import (
@@ -52,7 +53,6 @@ from pasta_lm.learn.train.trainer import (
     row_rates,
     whole_model,
 )
-from pasta_lm.models.annotated import Record, read_ids, read_records
 from pasta_lm.strategies import pasta
 
 

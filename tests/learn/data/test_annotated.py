@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.models.annotated import Record, read_annotated, read_records, write_records
+from pasta_lm.learn.data.annotated import Record, read_annotated, read_records, write_records
 from tests.learn.data.examples import documents
 
 WITH_LENGTHS = 'Two.<promise topic="a" tokens="1"/><async>one</async><sync/>End.'
