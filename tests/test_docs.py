@@ -8,12 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 import typer.main
-from typer.core import TyperGroup
 
 from pasta_lm.cli import app
 
@@ -74,24 +72,16 @@ def test_the_still_in_the_readme_is_what_pasta_play_prints() -> None:
 # --- commands
 
 COMMANDS = [(name_of(page), command) for page in PAGES for command in commands(page)]
+COMMAND_LINE = typer.main.get_command(app)
 
 
-@cache
-def command_line(verbs: typer.Typer) -> TyperGroup:
-    group = typer.main.get_command(verbs)
-    assert isinstance(group, TyperGroup)
-    return group
-
-
-def parse_error(
-    verbs: typer.Typer, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> str:
+def parse_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Return the error of a command line that does not parse; empty if it does.
 
     ``--help`` is answered after the whole line was parsed, so an unknown flag fails before it.
     """
     try:
-        command_line(verbs).main([*arguments, "--help"], "pasta", standalone_mode=True)
+        COMMAND_LINE.main([*arguments, "--help"], "pasta", standalone_mode=True)
     except SystemExit as exc:
         return capsys.readouterr().err if exc.code else ""
     raise AssertionError("the command ran")
@@ -119,7 +109,7 @@ def test_a_documented_command_parses(
     if name == "pasta-lab":
         return  # lab/tests/test_peers.py
     if name == "pasta":
-        assert not parse_error(app, arguments, capsys)
+        assert not parse_error(arguments, capsys)
     elif name.startswith(("scripts/", "runs/")):
         assert os.access(ROOT / name, os.X_OK)
     elif name == "python":
@@ -134,7 +124,7 @@ def test_a_documented_command_parses(
 
 
 def test_an_unknown_flag_does_not_parse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse_error(app, ["run", "--no-such-flag"], capsys)
+    assert parse_error(["run", "--no-such-flag"], capsys)
 
 
 def test_the_reference_pages_are_up_to_date() -> None:

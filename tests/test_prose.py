@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.test_docs import FENCE, ROOT, name_of
+from tests.test_size import tree
+
 SOURCES = sorted((ROOT / "src" / "pasta_lm").rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMELESS = {"one", "found", "given", "asked", "said"}
 CLAUSE = re.compile(r"^(\w+) (what|who|whose)\b")
 BOUND = re.compile(r"^_?(LEAST|MOST|LONGEST|SHORTEST|LARGEST|SMALLEST|FEWEST)_")
@@ -37,21 +37,16 @@ WORDS = {
 }
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_variable_is_named_by_a_noun(path: Path) -> None:
+def test_a_variable_is_named_by_a_noun_and_a_bound_is_called_minimum_or_maximum(
+    path: Path,
+) -> None:
     nodes = list(ast.walk(tree(path)))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    assert not names & NAMELESS
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    assert not NAMELESS & (parameters | {name.id for name in names})
+    stored = [name.id for name in names if isinstance(name.ctx, ast.Store)]
+    assert not [name for name in stored if BOUND.match(name)]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
@@ -60,13 +55,6 @@ def test_a_docstring_names_the_thing_and_no_clause_in_its_place(path: Path) -> N
     for node in ast.walk(tree(path)):
         if isinstance(node, kinds) and (text := ast.get_docstring(node)):
             assert not CLAUSE.match(text), text.splitlines()[0]
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_bound_is_called_minimum_or_maximum(path: Path) -> None:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            assert not BOUND.match(node.id), node.id
 
 
 def test_a_class_name_exists_once() -> None:

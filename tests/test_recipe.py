@@ -65,11 +65,6 @@ def test_a_mistake_is_named_by_its_key(
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-def test_a_missing_file_is_named_without_an_error_number(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: No such file or directory"):
-        read_recipe(tmp_path / "absent.toml", Config)
-
-
 def test_a_missing_pydantic_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

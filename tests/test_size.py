@@ -44,10 +44,6 @@ def is_core(path: Path) -> bool:
     return name.startswith(CORE) or path.parent == SOURCE / "engines"
 
 
-def scripts() -> list[Path]:
-    return [path for path in (ROOT / "scripts").iterdir() if path.is_file()]
-
-
 # --- functions
 
 
@@ -181,7 +177,7 @@ MEASURES: dict[str, Callable[[], int | list[str]]] = {
     "docs_lines": lambda: num_lines([*(ROOT / "docs").glob("*.md")]),
     "readme_lines": lambda: num_lines([ROOT / "README.md"]),
     "changelog_lines": lambda: num_lines([ROOT / "CHANGELOG.md"]),
-    "scripts_lines": lambda: num_lines(scripts()),
+    "scripts_lines": lambda: num_lines([p for p in (ROOT / "scripts").iterdir() if p.is_file()]),
 }
 
 

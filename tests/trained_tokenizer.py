@@ -14,8 +14,6 @@ from transformers import PreTrainedTokenizerFast
 from pasta_lm.language.tags import PIECES
 
 END, USER, ASSISTANT = "<|end|>", "<|user|>", "<|assistant|>"
-NUM_PIECES = 1024
-"""Tokens, the 256 bytes and the three marks included, tag pieces not."""
 PATTERN = r"\p{Lu}\p{Ll}*| ?\p{Ll}+|\p{L}+|\d| ?[^\s\p{L}\d]+(?: (?=[\d\p{Lu}]))?|\s"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -26,8 +24,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTrainedTokenizerFast:
-    """Train the tokenizer on texts, with the tag pieces; the same texts give the same one."""
+def train_tokenizer(texts: Iterable[str], num_pieces: int) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on texts; all tokens but the tag pieces are counted as its pieces."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

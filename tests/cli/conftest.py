@@ -102,11 +102,3 @@ def untaught_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def architecture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file that describes a tiny model."""
-    file = tmp_path_factory.mktemp("architectures") / "tiny.json"
-    file.write_text(json.dumps({"model_type": "llama", "vocab_size": 300, **SIZES}))
-    return file

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from pasta_lm.journal import write_rows
 from pasta_lm.learn.data.annotated import write_records
 from pasta_lm.learn.teach.config import (
     AnswersConfig,
@@ -19,6 +19,7 @@ from pasta_lm.learn.teach.config import (
 )
 from tests.learn.train.recipes import records
 from tests.small_tokenizers import byte_level
+from tests.tiny import SIZES
 
 CHAT = "{% for one in messages %}<|begin|>{{ one['content'] }}\n{% endfor %}<|begin|>"
 WORD_SCALE, END_SCALE = 3.0, 11.0
@@ -32,18 +33,8 @@ def save_teachable(folder: Path) -> str:
     tokenizer.chat_template = CHAT
     texts = {n: tokenizer.decode([n]) for n in range(len(tokenizer))}
     words = [n for n, text in texts.items() if len(text) > 3 and text.strip(" ").isalpha()]
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        initializer_range=0.2,
-        eos_token_id=tokenizer.eos_token_id,
-        tie_word_embeddings=False,
-    )
+    ends = {"eos_token_id": tokenizer.eos_token_id, "tie_word_embeddings": False}
+    config = LlamaConfig(**SIZES, vocab_size=len(tokenizer), **ends)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).eval()
@@ -56,17 +47,12 @@ def save_teachable(folder: Path) -> str:
     return str(folder)
 
 
-def write_instructions(path: Path) -> None:
-    """Write a file of instructions."""
-    texts = [form.format(subject) for form in ASKED for subject in SUBJECTS]
-    rows = [{"id": f"i{n:02}", "instruction": text} for n, text in enumerate(texts)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def recipe(folder: Path, **train: Any) -> TeachConfig:
     """Return the smallest recipe; its data are written to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_instructions(folder / "instructions.jsonl")
+    texts = [form.format(subject) for form in ASKED for subject in SUBJECTS]
+    rows = [{"id": f"i{n:02}", "instruction": text} for n, text in enumerate(texts)]
+    write_rows(folder / "instructions.jsonl", rows)
     write_records(folder / "mixed.jsonl", records(6))
     return TeachConfig(
         answers=AnswersConfig(

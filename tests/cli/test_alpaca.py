@@ -108,7 +108,6 @@ def test_without_a_judge_only_speed_is_reported(
     [
         (("--system", "x"), 2, "is not of the form NAME=STRATEGY:MODEL"),
         (("--strategies", "guess"), 2, "strategies is 'guess'"),
-        (("--set", "judge.model=x"), 2, "judge.model and judge.base_url go together"),
         (("--set", "judge.template=absent", "--set", "instructions=-"), 3, "no such file"),
         (("--cost-limit", "1"), 2, "a cost limit needs prices"),
         (("--set", "judge.input_price=1"), 2, "the prices of input and output go together"),

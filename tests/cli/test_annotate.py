@@ -90,15 +90,6 @@ def test_a_wrong_recipe_is_a_usage_error(tmp_path: Path, more: str, message: str
     assert found.exception.exit_code == 2
 
 
-def test_the_rule_needs_no_server(tmp_path: Path) -> None:
-    recipe = Path(write_recipe(tmp_path))
-    text = recipe.read_text().partition("[teacher]")[0]
-    recipe.write_text(f'annotator = "markdown_rule"\n{text}')
-    found = CliRunner().invoke(app, ["annotate", str(recipe)])
-    assert found.exit_code == 0, found.output
-    assert "heuristic" in (tmp_path / "out" / "README.md").read_text()
-
-
 @pytest.mark.parametrize(
     "recipe",
     sorted((Path(__file__).parents[2] / "runs" / "annotation").glob("*.toml")),
@@ -109,7 +100,9 @@ def test_each_recipe_of_the_project_can_be_read(recipe: Path) -> None:
     assert config.annotator == "markdown_rule" or config.teacher
 
 
-def test_a_model_answers_the_instructions_first(tmp_path: Path) -> None:
+def test_a_model_answers_the_instructions_first_and_the_rule_needs_no_server(
+    tmp_path: Path,
+) -> None:
     write_rows(tmp_path / "i.jsonl", [{"id": "a", "instruction": "Name a river."}])
     answered = {"id": "a", "answer": "It is the Rhine.", "num_tokens": 5, "ended": True}
     write_rows(tmp_path / "own" / "answers.jsonl", [{**answered, "temperature": 0.3}])
@@ -122,3 +115,4 @@ def test_a_model_answers_the_instructions_first(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1 answers, 5 tokens: 1 usable" in result.stderr
     assert "It is the Rhine." in (tmp_path / "out" / "annotated.jsonl").read_text("utf-8")
+    assert "heuristic" in (tmp_path / "out" / "README.md").read_text("utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +38,18 @@ class Gate:
         self._opened.set()
 
 
-def until(process: AnnotateProcess, text: str) -> None:
-    """Wait until a text is printed."""
-    while text not in process.output:
+def until(process: AnnotateProcess, holds: Callable[[], bool]) -> None:
+    while not holds():
         assert process.is_running, process.output
         time.sleep(0.005)
 
 
-def begin(recipe: str, server: ScriptedServer) -> AnnotateProcess:
-    """Begin a run and wait until as many requests are in flight as may be."""
+def interrupted(recipe: str, server: ScriptedServer, number: signal.Signals) -> AnnotateProcess:
+    """Begin a run and send it a signal when as many requests are in flight as may be."""
     process = AnnotateProcess(Path(recipe))
-    while server.num_requests < FEW:
-        assert process.is_running, process.output
-        time.sleep(0.005)
+    until(process, lambda: server.num_requests >= FEW)
+    process.send(number)
+    until(process, lambda: "Ctrl-C again stops at once" in process.output)
     return process
 
 
@@ -61,9 +60,8 @@ def test_a_first_signal_keeps_paid_replies_and_prints_the_command_to_continue(
     gate = Gate()
     with gate.server as server:
         recipe = write_recipe(tmp_path, server.base_url)
-        process = begin(recipe, server)
-        process.send(number)
-        until(process, f"waiting for {FEW} requests in flight; Ctrl-C again stops at once")
+        process = interrupted(recipe, server, number)
+        assert f"waiting for {FEW} requests in flight; Ctrl-C again" in process.output
         gate.open()
         assert process.finish() == 130
         assert f" rows: {FEW} ok, 0 failed, " in process.output
@@ -80,9 +78,7 @@ def test_a_first_signal_keeps_paid_replies_and_prints_the_command_to_continue(
 def test_a_first_signal_ends_retries(tmp_path: Path) -> None:
     gate = Gate(Faults(truncated=1.0))
     with gate.server as server:
-        process = begin(write_recipe(tmp_path, server.base_url), server)
-        process.send(signal.SIGINT)
-        until(process, "stops at once")
+        process = interrupted(write_recipe(tmp_path, server.base_url), server, signal.SIGINT)
         gate.open()
         assert process.finish() == 130
         assert server.num_requests == FEW
@@ -93,9 +89,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     gate = Gate()
     with gate.server as server:
         recipe = write_recipe(tmp_path, server.base_url)
-        process = begin(recipe, server)
-        process.send(signal.SIGINT)
-        until(process, "stops at once")
+        process = interrupted(recipe, server, signal.SIGINT)
         process.send(signal.SIGINT)
         assert process.finish() == 130  # the gate is still closed
         gate.open()

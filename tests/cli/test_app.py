@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +38,12 @@ def commands(group: Any, name: str = "") -> dict[str, Any]:
     return listed
 
 
-@cache
-def command_line() -> dict[str, Any]:
-    return commands(typer.main.get_command(app))
-
-
 FLAGS = [
     (verb, param)
-    for verb, command in command_line().items()
+    for verb, command in commands(typer.main.get_command(app)).items()
     for param in command.params
     if param.param_type_name == "option" and param.name != "help"
 ]
-
-
-def test_every_verb_is_listed() -> None:
-    assert {*command_line()} >= VERBS
 
 
 @pytest.mark.parametrize("verb", ["", *sorted(VERBS)])
@@ -171,21 +161,22 @@ def test_help_loads_no_heavy_module() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_closed_streams_are_empty_or_ignored() -> None:
-    check = f"{sys.executable} -m pasta_lm check -"
-    for redirection, out in (("<&-", b"-: valid\n"), ("</dev/null 2>&-", b"-: valid\n")):
-        done = subprocess.run(["sh", "-c", f"{check} {redirection}"], capture_output=True)
-        assert (done.returncode, done.stdout, done.stderr) == (0, out, b"")
-
-
 @pytest.mark.parametrize(
-    ("redirection", "reason"),
-    [(">&-", "bad file descriptor"), (">/dev/full", "no space left on device")],
+    ("redirection", "code", "error"),
+    [
+        ("<&-", 0, ""),
+        ("</dev/null 2>&-", 0, ""),
+        (">&-", 1, "pasta: the output cannot be written: bad file descriptor\n"),
+        (">/dev/full", 1, "pasta: the output cannot be written: no space left on device\n"),
+    ],
 )
-def test_output_that_cannot_be_written_is_an_error(redirection: str, reason: str) -> None:
+def test_closed_streams_are_ignored_but_an_output_that_cannot_be_written_is_an_error(
+    redirection: str, code: int, error: str
+) -> None:
     command = f"{sys.executable} -m pasta_lm check - {redirection}"
     done = subprocess.run(["sh", "-c", command], input="text", capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, f"pasta: the output cannot be written: {reason}\n")
+    out = "" if code else "-: valid\n"
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, error)
 
 
 @pytest.mark.parametrize("verb", [("train", "sft"), ("train", "preference"), ("annotate",)])
@@ -194,12 +185,12 @@ def test_a_missing_recipe_is_an_error_without_system_codes(
 ) -> None:
     result = pasta(*verb, tmp_path / "nowhere.toml")
     assert (result.code, result.out) == (2, "")
-    assert "nowhere.toml" in result.err
+    assert "nowhere.toml cannot be read: No such file or directory" in result.err
     assert "[Errno" not in result.err
     assert "hint: " in result.err
 
 
-# --- tables, and exit codes
+# --- tables
 
 
 def test_columns_are_as_wide_as_their_widest_cell(capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +211,3 @@ def test_facts_stand_in_one_column_and_a_missing_number_is_a_dash(
     assert lines == ["torch              2", "", "prometheus-client  1", "a                  b"]
     cells = (terminal.number(None), terminal.number(1.234), terminal.number(2.5, 1, "x"))
     assert cells == ("-", "1.23", "2.5x")
-
-
-def test_exit_codes_are_those_of_the_documentation() -> None:
-    assert (terminal.FAILED, terminal.INVALID, terminal.INTERRUPTED) == (1, 3, 130)

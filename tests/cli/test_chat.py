@@ -93,8 +93,10 @@ def test_earlier_answers_go_in_as_plain_text_never_as_tags(piped: Any) -> None:
 
 
 def test_new_forgets_the_conversation_and_quit_leaves(piped: Any) -> None:
-    asked = piped("one?\n/new\ntwo?\n/quit\nthree?\n").model.asked
-    assert [contents(messages) for messages in asked] == [[("user", "one?")], [("user", "two?")]]
+    asked = piped("one?\n/new\n /quit means?\n/quit\nthree?\n").model.asked
+    # A space before it makes a command a question.
+    questions = [[("user", "one?")], [("user", "/quit means?")]]
+    assert [contents(messages) for messages in asked] == questions
 
 
 def test_regenerate_asks_the_last_question_again_with_the_next_seed(piped: Any) -> None:
@@ -145,10 +147,6 @@ def test_settings_hold_for_the_next_answer_and_a_cut_one_is_continued_at_its_end
     assert done.model.asked[2][1]["content"] == first + PLAIN
 
 
-def test_a_space_before_it_makes_a_command_a_question(piped: Any) -> None:
-    assert contents(piped(" /quit means?\n").model.asked[0]) == [("user", "/quit means?")]
-
-
 @pytest.mark.parametrize("num_events", range(1, 14))
 def test_an_interrupt_keeps_what_was_written_and_the_conversation_goes_on(
     piped: Any, capsys: pytest.CaptureFixture[str], num_events: int
@@ -174,24 +172,19 @@ def test_a_long_conversation_loses_its_oldest_turns_and_says_so(
     assert notice in capsys.readouterr().err
 
 
-def test_a_question_longer_than_the_context_is_an_error_and_the_next_one_is_answered(
-    piped: Any, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [(b"word " * 9, "the question has 9 tokens"), (b"a\xff", "line 1 is not UTF-8: byte 2")],
+)
+def test_a_line_that_is_no_question_is_an_error_and_the_next_one_is_answered(
+    piped: Any, capsys: pytest.CaptureFixture[str], line: bytes, message: str
 ) -> None:
-    done = piped("word " * 9 + "\none?\n", max_prompt=8)
+    done = piped(line + b"\none?\n", max_prompt=8)
     assert done.code == 3
     out, err = capsys.readouterr()
     assert out == f"{PLAIN}\n"
-    assert "the question has 9 tokens" in err
+    assert message in err
     assert contents(done.model.asked[-1]) == [("user", "one?")]
-
-
-def test_a_line_that_is_not_utf_8_is_named_and_the_next_one_is_answered(
-    piped: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert piped(b"a\xff\none?\n").code == 3
-    out, err = capsys.readouterr()
-    assert out == f"{PLAIN}\n"
-    assert "line 1 is not UTF-8: byte 2" in err
 
 
 def test_in_a_terminal_control_d_ends_the_conversation(

@@ -22,11 +22,6 @@ def broken(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_valid_text_is_reported_as_valid(pasta: Pasta) -> None:
-    result = pasta("check", "-", stdin=VALID)
-    assert (result.code, result.out, result.err) == (0, "-: valid\n", "")
-
-
 def test_an_invalid_text_is_shown_with_places_and_hints(pasta: Pasta, broken: Path) -> None:
     result = pasta("check", broken)
     assert (result.code, result.err) == (3, "")
@@ -67,15 +62,16 @@ def test_the_form_decides_whether_a_text_is_valid(pasta: Pasta) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        *((("nowhere.txt",), 3), ((".",), 3), ((), 2)),
-        *((("-", "--form", "block"), 2), (("-", "--format", "xml"), 2)),
-        (("-", "--fix", "--format", "json"), 2),
+        *((("check", "nowhere.txt"), 3), (("check", "."), 3), (("check",), 2)),
+        *((("check", "-", "--form", "block"), 2), (("check", "-", "--format", "xml"), 2)),
+        (("check", "-", "--fix", "--format", "json"), 2),
+        *((("view", "nowhere.json"), 3), (("view", __file__), 3)),
     ],
 )
 def test_missing_files_and_wrong_flags_have_their_exit_codes(
     pasta: Pasta, arguments: tuple[str, ...], code: int
 ) -> None:
-    result = pasta("check", *arguments)
+    result = pasta(*arguments)
     assert (result.code, result.out) == (code, "")
     assert len(result.err.splitlines()) <= 4
 
@@ -117,8 +113,3 @@ def test_a_damaged_trace_is_invalid_input(pasta: Pasta, trace: Path, key: str, v
     data["threads"][-1][key] = value
     trace.write_text(json.dumps(data))
     assert pasta("view", trace).code == 3
-
-
-def test_a_file_that_is_not_a_trace_is_invalid_input(pasta: Pasta, broken: Path) -> None:
-    assert pasta("view", broken).code == 3
-    assert pasta("view", "nowhere.json").code == 3

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Pasta
+from tests.tiny import SIZES
 
 RESPONSE = (
     'Two. <promise topic="a" tokens="1"/><async>One two three four five.</async> '
@@ -35,8 +36,10 @@ def test_json_has_the_documented_figures(pasta: Pasta, answers: Path, taught_fol
 
 
 def test_the_table_names_kind_weights_and_hardware(
-    pasta: Pasta, answers: Path, architecture: Path
+    pasta: Pasta, answers: Path, tmp_path: Path
 ) -> None:
+    architecture = tmp_path / "tiny.json"
+    architecture.write_text(json.dumps({"model_type": "llama", "vocab_size": 300, **SIZES}))
     result = pasta("replay", answers, "--random", architecture)
     assert (result.code, result.err) == (0, "")
     assert "replayed, random weights: tiny, float32 on cpu (" in result.out

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Pasta
 
 
-@pytest.fixture
-def records(tmp_path: Path) -> Path:
+def test_table_and_json_have_the_same_figures(pasta: Pasta, tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     rows = [
         {
@@ -26,14 +23,10 @@ def records(tmp_path: Path) -> Path:
         for name, path in (("sequential", 8), ("pasta", 4))
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
-
-def test_table_and_json_have_the_same_figures(pasta: Pasta, records: Path) -> None:
-    table = pasta("evaluate", "speed", records)
+    table = pasta("evaluate", "speed", file)
     assert (table.code, table.err) == (0, "")
     lines = [line.split() for line in table.out.splitlines()]
     assert ["realised", "speedup", "2.000", "2.000", "2.000", "3"] in lines
-    found = pasta("evaluate", "speed", records, "--json").json
+    found = pasta("evaluate", "speed", file, "--json").json
     assert found["systems"]["pasta"]["realised_speedup"]["mean"] == 2.0
     assert [*found["systems"]] == ["sequential", "pasta"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -219,20 +219,14 @@ def test_with_a_judge_stage_two_trains_the_model(
     with ScriptedServer(longer_wins) as server:
         judge = JudgeConfig(model="scripted", base_url=server.base_url)
         two = StageTwoConfig(judge=judge, rounds=1, num_prompts=4, samples=3, steps=2)
-        both = TeachConfig(**{**parts(config), "preference": two})
         out = tmp_path / "out"
-        teach(model, out, both)
+        teach(model, out, replace(config, preference=two))
     assert rows(out)["preference"]["best"] == "05-preference/round-1/model"
     prompts = {row["id"] for row in read_rows(out / "05-preference" / "prompts.jsonl")}
     references = (out / "02-annotated" / "references.txt").read_text("utf-8").split()
     held_back = (out / "02-annotated" / "held_back.txt").read_text("utf-8").split()
     assert {*references} | prompts == {*held_back}
     assert not {*references} & prompts
-
-
-def parts(config: TeachConfig) -> dict[str, Any]:
-    names = ("answers", "annotation", "data", "train", "preference", "measures")
-    return {name: getattr(config, name) for name in names}
 
 
 def test_a_model_for_servers_learns_positions_and_join_that_they_compute(tmp_path: Path) -> None:
@@ -254,11 +248,9 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
 
 
 def test_another_recipe_is_refused_in_the_same_folder(
-    whole: Path, model: str, config: TeachConfig, pasta: Pasta, tmp_path: Path
+    whole: Path, model: str, config: TeachConfig, pasta: Pasta
 ) -> None:
-    (tmp_path / "recipe.toml").write_text(toml_of(asdict(config)))
-    command = ("teach", model, "--out", str(whole), "--recipe", str(tmp_path / "recipe.toml"))
-    result = pasta(*command, "--set", "train.passes=7")
+    result = pasta(*command_of(model, whole, config), "--set", "train.passes=7")
     assert result.code == 2
     assert "train.passes = 2, not 7" in result.err
 

@@ -37,13 +37,6 @@ def numbered(examples: Sequence[EncodedExample]) -> list[tuple[list[float], list
     return [(one, [value / 100 for value in one]) for one in ones]
 
 
-STRUCTURES = [
-    pytest.param(PREDICT, Join.SHARED, id="predict"),
-    pytest.param(PositionStrategy.CONTINUE, Join.SHARED, id="continue"),
-    pytest.param(PositionStrategy.CONTINUE, Join.RECOMPUTE, id="recompute"),
-]
-
-
 def system(
     name: str,
     read: object = numbered,
@@ -57,8 +50,15 @@ def count(text: str) -> int:
     return len(MODEL.vocabulary.encode_text(text))
 
 
-@pytest.mark.parametrize(("positions", "join"), STRUCTURES)
-def test_every_token_of_the_text_is_counted_once_in_its_region(
+@pytest.mark.parametrize(
+    ("positions", "join"),
+    [
+        (PREDICT, Join.SHARED),
+        (PositionStrategy.CONTINUE, Join.SHARED),
+        (PositionStrategy.CONTINUE, Join.RECOMPUTE),
+    ],
+)
+def test_every_token_of_the_text_is_counted_once_in_its_region_and_tags_and_the_end_apart(
     positions: PositionStrategy, join: Join
 ) -> None:
     (row,) = measure([FORKED], [system("pasta", numbered, positions, join)])
@@ -69,11 +69,6 @@ def test_every_token_of_the_text_is_counted_once_in_its_region(
         "after_sync": count(" so on."),
     }
     assert row["nats_given_text"]["first"] == pytest.approx(0.02)
-
-
-@pytest.mark.parametrize(("positions", "join"), STRUCTURES)
-def test_tags_topics_and_the_end_are_counted_apart(positions: PositionStrategy, join: Join) -> None:
-    (row,) = measure([FORKED], [system("pasta", numbered, positions, join)])
     example = encode_example(FORKED, MODEL.vocabulary, EOS, positions, join=join)
     labels = sum(label != NO_LABEL for label in example.labels)
     # Of each promise two pieces, a topic and the block's end; the sync.

@@ -14,11 +14,9 @@ from pasta_lm.measure.instructions import (
     SCORED,
     TIMED,
     UNMASKED,
-    VERDICTS,
     InstructionRun,
     InstructionSettings,
     evaluate_instructions,
-    open_run,
 )
 from pasta_lm.measure.instructions_report import instructions_report
 from pasta_lm.measure.prompt_sets import (
@@ -93,10 +91,6 @@ def test_a_stopped_run_goes_on_and_answers_nothing_twice(tmp_path: Path) -> None
     assert again[:3] == rows[:3]
 
 
-def test_the_report_is_computed_from_the_folder(run: InstructionRun) -> None:
-    assert instructions_report(open_run(run.folder.path)) == instructions_report(run)
-
-
 def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Path) -> None:
     run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
     ours = [row for row in run.folder.rows(SCORED) if row["system"] == "pasta"]
@@ -107,11 +101,6 @@ def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Pa
 def test_an_unknown_strategy_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="instructions.strategy is 'tea'"):
         settings(tmp_path, strategy="tea")
-
-
-def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not the folder of a run"):
-        open_run(tmp_path)
 
 
 def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: InstructionRun) -> None:
@@ -204,17 +193,20 @@ class TestSets:
         files = settings(tmp_path).sets
         assert read_sets(files, 2) == read_sets(files)[:2]
 
-    def test_a_prompt_without_a_label_is_named(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("parts", "message"),
+        [
+            ({"0": "one"}, "no label for 3 prompts, such as 1"),
+            ({"7": "many"}, "7 is 'many', none of one, several, between"),
+        ],
+    )
+    def test_a_missing_and_a_wrong_label_are_named(
+        self, tmp_path: Path, parts: dict[str, str], message: str
+    ) -> None:
         files = settings(tmp_path).sets
-        (tmp_path / "labels.json").write_text('{"parts": {"0": "one"}}')
-        with pytest.raises(InputError, match="no label for 3 prompts, such as 1"):
+        (tmp_path / "labels.json").write_text(json.dumps({"parts": parts}))
+        with pytest.raises(InputError, match=message):
             read_sets(files)
-
-    def test_a_wrong_label_is_named(self, tmp_path: Path) -> None:
-        file = tmp_path / "labels.json"
-        file.write_text('{"parts": {"7": "many"}}')
-        with pytest.raises(InputError, match="7 is 'many', none of one, several, between"):
-            read_labels(file)
 
     def test_without_a_set_nothing_can_be_asked(self) -> None:
         with pytest.raises(InputError, match="no set of prompts"):
@@ -238,30 +230,29 @@ class TestIfeval:
         "kwargs": [{}, {"num_highlights": 2}],
     }
 
+    SENTENCES = {
+        "prompt": "Two sentences.",
+        "instruction_id_list": ["length_constraints:number_sentences"],
+        "kwargs": [{"relation": "at least", "num_sentences": 2}],
+    }
+
     @pytest.mark.parametrize(
-        ("text", "strict", "loose"),
+        ("prompt", "text", "strict", "loose"),
         [
-            ("One *part* and *another*", [True, True], [True, True]),
-            ("One *part*, and *another*", [False, True], [False, True]),
-            ("Sure, here:\nOne *part* and *another*", [False, True], [True, True]),
-            ("", [False, False], [False, False]),
+            (PROMPT, "One *part* and *another*", [True, True], [True, True]),
+            (PROMPT, "One *part*, and *another*", [False, True], [False, True]),
+            (PROMPT, "Sure, here:\nOne *part* and *another*", [False, True], [True, True]),
+            (PROMPT, "", [False, False], [False, False]),
+            # Sentences are counted without a download.
+            (SENTENCES, "One is here. Two is here.", [True], [True]),
+            (SENTENCES, "One is here", [False], [False]),
         ],
     )
     def test_the_checkers_say_what_is_followed(
-        self, text: str, strict: list[bool], loose: list[bool]
+        self, prompt: dict[str, Any], text: str, strict: list[bool], loose: list[bool]
     ) -> None:
         pytest.importorskip("lm_eval")
-        assert check_ifeval(self.PROMPT, text) == (strict, loose)
-
-    def test_sentences_can_be_counted_without_a_download(self) -> None:
-        pytest.importorskip("lm_eval")
-        prompt = {
-            "prompt": "Two sentences.",
-            "instruction_id_list": ["length_constraints:number_sentences"],
-            "kwargs": [{"relation": "at least", "num_sentences": 2}],
-        }
-        assert check_ifeval(prompt, "One is here. Two is here.").strict == [True]
-        assert check_ifeval(prompt, "One is here").strict == [False]
+        assert check_ifeval(prompt, text) == (strict, loose)
 
     def test_an_instruction_without_a_checker_is_named(self) -> None:
         pytest.importorskip("lm_eval")
@@ -281,15 +272,6 @@ class TestIfeval:
         assert found["prompt_strict_difference"]["mean"] == 0.5
         assert found["instruction_loose"]["mean"] == pytest.approx(2 / 3, abs=1e-5)
         assert found["instruction_loose_difference"]["mean"] == pytest.approx(1 / 3, abs=1e-5)
-
-    def test_verdicts_of_a_run_are_in_its_report(self, tmp_path: Path) -> None:
-        pytest.importorskip("lm_eval")
-        file = tmp_path / "ifeval.jsonl"
-        file.write_text(json.dumps(self.PROMPT) + "\n")
-        sets = SetFiles(ifeval=str(file))
-        found = answered(tmp_path, sets=sets, num_timed=0, num_unmasked=0)
-        assert len(found.folder.rows(VERDICTS)) == 2
-        assert instructions_report(found).to_dict()["sets"]["ifeval"]["ifeval"]["num_prompts"] == 1
 
     def test_a_file_of_other_rows_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "other.jsonl"

@@ -52,13 +52,16 @@ def test_a_win_rate_is_the_mean_preference_in_percent(
     assert "refused" not in found.to_dict()
 
 
-def test_a_missing_verdict_is_named_and_there_is_no_win_rate() -> None:
+def test_missing_verdicts_are_named_and_there_is_no_win_rate() -> None:
     found = win_rates(made(1, None, 1, None, 0, 1, 1, 1), Calibration())
     assert (found.n_total, found.n_missing, found.missing_rows) == (6, 2, [1, 3])
     figures = found.to_dict()
     for key in ("win_rate", "standard_error", "length_controlled_winrate", "lc_standard_error"):
         assert figures[key] is None
     assert found.refused == "no win rate: 2 of 8 rows have no verdict (1, 3)"
+    many = win_rates(made(1, *[None] * 30), Calibration())
+    assert str(many.refused).endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
+    assert len(many.missing_rows) == 30
 
 
 def test_if_missing_verdicts_are_allowed_both_rates_are_given() -> None:
@@ -66,26 +69,15 @@ def test_if_missing_verdicts_are_allowed_both_rates_are_given() -> None:
     assert figures.win_rate == pytest.approx(200 / 3)
     assert figures.win_rate_missing_lost == 50
     assert figures.refused is None
+    nothing = win_rates(made(None, None), Calibration(), allow_missing=True)
+    assert (nothing.win_rate, nothing.fit) == (None, None)
 
 
-def test_all_missing_verdicts_are_counted_and_ten_are_named() -> None:
-    found = win_rates(made(1, *[None] * 30), Calibration())
-    assert str(found.refused).endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
-    assert len(found.missing_rows) == 30
-
-
-def test_without_any_verdict_there_is_no_win_rate() -> None:
-    found = win_rates(made(None, None), Calibration(), allow_missing=True)
-    assert (found.win_rate, found.fit) == (None, None)
-
-
-def test_a_row_without_difficulty_is_refused() -> None:
+def test_a_row_without_difficulty_is_refused_and_a_difficulty_without_a_row_counted() -> None:
     with pytest.raises(InputError, match="row 1 has no difficulty: the table ends at 0"):
         win_rates(made(1, 1), Calibration([0.5]))
-
-
-def test_instructions_without_a_row_are_counted() -> None:
     assert win_rates(made(1, 0), Calibration([0.0] * 5)).n_absent == 3
+    assert comparability(JUDGE, BASELINE, 805, has_difficulty=False)[0] is False
 
 
 @pytest.mark.parametrize(
@@ -105,10 +97,6 @@ def test_another_judge_or_baseline_is_not_comparable(
     result, label = comparability(judge, baseline, num)
     assert result is is_comparable
     assert says in label
-
-
-def test_without_difficulty_nothing_is_comparable() -> None:
-    assert comparability(JUDGE, BASELINE, 805, has_difficulty=False)[0] is False
 
 
 @pytest.mark.parametrize(

@@ -120,11 +120,8 @@ def test_the_marked_path_has_as_many_tokens_as_the_critical_path(text: str) -> N
 
 
 @pytest.mark.parametrize("num_tokens", range(1, 25))
-def test_an_answer_that_a_limit_cut_is_shown_too(num_tokens: int) -> None:
+def test_an_answer_that_a_limit_cut_and_an_empty_trace_are_shown_too(num_tokens: int) -> None:
     answer = answered(params=SamplingParams(max_tokens=num_tokens))
     Reader(answer._repr_html_())
     Reader(answer.trace._repr_html_())
-
-
-def test_an_empty_trace_is_shown() -> None:
-    Reader(Trace(kind=answered().trace.kind)._repr_html_())
+    Reader(Trace(kind=answer.trace.kind)._repr_html_())

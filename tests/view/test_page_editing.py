@@ -15,7 +15,7 @@ from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
 from tests.fakes.scripted_backend import ScriptedBackend
-from tests.serve.conftest import LIMIT_S, SCRIPT, TEXT, scripted, serving
+from tests.serve.conftest import SCRIPT, TEXT, scripted, serving
 from tests.serve.runs import HOSTILE
 from tests.view.conftest import expect, faults_of, serious_faults
 
@@ -34,13 +34,12 @@ class Editing:
         page.goto(address)
         page.get_by_label("Prompt", exact=True).fill("How do I live well?")
         page.get_by_role("button", name="Ask", exact=True).click()
-        page.get_by_role("button", name="same text, one thread").wait_for()
         page.locator(".savers button").first.wait_for()
         page.get_by_role("button", name="pasta", exact=True).click()
         page.get_by_role("button", name="Edit the tags").click()
         page.on("request", self._note)
         self.area = page.get_by_label("Answer with its tags")
-        self.wait_for_figures("1.08 → 1.08")
+        page.locator(".edit-figures .figure").first.wait_for()
 
     def _note(self, sent: Any) -> None:
         if "/v1/replay" in sent.url:
@@ -104,6 +103,7 @@ def test_edited_tags_are_replayed_beside_the_original_with_figures_before_and_af
     editor: Editing,
 ) -> None:
     assert editor.text == SCRIPT
+    editor.wait_for_figures("1.08 → 1.08")
     editor.area.fill(FASTER)
     editor.wait_for_figures("26 → 25 critical path")  # read from the tags, before any replay
     editor.press("Replay")
@@ -230,25 +230,12 @@ def test_a_replay_is_stopped_by_its_button_and_by_a_new_question(browser: Any, u
 def test_a_hostile_answer_is_edited_as_text(browser: Any) -> None:
     text = f'{HOSTILE}<async topic="&lt;b>x&quot;">{HOSTILE}</async>end &lt;sync/>'
     app = create_app(ScriptedBackend(ScriptedEngine(parse(text, "annotator"))))
-    with serving(app) as (_, address):
-        context = browser.new_context()
-        page = context.new_page()
-        faults = faults_of(page)
-        page.goto(address)
-        page.get_by_label("Prompt", exact=True).fill("?")
-        page.get_by_role("button", name="Ask", exact=True).click()
-        page.locator(".savers button").first.wait_for(timeout=1000 * LIMIT_S)
-        page.get_by_role("button", name="pasta", exact=True).click()
-        page.get_by_role("button", name="Edit the tags").click()
-        area = page.get_by_label("Answer with its tags")
-        page.locator(".edit-figures .figure").first.wait_for()
-        assert parse(area.input_value(), "annotator") == parse(text, "annotator")
-        area.fill(f"{HOSTILE}</async>")
-        page.locator(".faults .error").first.wait_for()
-        expect(page.locator(".editor b, .editor img, .editor script")).to_have_count(0)
-        assert page.title() != "taken"
-        context.close()
-    assert not faults
+    with editing(browser, app) as editor:
+        assert parse(editor.text, "annotator") == parse(text, "annotator")
+        editor.area.fill(f"{HOSTILE}</async>")
+        editor.page.locator(".faults .error").first.wait_for()
+        expect(editor.page.locator(".editor b, .editor img, .editor script")).to_have_count(0)
+        assert editor.page.title() != "taken"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -11,7 +11,7 @@ import pytest
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.placement import Entries
-from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, TokenRecord, Trace
+from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, Trace
 from pasta_lm.language import parse
 from pasta_lm.view.run_data import RunData, comparison_key, cut_at, run_data, speed_figures
 from tests.serve.runs import FLAT, NESTED, PARAMS, answered, sequential, wide
@@ -93,14 +93,11 @@ def test_the_critical_path_is_one_chain_of_every_depth(text: str, speeds: dict[i
     marked = [
         one for one, shown in zip(trace.tokens, data["tokens"], strict=True) if shown["critical"]
     ]
-    forced = [one for one in marked if one.role is Role.TAG and one is first_of(trace, one)]
+    # The <async> of a block is as deep as its promise's end.
+    opening = [trace.tokens_of(thread.id)[0] for thread in trace.threads[1:]]
+    forced = [one for one in marked if one.role is Role.TAG and one in opening]
     rest = sorted(one.depth or 0 for one in marked if one not in forced)
     assert rest == list(range(1, trace.critical_path + 1))
-
-
-def first_of(trace: Trace, token: TokenRecord) -> TokenRecord | None:
-    """Return the ``<async>`` of a token's thread, which is as deep as its promise's end."""
-    return trace.tokens_of(token.thread)[0] if token.thread else None
 
 
 @of_every_run
