@@ -9,13 +9,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.loading import LoadedModel, train_tokenizer
+from pasta_lm.language.tags import PIECES
 from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.models.load import eos_ids
 from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
-from tests.trained_tokenizer import train_tokenizer
+from tests.small_tokenizers import add_markers
 
 STARTER = Path(__file__).parents[1] / "corpora" / "starter" / "starter.jsonl"
 POOL_TOKENS = 8192
@@ -29,6 +30,7 @@ SIZES = {
     "max_position_embeddings": 2048,
     "initializer_range": 0.2,
 }
+CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
 
 
 @cache
@@ -36,7 +38,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer trained on a few answers of the starter corpus."""
     records = read_records(STARTER)[200:240]
     texts = (text for row in records for text in (row.prompt, row.document.plain_text))
-    return train_tokenizer(texts, 500)
+    words = train_tokenizer(texts, 500)
+    words.pad_token = words.eos_token
+    words.chat_template = CHAT
+    add_markers(words, PIECES)
+    return words
 
 
 @cache
