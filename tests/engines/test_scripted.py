@@ -39,6 +39,8 @@ SPEEDS = st.dictionaries(st.integers(0, 4), st.sampled_from([0.1, 0.3, 0.5, 1.0,
 def test_the_worked_example_takes_eleven_passes_with_its_slots_and_positions() -> None:
     trace = ScriptedEngine(GOLDEN).answer("one two three").trace
     assert (trace.forward_passes, trace.critical_path) == (11, 11)
+    assert (trace.kind, trace.engine) == (Kind.SIMULATED, "scripted"), "nothing was measured"
+    assert trace.num_prompt_tokens == 3
     fed = {(token.slot, token.position, token.thread) for token in trace.tokens}
     assert fed == {
         *((3, 3, 0), (4, 4, 0), (5, 5, 0)),
@@ -60,27 +62,18 @@ def test_an_answer_is_its_script_whatever_the_speeds(
     # A sync that waits for nothing is no part of what a model could have decoded, but is harmless.
     answer = ScriptedEngine(document, speeds=speeds).answer()
     assert answer.document == document
-    assert answer.finish_reason == "stop"
-    assert answer.trace.num_illegal == 0
+    trace = answer.trace
+    assert (answer.finish_reason, trace.num_illegal) == ("stop", 0)
+    for sync in trace.syncs:
+        (fed,) = [t.slot for t in trace.tokens_of(sync.thread) if t.position == sync.position]
+        ends = [trace.tokens_of(thread)[-1].slot for thread in sync.joined]
+        assert all(end is not None and end < (fed or 0) for end in ends), "it joins what was fed"
 
 
 @given(DOCUMENTS)
 def test_at_one_token_a_step_passes_are_the_critical_path(document: Document) -> None:
     trace = ScriptedEngine(document).answer().trace
     assert trace.forward_passes == trace.critical_path
-
-
-@given(DOCUMENTS, SPEEDS)
-def test_a_thread_feeds_what_it_joins_before_its_sync(
-    document: Document, speeds: dict[int, float]
-) -> None:
-    trace = ScriptedEngine(document, speeds=speeds).answer().trace
-    for sync in trace.syncs:
-        (fed,) = [
-            token for token in trace.tokens_of(sync.thread) if token.position == sync.position
-        ]
-        ends = [trace.tokens_of(thread)[-1].slot for thread in sync.joined]
-        assert all(end is not None and end < (fed.slot or 0) for end in ends)
 
 
 def test_a_slow_thread_makes_main_wait_and_no_token_different() -> None:
@@ -93,12 +86,6 @@ def test_a_slow_thread_makes_main_wait_and_no_token_different() -> None:
 def test_the_same_request_gives_the_same_trace() -> None:
     engine = ScriptedEngine(GOLDEN, speeds={2: 0.3})
     assert engine.answer("hello").trace == engine.answer("hello").trace
-
-
-def test_its_trace_says_that_nothing_was_measured() -> None:
-    trace = ScriptedEngine(GOLDEN).answer("one two three").trace
-    assert (trace.kind, trace.engine) == (Kind.SIMULATED, "scripted")
-    assert trace.num_prompt_tokens == 3
 
 
 def test_blocks_within_blocks_are_played() -> None:

@@ -95,25 +95,13 @@ class StockTestServer(ThreadedServer):
         *,
         dialect: str = "vllm",
         faults: StockFaults | None = None,
-        tokenize: Tokenize | None = None,
-        context: int | None = None,
-        has_owner: bool = True,
+        tokenize: Tokenize | None = None,  # None: it does not tell
+        context: int | None = None,  # tokens of prompt and answer, as it says them
+        has_owner: bool = True,  # whether ``/v1/models`` says of which kind it is
         api_key: str | None = None,
         port: int = 0,
     ) -> None:
-        """Bind a port of this machine.
-
-        Args:
-            next_token: What decodes.
-            eos_id: The id, or the ids, that end a completion.
-            dialect: Of its requests and replies.
-            faults: None: it never fails.
-            tokenize: From a text, whose tags are tags, to ids; None: it does not tell.
-            context: Tokens of prompt and answer, as it says them.
-            has_owner: Whether it says in ``/v1/models`` of which kind it is.
-            api_key: That it wants; None: none.
-            port: 0: a free one.
-        """
+        """Bind a port of this machine."""
         self.prompts: list[Sequence[int]] = []
         self.num_open = self.num_refused = 0
         self._next_token = next_token

@@ -74,12 +74,6 @@ def test_a_fork_copies_the_row_and_a_sync_raises_only_what_it_joins() -> None:
     assert main.cutoff(2) == 0, "rows are values: the old one is what it was"
 
 
-def test_a_sync_that_joins_nothing_changes_nothing() -> None:
-    answer = WordDecoder("A | B", num_prompt=1).run()
-    assert drawn(answer.entries) == ["x...", "xx..", "xxx.", "xxxx"]
-    assert [entry.position for entry in answer.entries.items] == [0, 1, 2, 3]
-
-
 def test_a_block_inside_a_block_sees_its_ancestors_up_to_their_promises() -> None:
     limits = Limits(max_depth=2)
     blocks = ["a <p u >1 b", "x y"]

@@ -48,8 +48,6 @@ def test_all_problems_of_one_tag_are_reported_each_at_its_own_place() -> None:
 def test_one_mistake_is_one_fault() -> None:
     assert codes("<promise topic='a'/><async>b</async>") == ["PASTA006"]
     assert codes("<promise topic='a' tokens='1'><async>b</async>") == ["PASTA004"]
-    assert codes(f"{PROMISE}<async>b</async>{PROMISE}\n<async>c</async>") == ["PASTA014"]
-    assert codes("a<async>b</async>c") == ["PASTA012"]
     assert codes("<async topic='a b c d'>b</async>", "annotator") == ["PASTA010"]
 
 

@@ -14,17 +14,11 @@ DOCUMENT = Document(
 )
 
 
-def test_the_written_form_is_read_and_written() -> None:
+def test_an_answer_has_several_spellings() -> None:
     assert parse(WRITTEN) == DOCUMENT
     assert DOCUMENT.written() == WRITTEN
-
-
-def test_the_other_forms_are_spellings_of_the_same_answer() -> None:
-    assert DOCUMENT.main_form() == ('Hi <promise topic="a" tokens="1"/>, <sync/>then &lt;sync/>.')
-    assert DOCUMENT.annotator_form() == ('Hi <async topic="a">one</async>, <sync/>then &lt;sync/>.')
-
-
-def test_plain_text_is_what_is_left_without_tags() -> None:
+    assert DOCUMENT.main_form() == 'Hi <promise topic="a" tokens="1"/>, <sync/>then &lt;sync/>.'
+    assert DOCUMENT.annotator_form() == 'Hi <async topic="a">one</async>, <sync/>then &lt;sync/>.'
     assert DOCUMENT.plain_text == "Hi one, then <sync/>."
     assert DOCUMENT.without_tags() == Document((Text("Hi one, then <sync/>."),))
 

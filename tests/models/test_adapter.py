@@ -70,7 +70,6 @@ def test_peft_loads_a_saved_adapter_and_the_merged_model_has_its_logits(
         {"alpha_pattern": {"layers.1.self_attn.q_proj": 20, "down_proj": 3}},
         {"rank_pattern": {"down_proj": 7}, "alpha_pattern": {"down_proj": 5}, "use_rslora": True},
         {"init_lora_weights": "gaussian"},
-        {"init_lora_weights": "orthogonal"},
         {"target_modules": "all-linear", "exclude_modules": ["q_proj"]},
         {"layers_to_transform": [1]},
         {"trainable_token_indices": [3, 8]},
@@ -108,7 +107,6 @@ def test_layers_that_are_stored_transposed_are_merged_exactly(tmp_path: Path, ta
     ("settings", "reason"),
     [
         ({"init_lora_weights": "pissa"}, "init_lora_weights pissa, which changes the base"),
-        ({"init_lora_weights": "olora"}, "init_lora_weights olora, which changes the base"),
         ({"use_dora": True}, "use_dora"),
         ({"lora_bias": True}, "lora_bias"),
         ({"bias": "all"}, "bias all"),

@@ -70,21 +70,55 @@ def narrower(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k: w[:, :-8].contiguous() if "q_proj" in k else w for k, w in weights.items()}
 
 
+def make_pointer(file: Path) -> None:
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def quantise(folder: Path, method: str) -> None:
+    settings = {"quant_method": method, "bits": 4, "load_in_4bit": True}
+    change_json(folder / "config.json", quantization_config=settings)
+
+
+def without_fast_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    ByT5Tokenizer().save_pretrained(folder)
+
+
+WEIGHTS, TOKENIZER, CONFIG = "model.safetensors", "tokenizer.json", "config.json"
+LLAMA = "no whole LlamaForCausalLM: model.layers.1.mlp.up_proj.weight is miss"
+SHAPE = r"model.layers.0.self_attn.q_proj.weight has the shape \(64, 40\), and Llama"
+COMPILED = "names that begin with _orig_mod.: they were saved from a compiled model"
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("spoil", "message", "hint"),
     [
-        (without_a_layer, "no whole LlamaForCausalLM: model.layers.1.mlp.up_proj.weight is miss"),
-        (compiled, "names that begin with _orig_mod.: they were saved from a compiled model"),
-        (narrower, r"model.layers.0.self_attn.q_proj.weight has the shape \(64, 40\), and Llama"),
+        (lambda folder: change_weights(folder, without_a_layer), LLAMA, ""),
+        (lambda folder: change_weights(folder, compiled), COMPILED, ""),
+        (lambda folder: change_weights(folder, narrower), SHAPE, ""),
+        (lambda folder: make_pointer(folder / WEIGHTS), f"{WEIGHTS} is a Git LFS po", "lfs pull"),
+        (lambda folder: make_pointer(folder / TOKENIZER), f"{TOKENIZER} is a Git LFS", "lfs pull"),
+        (lambda folder: cut_off(folder / CONFIG), "cannot be loaded: ", ""),
+        (lambda folder: cut_off(folder / TOKENIZER), "cannot be loaded: ", ""),
+        (lambda folder: cut_off(folder / WEIGHTS), "cannot be loaded: ", ""),
+        (lambda folder: quantise(folder, "gptq"), "quantised by gptq", "GGUF"),
+        (lambda folder: quantise(folder, "bitsandbytes"), "quantised by bitsandbytes", "GGUF"),
+        (without_fast_tokenizer, "ByT5Tokenizer has no fast form", ""),
     ],
 )
-def test_a_checkpoint_without_all_weights_is_refused_by_name(
-    tmp_path: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]], message: str
+def test_a_folder_that_is_not_whole_is_refused_with_its_fault(
+    tmp_path: Path, spoil: Callable[[Path], None], message: str, hint: str
 ) -> None:
     folder = a_base_folder(tmp_path / "mine")
-    change_weights(folder, change)
-    with pytest.raises(ModelError, match=message):
+    spoil(folder)
+    with pytest.raises(ModelError, match=message) as caught:
         load_pretrained(folder)
+    assert hint in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -94,49 +128,6 @@ def test_tied_weights_and_further_weights_are_no_fault(tmp_path: Path, is_tied: 
     change_weights(folder, lambda weights: weights | {"model.vision.weight": torch.ones(2)})
     model = load_pretrained(folder, dtype=torch.bfloat16).model
     assert model.dtype is torch.bfloat16
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_git_lfs_pointer_is_named(tmp_path: Path, name: str) -> None:
-    folder = a_base_folder(tmp_path / "mine")
-    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(ModelError, match=f"{name} is a Git LFS pointer") as caught:
-        load_pretrained(folder)
-    assert "lfs pull" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_file_that_is_cut_off_is_an_error_of_the_model(tmp_path: Path, name: str) -> None:
-    folder = a_base_folder(tmp_path / "mine")
-    (folder / name).write_bytes((folder / name).read_bytes()[:100])
-    with pytest.raises(ModelError, match="cannot be loaded: "):
-        load_pretrained(folder)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"quant_method": "gptq", "bits": 4, "group_size": 128},
-        {"quant_method": "bitsandbytes", "load_in_4bit": True},
-    ],
-)
-def test_weights_of_another_librarys_quantisation_are_refused_by_its_name(
-    tmp_path: Path, settings: dict[str, object]
-) -> None:
-    folder = a_base_folder(tmp_path / "mine")
-    change_json(folder / "config.json", quantization_config=settings)
-    with pytest.raises(ModelError, match=f"quantised by {settings['quant_method']}") as caught:
-        load_pretrained(folder)
-    assert "GGUF" in str(caught.value.hint)
-
-
-def test_a_tokenizer_without_a_fast_form_is_refused(tmp_path: Path) -> None:
-    folder = a_base_folder(tmp_path / "mine")
-    for file in folder.glob("tokenizer*"):
-        file.unlink()
-    ByT5Tokenizer().save_pretrained(folder)
-    with pytest.raises(ModelError, match="ByT5Tokenizer has no fast form"):
-        load_pretrained(folder)
 
 
 CODE = """

@@ -16,7 +16,7 @@ from pasta_lm.engines.local.runner import find_rotations
 from pasta_lm.engines.local.self_test import check_exact, flattened_difference, tiny_model
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError, UnsupportedModelError, VocabularyError
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import ARCHITECTURES, build, load, loaded
 
@@ -118,16 +118,21 @@ def test_a_small_model_that_has_no_tiny_model_is_tested_by_its_own_weights(
         check_exact(build("llama").bfloat16())
 
 
-def test_a_model_that_makes_a_mask_of_its_own_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="gives its attention a mask of its own"):
-        check_exact(random_model("Doge", head_dim=12))
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
 
 
-def test_dynamic_rope_is_refused_because_one_response_would_change_another() -> None:
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
-    model = random_model("Llama", rope_parameters=rope)
-    with pytest.raises(UnsupportedModelError, match="'dynamic' RoPE.*one response would change"):
-        check_exact(model)
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("Doge", {"head_dim": 12}, "gives its attention a mask of its own"),
+        ("Llama", {"rope_parameters": DYNAMIC}, "'dynamic' RoPE.*one response would change"),
+    ],
+)
+def test_what_makes_attention_inexact_is_named(
+    name: str, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        check_exact(random_model(name, **settings))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -184,6 +189,7 @@ def ask(prompt: int, **params: int) -> Request:
         (lambda: replace(ask(2), prompt=[5, -1]), "there is no token -1"),
         (lambda: replace(ask(2), forced=EncodedDocument((5,), ((10**6,),))), "no token 1000000"),
         (lambda: replace(ask(2), positions=PositionStrategy.ORACLE), "only a given answer has"),
+        (lambda: replace(ask(2), join=Join.RECOMPUTE), "'predict' does"),
     ],
 )
 def test_a_request_that_can_never_be_served_is_refused_at_once(
@@ -194,6 +200,7 @@ def test_a_request_that_can_never_be_served_is_refused_at_once(
         engine.submit(request_of())
     assert not engine.has_work
     assert not engine.scheduler.waiting
+    assert engine.pool.num_free_pages == engine.pool.num_pages
 
 
 def test_longrope_ends_where_its_other_factors_would_begin() -> None:

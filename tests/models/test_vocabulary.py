@@ -58,21 +58,15 @@ def test_no_piece_typed_by_a_user_is_a_tag(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
-def test_the_tags_trained_in_would_match_without_us(name: str) -> None:
-    vocabulary = VOCABULARIES[name]
-    backend = vocabulary.tokenizer.backend_tokenizer
-    assert vocabulary.piece_id(SYNC) in backend.encode(SYNC).ids
-    if "whole_word" in name:
-        assert vocabulary.piece_id(PROMISE_OPEN) in backend.encode(PROMISE_OPEN).ids
-
-
-@pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
-def test_other_ids_stay_when_the_tags_are_gone(name: str) -> None:
+def test_only_the_tags_that_are_trained_in_are_taken_out_of_a_prompt(name: str) -> None:
     vocabulary = VOCABULARIES[name]
     backend = vocabulary.tokenizer.backend_tokenizer
     text = f"three <after> tips{TEXT[0]}<after>"
     assert vocabulary.encode_prompt(text) == backend.encode(text).ids
     assert backend.token_to_id("<after>") in vocabulary.encode_prompt(text)
+    assert vocabulary.piece_id(SYNC) in backend.encode(SYNC).ids
+    if "whole_word" in name:
+        assert vocabulary.piece_id(PROMISE_OPEN) in backend.encode(PROMISE_OPEN).ids
 
 
 @each_family
@@ -121,11 +115,18 @@ def test_truncation_and_padding_left_switched_on_change_nothing() -> None:
     assert Vocabulary(tokenizer).encode_prompt(TEXT[0]) == plain.encode_prompt(TEXT[0])
 
 
-def test_messages_that_cannot_be_written_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('no system role') }}", "no system role"),
+        ("{% for m in messages %}{{ m['role'] }}{% endfor %}", "leaves out the words of the user"),
+    ],
+)
+def test_messages_that_a_template_cannot_write_are_refused(template: str, message: str) -> None:
     tokenizer = FAMILIES["byte_level"]()
-    tokenizer.chat_template = "{{ raise_exception('no system role') }}"
-    with pytest.raises(RequestError, match="no system role"):
-        Vocabulary(tokenizer).encode_prompt([{"role": "system", "content": "a"}])
+    tokenizer.chat_template = template
+    with pytest.raises(RequestError, match=message):
+        Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
     with pytest.raises(RequestError, match="no text"):
         PLAIN["byte_level"].encode_prompt([{"role": "user"}])
 
@@ -354,13 +355,6 @@ def test_a_template_gets_the_words_of_the_user(template: str, prompt: str, reply
     ids = vocabulary.encode_prompt([{"role": "user", "content": "Say it"}])
     assert vocabulary.text(ids) == prompt
     assert vocabulary.text(vocabulary.encode_reply("Why?")) == reply
-
-
-def test_a_template_that_drops_the_words_of_the_user_is_refused() -> None:
-    tokenizer = FAMILIES["byte_level"]()
-    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}{% endfor %}"
-    with pytest.raises(RequestError, match="leaves out the words of the user"):
-        Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
 
 
 @each_family

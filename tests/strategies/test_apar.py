@@ -34,7 +34,6 @@ TREE = Document(
         Text("\nSo."),
     )
 )
-SAMPLED = SamplingParams(max_tokens=80, temperature=1.0, max_tokens_per_thread=12)
 
 
 def ids(text: str) -> list[int]:
@@ -115,20 +114,17 @@ def test_the_trace_counts_forks_as_tags_and_promises_nothing() -> None:
     answer, trace = seen.answer, seen.answer.trace
     assert (trace.strategy, trace.positions) == ("apar", "continue")
     assert trace.forward_passes == trace.critical_path
-    one, main = len(ids("1. Sleep:")), len(VOCABULARY.encode_document(TREE, Form.FORKED).main)
+    encoded = VOCABULARY.encode_document(TREE, Form.FORKED)
+    one, main = len(ids("1. Sleep:")), len(encoded.main)
     # <async> is fed with the fork; the child's last word is fed, its end is not if it comes last.
     assert trace.critical_path == max(main, one + 1 + len(ids(" go to bed at ten, every day.")))
-    assert trace.num_content_tokens == sum(len(ids(text)) for text in texts(TREE))
+    assert trace.num_content_tokens == main - 2 + sum(map(len, encoded.blocks)), "two forks"
     assert [thread.promised_tokens for thread in trace.threads] == [None] * 3
     assert trace.syncs == []
     assert Trace.from_json(trace.to_json()) == trace
     program = json.loads(json.dumps(answer.to_dict()))["program"]
     assert parse(program, Form.ANNOTATOR) == TREE
     assert answer.text == "1. Sleep: go to bed at ten, every day.\n2. Light: off.\nSo."
-
-
-def texts(document: Document) -> list[str]:
-    return [item.text if isinstance(item, Text) else item.plain_text for item in document.items]  # type: ignore[union-attr]
 
 
 # --- what the model may say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies.requests import DRAFT, LOOKUP
 from tests.architectures import build, load, loaded
-from tests.fakes.guessers import FunctionGuesser
+from tests.fakes.guessers import FunctionGuesser, knowing
 
 MODEL = load("qwen2", build("qwen2").double())
 """In float64: where two tokens are all but tied, rounding chooses by the number of rows."""
@@ -37,18 +37,6 @@ def decoded(given: Request, **settings: object) -> Answer:
 
 def said(answer: Answer) -> list[int | None]:
     return [token.token for token in answer.trace.tokens]
-
-
-def knowing(answer: Answer, is_right: Callable[[int], bool], size: int = 5) -> FunctionGuesser:
-    """Return a guesser of an answer that is known, wrong at some places."""
-    ids = [token for token in said(answer) if token is not None]
-
-    def guess(seen: Sequence[int]) -> list[int]:
-        place = len(seen) - len(PROMPT)
-        told = ids[place : place + size]
-        return [token if is_right(place + i) else (token + 1) % 200 for i, token in enumerate(told)]
-
-    return FunctionGuesser(guess)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +108,7 @@ def test_limits_and_stop_strings_cut_as_without_guesses() -> None:
         replace(GREEDY, stop=(stop,)),
     ):
         expected = decoded(sequential.request(PROMPT, params))
-        guess = knowing(alone, lambda _: True, size=16)
+        guess = knowing(alone, "all", 1.0, size=16)
         pool_tokens = len(PROMPT) + params.max_tokens
         found = decoded(sequential.request(PROMPT, params, guess, LOOKUP), pool_tokens=pool_tokens)
         assert (found.text, found.finish_reason) == (expected.text, expected.finish_reason)

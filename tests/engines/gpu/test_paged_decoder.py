@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 
 from pasta_lm.engines.gpu import decoder
 from pasta_lm.engines.gpu.batch import RequestSize, bucket_of, num_splits
-from pasta_lm.engines.gpu.choices import (
-    NUM_LINES,
-    MaskTable,
-    choose_rows,
-    settings_of,
-)
+from pasta_lm.engines.gpu.choices import NUM_LINES, MaskTable, choose_rows, settings_of
 from pasta_lm.engines.gpu.decoder import CudaGraphs
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose

@@ -15,13 +15,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import ARCHITECTURES, loaded, own_attention
-from tests.fakes.recording_engine import (
-    MARGIN,
-    TOLERANCE,
-    Recorded,
-    Recording,
-    is_tied,
-)
+from tests.fakes.recording_engine import MARGIN, TOLERANCE, Recorded, Recording, is_tied
 
 PROMPTS = ["the dog", "Name three tips and write a short list", "a", "go on, in parallel"]
 WAYS = [

@@ -150,16 +150,6 @@ def test_a_captured_model_can_be_saved_and_read_back(architecture: str, tmp_path
         assert torch.equal(weight, before[name])
 
 
-def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = attending("llama")
-
-    def explode(*_: object) -> None:
-        raise RuntimeError("no")
-
-    monkeypatch.setattr("pasta_lm.engines.cpu.tracing._trace", explode)
-    assert capture(model) is None
-
-
 def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     model = attending("llama")
     monkeypatch.setattr("pasta_lm.engines.cpu.patterns.sign_sin", lambda sin: sin)

@@ -197,22 +197,19 @@ def head_of(loaded: LoadedModel) -> Tensor:
     return head
 
 
-def test_a_model_is_loaded_with_weights_of_eight_bits(gguf: Path) -> None:
+def test_a_model_is_loaded_with_weights_of_eight_bits_and_new_rows_are_rounded_too(
+    gguf: Path,
+) -> None:
     loaded = load(gguf, dtype="int8", device="cpu")
     assert (loaded.dtype_name, loaded.dtype) == ("int8", torch.float32)
     head = head_of(loaded)
     assert torch.equal(head, dequantise(*INT8.quantise(head)))
     assert not torch.equal(head, head_of(load(gguf, device="cpu")))
-
-
-def test_rows_of_new_tag_pieces_are_rounded_too(gguf: Path) -> None:
-    loaded = load(gguf, dtype="int8", device="cpu")
-    rows = len(head_of(loaded))
-    grown = with_pieces(loaded)
-    head = head_of(grown)
-    assert len(head) > rows
+    num_rows, grown = len(head), with_pieces(loaded)
+    rows = head_of(grown)
+    assert len(rows) > num_rows
     assert grown.dtype_name == "int8"
-    assert torch.equal(head, dequantise(*INT8.quantise(head)))
+    assert torch.equal(rows, dequantise(*INT8.quantise(rows)))
 
 
 def test_a_gpu_does_not_take_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,13 +81,3 @@ def test_a_pool_of_just_the_largest_need_is_enough() -> None:
     smaller = TorchEngine(model, pool_tokens=request.max_entries // 2, captures=False)
     with pytest.raises(RequestError, match="twice with join"):
         smaller.submit(request)
-
-
-def test_a_join_that_does_not_go_with_the_positions_is_refused_when_it_is_submitted() -> None:
-    model = loaded("llama")
-    engine = TorchEngine(model, captures=False)
-    request = Request(prompt=(5, 6), join=Join.RECOMPUTE)
-    with pytest.raises(RequestError, match="'predict' does"):
-        engine.submit(request)
-    assert not engine.has_work
-    assert engine.pool.num_free_pages == engine.pool.num_pages

@@ -11,7 +11,7 @@ import torch
 
 from pasta_lm.engines.local.batch import Batch
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.request import Answer, Failed, Finished, Request, SamplingParams, TextDelta
+from pasta_lm.engines.request import Answer, Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import loaded
@@ -39,12 +39,6 @@ def assert_empty(engine: TorchEngine) -> None:
     assert not engine.scheduler.running
     assert not engine.scheduler.waiting
     assert engine.step() == []
-
-
-def test_nothing_is_left_when_responses_end() -> None:
-    one = engine()
-    one.generate([request(), request(n=3), request("a", stop=("e",))])
-    assert_empty(one)
 
 
 def num_steps(given: Request) -> int:
@@ -93,14 +87,6 @@ def test_aborting_twice_or_what_never_was_does_nothing() -> None:
     number = one.submit(request())
     assert one.cancel(number)
     assert one.cancel(number) == one.cancel(99) == []
-
-
-def test_closing_a_stream_aborts_it() -> None:
-    one = engine()
-    stream = one.stream(request())
-    next(event for event in stream if isinstance(event, TextDelta))
-    stream.close()
-    assert_empty(one)
 
 
 def test_streams_that_are_read_in_turns_lose_nothing() -> None:

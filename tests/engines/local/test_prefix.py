@@ -6,26 +6,19 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
 
-from pasta_lm.engines.local.batch import Batch
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.pool import LayerShape, Pool
 from pasta_lm.engines.local.scheduler import Prefixes, SharedPages
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import loaded
+from tests.engines.local.test_load import passes_of
 from tests.engines.local.test_oracle import programs, replay
 from tests.engines.local.test_pool import check_integrity
+from tests.engines.local.test_scheduler import PAGE, pool_of
 from tests.fakes.recording_engine import Recording, is_tied
 
 MODEL = loaded("qwen2")
-PAGE = 4
-
-
-def pool_of(num_pages: int) -> Pool:
-    shape, cpu = LayerShape(1, 1, 1), torch.device("cpu")
-    return Pool([shape], num_pages * PAGE, dtype=torch.float32, device=cpu, page_size=PAGE)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -90,27 +83,16 @@ def test_a_page_that_another_run_holds_is_not_kept_twice() -> None:
 # --- in the engine
 
 
-def count_computed(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of tokens of each pass."""
-    run, sizes = engine.runner.run, list[int]()
-
-    def counted(batch: Batch) -> torch.Tensor:
-        sizes.append(len(batch.tokens))
-        return run(batch)
-
-    monkeypatch.setattr(engine.runner, "run", counted)
-    return sizes
-
-
 def test_a_common_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TorchEngine(MODEL, pool_tokens=1024, shares_prefixes=True)
-    sizes = count_computed(engine, monkeypatch)
+    passes = passes_of(engine, monkeypatch)
     params = SamplingParams(max_tokens=3)
     common = prompt(100)
     asked = [Request(prompt=[*common, *prompt(5, seed)], params=params) for seed in (1, 2, 3)]
     answers = [engine.generate([one])[0][0] for one in asked]
     assert [answer.trace.num_cached_tokens for answer in answers] == [0, 96, 96]
-    assert sorted(sizes)[-3:] == [9, 9, 105]
+    sizes = sorted(sum(size for size, _ in one) for one in passes)
+    assert sizes[-3:] == [9, 9, 105]
     off = TorchEngine(MODEL, pool_tokens=1024)
     assert [off.generate([asked[0]])[0][0].trace.num_cached_tokens for _ in "ab"] == [0, 0]
 
