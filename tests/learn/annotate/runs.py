@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -17,7 +18,9 @@ from random import Random
 from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.learn.annotate.dataset import FAILURES, RECORDS
 from pasta_lm.learn.annotate.filters import FilterConfig
+from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig, TeacherConfig
+from pasta_lm.learn.annotate.run import AnnotationRun, annotate
 from pasta_lm.recipe import toml_of
 from tests.fakes.scripted_server import ScriptedServer
 from tests.fakes.scripted_teacher import asked_answer
@@ -50,6 +53,21 @@ def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> Anno
         teacher=TeacherConfig(base_url=base_url, model="scripted", **keys),  # type: ignore[arg-type]
         filters=FilterConfig(max_answer_characters=100_000),
     )
+
+
+def by_rule(
+    folder: Path, lines: Iterable[str], source: SourceConfig | None = None, **filters: int
+) -> AnnotationRun:
+    """Annotate the rows of a file, or of another source, by rule."""
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(lines))
+    config = AnnotateConfig(
+        source=source or SourceConfig(file=str(path)),
+        output=OutputConfig(folder=str(folder / "out")),
+        annotator="markdown_rule",
+        filters=FilterConfig(**filters),
+    )
+    return annotate(config, rule=markdown_rule)
 
 
 def write_recipe(path: Path, config: AnnotateConfig) -> Path:

@@ -11,26 +11,17 @@ import pytest
 from pasta_lm.language import check
 from pasta_lm.learn.annotate import dataset
 from pasta_lm.learn.annotate.dataset import PARQUET, RECORDS
-from pasta_lm.learn.annotate.layout_rule import markdown_rule
-from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig
-from pasta_lm.learn.annotate.run import annotate
+from pasta_lm.learn.annotate.recipe import SourceConfig
+from tests.learn.annotate.runs import by_rule
 
 LISTED = "Three:\n\n" + f"- one two three four five{' six' * 9}\n" * 3 + "\nThat is all of it."
 PLAIN = "caf\u00e9 \u2028 \U0001f35d \0 \r\n " + "long " * 3000
 
 
-def annotated(folder: Path, *answers: str, **source: str) -> Path:
+def annotated(folder: Path, *answers: str, source: SourceConfig | None = None) -> Path:
     """Annotate answers by rule, and return the folder of the set."""
     rows = [{"id": n, "prompt": f"p{n}", "answer": answer} for n, answer in enumerate(answers)]
-    path = folder / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    source = source or {"file": str(path)}
-    config = AnnotateConfig(
-        source=SourceConfig(**source),  # type: ignore[arg-type]
-        output=OutputConfig(folder=str(folder / "out")),
-        annotator="markdown_rule",
-    )
-    annotate(config, rule=markdown_rule)
+    by_rule(folder, map(json.dumps, rows), source)
     return folder / "out"
 
 
@@ -77,9 +68,9 @@ def test_the_card_names_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     rows = [{"id": 0, "prompt": "p", "answer": "a"}]
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **keys: rows)
     for revision, told in ((None, "its newest revision then"), ("1a2b", "revision `1a2b`")):
-        named = {} if revision is None else {"revision": revision}
         place = tmp_path / str(revision)
         place.mkdir()
-        card = (annotated(place, hub="some/set", **named) / "README.md").read_text("utf-8")
+        source = SourceConfig(hub="some/set", revision=revision)
+        card = (annotated(place, source=source) / "README.md").read_text("utf-8")
         assert f"Source: `some/set` of Hugging Face, split `train`, {told}." in card
     assert "Source: the file `rows.jsonl`." in (annotated(tmp_path, "a") / "README.md").read_text()

@@ -20,9 +20,7 @@ REJECTED = [
     ("a character is gone", GOOD.replace("Red", "Re"), Reason.TEXT_CHANGED),
     ("a space is gone", GOOD.replace("</async>\n\n", "</async>\n"), Reason.TEXT_CHANGED),
     ("the end is gone", GOOD.rstrip("\n"), Reason.TEXT_CHANGED),
-    ("no text at all", "", Reason.TEXT_CHANGED),
     ("not closed", GOOD.replace("</async>\n\n", "\n\n"), Reason.MALFORMED),
-    ("never closed", GOOD.removesuffix("</async>\n"), Reason.MALFORMED),
     ("closed twice", GOOD.replace("</async>", "</async></async>"), Reason.MALFORMED),
     ("no slash", GOOD.replace("</async>\n\n", "<async>\n\n"), Reason.MALFORMED),
     ("a tag that cannot be read", GOOD.replace('"numbers"', '"numbers'), Reason.MALFORMED),
@@ -81,9 +79,7 @@ def test_a_block_may_be_as_long_as_its_bound() -> None:
 def test_the_first_difference_is_shown() -> None:
     verdict = examine(GOOD.replace("violet", "purple"), PLAIN)
     assert isinstance(verdict, Rejection)
-    assert "line 3" in verdict.message
-    assert "violet" in verdict.message
-    assert "purple" in verdict.message
+    assert all(shown in verdict.message for shown in ("line 3", "violet", "purple"))
 
 
 ROOT = Path(__file__).parents[3]

@@ -33,6 +33,7 @@ LETTER = (
 )
 BODY = "    a = a + 1\n    b = b + 2\n    c = a + b + 3\n    return a * b * c\n"
 CODE = f"```\ndef first(a):\n{BODY}```\n\n```\ndef second(a):\n{BODY}```"
+PARTS = f"**One:** a b c{MORE}.\n\n**Two:** g h i{MORE}."
 PETS = f"They sleep a lot each day{MORE}.\n\n{{}}Dogs{{}}\n\nThey run a lot each day{MORE}."
 
 LINES = st.sampled_from(
@@ -59,6 +60,7 @@ def topics(prompt: str, text: str) -> list[str]:
         ("Two", CODE.replace("```\n\n", "```\n\nNow call it once more:\n\n"), []),
         ("?", "**Cats**\n\n" + PETS.format("**", "**"), ["Cats", "Dogs"]),
         ("?", "# Cats\n\n" + PETS.format("# ", ""), ["Cats", "Dogs"]),
+        ("One?", PARTS + "\n\n**Verdict:** m n o p q r.", ["One", "Two"]),  # what concludes is none
         ("?", "- a b\n- c d\n- e f", []),  # blocks have five words or more
         ("?", "", []),
     ],
@@ -93,11 +95,6 @@ def test_a_sync_stands_before_a_closing_text_that_needs_the_blocks(
     document = markdown_rule(prompt, f"{SUMS}\n\n{closing}".rstrip())
     assert len(document.blocks) == 2
     assert document.num_syncs == has_sync
-
-
-def test_a_conclusion_is_no_block() -> None:
-    text = f"**One:** a b c{MORE}.\n\n**Two:** g h i{MORE}.\n\n**Verdict:** m n o p q r."
-    assert topics("One or two?", text) == ["One", "Two"]
 
 
 @given(st.lists(LINES, max_size=12).map("\n".join))

@@ -30,7 +30,6 @@ CUT = [
     ("* `add`: sums up", ["[* `add`: ]sums up"]),
     ("**Week 1: Basics**", ["**Week 1: Basics**"]),
     ('"Flight: A History"', ['"Flight: A History"']),
-    ("**Title**", ["**Title**"]),
     ("## Heading", ["[## ]Heading"]),
     ("1. ", ["1."]),
     ("It is 10:30 now", ["It is 10:30 now"]),
@@ -86,9 +85,6 @@ def test_marked_units_become_blocks_behind_their_labels_with_the_space_inside() 
         Form.ANNOTATOR,
     )
     assert document.plain_text == LIST
-
-
-def test_no_marks_are_no_tags() -> None:
     assert marked(LIST, Marks()) == parse(LIST)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,8 +11,6 @@ import pytest
 
 from pasta_lm.errors import InputError, RemoteError, UsageError
 from pasta_lm.learn.annotate.filters import FilterConfig
-from pasta_lm.learn.annotate.layout_rule import markdown_rule
-from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig
 from pasta_lm.learn.annotate.run import AnnotationRun, annotate
 from pasta_lm.learn.chat.pool import COST_LIMIT
 from pasta_lm.learn.data.annotated import read_records
@@ -23,6 +20,7 @@ from tests.fakes.scripted_teacher import teacher_by_rule
 from tests.learn.annotate.runs import (
     AT_ONCE,
     AnnotateProcess,
+    by_rule,
     ended_rows,
     files_of,
     kill_until_done,
@@ -181,18 +179,6 @@ def test_a_server_that_is_gone_stops_the_run_and_its_rows_are_asked_again(
         done = run(source, tmp_path, server)
     assert done.tally.num_ended == NUM_ROWS
     assert files_of(tmp_path) == files_of(clean)
-
-
-def by_rule(folder: Path, lines: Iterable[str], **filters: int) -> AnnotationRun:
-    source = folder / "source.jsonl"
-    source.write_text("\n".join(lines))
-    config = AnnotateConfig(
-        source=SourceConfig(file=str(source)),
-        output=OutputConfig(folder=str(folder / "out")),
-        annotator="markdown_rule",
-        filters=FilterConfig(**filters),
-    )
-    return annotate(config, rule=markdown_rule)
 
 
 def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None:

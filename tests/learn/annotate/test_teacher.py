@@ -90,10 +90,3 @@ def test_a_rejected_copy_is_returned_with_the_diagnostic_twice(
     talk.feed(reply)
     assert isinstance(talk.outcome, Rejection)
     assert talk.outcome.reason == reason
-
-
-def test_a_correct_second_copy_is_kept() -> None:
-    talk = TeacherConversation("Why?", ANSWER)
-    talk.feed(ChatReply("wrong"))
-    talk.feed(ChatReply(f"<answer>\n{marked(ANSWER)}\n</answer>"))
-    assert isinstance(talk.outcome, Document)

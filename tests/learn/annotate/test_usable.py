@@ -16,7 +16,6 @@ ITEM = "It is a good choice for a family with two small children and a dog."
 
 UNUSABLE = [
     ("Name a river.", "", "empty"),
-    ("Name a river.", " \n", "empty"),
     ("Name a river.", "The Rhine", "empty"),
     ("Name a river.", "...!", "empty"),
     ("Name a river.", f"{SENTENCE} \ufffd\ufffd", "garbage"),
@@ -26,7 +25,6 @@ UNUSABLE = [
     ("Name a river.", "As an AI language model, I have no rivers.", "refusal"),
     ("Name a river.", "I'm sorry for the confusion, but as a chatbot, I only chat.", "refusal"),
     ("Name a river.", "I’m sorry, but I can’t assist with that.", "refusal"),
-    ("Name a river.", "I don't have the ability to see rivers.", "refusal"),
     ("Name a river.", "I'm not equipped to provide names.", "refusal"),
     ("Name five rivers of the north.", "Name five rivers of the north.", "echo"),
     ('Make this spooky: "We walked to the gate."', "We walked to the gate.", "echo"),

@@ -129,8 +129,6 @@ def test_the_number_of_requests_is_bounded() -> None:
         (status(402), EndpointError, "credit"),
         (status(429, "insufficient_quota"), EndpointError, "credit"),
         (status(400), RequestError, "refuses the request: HTTP 400: no"),
-        (status(413), RequestError, "413"),
-        (status(422), RequestError, "422"),
     ],
 )
 def test_permanent_failures_are_not_retried(
@@ -145,10 +143,8 @@ def test_permanent_failures_are_not_retried(
 def test_retry_after_is_respected_and_jitter_is_added() -> None:
     waits: list[float] = []
     ask(Answers(status(429, retry_after="7"), status(503)), waits)
-    assert waits[0] == 7
-    assert 0 <= waits[1] <= 1
-    assert 0 <= waits[2] <= 2
-    assert len(waits) == 3
+    first, second, third = waits
+    assert (first, 0 <= second <= 1, 0 <= third <= 2) == (7, True, True)
 
 
 def test_a_retry_after_of_an_hour_is_a_failure() -> None:

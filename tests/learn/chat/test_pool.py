@@ -9,26 +9,19 @@ import pytest
 from pasta_lm.learn.chat.pool import next_in_thread
 
 
-def test_items_come_in_order_and_none_after_the_last() -> None:
-    async def run() -> list[int | None]:
-        rows = iter([1, 2])
-        return [await next_in_thread(rows) for _ in range(4)]
-
-    assert asyncio.run(run()) == [1, 2, None, None]
-
-
-def test_an_error_of_the_source_reaches_the_caller() -> None:
-    def rows() -> Iterator[int]:
+def test_items_come_in_order_and_an_error_of_the_source_reaches_the_caller() -> None:
+    def broken() -> Iterator[int]:
         yield 1
         raise ValueError("broken")
 
     async def run() -> None:
-        source = rows()
+        rows, source = iter([1, 2]), broken()
+        assert [await next_in_thread(rows) for _ in range(4)] == [1, 2, None, None]
         assert await next_in_thread(source) == 1
-        await next_in_thread(source)
+        with pytest.raises(ValueError, match="broken"):
+            await next_in_thread(source)
 
-    with pytest.raises(ValueError, match="broken"):
-        asyncio.run(run())
+    asyncio.run(run())
 
 
 def test_a_caller_of_a_source_that_hangs_can_be_cancelled() -> None:

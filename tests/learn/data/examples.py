@@ -16,9 +16,11 @@ from pasta_lm.language.tags import PIECES
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.vocabulary import Vocabulary
+from tests.fakes.recording_engine import Recorded
 from tests.programs import Program
 from tests.reference import PROMPT, Name, Place
 from tests.small_tokenizers import FAMILIES, add_markers
+from tests.visibility import is_visible
 
 TRAINABLE = [s for s in PositionStrategy if s is not PositionStrategy.ROTATE]
 SHORT = {
@@ -85,6 +87,38 @@ def places(example: EncodedExample) -> dict[Name, Place]:
         name: Place(
             example.positions[query],
             frozenset(named[key] for key in slots if is_seen(example, query, key)),
+        )
+        for query, name in enumerate(named)
+    }
+
+
+def drawn(example: EncodedExample) -> list[str]:
+    """Draw who sees whom: one line a query, one column a key."""
+    slots = range(len(example))
+    return ["".join(".x"[is_seen(example, query, key)] for key in slots) for query in slots]
+
+
+def named_entries(seen: Recorded) -> list[Name]:
+    """Name each entry that an engine fed by its thread and its index there."""
+    thread_of = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
+    count: Counter[int] = Counter()
+    found = []
+    for entry in seen.entries.items:
+        thread = thread_of.get(entry.owner, PROMPT)
+        found.append((thread, count[thread]))
+        count[thread] += 1
+    return found
+
+
+def met_by(seen: Recorded) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[int, int]]]]:
+    """Return the token, the position and the sight of everything that an engine fed."""
+    named, entries = named_entries(seen), seen.entries
+    slots = range(len(named))
+    return {
+        name: (
+            entries[query].token,
+            entries[query].position,
+            frozenset(named[key] for key in slots if is_visible(entries, query, key)),
         )
         for query, name in enumerate(named)
     }

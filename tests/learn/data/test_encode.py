@@ -21,7 +21,7 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.architectures import loaded
 from tests.decoding import decode_document
-from tests.fakes.recording_engine import Recorded, Recording
+from tests.fakes.recording_engine import Recording
 from tests.fakes.word_decoder import WordDecoder
 from tests.learn.data.examples import (
     BARE,
@@ -29,8 +29,9 @@ from tests.learn.data.examples import (
     SHORT,
     TRAINABLE,
     documents,
+    drawn,
     encoded,
-    is_seen,
+    met_by,
     names,
     places,
     program_of,
@@ -40,7 +41,6 @@ from tests.programs import random_program
 from tests.reference import PROMPT, reference
 from tests.small_tokenizers import byte_level
 from tests.taught import PLAIN, TAUGHT, VOCABULARIES
-from tests.visibility import is_visible
 
 PREDICT, CONTINUE, ORACLE = TRAINABLE
 TWO_BLOCKS = (
@@ -92,10 +92,8 @@ def test_siblings_do_not_see_each_other_and_main_sees_them_after_the_sync() -> N
         'B<promise topic="u" tokens="1"/><async>d</async><sync/>C',
         prompt="",
     )
-    slots = range(len(example))
-    drawn = ["".join(".x"[is_seen(example, query, key)] for key in slots) for query in slots]
     assert fed(example) == "begin A <p t >1 [ a ] B <p u >1 [ d ] | C"
-    assert drawn == [
+    assert drawn(example) == [
         # p A < t > [ a ] B < u > [ d ] | C
         "x................",  # the prompt
         "xx...............",  # A
@@ -191,25 +189,16 @@ def test_a_sync_without_blocks_is_still_predicted() -> None:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_tags_in_a_prompt_are_encoded_as_text(name: str) -> None:
+def test_tags_that_text_spells_are_encoded_as_text(name: str) -> None:
     vocabulary = VOCABULARIES[name]
-    tags = set(vocabulary.piece_ids.values())
-    prompt = f"Explain {''.join(PIECES[:6])} <async topic='x'> and <sync/>."
-    example = encoded("A.", prompt, vocabulary=vocabulary)
-    assert tags.isdisjoint(example.token_ids)
-    assert tags.isdisjoint(example.labels)
-    tagged = encoded(TWO_BLOCKS, prompt, vocabulary=vocabulary)
-    assert tags.isdisjoint(tagged.token_ids[: tagged.num_prompt])
-
-
-@pytest.mark.parametrize("name", VOCABULARIES)
-def test_tags_in_answer_text_are_encoded_as_text(name: str) -> None:
-    vocabulary = VOCABULARIES[name]
-    inside = f"write {''.join(PIECES[:6])}"
-    document = Document((Block("a <sync/>", 1, (Text(inside),)), Text(inside)))
-    example = encoded(document, vocabulary=vocabulary)
-    found = [token for token in example.token_ids if vocabulary.id_to_lexeme(token)]
-    assert [spelled(token, vocabulary) for token in found] == ["<p", ">1", "[", "]"]
+    spelled_out = f"Explain {''.join(PIECES[:6])} <async topic='x'> and <sync/>."
+    document = Document((Block("a <sync/>", 1, (Text(spelled_out),)), Text(spelled_out)))
+    for answer, expected in ((parse("A."), []), (document, ["<p", ">1", "[", "]"])):
+        example = encoded(answer, spelled_out, vocabulary=vocabulary)
+        tags = [token for token in example.token_ids if vocabulary.id_to_lexeme(token)]
+        assert [spelled(token, vocabulary) for token in tags] == expected
+        learned = {label for label in example.labels if label in vocabulary.piece_ids.values()}
+        assert learned <= {*tags}
 
 
 def test_without_tag_pieces_only_plain_answers_can_be_encoded() -> None:
@@ -264,23 +253,15 @@ def test_every_token_but_the_prompts_and_async_is_predicted_once_by_the_one_befo
 
 
 @given(documents, st.sampled_from(sorted(TAUGHT)), st.sampled_from(TRAINABLE))
-def test_every_tokens_position_and_visibility_follow_the_written_form(
+def test_tokens_positions_and_visibility_of_each_thread_follow_the_written_form(
     document: Document, family: str, strategy: PositionStrategy
 ) -> None:
     vocabulary = TAUGHT[family]
     example = encoded(document, "Hello", strategy, vocabulary)
     program = program_of(document, "Hello", vocabulary)
     assert places(example) == reference(program.shape(vocabulary), strategy)
-
-
-@given(documents, st.sampled_from(TRAINABLE))
-def test_the_tokens_of_each_thread_are_those_that_it_decodes(
-    document: Document, strategy: PositionStrategy
-) -> None:
-    example = encoded(document, "Hello", strategy)
-    program = program_of(document, "Hello", BARE)
     token = dict(zip(names(example), example.token_ids, strict=True))
-    opening, closing = BARE.piece_id(ASYNC_OPEN), BARE.piece_id(ASYNC_CLOSE)
+    opening, closing = vocabulary.piece_id(ASYNC_OPEN), vocabulary.piece_id(ASYNC_CLOSE)
     threads = [program.answer.main, *((opening, *b, closing) for b in program.answer.blocks)]
     assert token == {
         (thread, index): value
@@ -306,26 +287,6 @@ def test_training_visibility_equals_the_interpreters(
     assert met == {name: found[name] for name in met}
     # What is decoded last is never fed.
     assert len(met) >= len(found) - 1 - len(blocks)
-
-
-def met_by(seen: Recorded) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[int, int]]]]:
-    """Return the token, the position and the sight of everything that an engine fed."""
-    thread_of = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
-    count: dict[int, int] = {}
-    named = []
-    for entry in seen.entries.items:
-        thread = thread_of.get(entry.owner, PROMPT)
-        count[thread] = count.get(thread, -1) + 1
-        named.append((thread, count[thread]))
-    entries, slots = seen.entries, range(len(named))
-    return {
-        name: (
-            entries[query].token,
-            entries[query].position,
-            frozenset(named[key] for key in slots if is_visible(entries, query, key)),
-        )
-        for query, name in enumerate(named)
-    }
 
 
 @pytest.mark.parametrize("max_threads", [None, 1])

@@ -19,8 +19,8 @@ from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import Recording
-from tests.learn.data.examples import BARE, EOS, is_seen, names, places
-from tests.learn.data.test_encode import assert_plain, fed, labels_of, met_by
+from tests.learn.data.examples import BARE, EOS, drawn, is_seen, met_by, names, places
+from tests.learn.data.test_encode import assert_plain, fed, labels_of
 from tests.programs import words_of
 from tests.reference import PROMPT
 
@@ -33,11 +33,6 @@ ENDS = next(iter(MODEL.eos_ids))
 def forked(document: Document, prompt: str = "q", vocabulary: object = BARE) -> EncodedExample:
     record = Record("r", prompt, document)
     return encode_example(record, vocabulary, EOS, CONTINUE, Form.FORKED)  # type: ignore[arg-type]
-
-
-def drawn(example: EncodedExample) -> list[str]:
-    slots = range(len(example))
-    return ["".join(".x"[is_seen(example, query, key)] for key in slots) for query in slots]
 
 
 # --- APAR
@@ -155,10 +150,11 @@ def test_main_predicts_the_skeleton_and_each_point_its_part() -> None:
     assert texts(example, 2) == ("\nPoint 2: y\n d", " d")
     assert list(example.labels).count(EOS) == 3
     asked = [*range(example.num_prompt)]
-    by_name = dict(zip(names(example), range(len(example)), strict=True))
-    skeleton = [slot for (thread, _), slot in by_name.items() if thread == 0]
-    for thread in (1, 2):
-        own = [slot for (owner, _), slot in by_name.items() if owner == thread]
+    skeleton, *parts = (
+        [slot for slot, (owner, _) in enumerate(names(example)) if owner == thread]
+        for thread in range(3)
+    )
+    for own in parts:
         seen = [slot for slot in range(len(example)) if is_seen(example, own[-1], slot)]
         assert seen == sorted([*asked, *skeleton, *own])
         assert [example.positions[slot] for slot in seen] == [*range(len(seen))]

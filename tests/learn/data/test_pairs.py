@@ -29,21 +29,15 @@ def pair(chosen: Document, name: str = "one", **more: object) -> PreferencePair:
 
 def test_written_pairs_can_be_read(tmp_path: Path) -> None:
     parts = {"quality_chosen": 2 / 3}
-    pairs = [pair(parse(FORKED), name=name, parts=parts) for name in ("one", "two")]
+    forked = parse('1. Tea:<async topic="fork"> hot &lt;async>.</async>', "annotator")
+    pairs = [pair(parse(FORKED), parts=parts), pair(forked, name="without lengths")]
+    assert forked.blocks[0].units is None
     path = tmp_path / "out" / "pairs.jsonl"
     write_pairs(path, pairs)
     assert read_pairs(path) == pairs
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [*rows[0]] == [*ROW, "quality_chosen"]
     assert rows[0]["chosen"] == FORKED
-
-
-def test_blocks_without_lengths_can_be_written_and_read(tmp_path: Path) -> None:
-    forked = parse('1. Tea:<async topic="fork"> hot &lt;async>.</async>', "annotator")
-    pairs = [pair(forked)]
-    write_pairs(tmp_path / "pairs.jsonl", pairs)
-    assert read_pairs(tmp_path / "pairs.jsonl") == pairs
-    assert pairs[0].chosen.blocks[0].units is None
 
 
 def test_unknown_keys_of_a_pair_are_ignored(tmp_path: Path) -> None:

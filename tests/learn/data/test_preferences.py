@@ -78,9 +78,7 @@ def test_the_quality_weight_decides_between_fast_and_good_samples() -> None:
     assert chosen(0, *samples) == ("fair", "good")
     assert chosen(1, *samples) == ("good", "fair")
     assert chosen(inf, *samples) == ("good", "fair")
-
-
-def test_an_infinite_quality_weight_ignores_speed() -> None:
+    # An infinite weight ignores speed.
     assert chosen(inf, sample("good", path=10), sample("same", path=2)) is None
     fast_and_bad = sample("bad", path=1)
     assert chosen(inf, sample("good"), fast_and_bad, sample("fair")) == ("good", "bad")
@@ -93,6 +91,8 @@ def test_of_equal_samples_the_first_is_taken() -> None:
 
 
 def test_pairs_of_equal_score_are_dropped_and_counted() -> None:
+    nothing = select_pairs([], {}, GradeBook({}), ScoreConfig(quality_weight=1.0))
+    assert (nothing.pairs, nothing.figures()["score"]) == ([], 0.0)
     rollouts = [
         rollout(sample("good"), sample("same"), name="equal"),
         rollout(sample("good"), sample("bad"), name="pair"),
@@ -143,9 +143,3 @@ def test_samples_without_a_verdict_are_left_out_and_counted() -> None:
 )
 def test_only_complete_answers_with_text_are_usable(one: AnswerRecord, usable: bool) -> None:
     assert is_usable(one) is usable
-
-
-def test_no_rollouts_give_no_pairs() -> None:
-    selection = select_pairs([], {}, GradeBook({}), ScoreConfig(quality_weight=1.0))
-    assert selection.pairs == []
-    assert selection.figures()["score"] == 0.0

@@ -25,15 +25,12 @@ from pasta_lm.learn.data.preferences import (
     seed_of,
 )
 from pasta_lm.strategies.model import Pasta
+from tests.fakes.power_cut import PowerCutError
 from tests.tiny import tiny
 
 QUESTIONS = [PromptWithReference(f"q{n}", f"Question {n}?\n\u2028") for n in range(5)]
 SAMPLING = Sampling(model="m", baseline="b", samples=3, seed=7, max_tokens=40)
 Asked = tuple[str, SamplingParams, str]
-
-
-class PowerCutError(Exception):
-    """Ends a run where nobody wanted it to end."""
 
 
 @dataclass
@@ -88,8 +85,9 @@ def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
-    model, load = fakes()
-    found = roll_out(path, QUESTIONS, SAMPLING, load, silent)
+    model, baseline = Fake(), Fake()
+    both = (cast(Pasta, model), cast(Pasta, baseline))
+    found = roll_out(path, QUESTIONS, SAMPLING, lambda: both, silent)
     rows: list[Row] = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [row["id"] for row in rows] == [question.id for question in QUESTIONS]
     assert all([*row] == ["id", "prompt", "sampled", "baseline", "samples"] for row in rows)
@@ -103,12 +101,6 @@ def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Pa
         assert (prompt, strategy) == (question.prompt, "pasta")
         assert (params.n, params.temperature, params.max_tokens) == (3, 1.0, 40)
         assert params.seed == seed_of(7, 1, question.id)
-
-
-def test_the_baseline_answers_sequentially_and_greedily(tmp_path: Path) -> None:
-    baseline = Fake()
-    both = (cast(Pasta, Fake()), cast(Pasta, baseline))
-    roll_out(tmp_path / "rollouts.jsonl", QUESTIONS, SAMPLING, lambda: both, silent)
     for _, params, strategy in baseline.asked:
         assert (params.n, params.temperature, params.max_tokens) == (1, 0.0, 40)
         assert strategy == "sequential"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.interpreter import Limits, PositionStrategy
-from pasta_lm.language.document import parse
+from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, ScoreConfig
 from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
 from pasta_lm.learn.train.preference import train_preference
@@ -103,13 +103,10 @@ def margins(out: Path, number: int) -> dict[int, list[float]]:
     return found
 
 
-def pair(name: str, chosen: str, rejected: str, prompt: str = "What?") -> PreferencePair:
-    """Return a pair of answers in written form."""
-    return PreferencePair(
-        id=name,
-        prompt=prompt,
-        chosen=parse(chosen),
-        rejected=parse(rejected),
-        score_chosen=1.0,
-        score_rejected=0.0,
-    )
+def pair(
+    name: str, chosen: str | Document, rejected: str | Document, prompt: str = "What?"
+) -> PreferencePair:
+    """Return a pair of answers, as documents or in written form."""
+    one, other = (parse(a) if isinstance(a, str) else a for a in (chosen, rejected))
+    texts = {"id": name, "prompt": prompt, "chosen": one, "rejected": other}
+    return PreferencePair(**texts, score_chosen=1.0, score_rejected=0.0)  # type: ignore[arg-type]

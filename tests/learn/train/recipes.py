@@ -9,6 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from safetensors.torch import load_file
+from torch import Tensor
+
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.learn.data.annotated import Record, write_records
@@ -33,7 +36,6 @@ ARCHITECTURE = {
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
     "intermediate_size": 64,
-    "tie_word_embeddings": True,
     "max_position_embeddings": 2048,
 }
 
@@ -47,14 +49,14 @@ SENTENCES = (
 )
 
 
-def begin(folder: Path) -> ModelConfig:
+def begin(folder: Path, *, is_tied: bool = True) -> ModelConfig:
     """Write an architecture and a tokenizer, and return what starts from them."""
     tokenizer = FAMILIES["byte_level"]()
     tokenizer.chat_template = CHAT
     tokenizer.eos_token = "<|end|>"
     tokenizer.save_pretrained(folder / "tokenizer")
     architecture = folder / "tiny.json"
-    architecture.write_text(json.dumps(ARCHITECTURE), encoding="utf-8")
+    architecture.write_text(json.dumps(ARCHITECTURE | {"tie_word_embeddings": is_tied}), "utf-8")
     tokenizer_folder = str(folder / "tokenizer")
     return ModelConfig(
         random=RandomConfig(architecture=str(architecture), tokenizer=tokenizer_folder)
@@ -102,6 +104,11 @@ def packs(config: SftConfig, learner: Learner | None = None) -> list[Pack]:
 def as_toml(config: SftConfig) -> str:
     """Return a recipe as a file has it."""
     return toml_of(asdict(config))
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    """Return the saved weights of a model folder."""
+    return load_file(folder / "model.safetensors")
 
 
 def log(config: SftConfig) -> list[dict[str, Any]]:

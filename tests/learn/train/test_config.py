@@ -159,18 +159,6 @@ def test_a_wrong_key_is_named(tmp_path: Path, changes: dict[str, Any], message: 
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"train.schedule": "constant", "train.warmup": 0.0},
-        {"train.steps": None, "train.epochs": 1.5},
-        {"model": RANDOM},
-    ],
-)
-def test_valid_recipes_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
-    read(tmp_path, recipe(changes))
-
-
-@pytest.mark.parametrize(
     ("changes", "strategy"),
     [({}, "pasta"), ({"data.rule": "apar"}, "apar"), ({"data.rule": "sot"}, "sot")],
 )
@@ -179,6 +167,12 @@ def test_a_rule_trains_the_strategy_that_it_is_of(
 ) -> None:
     config = read(tmp_path, recipe({**CONTINUE, **changes}))
     assert config.data.trained_strategy == strategy
+
+
+def test_a_recipe_may_count_epochs_and_name_a_constant_rate_without_warmup(tmp_path: Path) -> None:
+    changes = {"train.steps": None, "train.epochs": 1.5}
+    train = read(tmp_path, recipe({**changes, "train.schedule": "constant", "train.warmup": 0.0}))
+    assert (train.train.steps, train.train.epochs, train.train.warmup) == (None, 1.5, 0.0)
 
 
 def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:

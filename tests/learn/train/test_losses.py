@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ from torch import Tensor, nn
 from pasta_lm.learn.train import losses
 from pasta_lm.learn.train.losses import (
     Batch,
+    bonbon_loss,
     collate,
     label_nats,
     labelled_logits,
     over_labels,
     weighted_mean,
 )
+from pasta_lm.learn.train.preference_config import LossConfig
 from tests.architectures import ARCHITECTURES, loaded
 from tests.learn.train.test_collate import answers, example_of, gradients
 
@@ -117,3 +120,37 @@ def test_values_of_any_shape_are_joined_along_the_labels(part: Callable[[Tensor]
         nats_M = over_labels(model, batch, label_nats)
         found = over_labels(model, batch, lambda *pair: part(label_nats(*pair)))
     assert torch.equal(found, part(nats_M))
+
+
+# --- preference
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "beta"),
+    # n = 2: 1 / (2 * 1 * 1); n = 3: 1 / (2 * 2 * 3/2); n = 10: H_9 = 7129/2520
+    [(2, 1 / 2), (3, 1 / 6), (5, 1 / (8 * 25 / 12)), (10, 0.0196382)],
+)
+def test_beta_equals_bonbons_formula_unless_the_recipe_has_one(
+    num_samples: int, beta: float
+) -> None:
+    assert LossConfig().beta_for(num_samples) == pytest.approx(beta, rel=1e-5)
+    assert LossConfig(beta=0.3).beta_for(num_samples) == 0.3
+
+
+def test_a_single_sample_has_no_beta() -> None:
+    with pytest.raises(ValueError, match="no pair"):
+        LossConfig().beta_for(1)
+
+
+def test_bonbon_losses_equal_values_computed_by_hand() -> None:
+    chosen, margin = torch.tensor([-10.0, -3.0]), torch.tensor([3.0, 0.0])
+    # 1.0 + 0.9 * 1.0 and 0.3 + 0.9 * 4.0
+    assert float(bonbon_loss(chosen, margin, alpha=0.1, beta=0.25)) == pytest.approx(2.9)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.005, 0.0196), (0.5, 0.2)])
+def test_bonbon_gradients_equal_finite_differences(alpha: float, beta: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    chosen, margin = torch.randn(2, 3, generator=random, dtype=torch.float64).requires_grad_()
+    loss = partial(bonbon_loss, alpha=alpha, beta=beta)
+    assert torch.autograd.gradcheck(loss, (chosen, margin))

@@ -24,7 +24,6 @@ from pasta_lm.learn.train.packs import (
     pack_pairs,
     reference_log_probs,
 )
-from pasta_lm.learn.train.preference_config import LossConfig
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
@@ -52,19 +51,7 @@ def documents(name: str, count: int) -> list[Document]:
 def pairs_of(name: str, count: int) -> list[PreferencePair]:
     """Return random pairs."""
     answers = iter(documents(name, 2 * count))
-    return [pair_of(str(number), next(answers), next(answers)) for number in range(count)]
-
-
-def pair_of(name: str, chosen: Document, rejected: Document) -> PreferencePair:
-    """Return two answers to the one prompt."""
-    return PreferencePair(
-        id=name,
-        prompt=PROMPT,
-        chosen=chosen,
-        rejected=rejected,
-        score_chosen=1.0,
-        score_rejected=0.0,
-    )
+    return [pair(str(number), next(answers), next(answers), PROMPT) for number in range(count)]
 
 
 def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -> list[PairPack]:
@@ -116,7 +103,7 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding() -> None:
     vocabulary = loaded_model.vocabulary
     trees = [random_tree(rng) for _ in range(6)]
     assert sum(len(tree.blocks) for tree in trees) > 6
-    pairs = [pair_of(str(i), *trees[2 * i : 2 * i + 2]) for i in range(3)]
+    pairs = [pair(str(i), *trees[2 * i : 2 * i + 2], PROMPT) for i in range(3)]
     train = TrainConfig(out="", steps=1, positions="continue")
     packs = pack_pairs(pairs, learner("qwen2", apar.NAME).encoder(train), 800, 0)
     found = reference_log_probs(packs, loaded_model.model, is_bfloat16=False)
@@ -143,20 +130,6 @@ def test_chosen_and_rejected_answers_are_packed_in_order() -> None:
     assert batch["input_ids"].tolist() == collate([answers])["input_ids"].tolist()
     # Each answer's own tokens and its end.
     assert batch["num_labels"] == [len(answer) - answer.num_prompt + 1 for answer in answers]
-
-
-def test_log_probs_do_not_depend_on_the_pack() -> None:
-    pairs, model = pairs_of("llama", 3), loaded("llama").model
-    together = reference_log_probs(packed("llama", pairs), model, is_bfloat16=False)
-    for one in pairs:
-        alone = reference_log_probs(packed("llama", [one]), model, is_bfloat16=False)
-        assert [*alone[one.id]] == pytest.approx([*together[one.id]], abs=TOLERANCE)
-
-
-def test_beta_depends_on_the_number_of_samples() -> None:
-    assert LossConfig().beta_for(10) == pytest.approx(0.0196382, rel=1e-5)
-    assert LossConfig().beta_for(5) == pytest.approx(1 / (8 * 25 / 12))
-    assert LossConfig(beta=0.3).beta_for(5) == 0.3
 
 
 def test_a_pair_is_encoded_with_its_prompt() -> None:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from transformers import TrainingArguments
 
 from pasta_lm.engines.local.attention import LayerCall
@@ -21,7 +20,7 @@ from pasta_lm.learn.train.losses import TrainingPass
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.learn.train.trainer import frozen_dtype, is_mixed, training_arguments
 from pasta_lm.models.load import DTYPES
-from tests.learn.train.recipes import begin, losses, sft
+from tests.learn.train.recipes import begin, losses, sft, weights
 
 SMALLER_THAN_NORMAL = 1e-40
 """A float32 that only the form without a leading one can hold."""
@@ -84,25 +83,30 @@ def test_bfloat16_products_train_like_float32_and_weights_stay_float32(
         config = sft(model, tmp_path / name, mixed_precision=mixed)
         folder = train_sft(config)
         found[name] = [loss for step in losses(config).values() for loss in step]
-        weights = load_file(folder / "model.safetensors").values()
-        assert {weight.dtype for weight in weights} == {torch.float32}
+        assert {weight.dtype for weight in weights(folder).values()} == {torch.float32}
     assert found["mixed"] == pytest.approx(found["whole"], rel=0.02)
     assert found["mixed"] != found["whole"]
 
 
-def test_denormals_are_flushed_in_training_only(tmp_path: Path) -> None:
-    seen: list[float] = []
-    original = F.cross_entropy
+def test_denormals_and_attention_of_cudnn_are_off_in_training_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def state() -> tuple[float, bool]:
+        flushed = (torch.tensor([SMALLER_THAN_NORMAL]) * 1).item()
+        return flushed, torch.backends.cuda.cudnn_sdp_enabled()
 
-    def spied(*args: Any, **kwargs: Any) -> torch.Tensor:
-        seen.append((torch.tensor([SMALLER_THAN_NORMAL]) * 1).item())
-        return original(*args, **kwargs)
+    before, seen = state(), list[tuple[float, bool]]()
+    usual = trainer.label_nats
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(F, "cross_entropy", spied)
-        train_sft(sft(begin(tmp_path), tmp_path / "out", steps=1))
-    assert set(seen) == {0.0}
-    assert (torch.tensor([SMALLER_THAN_NORMAL]) * 1).item() > 0
+    def spied(*args: torch.Tensor) -> torch.Tensor:
+        seen.append(state())
+        return usual(*args)
+
+    monkeypatch.setattr(trainer, "label_nats", spied)
+    train_sft(sft(begin(tmp_path), tmp_path / "out", steps=1))
+    assert {*seen} == {(0.0, False)}
+    assert state() == before
+    assert before[0] > 0
 
 
 @pytest.mark.parametrize(("is_glibc", "num_trims"), [(True, 3), (False, 0)])
@@ -122,8 +126,7 @@ def test_pieces_of_the_heap_are_given_back_every_few_steps(
 def test_weights_are_saved_as_the_base_was_and_readable_by_all(tmp_path: Path, dtype: str) -> None:
     base = train_sft(sft(begin(tmp_path), tmp_path / "base", steps=1, dtype=dtype))
     folder = train_sft(sft(ModelConfig(base=str(base)), tmp_path / "out", steps=1))
-    saved = load_file(folder / "model.safetensors").values()
-    assert {weight.dtype for weight in saved} == {DTYPES[dtype]}
+    assert {weight.dtype for weight in weights(folder).values()} == {DTYPES[dtype]}
     modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert modes == {folder.stat().st_mode & 0o666}
 
@@ -178,19 +181,3 @@ def test_off_the_cpu_each_query_head_has_keys_of_its_own(
     q, k, v = (torch.empty(heads, 4, 8, device="meta") for heads in (6, 2, 2))
     out = TrainingPass([example]).attend(LayerCall(0, None, None, None, None), q, k, v)
     assert (out.shape, calls) == ((6, 4, 8), [(6, 6, False)])
-
-
-def test_cudnn_attention_is_off_while_training_only(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    before, seen = torch.backends.cuda.cudnn_sdp_enabled(), list[bool]()
-    usual = trainer.label_nats
-
-    def spied(*args: torch.Tensor) -> torch.Tensor:
-        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
-        return usual(*args)
-
-    monkeypatch.setattr(trainer, "label_nats", spied)
-    train_sft(sft(begin(tmp_path), tmp_path / "out", steps=1))
-    assert not any(seen)
-    assert torch.backends.cuda.cudnn_sdp_enabled() == before

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -27,6 +27,7 @@ from pasta_lm.learn.train import packs, preference, rounds
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.strategies.model import Pasta
+from tests.fakes.power_cut import PowerCutError, fail_after
 from tests.learn.train.preferences import (
     LongerWins,
     margins,
@@ -41,10 +42,6 @@ from tests.small_tokenizers import byte_level
 from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[3]
-
-
-class PowerCutError(Exception):
-    """Ends a run where nobody wanted it to end."""
 
 
 class Models(NamedTuple):
@@ -77,9 +74,17 @@ def weights(config: PreferenceConfig, number: int) -> dict[str, Tensor]:
     return load_file(out(config) / f"round-{number}" / "model" / "model.safetensors")
 
 
-def are_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    assert one.keys() == other.keys()
-    return all(torch.allclose(one[key], other[key], atol=1e-6) for key in one)
+def assert_same_run(config: PreferenceConfig, whole: PreferenceConfig) -> None:
+    for number in (1, 2):
+        pairs, expected = (
+            read_rows(out(one) / f"round-{number}" / "pairs.jsonl") for one in (config, whole)
+        )
+        assert [row["id"] for row in pairs] == [row["id"] for row in expected]
+        torch.testing.assert_close(
+            weights(config, number), weights(whole, number), atol=1e-6, rtol=1e-5
+        )
+        for step, found in margins(out(config), number).items():
+            assert found[-1] == pytest.approx(margins(out(whole), number)[step][0], abs=1e-4)
 
 
 # --- rounds
@@ -119,11 +124,8 @@ def test_each_round_samples_the_newest_model_and_keeps_the_reference(
     assert sampled[1]["model"] == "round-1/model"
     # In round two the model is not its own reference any more.
     assert margins(out(whole), 2)[1][0] > 1
-
-
-def test_the_last_model_can_be_loaded_and_decoded(whole: PreferenceConfig) -> None:
-    model = Pasta.from_pretrained(out(whole) / "round-2" / "model", pool_tokens=2048)
-    assert model.has_tag_pieces
+    last = Pasta.from_pretrained(out(whole) / "round-2" / "model", pool_tokens=2048)
+    assert last.has_tag_pieces
 
 
 def test_saving_in_another_dtype_does_not_change_the_trained_weights(
@@ -198,20 +200,13 @@ def test_pairs_that_cannot_be_trained_on_are_named(
         train(of_file(models, tmp_path / "again", long))
 
 
-def test_a_base_of_another_strategy_is_refused(models: Models, tmp_path: Path) -> None:
-    base = save_tiny(tmp_path / "apar", trained_strategy="apar")
-    config = recipe(base, models.baseline, tmp_path / "out", positions="continue")
-    with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
-        train(config)
-
-
-def test_a_base_without_tag_pieces_is_refused(models: Models, tmp_path: Path) -> None:
-    folder = tmp_path / "untaught"
-    model = tiny("untaught").engine.loaded.model
-    model.save_pretrained(folder)
-    byte_level().save_pretrained(folder)
-    with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
-        train(recipe(str(folder), models.baseline, tmp_path / "out"))
+def test_a_base_that_was_not_taught_tags_is_refused(models: Models, tmp_path: Path) -> None:
+    apar = save_tiny(tmp_path / "apar", trained_strategy="apar")
+    tiny("untaught").engine.loaded.model.save_pretrained(tmp_path / "untaught")
+    byte_level().save_pretrained(tmp_path / "untaught")
+    for base, positions in ((apar, "continue"), (str(tmp_path / "untaught"), "predict")):
+        with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
+            train(recipe(base, models.baseline, tmp_path / positions, positions=positions))
 
 
 # --- refusals
@@ -227,6 +222,9 @@ def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> Non
     files = [path for path in out(whole).glob("round-*/**/*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in files}
     assert train(whole, resume=True) == out(whole) / "round-2" / "model"
+    # Settings that change no result may change.
+    changed = replace(whole.train, rounds=1, log_steps=5, workers=2)
+    assert train(replace(whole, train=changed), resume=True) == out(whole) / "round-1" / "model"
     assert {path: path.stat().st_mtime_ns for path in files} == before
 
 
@@ -262,12 +260,6 @@ def test_what_is_missing_is_named_before_anything_is_loaded(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_that_change_no_result_may_change_on_resume(whole: PreferenceConfig) -> None:
-    changed = replace(whole.train, rounds=1, log_steps=5, workers=2)
-    folder = train(replace(whole, train=changed), resume=True)
-    assert folder == out(whole) / "round-1" / "model"
-
-
 def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'continue', and model.base was taught 'predict'"):
         train(recipe(*models, tmp_path, positions="continue"))
@@ -291,19 +283,6 @@ def test_a_nan_loss_stops_the_run_and_names_the_pairs(models: Models, tmp_path: 
 
 
 # --- going on
-
-
-def fail_after(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, calls: int) -> None:
-    """Let the power fail when something is called once more than so often."""
-    usual: Callable[..., Any] = getattr(place, name)
-    left = iter(range(calls))
-
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        if next(left, None) is None:
-            raise PowerCutError
-        return usual(*args, **kwargs)
-
-    monkeypatch.setattr(place, name, failing)
 
 
 STOPS = {
@@ -333,12 +312,7 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     (tmp_path / "before").rename(tmp_path / "out")  # it may be moved meanwhile
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
     train(config, resume=True)
-    for number in (1, 2):
-        one, other = (out(c) / f"round-{number}" / "pairs.jsonl" for c in (config, whole))
-        assert [row["id"] for row in read_rows(one)] == [row["id"] for row in read_rows(other)]
-        assert are_close(weights(config, number), weights(whole, number))
-        for step, found in margins(out(config), number).items():
-            assert found[-1] == pytest.approx(margins(out(whole), number)[step][0], abs=1e-4)
+    assert_same_run(config, whole)
 
 
 CHILD = """
@@ -375,9 +349,4 @@ def test_a_run_killed_repeatedly_equals_an_uninterrupted_run(
         killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
     train(config, resume=True)
-    for number in (1, 2):
-        one, other = (
-            read_rows(out(c) / f"round-{number}" / "pairs.jsonl") for c in (config, whole)
-        )
-        assert [row["id"] for row in one] == [row["id"] for row in other]
-        assert are_close(weights(config, number), weights(whole, number))
+    assert_same_run(config, whole)

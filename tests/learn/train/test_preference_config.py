@@ -20,9 +20,7 @@ from pasta_lm.learn.train.preference_config import (
     StartConfig,
 )
 from pasta_lm.recipe import read_recipe
-from tests.learn.train.test_config import RUNS, recipe
-
-PAPER = RUNS / "recipes" / "paper" / "bon.toml"
+from tests.learn.train.test_config import recipe
 
 GOOD: dict[str, dict[str, Any]] = {
     "model": {"base": "sft", "baseline": "plain"},
@@ -97,13 +95,11 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
     ("changes", "message"),
     [
         ({"score.qualty_weight": 1}, "unknown key score.qualty_weight"),
-        ({"score": {}}, "score.quality_weight is missing"),
         ({"score": None}, "[score] is missing: samples need a quality_weight"),
         ({"score.quality_weight": -1}, "score.quality_weight must be at least 0"),
         ({"score.quality_weight": float("nan")}, "score.quality_weight must be at least 0"),
         ({"score.quality_weight": "inf"}, "score.quality_weight must be float, not 'inf'"),
         ({"score.smoothing": 0}, "score.smoothing must be above 0"),
-        ({"model.base": None}, "model.base is missing"),
         ({"model.baseline": None}, "model.baseline is missing: its answers are compared"),
         ({"data.file": "f"}, "[data] needs exactly one of file and records"),
         ({"data": {"records": {}}}, "data.records.file is missing"),
@@ -113,9 +109,7 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"rollouts": {"temperature": 0}}, "rollouts.temperature must be above 0"),
         ({"loss": {"beta": "rule"}}, "loss.beta is 'rule'"),
         ({"loss": {"beta": 0}}, "loss.beta must be above 0"),
-        ({"loss": {"beta": True}}, "loss.beta must be float or str, not True"),
         ({"loss": {"alpha": 1.5}}, "loss.alpha must be between 0 and 1"),
-        ({"judge": {"base_url": "u"}}, "judge.model is missing"),
         ({"judge": {"model": "gpt"}}, "judge.base_url is missing"),
         ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
         ({"judge": {**LLM, "max_missing": 1}}, "judge.max_missing must be at least 0 and below 1"),
@@ -126,7 +120,6 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),
         ({"train.rounds": 0}, "train.rounds must be above 0"),
         ({"train.epochs": None}, "[train] needs exactly one of steps and epochs"),
-        ({"train.schedule": "fast"}, "train.schedule is 'fast'"),
         ({**FILE, "train.rounds": 2}, "a file of pairs has one round"),
         ({**FILE, "score": {"quality_weight": 1}}, "[score] would be ignored"),
         ({**FILE, "rollouts": {"temperature": 0.5}}, "[rollouts] would be ignored"),
@@ -139,7 +132,3 @@ def test_invalid_preference_recipes_are_refused(
     with pytest.raises(UsageError) as caught:
         read(tmp_path, changes)
     assert caught.value.message.startswith(message)
-
-
-def test_the_recipe_of_the_paper_can_be_read() -> None:
-    assert read_recipe(PAPER, PreferenceConfig).train.rounds == 2

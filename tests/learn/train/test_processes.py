@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from pasta_lm.engines.local.loading import load
 from pasta_lm.errors import UsageError
-from pasta_lm.learn.data.annotated import write_records
 from pasta_lm.learn.train import trainer
-from pasta_lm.learn.train.config import DataConfig, SftConfig, TrainConfig
+from pasta_lm.learn.train.config import SftConfig, TrainConfig
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.learn.train.trainer import check_launch, training_arguments
-from tests.learn.train.recipes import as_toml, begin, losses, records, sft
+from tests.learn.train.recipes import as_toml, begin, losses, sft, weights, write_file
 
 ROOT = Path(__file__).parents[3]
 FSDP = {
@@ -37,8 +35,7 @@ NUM_STEPS, TOLERANCE = 4, 1e-4
 def alone(tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
     """Return a recipe whose steps have two packs, carried out by one process."""
     folder = tmp_path_factory.mktemp("alone")
-    write_records(folder / "data.jsonl", records(24))
-    data = DataConfig(file=str(folder / "data.jsonl"), max_tokens=700)
+    data = write_file(folder, max_tokens=700)
     recipe = sft(begin(folder), folder / "out", data, steps=NUM_STEPS, accumulate=2, save_steps=2)
     train_sft(recipe)
     return recipe
@@ -67,12 +64,8 @@ def test_two_sharded_processes_learn_the_same_as_one(alone: SftConfig, tmp_path:
     assert (tmp_path / "out" / f"checkpoint-{NUM_STEPS}" / "pytorch_model_fsdp_0").is_dir()
     for step, (loss,) in losses(alone).items():
         assert losses(recipe)[step] == [pytest.approx(loss, abs=TOLERANCE)]
-    expected, found = (
-        load_file(Path(one.train.out) / "model" / "model.safetensors") for one in (alone, recipe)
-    )
-    assert expected.keys() == found.keys()
-    for key in expected:
-        assert torch.allclose(expected[key], found[key], atol=TOLERANCE)
+    expected, found = (weights(Path(one.train.out) / "model") for one in (alone, recipe))
+    torch.testing.assert_close(expected, found, atol=TOLERANCE, rtol=1e-5)
     assert load(tmp_path / "out" / "model").trained_strategy == "pasta"
 
 
@@ -80,24 +73,25 @@ def test_two_sharded_processes_learn_the_same_as_one(alone: SftConfig, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("has_adapters", "environment", "reason"),
+    ("options", "environment", "reason"),
     [
-        (True, {}, r"\[lora\] is for one process, and there are 2"),
-        (False, FSDP | {"FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "without weights"),
+        ({"has_adapters": True}, {}, r"\[lora\] is for one process, and there are 2"),
+        ({"has_row_rates": True}, {}, "a rate of rows is for one process"),
+        ({}, FSDP | {"FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "without weights"),
     ],
 )
 def test_unsupported_recipes_are_refused_with_several_processes(
     monkeypatch: pytest.MonkeyPatch,
-    has_adapters: bool,
+    options: dict[str, bool],
     environment: dict[str, str],
     reason: str,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    check_launch(has_adapters=has_adapters)  # alone, all of it can be trained
+    check_launch(**{"has_adapters": False, **options})  # alone, all of it can be trained
     monkeypatch.setattr(trainer, "num_processes", lambda: 2)
     with pytest.raises(UsageError, match=reason):
-        check_launch(has_adapters=has_adapters)
+        check_launch(**{"has_adapters": False, **options})
 
 
 def test_a_step_has_the_same_number_of_packs_for_any_number_of_processes(

@@ -15,10 +15,10 @@ from pasta_lm.learn.train.config import DataConfig
 from pasta_lm.learn.train.packs import Pack, packs_of
 
 
-def letters(record: Record) -> EncodedExample:
-    """Encode a record as so many tokens as it has letters; nothing else of it is read."""
-    none = array("i", [0] * (len(record.prompt) + len(record.document.plain_text)))
-    return EncodedExample(record.id, none, none, none, none, none, None, 1)
+def encoded(record: Record) -> EncodedExample:
+    """Encode a record as so many tokens as its prompt has letters, each at its own place."""
+    ids = array("i", range(len(record.prompt)))
+    return EncodedExample(record.id, ids, ids, ids, ids, ids, None, 1)
 
 
 def ids(packs: list[Pack]) -> list[list[str]]:
@@ -26,12 +26,6 @@ def ids(packs: list[Pack]) -> list[list[str]]:
 
 
 # --- the model's context
-
-
-def placed(record: Record) -> EncodedExample:
-    """Encode a record as so many tokens as its prompt has letters, each at its own place."""
-    ids = array("i", range(len(record.prompt)))
-    return EncodedExample(record.id, ids, ids, ids, ids, ids, None, 1)
 
 
 @pytest.fixture
@@ -45,14 +39,14 @@ def file(tmp_path: Path) -> DataConfig:
 
 @pytest.mark.parametrize("last", [None, 19, 20, 1000])
 def test_records_within_the_context_are_accepted(file: DataConfig, last: int | None) -> None:
-    packs = packs_of(file, placed, seed=0, last_position=last)
+    packs = packs_of(file, encoded, seed=0, last_position=last)
     assert sorted(name for pack in ids(packs) for name in pack) == ["of-10", "of-20", "of-5"]
 
 
 @pytest.mark.parametrize("last", [18, 10])
 def test_a_record_beyond_the_context_is_named(file: DataConfig, last: int) -> None:
     with pytest.raises(InputError) as caught:
-        packs_of(file, placed, seed=0, last_position=last)
+        packs_of(file, encoded, seed=0, last_position=last)
     assert caught.value.message.startswith("record of-20 reaches position 19, and the model's last")
     assert caught.value.message.endswith(str(last))
 
@@ -60,7 +54,7 @@ def test_a_record_beyond_the_context_is_named(file: DataConfig, last: int) -> No
 def test_a_record_that_is_too_long_for_a_pack_is_no_error(file: DataConfig) -> None:
     assert file.file is not None
     shorter = DataConfig(file=file.file, max_tokens=15)
-    packs = packs_of(shorter, placed, seed=0, last_position=9)
+    packs = packs_of(shorter, encoded, seed=0, last_position=9)
     assert sorted(name for pack in ids(packs) for name in pack) == ["of-10", "of-5"]
 
 
@@ -73,7 +67,7 @@ def test_answers_of_a_file_are_transformed_as_the_recipe_says(tmp_path: Path) ->
 
     def encode(record: Record) -> EncodedExample:
         met.append(record.document)
-        return letters(record)
+        return encoded(record)
 
     for changes in ({}, {"plain": True}, {"rule": "apar"}):
         data = DataConfig(file=str(tmp_path / "data.jsonl"), **changes)  # type: ignore[arg-type]
@@ -98,7 +92,7 @@ def write(path: Path, *names: str) -> str:
 def test_records_of_several_files_are_shuffled_together(tmp_path: Path) -> None:
     names = [[f"{letter}-{n}" for n in range(6)] for letter in "ab"]
     files = tuple(write(tmp_path / f"{one[0]}.jsonl", *one) for one in names)
-    (found,) = ids(packs_of(DataConfig(file=files), letters, seed=0))
+    (found,) = ids(packs_of(DataConfig(file=files), encoded, seed=0))
     assert sorted(found) == [*names[0], *names[1]]
     assert {name[0] for name in found[:6]} == {"a", "b"}
 
@@ -110,7 +104,7 @@ def test_excluded_ids_are_held_out(tmp_path: Path, text: str) -> None:
     files = (write(tmp_path / "a.jsonl", "a-1", "a-2"), write(tmp_path / "b.jsonl", "b-1", "b-2"))
     (tmp_path / "ids.txt").write_text(text, encoding="utf-8")
     data = DataConfig(file=files, exclude=str(tmp_path / "ids.txt"))
-    assert sorted(*ids(packs_of(data, letters, seed=0))) == ["a-1", "b-2"]
+    assert sorted(*ids(packs_of(data, encoded, seed=0))) == ["a-1", "b-2"]
 
 
 def test_excluded_ids_that_no_record_has_are_named(
@@ -121,10 +115,10 @@ def test_excluded_ids_that_no_record_has_are_named(
     some.write_text("a-1\nx-1\n", encoding="utf-8")
     none.write_text("x-1\nx-2\n", encoding="utf-8")
     data = DataConfig(file=file, exclude=(str(some),))
-    assert ids(packs_of(data, letters, seed=0)) == [["a-2"]]
+    assert ids(packs_of(data, encoded, seed=0)) == [["a-2"]]
     assert f"1 of 2 ids of {some} are in no record and left out: x-1" in capsys.readouterr().err
     with pytest.raises(InputError, match="none.txt holds out nothing: no record has one of its"):
-        packs_of(DataConfig(file=file, exclude=(str(some), str(none))), letters, seed=0)
+        packs_of(DataConfig(file=file, exclude=(str(some), str(none))), encoded, seed=0)
 
 
 @pytest.mark.parametrize("text", ["", '{"id": ', '{"name": "a-1"}'])
@@ -132,4 +126,4 @@ def test_a_broken_file_of_ids_is_named(tmp_path: Path, text: str) -> None:
     file = write(tmp_path / "a.jsonl", "a-1")
     (tmp_path / "ids").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=f"{tmp_path / 'ids'}"):
-        packs_of(DataConfig(file=file, exclude=str(tmp_path / "ids")), letters, seed=0)
+        packs_of(DataConfig(file=file, exclude=str(tmp_path / "ids")), encoded, seed=0)

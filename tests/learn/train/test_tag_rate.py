@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.data.encode import NO_LABEL
-from pasta_lm.learn.train import trainer
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.learn.train.losses import collate, labelled_logits
 from pasta_lm.learn.train.sft import train_sft
-from pasta_lm.learn.train.trainer import RowRate, check_launch, scale_updates
-from tests.learn.train.recipes import begin, log, packs, sft
+from pasta_lm.learn.train.trainer import RowRate, scale_updates
+from tests.learn.train.recipes import begin, log, packs, sft, weights
 
 RATE, TAG_RATE = 2e-3, 1e-2
 LORA = LoraConfig(rank=4, targets=("q_proj", "down_proj"))
@@ -29,22 +27,12 @@ LORA = LoraConfig(rank=4, targets=("q_proj", "down_proj"))
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a model folder with the tag pieces."""
     folder = tmp_path_factory.mktemp("base")
-    config = begin(folder)
-    assert config.random is not None
-    path = Path(config.random.architecture)
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": request.param})
-    )
-    return train_sft(sft(config, folder / "out", steps=1))
+    return train_sft(sft(begin(folder, is_tied=request.param), folder / "out", steps=1))
 
 
 def recipe(base: Path, out: Path, **train: object) -> SftConfig:
     settings = {"learning_rate": RATE, "tag_learning_rate": TAG_RATE, "weight_decay": 0.1, **train}
     return sft(ModelConfig(base=str(base)), out, **settings)
-
-
-def weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "model.safetensors")
 
 
 def tag_ids(folder: Path) -> list[int]:
@@ -148,10 +136,3 @@ def test_points_have_no_decisions_to_weigh(tmp_path: Path) -> None:
     data = DataConfig(file="a.jsonl", rule="sot")
     with pytest.raises(UsageError, match="train.decision_weight would be ignored"):
         sft(ModelConfig(base="b"), tmp_path, data, decision_weight=2.0, positions="continue")
-
-
-def test_a_tag_rate_is_refused_with_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_launch(has_adapters=False, has_row_rates=True)
-    monkeypatch.setattr(trainer, "num_processes", lambda: 2)
-    with pytest.raises(UsageError, match="a rate of rows is for one process"):
-        check_launch(has_adapters=False, has_row_rates=True)
