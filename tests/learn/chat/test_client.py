@@ -129,6 +129,8 @@ def test_the_number_of_requests_is_bounded() -> None:
         (status(402), EndpointError, "credit"),
         (status(429, "insufficient_quota"), EndpointError, "credit"),
         (status(400), RequestError, "refuses the request: HTTP 400: no"),
+        (status(413), RequestError, "413"),
+        (status(422), RequestError, "422"),
     ],
 )
 def test_permanent_failures_are_not_retried(

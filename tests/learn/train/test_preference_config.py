@@ -109,6 +109,7 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"rollouts": {"temperature": 0}}, "rollouts.temperature must be above 0"),
         ({"loss": {"beta": "rule"}}, "loss.beta is 'rule'"),
         ({"loss": {"beta": 0}}, "loss.beta must be above 0"),
+        ({"loss": {"beta": True}}, "loss.beta must be float or str, not True"),
         ({"loss": {"alpha": 1.5}}, "loss.alpha must be between 0 and 1"),
         ({"judge": {"model": "gpt"}}, "judge.base_url is missing"),
         ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
