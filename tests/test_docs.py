@@ -75,13 +75,16 @@ COMMANDS = [(name_of(page), command) for page in PAGES for command in commands(p
 COMMAND_LINE = typer.main.get_command(app)
 
 
-def parse_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def parse_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], command: typer.Typer = app
+) -> str:
     """Return the error of a command line that does not parse; empty if it does.
 
     ``--help`` is answered after the whole line was parsed, so an unknown flag fails before it.
     """
     try:
-        COMMAND_LINE.main([*arguments, "--help"], "pasta", standalone_mode=True)
+        line = COMMAND_LINE if command is app else typer.main.get_command(command)
+        line.main([*arguments, "--help"], "pasta", standalone_mode=True)
     except SystemExit as exc:
         return capsys.readouterr().err if exc.code else ""
     raise AssertionError("the command ran")

@@ -42,4 +42,4 @@ def test_the_verb_has_the_flags_of_the_benchmark() -> None:
 
 def test_documented_commands_of_the_laboratory_parse(capsys: pytest.CaptureFixture[str]) -> None:
     for command in {line for _, line in COMMANDS if line.startswith("pasta-lab ")}:
-        assert not parse_error(app, command.partition(" #")[0].split()[1:], capsys), command
+        assert not parse_error(command.partition(" #")[0].split()[1:], capsys, app), command
