@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 NAME = "parts"
 Schema = Mapping[str, Any]
 REFERENCE = "#/$defs/"
+NOTES = {"$comment", "$defs", "$id", "$schema", "default", "description", "examples", "title"}
+OPENED = NOTES | {"additionalProperties", "properties", "required", "type"}
+"""Keys of an object whose fields may be decoded apart: others bind fields to one another."""
 
 
 class PydanticModel(Protocol):
@@ -64,8 +67,8 @@ class Field(NamedTuple):
 def fields_of(schema: Schema) -> list[Field]:
     """Return the fields of a schema of an object; objects with fixed keys inside it are opened.
 
-    Lists, maps and values with alternatives are one field each. A UsageError if the schema is no
-    object with properties, or a field is empty.
+    Lists, maps, values with alternatives and objects with rules over several keys are one field
+    each. A UsageError if the schema itself is no object that can be opened.
     """
     definitions = schema.get("$defs") or {}
 
@@ -77,7 +80,10 @@ def fields_of(schema: Schema) -> list[Field]:
     def below(path: tuple[str, ...], part: Schema, opened: tuple[str, ...]) -> Iterator[Field]:
         whole, name = resolved(part), str(part.get("$ref", ""))
         properties = whole.get("properties")
-        if not properties or whole.get("type", "object") != "object" or name in opened:
+        is_plain = whole.keys() <= OPENED and (whole is part or part.keys() <= NOTES | {"$ref"})
+        is_plain &= {*whole.get("required", ())} <= {*(properties or ())}
+        is_object = is_plain and whole.get("type", "object") == "object"
+        if not (properties and is_object) or name in opened:
             defined = {"$defs": definitions} if definitions else {}
             yield Field(path, {**part, **defined})
             return
@@ -88,7 +94,7 @@ def fields_of(schema: Schema) -> list[Field]:
     fields = list(below((), schema, ()))
     if fields[0].path == ():
         raise UsageError(
-            "the schema is not one of an object with properties, so it has no parts",
+            "the schema is no object of properties without rules over several, so it has no parts",
             hint="decode it sequentially, as structured outputs",
         )
     return fields
@@ -156,12 +162,9 @@ def _request(prompt: Sequence[int], starts: Sequence[Start], params: SamplingPar
 class PartsAnswer:
     """The values or texts of all parts."""
 
-    data: Any
-    """Of a schema: an object, or an instance of the pydantic model; of questions: their answers."""
-    text: str
-    """The object as JSON; of questions their answers, one paragraph each."""
-    unfinished: tuple[str, ...]
-    """Names of the parts that a limit cut; ``data`` lacks them, or has them as far as they go."""
+    data: Any  # an object, or an instance of the pydantic model; of questions their answers
+    text: str  # the object as JSON; of questions their answers, one paragraph each
+    unfinished: tuple[str, ...]  # the parts that a limit cut: not in ``data``, or as far as they go
     trace: Trace
 
 

@@ -1,8 +1,4 @@
-"""Text that matches a schema: which tokens may come next, by llguidance.
-
-Each thread has a matcher of its own, so that several parts of an answer can be written at the same
-time, each under its own schema.
-"""
+"""Text that matches a schema: which tokens each thread may decode next, by llguidance."""
 
 from __future__ import annotations
 
