@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from pasta_lab.cli import annotate, evaluate, examples, judge, peers, train
+from pasta_lab.cli import evaluate, examples, judge, peers, train
 from pasta_lab.corpora import rewrite
 from pasta_lm.cli import main as run
 
 app = typer.Typer(
     name="pasta-lab", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
-app.command()(annotate.annotate)
 app.command()(examples.examples)
 app.command()(peers.peers)
 app.command("corpora", hidden=True)(rewrite)

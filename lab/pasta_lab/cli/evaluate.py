@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pasta_lab.cli.figures import interval, print_figures
-from pasta_lab.cli.frontier import NoPublished, figures, print_frontier
 from pasta_lm.cli.evaluate import read_settings, split_names
 from pasta_lm.cli.flags import (
     AllowInexact,
@@ -32,11 +31,10 @@ from pasta_lm.cli.terminal import (
     silence_libraries,
     write_text,
 )
+from pasta_lm.recipe import read_recipe
 
 if TYPE_CHECKING:
     from pasta_lab.evaluate.tasks import TaskSettings
-
-T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 
@@ -176,7 +174,9 @@ def frontier(
     ],
     page: Annotated[Path | None, option("--page OUT.md", "Write all figures as Markdown.")] = None,
     plot: Annotated[Path | None, option("--plot OUT.svg", "Write the plot as SVG.")] = None,
-    no_published: NoPublished = False,
+    no_published: Annotated[
+        bool, option("--no-published", "Leave out the figures that the paper reports.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare many models and strategies from their records.
@@ -186,9 +186,9 @@ def frontier(
     """
     from pasta_lab.evaluate.frontier import report
     from pasta_lab.evaluate.pages import published
-    from pasta_lab.evaluate.points import read_comparison, read_points
+    from pasta_lab.evaluate.points import Comparison, read_points
 
-    asked = read_comparison(comparison)
+    asked = read_recipe(comparison, Comparison)
     found = report(asked, read_points(asked))
     if not no_published:
         found["published"] = published()
@@ -200,10 +200,17 @@ def frontier(
         from pasta_lab.evaluate.pages import frontier_page
 
         write_text(page, frontier_page(found))
-    print_figures(found, print_frontier, as_json=as_json)
+    print_figures(found, _print_frontier, as_json=as_json)
 
 
-app.command()(figures)
+def _print_frontier(found: dict[str, Any]) -> None:
+    from pasta_lab.evaluate.pages import facts, tables
+
+    for table in tables(found):
+        typer.echo(f"{table.title}\n")
+        print_table(table.header, table.texts(), text_columns=(0, 1))
+        typer.echo()
+    typer.echo(facts(found))
 
 
 @app.command()

@@ -1,6 +1,6 @@
-"""Every figure that is drawn, as SVG: points with intervals.
+"""The plot of a comparison, as SVG: quality over speedup, points with the intervals of both axes.
 
-The only file that imports matplotlib. A figure can be read without colour: methods differ by mark,
+The only file that imports matplotlib. It can be read without colour: methods differ by mark,
 points have their name beside them. Title and description are in the file.
 """
 
@@ -9,35 +9,26 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pasta_lab.evaluate.pages import LABEL, PUBLISHED
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
 from pasta_lab.evaluate.points import Speed
-from pasta_lm.errors import InputError, MissingExtraError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from pasta_lm.errors import InputError
 
 Figures = Mapping[str, Any]
 
-Z95 = 1.959964
-"""Half the width of a 95 % interval, in standard errors."""
 MARKERS = ("o", "s", "^", "D", "X", "P", "v", "*", "<", ">")
 COLOURS = ("#0b6e99", "#b5462a", "#3d7a2e", "#7a4ba0", "#8a6a00", "#555555")
 
 
 class Span(NamedTuple):
-    """The three numbers of an interval, for drawing."""
+    """The three numbers of an interval."""
 
     mean: float
     low: float
     high: float
-
-
-def as_span(figure: Mapping[str, float] | None) -> Span | None:
-    """Return a figure of a report for drawing."""
-    return Span(figure["mean"], figure["low"], figure["high"]) if figure else None
 
 
 class Place(NamedTuple):
@@ -56,8 +47,6 @@ def scatter(
     title: str,
     axes: tuple[str, str],
     places: Sequence[Place],
-    *,
-    published: bool = False,
     frontier: Sequence[Place] = (),
     baseline: float | None = None,
 ) -> str:
@@ -67,34 +56,28 @@ def scatter(
         title: Of the figure.
         axes: The labels of both axes.
         places: What was measured.
-        published: Whether the paper's points are drawn, as hollow squares under their label.
         frontier: The points on the frontier, slowest first.
         baseline: The baseline's quality, a horizontal line.
     """
-    figure, ax = _begin(title, *axes)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    ax = figure.add_subplot(xlabel=axes[0], ylabel=axes[1])
+    ax.grid(color="#e8e8e8")
     methods = list(dict.fromkeys(one.method for one in places))
     for index, method in enumerate(methods):
         some = sorted((one for one in places if one.method == method), key=lambda one: one.x.mean)
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         for one in some:
+            at = (one.x.mean, one.y.mean)
             x, y = ([[s.mean - s.low], [s.high - s.mean]] for s in (one.x, one.y))
-            ax.errorbar(one.x.mean, one.y.mean, xerr=x, yerr=y, color=colour, alpha=0.35)
-            ax.annotate(
-                one.label, (one.x.mean, one.y.mean), (5, 5), textcoords="offset points", fontsize=8
-            )
+            ax.errorbar(*at, xerr=x, yerr=y, color=colour, alpha=0.35)
+            ax.annotate(one.label, at, (5, 5), textcoords="offset points", fontsize=8)
         xs, ys = [one.x.mean for one in some], [one.y.mean for one in some]
         (line,) = ax.plot(xs, ys, marker=marker, color=colour, label=method or None)
         line.set(linestyle="-" if method else "", linewidth=1, gid=f"points-{index}")
     if frontier:
         xs, ys = [one.x.mean for one in frontier], [one.y.mean for one in frontier]
         ax.step(xs, ys, where="pre", color="#999999", alpha=0.35, linewidth=5, gid="frontier")
-    if published:
-        for row in PUBLISHED:
-            at = (row.realised_speedup, row.win_rate)
-            ax.plot(*at, "s", color="#777777", fillstyle="none", gid=f"published-{row.name}")
-            said = f"{row.name} ({at[0]:.2f}, {at[1]:.1f})"
-            ax.annotate(said, at, (5, 5), textcoords="offset points", fontsize=7)
-        ax.set_title(LABEL, fontsize=7, loc="left")
     if baseline is not None:
         ax.axhline(baseline, color="#444444", linestyle=":", linewidth=1)
         ax.axvline(1.0, color="#444444", linestyle=":", linewidth=1)
@@ -130,72 +113,16 @@ def frontier_plot(found: Figures) -> str:
 
 def point_place(point: Figures, key: str) -> Place:
     """Return a point's place; quality has the interval of its difference to the baseline."""
-    mean, difference = point["quality"]["mean"], as_span(point["quality_difference"])
-    assert difference is not None
+    mean, difference = point["quality"]["mean"], Span(**point["quality_difference"])
     quality = Span(*(mean + end - difference.mean for end in difference))
     is_flagged = point["is_length_unusual"]
     name = point["name"] + (": its length is unusual" if is_flagged else "")
     label = point["label"] + (" !" if is_flagged else "")
-    speed = as_span(point[key])
-    assert speed is not None
-    return Place(name, speed, quality, point["method"], label)
-
-
-def speed_figures(
-    table: Mapping[str, Figures], win_rates: Mapping[str, Figures], *, with_published: bool = False
-) -> dict[str, str]:
-    """Return by name the figures of a table of speed, as SVG; those without data are left out.
-
-    Args:
-        table: From ``speed_table``.
-        win_rates: By system, as ``lc-winrate --json`` prints them.
-        with_published: Whether the paper's points are drawn into Figure 4.
-
-    Source: PASTA, Figure 4 and the appendix.
-    """
-    drawn: dict[str, str] = {}
-    places = []
-    for name, figures in table.items():
-        speedup, rate = as_span(figures["realised_speedup"]), _win_rate(win_rates.get(name, {}))
-        if speedup and rate:
-            said = f"{name} ({speedup.mean:.2f}, {rate.mean:.1f})"
-            places.append(Place(name, speedup, rate, label=said))
-    if places:
-        title = "Win rate over realised speedup (the paper's Figure 4)"
-        labels = ("realised speedup, geometric mean", "win rate, %")
-        drawn["figure-4"] = scatter(title, labels, places, published=with_published)
-    return drawn
-
-
-def _win_rate(figures: Figures) -> Span | None:
-    for rate, error in (
-        ("length_controlled_winrate", "lc_standard_error"),
-        ("win_rate", "standard_error"),
-    ):
-        if figures.get(rate) is not None:
-            half = Z95 * (figures.get(error) or 0.0)
-            return Span(figures[rate], figures[rate] - half, figures[rate] + half)
-    return None
-
-
-def _begin(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as exc:
-        raise MissingExtraError("drawing figures", "evaluate") from exc
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    figure.suptitle(title, fontsize=11, fontweight="bold")
-    ax = figure.add_subplot()
-    ax.set_xlabel(x_label)
-    ax.set_ylabel(y_label)
-    ax.grid(color="#e8e8e8")
-    return figure, ax
+    return Place(name, Span(**point[key]), quality, point["method"], label)
 
 
 def _svg(figure: Figure, title: str, told: Sequence[str]) -> str:
     """Return the file, with title and description for readers who do not see it."""
-    from matplotlib import rc_context
-
     written = io.StringIO()
     # Text stays text, so that it can be searched and read aloud; a fixed salt for fixed ids.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "pasta"}):

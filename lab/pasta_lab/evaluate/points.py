@@ -13,7 +13,6 @@ from pasta_lab.evaluate.records import GradedAnswer, read_answers
 from pasta_lab.tasks.registry import training_families
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.measure.table import Interval, mean
-from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.requests import PASTA_SPECULATIVE, SPECULATIVE
 
@@ -216,27 +215,10 @@ class Comparison:
         """Return the command that makes the file of a point's answers."""
         if point.command is not None:
             return point.command
-        words = [
-            "pasta-lab",
-            "evaluate",
-            "tasks",
-            "--model",
-            point.model,
-            "--baseline",
-            self.baseline,
-        ]
-        words += ["--strategies", f"sequential,{point.strategy}", "--split", self.split]
-        words += ["--num-prompts", str(self.num_prompts), "--num-timed", str(self.num_timed)]
-        words += ["--set", "threads=1"]
+        words = ["pasta-lab", "evaluate", "tasks", "--model", point.model]
+        words += ["--baseline", self.baseline, "--strategies", f"sequential,{point.strategy}"]
+        words += ["--split", self.split, "--num-prompts", str(self.num_prompts)]
+        words += ["--num-timed", str(self.num_timed), "--set", "threads=1"]
         if self.wordings is not None:
             words += ["--set", f"wordings={self.wordings}"]
         return shlex.join([*words, "--records", point.records])
-
-
-def read_comparison(path: Path) -> Comparison:
-    """Read a comparison; paths in it are relative to the working directory.
-
-    Raises:
-        UsageError: it cannot be read, or a key is unknown, missing or has a wrong value.
-    """
-    return read_recipe(path, Comparison)

@@ -13,6 +13,7 @@ from pasta_lab.tasks.registry import make
 from pasta_lab.tasks.task import Task
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, cause
+from pasta_lm.journal import read_objects
 from pasta_lm.strategies import apar, pasta
 
 PERFECT = "perfect forks"
@@ -83,18 +84,11 @@ def read_answers(path: Path) -> list[GradedAnswer]:
     Raises:
         InputError: the file cannot be read, or a line is no graded answer.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as exc:
-        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, row in read_objects(path):
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise InputError("no JSON object")
             found.append(GradedAnswer.from_row(row))
-        except (ValueError, InputError) as exc:
+        except InputError as exc:
             raise InputError(f"{path}:{number}: no graded answer: {exc}") from exc
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,8 +17,8 @@ from pasta_lm.learn.annotate.dataset import Tally
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
-from pasta_lm.learn.annotate.run import Rule, estimate, source_rows
 from pasta_lm.learn.annotate.run import annotate as run_annotation
+from pasta_lm.learn.annotate.run import estimate, source_rows
 from pasta_lm.learn.annotate.teacher import TeacherConversation
 from pasta_lm.learn.chat.pool import INTERRUPT
 from pasta_lm.recipe import read_recipe
@@ -48,19 +47,6 @@ def annotate(
         recipe = recipe.taught_by(engine)
     if recipe.answers is not None and not dry_run:
         _answer_first(recipe.answers)
-    annotate_all(recipe, limit=limit, cost_limit=cost_limit, dry_run=dry_run)
-
-
-def annotate_all(
-    recipe: AnnotateConfig,
-    *,
-    rule: Rule | None = None,
-    method: Mapping[str, object] | None = None,
-    limit: int | None = None,
-    cost_limit: float | None = None,
-    dry_run: bool = False,
-) -> None:
-    """Annotate the source of a recipe and print the files; arguments as those of the library."""
     num_rows = _print_estimate(recipe, limit)
     if dry_run:
         _print_request(recipe, limit)
@@ -70,8 +56,7 @@ def annotate_all(
         with bars() as show:
             run = run_annotation(
                 recipe,
-                rule=rule or (markdown_rule if recipe.teacher is None else None),
-                method=method,
+                rule=markdown_rule if recipe.teacher is None else None,
                 limit=limit,
                 cost_limit_usd=cost_limit,
                 progress=lambda tally: show("rows", tally.num_ended, num_rows, _summary(tally)),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pasta_lm.language.document import Document
 from pasta_lm.learn.annotate.filters import examine
-from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals, topic
+from pasta_lm.learn.annotate.layout_rule import markdown_rule, topic
 
 MORE = " and then some more words so that there is something to gain from a thread of its own"
 ITEMS = (
@@ -98,18 +98,10 @@ def test_a_sync_stands_before_a_closing_text_that_needs_the_blocks(
 
 
 @given(st.lists(LINES, max_size=12).map("\n".join))
-def test_the_rule_and_its_proposals_keep_any_text_and_pass_the_filters(text: str) -> None:
-    found = [markdown_rule("Ash or oak?", text)]
-    found += [document_of(text, marks) for marks in proposals(text)]
-    for document in found:
-        assert document.plain_text == text
-        assert isinstance(examine(document.annotator_form(), text), Document)
-
-
-def test_the_first_proposal_has_no_blocks_and_none_comes_twice() -> None:
-    found = proposals(f"{SUMS}\n\nThat is all.")
-    assert [(len(one.blocks), len(one.syncs)) for one in found] == [(0, 0), (2, 0), (2, 1)]
-    assert len({*found}) == len(found)
+def test_the_rule_keeps_any_text_and_passes_the_filters(text: str) -> None:
+    document = markdown_rule("Ash or oak?", text)
+    assert document.plain_text == text
+    assert isinstance(examine(document.annotator_form(), text), Document)
 
 
 @pytest.mark.parametrize(

@@ -170,9 +170,7 @@ def _end(known: RowLog, outcome: Document | Rejection) -> Row:
     return line | {"status": FAILED, **why, "annotated": None}
 
 
-def write_set(
-    config: AnnotateConfig, log: AnnotationLog, method: Mapping[str, object] | None = None
-) -> list[Path]:
+def write_set(config: AnnotateConfig, log: AnnotationLog) -> list[Path]:
     """Write the data set of a run in the order of its source, and return its files.
 
     Parquet is written if pyarrow is installed. Where the disk is full, older files stay.
@@ -186,7 +184,7 @@ def write_set(
     ]
     failed = [_failure(row) for row in rows if row.status == FAILED]
     num_pending = sum(row.status == PENDING for row in rows)
-    text = _card(config, method, log.tally, [record.document for record in kept], num_pending)
+    text = _card(config, log.tally, [record.document for record in kept], num_pending)
     try:
         part = folder / f"{RECORDS}.part"
         write_records(part, kept)
@@ -229,11 +227,7 @@ def _write_parquet(records: Path, path: Path) -> None:
 
 
 def _card(
-    config: AnnotateConfig,
-    method: Mapping[str, object] | None,
-    tally: Tally,
-    documents: Sequence[Document],
-    num_pending: int,
+    config: AnnotateConfig, tally: Tally, documents: Sequence[Document], num_pending: int
 ) -> str:
     source = config.rows
     revision = f"revision `{source.revision}`" if source.revision else "its newest revision then"
@@ -244,17 +238,14 @@ def _card(
     return template.read_text("utf-8").format(
         source=source.label,
         where=where,
-        method=_method(config, tally, method),
+        method=_method(config, tally),
         rows=_table(_counts(tally, num_pending)),
         figures=_table(_figures(documents)),
         num_blocks=_table(sorted(Counter(len(document.blocks) for document in documents).items())),
     )
 
 
-def _method(config: AnnotateConfig, tally: Tally, method: Mapping[str, object] | None) -> str:
-    if method is not None:
-        named = "; ".join(f"**{name}**: `{json.dumps(value)}`" for name, value in method.items())
-        return f"The tags come from {named}.\nNo person has read all of them."
+def _method(config: AnnotateConfig, tally: Tally) -> str:
     if config.teacher is None:
         return (
             "The tags come from a **heuristic**: a hand-written rule that reads the layout of an\n"

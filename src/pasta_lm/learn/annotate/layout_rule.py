@@ -1,8 +1,7 @@
-"""The Markdown rule: propose blocks and syncs from an answer's layout and its question.
+"""The Markdown rule: blocks and syncs from an answer's layout and its question.
 
-``proposals`` lists the annotations that a layout allows, for a model that chooses among them;
-``markdown_rule`` chooses by itself. Its patterns and points were chosen on the rows of
-``corpora/starter`` that have no second annotation.
+Its patterns and points were chosen on the rows of ``corpora/starter`` that have no second
+annotation.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
-from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, Marks, Unit, marked, units
+from pasta_lm.learn.annotate.filters import Marks, Unit, marked, units
 from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, parts
 
 MAX_HEADING_WORDS = 12
@@ -171,24 +170,6 @@ def _sections(
                 yield _piece(text, places, first, last, kind="section", lead=lead)
 
 
-def proposals(text: str) -> list[Marks]:
-    """Return the annotations that an answer's layout allows, the one without blocks first.
-
-    Each group of pieces is forked as a whole, or without its first or last pieces, with a sync
-    before the text after it and without.
-    """
-    options = dict.fromkeys([Marks()])
-    for whole in groups(text):
-        cuts = [whole]
-        if whole[0].kind in MAY_CONCLUDE:
-            cuts += [whole[1:], whole[:-1], whole[1:-1]]
-        for pieces in (cut for cut in cuts if len(cut) >= MIN_BLOCKS):
-            options[_marks(pieces, has_sync=False)] = None
-            if pieces[-1].after:
-                options[_marks(pieces, has_sync=True)] = None
-    return list(options)
-
-
 def _marks(pieces: Sequence[AnswerPiece], *, has_sync: bool) -> Marks:
     blocks = tuple((piece.first, piece.last, topic(piece.lead)) for piece in pieces)
     return Marks(blocks, (pieces[-1].last + 1,) if has_sync else ())
@@ -201,20 +182,15 @@ def topic(lead: str) -> str:
     return short or "part"
 
 
-def document_of(text: str, marks: Marks, filters: FilterConfig = FILTERS) -> Document:
-    """Return the annotated answer; without tags if the filters reject the annotation."""
+def markdown_rule(prompt: str, text: str) -> Document:
+    """Annotate an answer by its layout and its question, without a model."""
     try:
-        return marked(text, marks, filters)
+        return marked(text, _rule_marks(prompt, text))
     except InputError:
         return Document((Text(text),))
 
 
-def markdown_rule(prompt: str, text: str) -> Document:
-    """Annotate an answer by its layout and its question, without a model."""
-    return document_of(text, rule_marks(prompt, text))
-
-
-def rule_marks(prompt: str, text: str) -> Marks:
+def _rule_marks(prompt: str, text: str) -> Marks:
     blocks = next(groups(text), [])
     kind = blocks[0].kind if blocks else ""
     if kind in _FORKS:

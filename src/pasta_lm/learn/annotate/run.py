@@ -6,7 +6,7 @@ Every reply is on disk before it counts: a run that was stopped continues, and p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -96,7 +96,6 @@ def annotate(
     config: AnnotateConfig,
     *,
     rule: Rule | None = None,
-    method: Mapping[str, object] | None = None,
     limit: int | None = None,
     cost_limit_usd: float | None = None,
     progress: Callable[[Tally], None] = lambda tally: None,
@@ -111,7 +110,6 @@ def annotate(
     Args:
         config: The recipe.
         rule: Annotates instead of a teacher.
-        method: Name and settings of a rule that is not the recipe's own.
         limit: Only the first rows of the source.
         cost_limit_usd: Hard limit on the cost of the whole output folder.
         progress: Called after each row and each reply.
@@ -121,7 +119,7 @@ def annotate(
     prices = config.teacher.prices if config.teacher else Prices()
     folder = RunFolder(Path(config.output.folder))
     with folder.locked():
-        folder.begin({**config.settings(), **(method or {})})
+        folder.begin(config.settings())
         log = AnnotationLog(folder.journal(JOURNAL), prices, progress)
         budget = Budget(log.tally.spent, None if rule else cost_limit_usd)
         pool = RequestPool(budget, "rows", notice)
@@ -137,7 +135,7 @@ def annotate(
         elif config.teacher is not None:
             client = partial(ChatClient, config.teacher, policy=policy)
             asyncio.run(pool.run(client, numbered, work))
-        return AnnotationRun(log.tally, pool.stopped_by, write_set(config, log, method))
+        return AnnotationRun(log.tally, pool.stopped_by, write_set(config, log))
 
 
 def _by_rule(rule: Rule, log: AnnotationLog, known: RowLog | None, filters: FilterConfig) -> None:
