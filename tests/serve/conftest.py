@@ -19,8 +19,8 @@ from fastapi import FastAPI
 
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
+from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.app import Server, create_app
-from pasta_lm.serve.settings import Queue, ServeRecipe
 from tests.fakes.scripted_backend import HeldBackend, PoisonedEngine, ScriptedBackend
 
 SCRIPT = (

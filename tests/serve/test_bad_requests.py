@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from pasta_lm.errors import UsageError
 from pasta_lm.recipe import read_recipe
+from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.errors import ApiError
-from pasta_lm.serve.guard import parse_json
+from pasta_lm.serve.guard import check_exposure, is_loopback, parse_json
 from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest, ReplayRequest
-from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
 from tests.serve.conftest import CHAT, ask, client_of, scenario, scripted
 
 PATH = "/v1/chat/completions"

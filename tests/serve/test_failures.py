@@ -13,6 +13,7 @@ import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.serve import Queue
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
 from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
@@ -21,7 +22,6 @@ from pasta_lm.serve.guard import JsonLines
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.service import EventStream
-from pasta_lm.serve.settings import Queue
 from tests.fakes.scripted_backend import HangingBackend, HeldBackend, ScriptedBackend
 from tests.serve.conftest import (
     CHAT,

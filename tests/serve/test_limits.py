@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pasta_lm.recipe import read_recipe
+from pasta_lm.serve import Bounds, Queue, ServeRecipe
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.settings import Bounds, Queue, ServeRecipe
 from tests.serve.conftest import CHAT, ask, client_of, post, run, scripted
 
 PATH = "/v1/chat/completions"

@@ -14,9 +14,9 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.language.tags import PROMISE_OPEN
+from pasta_lm.serve import Bounds, ServeRecipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
-from pasta_lm.serve.settings import Bounds, ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import STRATEGIES
 from pasta_lm.view.run_data import LiveRun, run_data

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.settings import Queue, ServeRecipe
 from tests.serve.conftest import CHAT, LIMIT_S, TEXT, run, scripted, serving, text_of
 from tests.serve.conftest import streamed as pieces_of
 from tests.serve.load import (

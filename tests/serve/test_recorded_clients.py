@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pasta_lm.serve import Bounds
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.errors import ApiError
 from pasta_lm.serve.protocol import NEUTRAL, NOT_SHOWN, ChatCompletionRequest
-from pasta_lm.serve.settings import Bounds
 from tests.serve.conftest import CHAT, TEXT, ask, post, scripted, streamed, text_of
 
 FILES = sorted(Path(__file__).with_name("recorded").glob("*.json"))

@@ -21,9 +21,9 @@ from pasta_lm.language.events import Text
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.measure.replay import replay
 from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.serve import Bounds
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
-from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import (

@@ -15,9 +15,9 @@ from pasta_lm.engines.local.planning import ActiveRequest
 from pasta_lm.engines.request import Request
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.thread import ThreadState
+from pasta_lm.serve import Bounds, ServeRecipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, LocalBackend
-from pasta_lm.serve.settings import Bounds, ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import client_of, is_idle, post, scenario, settle, streamed

@@ -62,9 +62,10 @@ def serve(
     SIGTERM or Ctrl-C refuses new requests and finishes the running ones; a second signal ends at
     once. The log is JSON lines on standard error.
     """
+    from pasta_lm.serve import ServeRecipe
     from pasta_lm.serve.app import Server, address_of, bind, create_app, log_as_json
     from pasta_lm.serve.backends import LocalBackend, ServedBackend
-    from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
+    from pasta_lm.serve.guard import check_exposure, is_loopback
 
     servers = require_engine(engine, dialect, allow_inexact=allow_inexact)
     if port > MAX_PORT:

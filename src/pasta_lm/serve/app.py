@@ -25,12 +25,12 @@ from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol as Connection
 
 from pasta_lm.errors import PastaError, UsageError, cause
+from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.errors import ApiError, bad_request, from_error, internal
 from pasta_lm.serve.guard import Guard, JsonLines, StrictRoute, error_response
 from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
 from pasta_lm.serve.service import Service, check_model
-from pasta_lm.serve.settings import ServeRecipe
 from pasta_lm.view.page import STATIC, page_of
 
 Responses = dict[int | str, dict[str, Any]]  # of a route, by their status

@@ -17,11 +17,11 @@ from dataclasses import replace
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import PastaError
 from pasta_lm.interpreter.thread import ThreadState
+from pasta_lm.serve import Queue
 from pasta_lm.serve.backends import Backend, Events
 from pasta_lm.serve.errors import ApiError, from_error, internal, unavailable
 from pasta_lm.serve.jobs import Batch, Job, Load, Metrics, ResponseStream
 from pasta_lm.serve.protocol import ClientPrompt
-from pasta_lm.serve.settings import Queue
 from pasta_lm.strategies import sequential
 
 log = logging.getLogger(__name__)

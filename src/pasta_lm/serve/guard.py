@@ -1,4 +1,4 @@
-"""Checks of untrusted requests: host, key, strict JSON; headers of replies, log of requests."""
+"""Who is let in, and checks of untrusted requests; headers of replies, log of requests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import Any, Never
 
 from fastapi import Request, Response
@@ -20,8 +21,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pasta_lm.errors import UsageError
 from pasta_lm.serve.errors import CLIENT_GONE, ApiError, bad_request
-from pasta_lm.serve.settings import is_loopback
 
 log = logging.getLogger("pasta_lm.serve.requests")
 
@@ -43,6 +44,25 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_exposure(host: str, api_key: str | None, *, allows_everyone: bool) -> None:
+    """Refuse to let other machines in without a key, unless this is meant."""
+    if api_key is not None and not api_key.strip():
+        raise UsageError("the API key is empty", hint="leave it out, or give at least a character")
+    if not is_loopback(host) and api_key is None and not allows_everyone:
+        raise UsageError(
+            f"other machines can reach {host}, and there is no API key",
+            hint="give --api-key, or --allow-unauthenticated if everyone may use this server",
+        )
 
 
 class Guard:

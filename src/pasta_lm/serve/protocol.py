@@ -18,8 +18,8 @@ from pasta_lm.engines.request import SamplingParams, StructuredOutputs
 from pasta_lm.language.check import Diagnostic, check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
+from pasta_lm.serve import Bounds
 from pasta_lm.serve.errors import bad_request
-from pasta_lm.serve.settings import Bounds
 from pasta_lm.strategies import pasta
 
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)

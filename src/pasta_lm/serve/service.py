@@ -21,6 +21,7 @@ from pasta_lm.interpreter import speed
 from pasta_lm.language.check import Diagnostic
 from pasta_lm.language.document import NUM_BLOCK_TAGS
 from pasta_lm.language.events import Text
+from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.backends import Backend, ServedBackend
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Rows, bad_request, internal
@@ -33,7 +34,6 @@ from pasta_lm.serve.protocol import (
     ReplayRequest,
 )
 from pasta_lm.serve.replies import DONE, Json, ReplayReply, Reply, sse
-from pasta_lm.serve.settings import Queue, ServeRecipe
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
