@@ -356,7 +356,7 @@ def test_a_reference_has_one_generator(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="answers of 2 generators"):
         read_reference(str(tmp_path / "a.json"))
     (tmp_path / "a.json").write_text(json.dumps(rows[:1]))
-    assert read_reference(str(tmp_path / "a.json")).name == "a"
+    assert read_reference(str(tmp_path / "a.json"))[0] == "a"
 
 
 def test_the_template_is_copied_into_the_folder(tmp_path: Path) -> None:

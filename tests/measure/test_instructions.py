@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +11,18 @@ import pytest
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Row, write_rows
+from pasta_lm.measure.answer_text import check_ifeval, ifeval_figures
+from pasta_lm.measure.answering import SetPrompt
 from pasta_lm.measure.instructions import (
     SCORED,
     TIMED,
     UNMASKED,
-    InstructionRun,
     InstructionSettings,
     evaluate_instructions,
+    instructions_report,
+    workloads,
 )
-from pasta_lm.measure.instructions_report import instructions_report
-from pasta_lm.measure.prompt_sets import (
-    Followed,
-    SetFiles,
-    check_ifeval,
-    ifeval_figures,
-    read_ifeval,
-    read_labels,
-    read_sets,
-)
+from pasta_lm.measure.prompt_sets import SetFiles, read_ifeval, read_labels, read_sets
 from pasta_lm.measure.table import to_json
 from pasta_lm.run_folder import RunFolder
 from tests.tiny import tiny
@@ -55,47 +50,48 @@ def settings(folder: Path, **changes: Any) -> InstructionSettings:
     return InstructionSettings(**(usual | changes))
 
 
-def answered(folder: Path, **changes: Any) -> InstructionRun:
+def answered(folder: Path, **changes: Any) -> RunFolder:
     models = {name: tiny(name, has_tag_pieces=has) for name, has in NAMES.items()}
     own = settings(folder, **changes)
-    return evaluate_instructions(folder / "run", own, lambda *_: None, models)
+    evaluate_instructions(folder / "run", own, lambda *_: None, models)
+    return RunFolder(folder / "run")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> InstructionRun:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Return a run in which everything was answered."""
     return answered(tmp_path_factory.mktemp("instructions"))
 
 
 def test_every_prompt_is_answered_by_both_and_some_alone_and_without_the_mask(
-    run: InstructionRun,
+    run: RunFolder,
 ) -> None:
-    rows = run.folder.rows
-    assert not any(wanted.lacking() for wanted in run.workloads())
+    rows, own = run.rows, run.settings_of(InstructionSettings)
+    assert not any(wanted.lacking() for wanted in workloads(run, own, read_sets(own.sets)))
     assert [len(rows(name)) for name in (SCORED, TIMED, UNMASKED)] == [8, 2, 2]
     assert all(row["wall_s"] for row in rows(TIMED))
     assert {row["system"] for row in rows(UNMASKED)} == {"pasta"}
 
 
-def test_no_prompt_is_stored(run: InstructionRun) -> None:
-    for path in run.folder.path.iterdir():
+def test_no_prompt_is_stored(run: RunFolder) -> None:
+    for path in run.path.iterdir():
         assert "five tips" not in path.read_text(), path
 
 
 def test_a_stopped_run_goes_on_and_answers_nothing_twice(tmp_path: Path) -> None:
     first = answered(tmp_path, num_timed=0, num_unmasked=0)
-    rows = first.folder.rows(SCORED)
-    write_rows(first.folder.path / "scored.jsonl", rows[:3])
-    again = answered(tmp_path, num_timed=0, num_unmasked=0).folder.rows(SCORED)
+    rows = first.rows(SCORED)
+    write_rows(first.path / "scored.jsonl", rows[:3])
+    again = answered(tmp_path, num_timed=0, num_unmasked=0).rows(SCORED)
     assert {row["id"] for row in again} == {row["id"] for row in rows}
     assert again[:3] == rows[:3]
 
 
 def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Path) -> None:
     run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
-    ours = [row for row in run.folder.rows(SCORED) if row["system"] == "pasta"]
+    ours = [row for row in run.rows(SCORED) if row["system"] == "pasta"]
     assert {row["strategy"] for row in ours} == {"prompt-lookup"}
-    assert "strategy `prompt-lookup`" in instructions_report(run).markdown()
+    assert "strategy `prompt-lookup`" in instructions_report(run.path).markdown()
 
 
 def test_an_unknown_strategy_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
@@ -103,8 +99,8 @@ def test_an_unknown_strategy_is_refused_before_a_model_is_loaded(tmp_path: Path)
         settings(tmp_path, strategy="tea")
 
 
-def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: InstructionRun) -> None:
-    found = instructions_report(run).to_dict()["sets"]["alpaca"]
+def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: RunFolder) -> None:
+    found = instructions_report(run.path).to_dict()["sets"]["alpaca"]
     assert found["num_prompts"] == 4
     counts = {name: one["num_prompts"] for name, one in found["parts"].items()}
     assert counts == {"one": 2, "several": 1, "between": 1}
@@ -115,16 +111,17 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: Instr
     assert found["text"]["coverage"]["num_pairs"] == 1
 
 
-def empty_run(folder: Path) -> InstructionRun:
+def empty_run(folder: Path) -> tuple[RunFolder, list[SetPrompt]]:
     """Return a run of which nothing is answered."""
     own = settings(folder)
     files, prompts = RunFolder(folder / "run"), read_sets(own.sets)
+    files.begin(asdict(own))
     rows = [{"id": one.id, "set": one.group, "parts": one.parts} for one in prompts]
     items = {"alpaca/0": 5}
     write_rows(
         files.path / "prompts.jsonl", [one | {"items": items.get(one["id"])} for one in rows]
     )
-    return InstructionRun(files, own, prompts)
+    return files, prompts
 
 
 def row(system: str, prompt: str, program: str, text: str, path: int) -> Row:
@@ -135,19 +132,19 @@ def row(system: str, prompt: str, program: str, text: str, path: int) -> Row:
 
 
 def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path) -> None:
-    begun = empty_run(tmp_path)
+    begun, prompts = empty_run(tmp_path)
     block = '<promise topic="{0}" tokens="1"/><async>1. {1}\n</async>'
     forked = block.format("a", "Eat fruit.") + block.format("a", "Sleep well at night.")
     listed = "1. Eat fruit.\n2. Sleep.\n3. Walk.\n4. Read.\n5. Rest."
     rows = []
-    for one in begun.prompts:
+    for one in prompts:
         is_list = one.id == "alpaca/0"
         text = "1. Eat fruit.\n1. Sleep well at night.\n" if is_list else "No."
         rows.append(row("pasta", one.id, forked if is_list else "No.", text, 5))
         base = listed if is_list else "No."
         rows.append(row("sequential", one.id, base, base, 10))
-    begun.folder.journal(SCORED).append(rows)
-    report = instructions_report(begun)
+    begun.journal(SCORED).append(rows)
+    report = instructions_report(begun.path)
     found = report.to_dict()["sets"]["alpaca"]
     several, one = found["parts"]["several"], found["parts"]["one"]
     assert found["theoretical_speedup"]["mean"] == 2
@@ -166,14 +163,14 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
 
 
 def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> None:
-    begun = empty_run(tmp_path)
+    begun, prompts = empty_run(tmp_path)
     with pytest.raises(InputError, match="no prompt that both systems answered"):
-        instructions_report(begun)
-    first = begun.prompts[0].id
-    begun.folder.journal(SCORED).append(
+        instructions_report(begun.path)
+    first = prompts[0].id
+    begun.journal(SCORED).append(
         [row(name, first, "No.", "No.", 1) for name in ("pasta", "sequential")]
     )
-    report = instructions_report(begun)
+    report = instructions_report(begun.path)
     assert report.to_dict()["num_unanswered"] == 3
     assert "3 prompts are not answered yet" in report.markdown()
 
@@ -252,7 +249,7 @@ class TestIfeval:
         self, prompt: dict[str, Any], text: str, strict: list[bool], loose: list[bool]
     ) -> None:
         pytest.importorskip("lm_eval")
-        assert check_ifeval(prompt, text) == (strict, loose)
+        assert check_ifeval(prompt, text) == {"strict": strict, "loose": loose}
 
     def test_an_instruction_without_a_checker_is_named(self) -> None:
         pytest.importorskip("lm_eval")
@@ -261,8 +258,8 @@ class TestIfeval:
             check_ifeval(prompt, "Yes")
 
     def test_accuracies_are_of_prompts_and_of_instructions(self) -> None:
-        def verdict(*flags: bool) -> Followed:
-            return Followed(list(flags), list(flags))
+        def verdict(*flags: bool) -> Row:
+            return {"strict": list(flags), "loose": list(flags)}
 
         ours = [verdict(True, True), verdict(False)]
         base = [verdict(True, False), verdict(False)]

@@ -85,7 +85,7 @@ def _answers(path: Path) -> Iterator[Answer]:
             text, parts = record.document.plain_text, _parts(record)
             yield Answer(f"{path.name}/{record.id}", record.prompt, text, parts)
         return
-    for number, (prompt, text) in enumerate(read_reference(str(path)).outputs.items()):
+    for number, (prompt, text) in enumerate(read_reference(str(path))[1].items()):
         yield Answer(f"{path.name}/{number}", prompt, text, parts_of(text))
 
 

@@ -163,17 +163,14 @@ def instructions(
     run is continued; records hold ids and answers, no prompts.
     """
     from pasta_lm.measure import instructions as measure
-    from pasta_lm.measure.instructions_report import instructions_report
 
-    if offline:
-        run = measure.open_run(out)
-    else:
+    if not offline:
         served = server_flags(engine, dialect, allow_inexact=allow_inexact)
         values = {"model": model, "baseline": baseline, "limit": limit, **served}
         settings = read_settings(measure.InstructionSettings, recipe, values, changes)
         with interruptible(), bars() as show:
-            run = measure.evaluate_instructions(out, settings, show)
-    report = instructions_report(run)
+            measure.evaluate_instructions(out, settings, show)
+    report = measure.instructions_report(out)
     print_report(report, report.write(out), as_json=as_json)
 
 

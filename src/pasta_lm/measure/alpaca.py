@@ -23,7 +23,7 @@ from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.measure import answering
 from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.length_control import Calibration
-from pasta_lm.measure.prompt_sets import Reference, read_instructions, read_reference
+from pasta_lm.measure.prompt_sets import read_instructions, read_reference
 from pasta_lm.measure.win_rates import read_difficulty, read_gamed
 from pasta_lm.recipe import check_choice
 from pasta_lm.run_folder import RunFolder
@@ -131,7 +131,7 @@ class AlpacaRun:
     folder: Path
     settings: AlpacaSettings
     prompts: list[SetPrompt]  # their groups are data sets
-    reference: Reference | None
+    reference: tuple[str, dict[str, str]] | None
     answers: Journal
 
     def workloads(self) -> list[answering.Workload]:

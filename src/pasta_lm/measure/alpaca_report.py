@@ -18,7 +18,7 @@ from pasta_lm.learn.judge.judge import Reading, same_winner
 from pasta_lm.learn.judge.llm_judge import LLMJudge, missing_to_json, missing_verdicts
 from pasta_lm.measure.alpaca import AlpacaRun
 from pasta_lm.measure.length_control import Judgement, interval
-from pasta_lm.measure.speed import Systems, add_speed, answer_of
+from pasta_lm.measure.speed import add_speed, systems_of
 from pasta_lm.measure.table import Figures, Place, Report, mean
 from pasta_lm.measure.win_rates import comparability, win_rates
 from pasta_lm.strategies import sequential
@@ -66,10 +66,10 @@ def judged(run: AlpacaRun, judge: LLMJudge, system: str) -> Judged:
 
 def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
     """Compute the report of a run; win rates with missing verdicts only if that is allowed."""
-    judge, baseline, answers = run.judge(), run.opponent()[0], Systems()
+    judge, baseline = run.judge(), run.opponent()[0]
+    answers = systems_of(run.answers.rows.items())
     for name, _, _ in run.settings.all_systems:
-        answers[name] = {key: answer_of(row) for key, row in run.rows(name).items()}
-        if not answers[name]:
+        if name not in answers:
             raise InputError(
                 f"{run.folder}: no answers of {name} yet",
                 hint="run the same command again: it continues where it stopped",
@@ -78,11 +78,11 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
     names = {"Judge": judge.model if judge else "none"}
     names["template"] = judge.template.name if judge else "none"
     names["baseline"] = f"{baseline} (speed: {sequential.NAME})"
-    for name, ours in answers.items():
+    for name, _, _ in run.settings.all_systems:
         place: Place = ("systems", name)
         if judge:
             _add_rates(report, place, run, judge, allow_missing)
-        add_speed(report, place, ours, answers[sequential.NAME])
+        add_speed(report, place, answers[name], answers[sequential.NAME])
         rows = run.rows(name).values()
         made = {
             key: " and ".join(dict.fromkeys(str(row.get(key) or "not recorded") for row in rows))

@@ -10,35 +10,59 @@ A run has a folder; every file of rows is a journal, so a stopped run goes on::
     verdicts.jsonl      which of IFEval's instructions an answer follows
     references.jsonl    nats of given answers under both models (``cost``)
 
-All figures are computed from these files, without a model and without the prompts: see
-``instructions_report``.
+All figures are computed from these files, without a model and without the prompts: per set of
+prompts, and within it by the parts that the prompts ask for. A figure of text stands beside the
+baseline's and the difference, paired by prompt.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, islice
+from operator import itemgetter, sub
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
-from pasta_lm.errors import UsageError
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Row, write_rows
+from pasta_lm.language.document import parse_program
 from pasta_lm.learn.data.annotated import Record
-from pasta_lm.measure import answering
+from pasta_lm.measure import answer_text, answering
 from pasta_lm.measure.answer_text import items_asked
 from pasta_lm.measure.answering import SetPrompt, System, answer_id
-from pasta_lm.measure.cost import measure, read_references, reading_systems
-from pasta_lm.measure.prompt_sets import SetFiles, check_ifeval, checkers, read_sets
+from pasta_lm.measure.cost import add_cost, measure, read_references, reading_systems
+from pasta_lm.measure.prompt_sets import PARTS, SetFiles, read_sets
+from pasta_lm.measure.speed import Systems, add_speed, systems_of
+from pasta_lm.measure.table import Figures, Place, Report, mean
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.run_folder import RunFolder
-from pasta_lm.strategies import pasta
+from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.strategies.requests import STRATEGIES
 
 PROMPTS, VERDICTS, REFERENCES = "prompts", "verdicts", "references"
 SCORED, TIMED, UNMASKED = "scored", "timed", "unmasked"
 MAY_CHANGE = ("batch_size", "pool_tokens", "device", *SERVER_KEYS)
+NAMES = (pasta.NAME, sequential.NAME)
+PROVENANCE = ("hardware", "dtype", "commit", "version", "positions")
+TITLES = {
+    "forks": "answers that fork",
+    "syncs": "answers with a sync",
+    "legal": "legal tags",
+    "well_formed": "well formed",
+    "legal_unmasked": "legal tags, without the mask",
+    "well_formed_unmasked": "well formed, without the mask",
+}
+MEASURES: dict[str, Callable[[Row, AnswerRecord], float]] = {
+    "repetition": lambda prompt, answer: answer_text.repetition(answer.text),
+    "coverage": lambda prompt, answer: answer_text.coverage(prompt["items"], answer.text),
+    "cut": lambda prompt, answer: answer.finish_reason == "length",
+}
+"""Measures of an answer's text by key; coverage only where a prompt asks for so many items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,46 +94,12 @@ class InstructionSettings(answering.AnswerSettings):
         return self.sequential, System(pasta.NAME, self.strategy, self.taught)
 
 
-@dataclass(frozen=True)
-class InstructionRun:
-    """A run: its folder, the settings and, while it is made, the prompts."""
-
-    folder: RunFolder
-    settings: InstructionSettings
-    prompts: Sequence[SetPrompt] = ()  # with their texts; empty if the run is only read
-
-    def workloads(self) -> list[answering.Workload]:
-        """Return the workloads: one at a time for clocks, all, and without the mask."""
-        own, both = self.settings, self.settings.systems
-        timed, scored, unmasked = map(self.folder.journal, (TIMED, SCORED, UNMASKED))
-        return [
-            answering.Workload(timed, self._first(own.num_timed), both, is_timed=True),
-            answering.Workload(scored, self.prompts, both),
-            answering.Workload(unmasked, self._first(own.num_unmasked), both[1:], mask=False),
-        ]
-
-    def _first(self, count: int) -> list[SetPrompt]:
-        sets = groupby(self.prompts, key=lambda item: item.group)
-        return [item for _, prompts in sets for item in islice(prompts, count)]
-
-    def check_answers(self) -> None:
-        """Check the answers to IFEval's prompts that have no verdict yet."""
-        journal, answers = self.folder.journal(VERDICTS), self.folder.journal(SCORED).rows
-        rows = []
-        for prompt in self.prompts:
-            for key in (answer_id(system.name, prompt.id) for system in self.settings.systems):
-                if prompt.checked is not None and key in answers and key not in journal.rows:
-                    followed = check_ifeval(prompt.checked, answers[key]["text"])
-                    rows.append({"id": key, **followed._asdict()})
-        journal.append(rows)
-
-
 def evaluate_instructions(
     out: Path,
     settings: InstructionSettings,
     show: answering.Progress,
     models: answering.Models | None = None,
-) -> InstructionRun:
+) -> None:
     """Answer, check and read what a run lacks; models are loaded if none are given."""
     prompts, references = read_sets(settings.sets, settings.limit), list[Record]()
     if settings.references is not None:
@@ -117,30 +107,154 @@ def evaluate_instructions(
         references = read_references(Path(settings.references), Path(ids) if ids else None)
     answering.require_models([settings.untaught])
     if any(item.checked for item in prompts):
-        checkers()  # what would fail after hours of decoding fails now
+        answer_text.checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
     folder.begin(asdict(settings), may_change=MAY_CHANGE)
-    rows = [
+    rows: list[Row] = [
         {"id": item.id, "set": item.group, "parts": item.parts, "items": items_asked(item.text)}
         for item in prompts
     ]
     write_rows(out / f"{PROMPTS}.jsonl", rows)
-    run = InstructionRun(folder, settings, prompts)
 
     def columns(prompt: SetPrompt) -> Row:
         return {"prompt_id": prompt.id, "set": prompt.group}
 
-    answering.answer_workloads(run.workloads(), settings, columns, show, models)
+    wanted = workloads(folder, settings, prompts)
+    answering.answer_workloads(wanted, settings, columns, show, models)
     gc.collect()  # before the models that read are loaded
-    run.check_answers()
+    folder.journal(VERDICTS).append([*_verdicts(folder, prompts)])
     if references and not folder.rows(REFERENCES):
         baseline, taught = settings.systems
         names = taught.model, baseline.model, settings.untaught
-        systems = reading_systems(names, "float32", settings.device)
-        write_rows(out / f"{REFERENCES}.jsonl", list(measure(references, systems)))
-    return run
+        readers = reading_systems(names, "float32", settings.device)
+        write_rows(out / f"{REFERENCES}.jsonl", list(measure(references, readers)))
 
 
-def open_run(folder: Path) -> InstructionRun:
-    files = RunFolder(folder)
-    return InstructionRun(files, files.settings_of(InstructionSettings))
+def workloads(
+    folder: RunFolder, settings: InstructionSettings, prompts: Sequence[SetPrompt]
+) -> list[answering.Workload]:
+    """Return the workloads: one at a time for clocks, all, and without the mask."""
+
+    def first(count: int) -> list[SetPrompt]:
+        sets = groupby(prompts, key=lambda item: item.group)
+        return [item for _, own in sets for item in islice(own, count)]
+
+    both, journal = settings.systems, folder.journal
+    return [
+        answering.Workload(journal(TIMED), first(settings.num_timed), both, is_timed=True),
+        answering.Workload(journal(SCORED), prompts, both),
+        answering.Workload(journal(UNMASKED), first(settings.num_unmasked), both[1:], mask=False),
+    ]
+
+
+def _verdicts(folder: RunFolder, prompts: Sequence[SetPrompt]) -> Iterator[Row]:
+    """Yield verdicts on the answers to IFEval's prompts that have none yet."""
+    known, answers = folder.journal(VERDICTS).rows, folder.journal(SCORED).rows
+    for prompt in prompts:
+        for key in (answer_id(name, prompt.id) for name in NAMES):
+            if prompt.checked is not None and key in answers and key not in known:
+                yield {"id": key} | answer_text.check_ifeval(prompt.checked, answers[key]["text"])
+
+
+class _Stored(NamedTuple):
+    """The answers of a run, and IFEval's verdicts by id of the answer."""
+
+    scored: Systems
+    timed: Systems
+    unmasked: Systems
+    verdicts: dict[str, Row]
+
+
+def instructions_report(out: Path) -> Report:
+    """Compute the figures of a run from its folder alone."""
+    folder = RunFolder(out)
+    settings, rows = folder.settings_of(InstructionSettings), folder.rows
+    scored, timed, unmasked = (
+        systems_of((row["id"], row) for row in rows(name)) for name in (SCORED, TIMED, UNMASKED)
+    )
+    stored = _Stored(scored, timed, unmasked, {row["id"]: row for row in rows(VERDICTS)})
+    prompts, references = rows(PROMPTS), rows(REFERENCES)
+    answered = [row for row in prompts if all(row["id"] in scored[name] for name in NAMES)]
+    if not answered:
+        raise InputError(f"{out} has no prompt that both systems answered")
+    (baseline, taught), made = settings.systems, rows(SCORED)
+    head: Figures = {
+        "kind": scored[pasta.NAME][answered[0]["id"]].kind,
+        "model": taught.model,
+        "strategy": taught.strategy,
+        "baseline": baseline.model,
+        "max_tokens": settings.max_tokens,
+        "num_prompts": len(answered),
+        "num_unanswered": len(prompts) - len(answered),
+        **{key: sorted({row[key] for row in made if row.get(key)}) for key in PROVENANCE},
+    }
+    report = Report("A taught model and its sequential baseline on instructions", _facts(head))
+    report.add((), head)
+    for group, members in groupby(answered, key=itemgetter("set")):
+        place, own = ("sets", group), list(members)
+        _add_prompts(report, place, own, stored)
+        report.add(place, {"parts": {}})
+        for parts in PARTS:
+            if some := [row for row in own if row["parts"] == parts]:
+                _add_prompts(report, (*place, "parts", parts), some, stored)
+        checked = [[stored.verdicts.get(answer_id(n, row["id"])) for n in NAMES] for row in own]
+        both = [(ours, base) for ours, base in checked if ours and base]
+        figures = {"num_prompts": len(both), **answer_text.ifeval_figures(both)} if both else None
+        report.add(place, {"ifeval": figures}, {"ifeval": "IFEval"}, len(both))
+    _add_text(report, (), answered, stored)
+    if references:
+        add_cost(report, references, ("references",))
+    else:
+        report.add((), {"references": None})
+    return report
+
+
+def _facts(head: Figures) -> list[str]:
+    unanswered = f"{head['num_unanswered']} prompts are not answered yet"
+    return [
+        f"model: {head['model']}, strategy `{head['strategy']}`",
+        f"baseline: {head['baseline']}, sequential",
+        f"answers: {head['kind']}, greedy, at most {head['max_tokens']} tokens of all threads "
+        "together, tags included",
+        *(f"{key}: {', '.join(head[key])}" for key in PROVENANCE),
+        "intervals: 95 %, bootstrap over prompts; differences are paired by prompt",
+        *([unanswered] if head["num_unanswered"] else []),
+    ]
+
+
+def _add_prompts(report: Report, place: Place, prompts: Sequence[Row], stored: _Stored) -> None:
+    keys = [row["id"] for row in prompts]
+    ours, base = ({key: stored.scored[name][key] for key in keys} for name in NAMES)
+    timed, free = stored.timed, stored.unmasked[pasta.NAME]
+    add_speed(report, place, ours, base, (timed[pasta.NAME], timed[sequential.NAME]))
+    documents = [parse_program(answer.program) for answer in ours.values()]
+    structure: Figures = {
+        "forks": mean([bool(document.blocks) for document in documents]),
+        "syncs": mean([document.num_syncs > 0 for document in documents]),
+    }
+    report.add(place, structure | _shares("", [*ours.values()]), TITLES, len(keys))
+    unmasked = [free[key] for key in keys if key in free]
+    shares = _shares("_unmasked", unmasked) | {"num_unmasked": len(unmasked)}
+    report.add(place, shares, TITLES, len(unmasked))
+    _add_text(report, place, prompts, stored)
+
+
+def _shares(ending: str, answers: Sequence[AnswerRecord]) -> Figures:
+    flags = {
+        "legal": [not answer.num_illegal for answer in answers],
+        "well_formed": [answer.is_well_formed for answer in answers],
+    }
+    return {f"{k}{ending}": round(fmean(v), 5) if v else None for k, v in flags.items()}
+
+
+def _add_text(report: Report, place: Place, prompts: Sequence[Row], stored: _Stored) -> None:
+    for key, of in MEASURES.items():
+        some = [row for row in prompts if key != "coverage" or row["items"] is not None]
+        ours, base = ([of(row, stored.scored[name][row["id"]]) for row in some] for name in NAMES)
+        figures = {
+            "pasta": mean(ours),
+            "sequential": mean(base),
+            "difference": mean([*map(sub, ours, base)]),
+            "num_pairs": len(some),
+        }
+        report.add((*place, "text"), {key: figures}, {key: key}, len(some))

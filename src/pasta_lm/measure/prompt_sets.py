@@ -1,35 +1,23 @@
 """The prompts that systems answer, and answers from files that are their baseline.
 
 ``alpaca`` reads one file. ``instructions`` reads up to four sets: AlpacaEval's and IFEval's, which
-are never stored, and the held-out rows of the project's own corpora. IFEval's answers are checked
-by ``lm_eval``; where NLTK's data are missing, sentences are cut by its untrained Punkt.
-
-Source: Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Models", arXiv
-2311.07911.
+are never stored, and the held-out rows of the project's own corpora.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple, cast
-from unittest.mock import patch
 
-from pasta_lm.errors import InputError, MissingExtraError, cause
+from pasta_lm.errors import InputError, MissingExtraError, MissingFileError, cause
 from pasta_lm.journal import Row, read_objects
 from pasta_lm.learn.data.annotated import read_ids, read_records
 from pasta_lm.measure.answering import SetPrompt
-from pasta_lm.measure.table import Interval, mean, ratio
 
-ALPACA, IFEVAL, STARTER, INSTRUCTIONS = "alpaca", "ifeval", "starter", "instructions"
 PARTS = ("one", "several", "between")
 HELD_OUT = "held_out.txt"
 IFEVAL_KEYS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
@@ -52,33 +40,24 @@ class SetFiles:
     """The folder of our own instructions, such as corpora/instructions; the held-out rows."""
 
 
-class Reference(NamedTuple):
-    """Answers from a file that others are compared with."""
-
-    name: str
-    outputs: dict[str, str]  # by the text of the instruction; files do not agree in their ids
-
-
 def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
     """Read the first so many prompts of each set; their groups are the sets, ids SET/ID.
 
     A set's order is drawn by the hash of its ids: the first prompts are a sample of it.
     """
     sets = {
-        ALPACA: files.alpaca and _alpaca(files.alpaca, files.alpaca_parts),
-        IFEVAL: files.ifeval and read_ifeval(Path(files.ifeval)),
-        STARTER: files.starter and _starter(Path(files.starter)),
-        INSTRUCTIONS: files.instructions and _instructions(Path(files.instructions)),
+        "alpaca": files.alpaca and _alpaca(files.alpaca, files.alpaca_parts),
+        "ifeval": files.ifeval and read_ifeval(Path(files.ifeval)),
+        "starter": files.starter and _starter(Path(files.starter)),
+        "instructions": files.instructions and _instructions(Path(files.instructions)),
     }
     prompts: list[SetPrompt] = []
     for name, own in sets.items():
         drawn = [item._replace(id=f"{name}/{item.id}", group=name) for item in own or ()]
         prompts += sorted(drawn, key=lambda item: sha256(item.id.encode()).digest())[:limit]
     if not prompts:
-        raise InputError(
-            "no set of prompts is named",
-            hint="a recipe names them: in a clone, runs/recipes/instructions.toml is one",
-        )
+        hint = "a recipe names them: in a clone, runs/recipes/instructions.toml is one"
+        raise InputError("no set of prompts is named", hint=hint)
     return prompts
 
 
@@ -159,10 +138,10 @@ def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
     return list(prompts.values())[:limit]
 
 
-def read_reference(source: str) -> Reference:
-    """Read reference answers in AlpacaEval's form.
+def read_reference(source: str) -> tuple[str, dict[str, str]]:
+    """Read reference answers in AlpacaEval's form: their name, and they by instruction.
 
-    Their name is the rows' ``generator``, or else the file's name.
+    The name is the rows' ``generator``, or else the file's. Files do not agree in their ids.
     """
     outputs, names = dict[str, str](), set[str]()
     stem = re.sub(r"(\.json|\.jsonl)?(\.gz)?$", "", Path(source).name).removeprefix("outputs_")
@@ -175,7 +154,7 @@ def read_reference(source: str) -> Reference:
                 raise InputError(f"{place}: no 'instruction' with an 'output'")
     if len(names) != 1:
         raise InputError(f"{source} has answers of {len(names)} generators; one is needed")
-    return Reference(names.pop(), outputs)
+    return names.pop(), outputs
 
 
 def _rows(source: str) -> Iterator[tuple[str, Row]]:
@@ -188,12 +167,12 @@ def _rows(source: str) -> Iterator[tuple[str, Row]]:
     try:
         rows = json.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError as exc:
-        raise InputError(f"no such file: {path}") from exc
+        raise MissingFileError(path) from exc
     except (OSError, ValueError) as exc:
         raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path} is no array of objects")
-    yield from ((f"{source}[{n}]", row) for n, row in enumerate(rows))
+    yield from ((f"{source}[{number}]", row) for number, row in enumerate(rows))
 
 
 def _from_hub(source: str) -> Path:
@@ -210,68 +189,3 @@ def _from_hub(source: str) -> Path:
             f"{source}: no such file, and the hub gives no {file or HUB_FILE} of it: {reason}",
             hint="name a file, or owner/name:file.json",
         ) from exc
-
-
-# --- IFEval: instructions that can be checked by rules
-
-
-class Followed(NamedTuple):
-    """Which of a prompt's instructions an answer follows."""
-
-    strict: list[bool]
-    loose: list[bool]  # the same if the first line, the last line or asterisks may be left out
-
-
-@cache
-def checkers() -> ModuleType:
-    """Import the checkers without the rest of lm_eval, and without a download."""
-    try:
-        import langdetect
-        import lm_eval
-        import nltk
-
-        # The package of all tasks imports metrics and data sets that IFEval does not need.
-        tasks = ModuleType("lm_eval.tasks")
-        tasks.__path__ = [str(Path(lm_eval.__path__[0]) / "tasks")]
-        offline = patch.object(nltk, "download", lambda *_, **__: False)
-        result = patch.dict(sys.modules, {"lm_eval.tasks": tasks})
-        with offline, result, redirect_stdout(sys.stderr):  # it prints that it downloads
-            from lm_eval.tasks.ifeval import instructions_util, utils
-    except ImportError as exc:
-        raise MissingExtraError(f"IFEval's checkers (module {exc.name})", "ifeval") from exc
-    langdetect.DetectorFactory.seed = 0  # otherwise the language of a short text is drawn
-    try:
-        nltk.data.find("tokenizers/punkt_tab")
-    except LookupError:
-        punkt = nltk.tokenize.punkt.PunktSentenceTokenizer()
-        instructions_util._get_sentence_tokenizer = lambda: punkt
-        nltk.word_tokenize = partial(nltk.word_tokenize, preserve_line=True)
-    return cast(ModuleType, utils)
-
-
-def check_ifeval(prompt: Row, text: str) -> Followed:
-    """Return which instructions of a prompt an answer follows."""
-    try:
-        result = checkers().process_results({"key": 0, **prompt}, [text])
-    except KeyError as exc:
-        raise InputError(f"lm_eval has no checker for {exc}") from exc
-    return Followed(list(result["inst_level_strict_acc"]), list(result["inst_level_loose_acc"]))
-
-
-def ifeval_figures(pairs: Sequence[tuple[Followed, Followed]]) -> dict[str, Interval | None]:
-    """Return accuracies of two systems and their difference, paired by prompt.
-
-    Prompt-level: all instructions of a prompt are followed. Instruction-level: over all
-    instructions; its interval too is over prompts.
-    """
-    figures: dict[str, Interval | None] = {}
-    for reading, key in enumerate(Followed._fields):
-        flags = [(ours[reading], base[reading]) for ours, base in pairs]
-        sizes = [len(ours) for ours, _ in flags]
-        # By the ending of the keys: ours, the baseline's, the difference.
-        for end, a, b in (("", 1, 0), ("_baseline", 0, 1), ("_difference", 1, -1)):
-            prompts = [a * all(ours) + b * all(base) for ours, base in flags]
-            instructions = [a * sum(ours) + b * sum(base) for ours, base in flags]
-            figures[f"prompt_{key}{end}"] = mean(prompts)
-            figures[f"instruction_{key}{end}"] = ratio(instructions, sizes)
-    return figures

@@ -8,6 +8,7 @@ Source: PASTA, section 5.1.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -22,10 +23,14 @@ from pasta_lm.measure.table import Figures, Interval, Place, Report, geometric_m
 
 Records = Sequence[AnswerRecord]
 Answers = Mapping[str, AnswerRecord]  # by prompt
-Systems = dict[str, dict[str, AnswerRecord]]  # answers by system and by prompt
+Systems = defaultdict[str, dict[str, AnswerRecord]]  # answers by system and by prompt
 Pairs = Sequence[tuple[AnswerRecord, AnswerRecord]]  # our answers and the baseline's, by prompt
 
 ANSWERS = "answers.jsonl"  # the answers in the folder of an ``alpaca`` run
+KEYS = (("system", "strategy"), ("instruction_id", "task_id", "prompt_id"))
+"""The keys of a row that name its system, and its prompt; the first one counts."""
+USUAL = {"program": "", "finish_reason": "stop", "num_illegal": 0}
+"""Values of keys that a row may leave out: figures of speed do without."""
 MIN_PARALLELISM = 1e-3  # of an answer without content, so that the geometric mean exists
 TITLES = {
     "theoretical_speedup": "theoretical speedup",
@@ -79,10 +84,8 @@ def speed_report(sources: Sequence[Path], baseline: str) -> Report:
         each = [read_systems(sources)]
         others = [name for name in each[0] if name != baseline]
         if baseline not in each[0]:
-            raise UsageError(
-                f"no answers of the baseline {baseline!r}",
-                hint=f"--baseline can be {', '.join(each[0])}",
-            )
+            hint = f"--baseline can be {', '.join(each[0])}"
+            raise UsageError(f"no answers of the baseline {baseline!r}", hint=hint)
     report = Report("Speed")
     report.add((), {"baseline": baseline})
     sides = {name: (systems[name], systems[baseline]) for systems in each for name in systems}
@@ -106,8 +109,7 @@ def add_speed(
     """
     shared = [prompt for prompt in theirs if prompt in ours]
     answers, base = [ours[prompt] for prompt in shared], [theirs[prompt] for prompt in shared]
-    pairs = _decoded(zip(answers, base, strict=True))
-    again, base_again = clocks or (ours, theirs)
+    pairs, (again, base_again) = _decoded(zip(answers, base, strict=True)), clocks or (ours, theirs)
     both = [prompt for prompt in shared if prompt in again and prompt in base_again]
     decoded = _decoded((again[prompt], base_again[prompt]) for prompt in both)
     timed = [(a, b) for a, b in decoded if a.wall_s and b.wall_s]
@@ -135,8 +137,8 @@ def add_speed(
     titles = {key: title for key, title in TITLES.items() if key not in left_out}
     in_order = {key: figures[key] for key in titles} | figures
     report.add(place, in_order, titles, len(shared), dict.fromkeys(TIMED, len(timed)))
-    kinds = ", ".join(figures["kinds"])
-    report.note(place, f"kind: {kinds}; no speedup is given: {why}" if why else f"kind: {kinds}")
+    kinds = f"kind: {', '.join(figures['kinds'])}"
+    report.note(place, f"{kinds}; no speedup is given: {why}" if why else kinds)
 
 
 def _rounded_mean(counts: Sequence[int]) -> float | None:
@@ -170,58 +172,56 @@ def read_systems(sources: Sequence[Path]) -> Systems:
     """Read all answers of some sources.
 
     A source is a file of records, the folder of an ``alpaca`` run, or a folder of traces with a
-    folder for each system and a file for each prompt: ``pasta/42.json``. Of two records of one
-    answer, the one with a clock is taken.
+    folder for each system and a file for each prompt: ``pasta/42.json``.
     """
-    systems: Systems = {}
-    for source in sources:
-        is_records = not source.is_dir() or (source / ANSWERS).exists()
-        for system, prompt, answer in _records(source) if is_records else _traces(source):
-            prompts = systems.setdefault(system, {})
-            if prompt not in prompts or prompts[prompt].wall_s is None:
-                prompts[prompt] = answer
+    systems = systems_of(row for source in sources for row in _rows(source))
     if not systems:
         raise InputError(f"no answers in {', '.join(map(str, sources))}")
     return systems
 
 
-def _records(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
-    path = source / ANSWERS if source.is_dir() else source
-    for number, row in read_objects(path):
-        prompt = row.get("instruction_id", row.get("task_id"))
-        system = row.get("system", row.get("strategy"))
+def systems_of(rows: Iterable[tuple[str, Row]]) -> Systems:
+    """Return the answers in rows, each with its place; of two of a prompt the one with a clock."""
+    systems: Systems = defaultdict(dict)
+    for place, row in rows:
+        system, prompt = (next((row[key] for key in keys if key in row), None) for keys in KEYS)
         try:
             if not isinstance(prompt, str) or not isinstance(system, str) or "text" not in row:
                 raise InputError(
                     "no record of an answer: it needs 'instruction_id' or 'task_id', 'system' or "
                     "'strategy', and 'text'"
                 )
-            yield system, prompt, answer_of(row)
+            answer = AnswerRecord.from_row({**USUAL, **row})
         except InputError as exc:
-            raise InputError(f"{path}:{number}: {exc.message}") from exc
+            raise InputError(f"{place}: {exc.message}") from exc
+        if prompt not in systems[system] or systems[system][prompt].wall_s is None:
+            systems[system][prompt] = answer
+    return systems
 
 
-def answer_of(row: Row) -> AnswerRecord:
-    """Return the record in a row; figures of speed do without the keys that are left out."""
-    usual = {"program": "", "finish_reason": "stop", "num_illegal": 0}
-    return AnswerRecord.from_row({**usual, **row})
+def _rows(source: Path) -> Iterator[tuple[str, Row]]:
+    if source.is_dir() and not (source / ANSWERS).exists():
+        yield from ((str(path), _traced(path)) for path in sorted(source.glob("*/*.json")))
+        return
+    path = source / ANSWERS if source.is_dir() else source
+    yield from ((f"{path}:{number}", row) for number, row in read_objects(path))
 
 
-def _traces(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
-    for path in sorted(source.glob("*/*.json")):
-        try:
-            trace = Trace.from_json(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as exc:
-            raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
-        except InputError as exc:
-            raise InputError(f"{path}: {exc.message}", hint=exc.hint) from exc
-        row = {
-            # In the order of decoding: only the length of the text is used.
-            "text": "".join(token.text for token in trace.tokens if token.role is Role.CONTENT),
-            "finish_reason": trace.finish_reason or "",
-            "num_content_tokens": trace.num_content_tokens,
-            "critical_path": trace.critical_path,
-            "kind": trace.kind.value,
-            "wall_s": trace.wall_s or None,
-        }
-        yield path.parent.name, path.stem, answer_of(row)
+def _traced(path: Path) -> Row:
+    try:
+        trace = Trace.from_json(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
+    except InputError as exc:
+        raise InputError(f"{path}: {exc.message}", hint=exc.hint) from exc
+    return {
+        "system": path.parent.name,
+        "task_id": path.stem,
+        # In the order of decoding: only the length of the text is used.
+        "text": "".join(token.text for token in trace.tokens if token.role is Role.CONTENT),
+        "finish_reason": trace.finish_reason or "",
+        "num_content_tokens": trace.num_content_tokens,
+        "critical_path": trace.critical_path,
+        "kind": trace.kind.value,
+        "wall_s": trace.wall_s or None,
+    }

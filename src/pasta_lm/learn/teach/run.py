@@ -55,8 +55,11 @@ from pasta_lm.learn.train.preference_config import PreferenceConfig
 from pasta_lm.learn.train.rounds import Show
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
 from pasta_lm.learn.train.trainer import free_memory
-from pasta_lm.measure.instructions import InstructionSettings, evaluate_instructions
-from pasta_lm.measure.instructions_report import instructions_report
+from pasta_lm.measure.instructions import (
+    InstructionSettings,
+    evaluate_instructions,
+    instructions_report,
+)
 from pasta_lm.recipe import toml_of
 from pasta_lm.run_folder import RunFolder, written_whole
 from pasta_lm.strategies.model import Pasta
@@ -164,8 +167,8 @@ def last_steps(
         return {}
 
     def measure() -> Result:
-        run = evaluate_instructions(out / MEASURES, recipes.measures, bar)
-        instructions_report(run).write(out / MEASURES)
+        evaluate_instructions(out / MEASURES, recipes.measures, bar)
+        instructions_report(out / MEASURES).write(out / MEASURES)
         return {}
 
     def describe_model() -> Result:
