@@ -45,6 +45,7 @@ def test_json_has_the_documented_keys(pasta: Pasta, taught_folder: Path) -> None
     assert answer["strategy"] == "pasta"
     is_cut = answer["finish_reason"] == "length"
     assert answer["cut_at_tokens"] == (40 if is_cut else None)
+    assert (answer["sampling"]["temperature"], answer["sampling"]["seed"]) == (1, 2)
 
 
 def test_several_answers_are_an_array_of_choices(pasta: Pasta, taught_folder: Path) -> None:

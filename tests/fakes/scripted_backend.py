@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from threading import Lock
+from types import MappingProxyType
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
 from pasta_lm.engines.scripted import ScriptedEngine, words
@@ -27,6 +28,7 @@ class ScriptedBackend:
     can_replay = True
     strategies: Sequence[str] = (pasta.NAME, sequential.NAME)
     facts: Mapping[str, str] = {"device": "none"}
+    sampling: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, engine: ScriptedEngine, name: str = "script", capacity: int = 256) -> None:
         """Serve a script to at most ``capacity`` requests at a time."""

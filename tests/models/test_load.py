@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import ByT5Tokenizer
 
 from pasta_lm.engines.local.loading import load
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.servers.served_model import read_served
 from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, VocabularyError
 from pasta_lm.interpreter.positions import PositionStrategy
@@ -30,6 +31,7 @@ from pasta_lm.models import adapter, checkpoint
 from pasta_lm.models.adapter import BaseReference, merge_adapter, read_adapter, reference_to
 from pasta_lm.models.load import load_pretrained
 from pasta_lm.models.pieces import add_pieces
+from pasta_lm.strategies.model import Pasta
 from tests.adapters import a_base_folder, an_adapter
 from tests.gguf_file import a_tokenizer, write_gguf
 
@@ -414,3 +416,41 @@ def test_other_ids_of_tag_pieces_than_the_adapter_has_are_refused(
     change_json(file, piece_ids={piece: one + 7 for piece, one in ids.items()})
     with pytest.raises(VocabularyError, match="but the tokenizer has"):
         load(tmp_path / "mine")
+
+
+AUTHORS = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sampling"),
+    [
+        ({}, {}),
+        ({"do_sample": True, **AUTHORS}, AUTHORS),
+        ({"do_sample": True}, {"temperature": 1.0}),
+        (AUTHORS, {"repetition_penalty": 1.1}),  # greedy, as transformers decodes it
+    ],
+)
+def test_a_folder_says_how_its_authors_sample_and_what_is_given_wins(
+    tmp_path: Path, settings: dict[str, float], sampling: dict[str, float]
+) -> None:
+    folder = a_base_folder(tmp_path / "m")
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    model = Pasta.from_pretrained(folder, pool_tokens=512)
+    assert model.engine.loaded.sampling == sampling
+    assert model.sampling_params() == SamplingParams(**sampling)  # type: ignore[arg-type]
+    wanted = sampling | {"temperature": 0.2}
+    assert model.sampling_params(temperature=0.2) == SamplingParams(**wanted)  # type: ignore[arg-type]
+    expected = model.generate("go on", SamplingParams(**sampling, max_tokens=8))  # type: ignore[arg-type]
+    assert model.generate("go on", max_tokens=8).text == expected.text
+    on_servers = read_served(folder).sampling
+    assert on_servers == {name: x for name, x in sampling.items() if name != "repetition_penalty"}
+
+
+def test_an_adapter_s_generation_config_changes_that_of_its_base(tmp_path: Path) -> None:
+    base = a_base_folder(tmp_path / "base")
+    adapter = an_adapter(tmp_path / "adapter", base)
+    (adapter / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.1}))
+    loaded = load(adapter)
+    assert loaded.sampling == {"repetition_penalty": 1.1}
+    assert loaded.eos_ids == load(base).eos_ids

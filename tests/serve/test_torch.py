@@ -16,7 +16,8 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.language.tags import PIECES
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
-from pasta_lm.serve.protocol import ClientPrompt
+from pasta_lm.serve.protocol import ChatCompletionRequest, ClientPrompt
+from pasta_lm.serve.settings import ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import LIMIT_S, client_of, post, run, serving, settle, streamed, text_of
@@ -178,6 +179,19 @@ def test_openai_s_package_reads_log_probabilities() -> None:
     assert answer.choices[0].logprobs is not None
     for one in answer.choices[0].logprobs.content or ():
         assert one.logprob <= one.top_logprobs[0].logprob <= 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, (0.3, 5, 1.1)), ({"temperature": 1, "top_k": -1, "repetition_penalty": 1}, (1, None, 1))],
+)
+def test_what_a_request_leaves_out_is_as_the_model_s_generation_config_says(
+    changes: dict[str, float], expected: tuple[float, int | None, float]
+) -> None:
+    defaults = {"temperature": 0.3, "top_k": 5, "repetition_penalty": 1.1}
+    body = ChatCompletionRequest(messages=[{"role": "user", "content": "a"}], **changes)  # type: ignore[arg-type]
+    params = body.params(ServeRecipe().limits, defaults)
+    assert (params.temperature, params.top_k, params.repetition_penalty) == expected
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}

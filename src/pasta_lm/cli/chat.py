@@ -168,7 +168,7 @@ def chat(
     draft: flags.Draft = None,
     strategy: Annotated[str, option("--strategy NAME", "/strategy changes it later.")] = "pasta",
     max_tokens: flags.MaxTokens = 1024,
-    temperature: flags.Temperature = 0.0,
+    temperature: flags.Temperature = None,
     fork_bias: flags.ForkBias = None,
     seed: flags.Seed = 0,
     system: Annotated[str | None, option("--system TEXT", "The system message.")] = None,
@@ -181,13 +181,14 @@ def chat(
     require_one_of("--strategy", strategy, STRATEGIES)
     if strategy in DRAFTED:
         require_draft(draft, strategy)
-    params = SamplingParams(
+    settings = flags.checked(
         max_tokens=max_tokens, temperature=temperature, fork_bias=fork_bias, seed=seed
     )
     pool_tokens = MAX_CONTEXT + 2 * max_tokens  # a sync may feed an answer again
     loaded = load_model(model, dtype=dtype, device=device, draft=draft, pool_tokens=pool_tokens)
     context = min(loaded.engine.max_prompt_tokens or MAX_CONTEXT, MAX_CONTEXT)
     max_prompt = context - min(max_tokens, context // MAX_ANSWER_SHARE)
+    params = loaded.sampling_params(**settings)
     dialogue = Dialogue(loaded, params, strategy, system, max_prompt, name=model or BUILTIN)
     if exit_code := talk(dialogue):
         raise typer.Exit(exit_code)

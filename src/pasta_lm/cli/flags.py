@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from pasta_lm.errors import UsageError
 from pasta_lm.models.names import dtype_name
+from pasta_lm.strategies.requests import Options, sampling_params
 
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Servers
@@ -68,7 +69,11 @@ MaxTokens = Annotated[int, option("--max-tokens N", "Maximum tokens over all thr
 MaxThreads = Annotated[
     int | None, option("--max-threads N", "Maximum number of threads in one step. Default: all.")
 ]
-Temperature = Annotated[float, option("--temperature T", "0 is greedy decoding.")]
+Temperature = Annotated[
+    float | None,
+    option("--temperature T", "0 is greedy. Default: as generation_config.json says, else 0."),
+]
+TopP = Annotated[float | None, option("--top-p P", "Sample from the likeliest tokens up to P.")]
 ForkBias = Annotated[
     float | None,
     option(
@@ -89,6 +94,13 @@ CostLimit = Annotated[
     option("--cost-limit USD", "Limit on the total cost; the recipe must name prices.", min=0),
 ]
 Json = Annotated[bool, option("--json", "Print one JSON object.")]
+
+
+def checked(**settings: object) -> Options:
+    """Drop the settings that were left out; a ``UsageError`` if another is out of its range."""
+    kept = cast("Options", {name: value for name, value in settings.items() if value is not None})
+    sampling_params(None, kept)
+    return kept
 
 
 def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None:

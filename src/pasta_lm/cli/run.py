@@ -25,6 +25,7 @@ INTRODUCTION = (
     "small, often wrong"
 )
 BASELINE = "a model that was taught to fork is no baseline: {name} answers, taught without tags"
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 EXAMPLE = 'pasta run "Three ways to sleep better"'
 
 
@@ -41,8 +42,8 @@ def run(
     strategy: Annotated[str, option("--strategy NAME", f"{', '.join(STRATEGIES)}.")] = "pasta",
     max_tokens: flags.MaxTokens = 1024,
     max_threads: flags.MaxThreads = None,
-    temperature: flags.Temperature = 0.0,
-    top_p: Annotated[float, option("--top-p P", "Sample from the likeliest tokens up to P.")] = 1.0,
+    temperature: flags.Temperature = None,
+    top_p: flags.TopP = None,
     fork_bias: flags.ForkBias = None,
     seed: flags.Seed = 0,
     n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
@@ -68,7 +69,7 @@ def run(
     require_one_of("--strategy", strategy, STRATEGIES)
     require_draft(draft, strategy)
     require_one_of("--positions", positions, POSITIONS)
-    params = SamplingParams(
+    settings = flags.checked(
         max_tokens=max_tokens,
         max_threads=max_threads,
         temperature=temperature,
@@ -89,8 +90,12 @@ def run(
         terminal.say(INTRODUCTION)
     elif is_baseline and name != model:
         terminal.say(BASELINE.format(name=name))
+    params = loaded.sampling_params(**settings)
+    if defaults := loaded.engine.loaded.sampling:
+        how = ", ".join(f"{name} {getattr(params, name):g}" for name in defaults)
+        terminal.say(f"sampling of the model's generation_config.json: {how}")
     answers = _answer(loaded, text, params, strategy, positions)
-    _print(answers, as_json=json)
+    _print(answers, params, as_json=json)
     if trace is not None:
         terminal.write_text(trace, answers[0].trace.to_json())
 
@@ -108,7 +113,7 @@ def fill(
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     max_tokens: flags.MaxTokens = 1024,
-    temperature: flags.Temperature = 0.0,
+    temperature: flags.Temperature = None,
     seed: flags.Seed = 0,
     json: flags.Json = False,
 ) -> None:
@@ -119,10 +124,9 @@ def fill(
     """
     if schema is None:
         raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
+    settings = flags.checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
     wanted, text = _schema(schema), _prompt(prompt, file)
-    loaded = load_model(model, dtype=dtype, device=device)
-    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    answer = loaded.fill(text, wanted, params)
+    answer = load_model(model, dtype=dtype, device=device).fill(text, wanted, **settings)
     _print_parts(answer, answer.text, as_json=json)
 
 
@@ -133,7 +137,7 @@ def ask(
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     max_tokens: flags.MaxTokens = 1024,
-    temperature: flags.Temperature = 0.0,
+    temperature: flags.Temperature = None,
     seed: flags.Seed = 0,
     json: flags.Json = False,
 ) -> None:
@@ -145,9 +149,8 @@ def ask(
     lines, text = [line for line in lines if line], _prompt(None, document)
     if not lines:
         raise UsageError(f"{questions} has no questions", hint="write one a line")
-    loaded = load_model(model, dtype=dtype, device=device)
-    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    answer = loaded.ask(text, lines, params)
+    settings = flags.checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    answer = load_model(model, dtype=dtype, device=device).ask(text, lines, **settings)
     pairs = zip(lines, answer.data, strict=False)
     _print_parts(answer, "\n\n".join(f"{line}\n{reply}" for line, reply in pairs), as_json=json)
 
@@ -236,13 +239,14 @@ def _answer(
     return answers
 
 
-def _print(answers: list[Answer], *, as_json: bool) -> None:
+def _print(answers: list[Answer], params: SamplingParams, *, as_json: bool) -> None:
     if as_json:
         objects = []
         for answer in answers:
             is_cut = answer.trace.finish_reason == FinishReason.LENGTH
             cut_at = answer.trace.num_tokens if is_cut else None
-            objects.append(answer.to_dict() | {"cut_at_tokens": cut_at})
+            used = {name: getattr(params, name) for name in SAMPLING}
+            objects.append(answer.to_dict() | {"cut_at_tokens": cut_at, "sampling": used})
         terminal.print_json(objects[0] if len(objects) == 1 else {"choices": objects})
     else:
         terminal.print_answer("\n\n".join(answer.text for answer in answers))

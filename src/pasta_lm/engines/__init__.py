@@ -47,6 +47,8 @@ class ModelFacts(Protocol):
     @property
     def fork_bias(self) -> float: ...  # of its training
     @property
+    def sampling(self) -> Mapping[str, float]: ...  # its authors', as fields of SamplingParams
+    @property
     def kind(self) -> Kind: ...  # of the answers that it generates
     @property
     def device(self) -> object: ...

@@ -12,11 +12,12 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from pasta_lm.journal import Row
 from pasta_lm.models import adapter as adapters
 from pasta_lm.models import checkpoint
-from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
+from pasta_lm.models.folder import PastaConfig, check_same_ids, read_object, read_pasta_config
 from pasta_lm.models.names import resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
@@ -106,6 +107,8 @@ def _read_adapted(
     adapters.merge_adapter(model, adapter)
     if dtype is not None:
         _cast(model, dtype)
+    if (settings := folder / GENERATION_CONFIG_NAME).is_file():
+        model.generation_config.update(**read_object(settings))
     return model, tokenizer
 
 
@@ -122,6 +125,20 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -
     candidates = (getattr(source, "eos_token_id", None) for source in sources)
     ids = next((ids for ids in candidates if ids is not None), ())
     return frozenset(ids) if isinstance(ids, (list, tuple)) else frozenset([ids])
+
+
+def sampling_settings(model: PreTrainedModel) -> dict[str, float]:
+    """Return the sampling of a model's ``generation_config.json`` as of ``SamplingParams``.
+
+    Without ``do_sample`` decoding is greedy, as transformers has it.
+    """
+    config = getattr(model, "generation_config", None)
+    settings = {} if config is None else config.to_diff_dict()
+    names = ["repetition_penalty"]
+    if settings.get("do_sample"):
+        settings.setdefault("temperature", 1.0)
+        names += ["temperature", "top_p", "top_k", "min_p"]
+    return {name: settings[name] for name in names if settings.get(name)}
 
 
 def last_position(model: PreTrainedModel) -> int | None:

@@ -64,6 +64,10 @@ class ModelBackend:
             return spelling
         return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
 
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        return self._loaded.sampling
+
     def count_tokens(self, text: str) -> int:
         return len(self._loaded.vocabulary.encode_text(text))
 

@@ -46,7 +46,7 @@ NOT_SHOWN = ("functions", "tools")
 """Fields that are dropped, and named in the reply: the model is free not to use them."""
 
 SAMPLING = {
-    *("temperature", "top_p", "min_p", "n", "ignore_eos"),
+    *("temperature", "top_p", "top_k", "min_p", "n", "ignore_eos"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
 }
 """Fields that are sampling parameters as they stand; null is the default."""
@@ -255,8 +255,11 @@ class AnswerRequest(BaseModel):
         strategy, positions = self.options.strategy or strategy, self.options.positions
         return [ClientPrompt(content, strategy, positions) for content in self.contents(bounds)]
 
-    def params(self, bounds: Bounds) -> SamplingParams:
-        """Return the sampling parameters, tokens and threads lowered to the bounds."""
+    def params(self, bounds: Bounds, defaults: Mapping[str, float]) -> SamplingParams:
+        """Return the sampling parameters, tokens and threads lowered to the bounds.
+
+        ``defaults`` are of the model, for what the request leaves out.
+        """
         for name, value in (self.model_extra or {}).items():
             if value is not None and value not in NEUTRAL.get(name, (value,)):
                 raise bad_request(f"{name} is not supported", name, "unsupported")
@@ -273,10 +276,12 @@ class AnswerRequest(BaseModel):
         if num_tokens == 0:
             raise bad_request("max_tokens is 0, but must be at least 1", "max_tokens")
         options, thread_tokens = self.options, bounds.tokens_per_thread
+        sampling = {**defaults, **self.model_dump(include=SAMPLING, exclude_none=True)}
+        if sampling.get("top_k", 1) < 1:  # all tokens
+            del sampling["top_k"]
         return SamplingParams(
-            **self.model_dump(include=SAMPLING, exclude_none=True),
+            **sampling,
             max_tokens=bounds.tokens if num_tokens == -1 else min(num_tokens, bounds.tokens),
-            top_k=self.top_k if self.top_k and self.top_k > 0 else None,
             seed=secrets.randbits(31) if self.seed is None else self.seed,
             stop=tuple(stops),
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},

@@ -76,7 +76,7 @@ class Service:
     async def respond(self, body: AnyRequest, http: HttpRequest) -> Response:
         """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
-        params = body.params(self.recipe.limits)
+        params = body.params(self.recipe.limits, self.backend.sampling)
         if params.structured_outputs is not None and not self.backend.has_logprobs:
             message = "this server decodes no schemas: its tokens come from elsewhere"
             raise bad_request(message, "response_format", "unsupported")

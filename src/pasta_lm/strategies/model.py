@@ -138,6 +138,10 @@ class Pasta:
             if self.supports(name) and (self.guess is not None or name not in DRAFTED)
         )
 
+    def sampling_params(self, **options: Unpack[Options]) -> SamplingParams:
+        """Return the parameters of the model's ``generation_config.json``, changed by options."""
+        return self._params(None, options)
+
     def request(
         self,
         prompt: Prompt,
@@ -154,7 +158,7 @@ class Pasta:
         the last one of messages.
         Wrong values are a ``UsageError``, an empty prompt is a ``RequestError``.
         """
-        params = sampling_params(params, {})
+        params = self._params(params, {})
         return self._requests.request(prompt, params, strategy, positions, continues=continues)
 
     def replay_request(
@@ -195,7 +199,8 @@ class Pasta:
 
         A prompt is a text or a list of messages. Of several samples of a prompt the first is
         returned (see ``samples``). ``options`` are the strategy, positions, and fields of
-        ``SamplingParams``, for example ``max_tokens=100``.
+        ``SamplingParams``, for example ``max_tokens=100``. Without ``params`` the other fields are
+        as the model's ``generation_config.json`` says.
         """
         if not isinstance(prompt, list) or any(isinstance(part, Mapping) for part in prompt):
             return self.samples(prompt, params, **options)[0]  # type: ignore[arg-type]  # one prompt
@@ -224,7 +229,7 @@ class Pasta:
             UsageError: the schema has no fields, or one cannot be used.
             RequestError: a limit cut a part, so that a pydantic model has no instance.
         """
-        params, prompt = sampling_params(params, options), self._requests.message(prompt)
+        params, prompt = self._params(params, options), self._requests.message(prompt)
         wanted = schema if isinstance(schema, Mapping) else schema.model_json_schema()
         request = parts.fill_request(prompt, wanted, self.engine.loaded.vocabulary, params)
         answer = parts.filled(self.engine.generate([request])[0][0], wanted)
@@ -243,7 +248,7 @@ class Pasta:
         **options: Unpack[Options],
     ) -> PartsAnswer:
         """Answer questions about a document at the same time; it is read once."""
-        params, vocabulary = sampling_params(params, options), self.engine.loaded.vocabulary
+        params, vocabulary = self._params(params, options), self.engine.loaded.vocabulary
         request = parts.ask_request(document, questions, vocabulary, params)
         return parts.answered(self.engine.generate([request])[0][0], questions)
 
@@ -299,9 +304,15 @@ class Pasta:
     def _request(self, prompt: Prompt, params: SamplingParams | None, options: Options) -> Request:
         choices = {"strategy", "positions"}
         fields = {name: value for name, value in options.items() if name not in choices}
-        params = sampling_params(params, fields)
+        params = self._params(params, fields)
         strategy, positions = options.get("strategy", pasta.NAME), options.get("positions")
         return self._requests.request(prompt, params, strategy, positions, continues=False)
+
+    def _params(
+        self, params: SamplingParams | None, options: Mapping[str, object]
+    ) -> SamplingParams:
+        defaults = self.engine.loaded.sampling if params is None else {}
+        return sampling_params(params, {**defaults, **options})
 
     def _note(self, note: str) -> None:
         if note not in self._printed_notes:

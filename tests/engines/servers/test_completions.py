@@ -10,7 +10,7 @@ import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams, ThreadStarted
 from pasta_lm.engines.servers.completions import CompletionsEngine, connect
-from pasta_lm.engines.servers.dialects import DIALECTS
+from pasta_lm.engines.servers.dialects import DIALECTS, TokenRequest
 from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.engines.servers.streamed_response import MAX_ASKED_AGAIN, seed_of
 from pasta_lm.errors import BrokenAnswerError, EndpointError, RemoteError, RequestError, UsageError
@@ -64,6 +64,18 @@ def test_an_answer_is_the_same_in_every_dialect(dialect: str) -> None:
     assert (answer.finish_reason, answer.trace.num_illegal) == ("stop", 0)
     assert answer.trace.forward_passes == answer.trace.critical_path
     assert answer.trace.num_recomputed > 0
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_setting_of_a_server_or_of_the_model_s_files_changes_what_is_sampled(
+    dialect: str,
+) -> None:
+    body = DIALECTS[dialect].body("m", TokenRequest(prompt=PROMPT, max_tokens=4))
+    body = body.get("sampling_params", body)
+    penalty = body.get("repeat_penalty", body.get("repetition_penalty"))
+    assert (penalty, body["presence_penalty"], body["frequency_penalty"]) == (1, 0, 0)
+    assert (body["temperature"], body["top_p"], body["min_p"]) == (0, 1, 0)
+    assert body["top_k"] < 1
 
 
 @pytest.mark.parametrize("num_programs", [12, pytest.param(200, marks=pytest.mark.slow)])

@@ -57,7 +57,7 @@ def test_every_instruction_has_an_answer_without_tags(
     rows = answers(config).values()
     assert (done.num_answers, sum(done.counts.values())) == (5, 5)
     assert {row["id"] for row in rows} == {row["id"] for row in ROWS}
-    assert all(0 < row["num_tokens"] <= 12 and row["temperature"] == 0.3 for row in rows)
+    assert all(0 < row["num_tokens"] <= 12 and row["temperature"] is None for row in rows)
     assert all(row["ended"] == (row["num_tokens"] < 12) for row in rows)
     assert len({row["answer"] for row in rows}) > 1
 
@@ -124,7 +124,7 @@ def test_instructions_are_asked_in_order_and_none_that_is_held_out(some: AnswerC
 def test_a_complete_file_needs_no_model_and_gives_what_is_usable(some: AnswerConfig) -> None:
     texts = {"i0": "One two three four.", "i2": "No.", "i3": "Five six seven"}
     rows = [
-        {"id": name, "answer": text, "num_tokens": 4, "ended": name != "i3", "temperature": 0.3}
+        {"id": name, "answer": text, "num_tokens": 4, "ended": name != "i3", "temperature": None}
         for name, text in texts.items()
     ]
     write_rows(answers_file(some), rows)

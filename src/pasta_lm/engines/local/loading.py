@@ -47,7 +47,13 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.checkpoint import read_tokenizer
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import DTYPES, eos_ids, last_position, load_pretrained
+from pasta_lm.models.load import (
+    DTYPES,
+    eos_ids,
+    last_position,
+    load_pretrained,
+    sampling_settings,
+)
 from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -84,6 +90,11 @@ class LoadedModel:
         register()
         self.model.eval()
         self.model.set_attn_implementation(NAME)
+
+    @cached_property
+    def sampling(self) -> Mapping[str, float]:
+        """Return the sampling that its authors set, as fields of ``SamplingParams``."""
+        return sampling_settings(self.model)
 
     def join_with(self, positions: PositionStrategy) -> Join:
         """Return the join that it was trained with, as far as it goes with positions."""

@@ -15,6 +15,9 @@ KEY_ENV = "PASTA_ENGINE_KEY"
 BARRED, FAVOURED = -100.0, 100.0
 """Biases of tokens that must not be sampled, and of the only ones that may be; servers clamp."""
 
+NO_PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""Left out, they and others are as a server's flags or the model's generation_config.json say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
@@ -81,6 +84,9 @@ def _sampling(request: TokenRequest) -> dict[str, Any]:
         "temperature": request.temperature,
         "top_p": request.top_p,
         "min_p": request.min_p,
+        "top_k": request.top_k or -1,
+        **NO_PENALTIES,
+        "repetition_penalty": 1.0,
         "stop_token_ids": list(request.stop_ids),
         "logit_bias": {str(token): bias for token, bias in request.biases.items()},
         "ignore_eos": request.ignore_eos,
@@ -96,7 +102,7 @@ class Vllm(Dialect):
     path = "/v1/completions"
 
     def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
-        body = {
+        return {
             "model": model,
             "prompt": list(request.prompt),
             "max_tokens": request.max_tokens,
@@ -105,7 +111,6 @@ class Vllm(Dialect):
             "return_token_ids": True,
             "stream": True,
         }
-        return body if request.top_k is None else {**body, "top_k": request.top_k}
 
     def piece(self, data: Json, num_received: int) -> CompletionPiece:
         if not data["choices"]:  # a last chunk may hold the usage alone
@@ -134,7 +139,6 @@ class Sglang(Dialect):
     def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
         sampling = {
             "max_new_tokens": request.max_tokens,
-            "top_k": -1 if request.top_k is None else request.top_k,
             "sampling_seed": request.seed,
             **_sampling(request),
         }
@@ -172,7 +176,9 @@ class LlamaCpp(Dialect):
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k or 0,
-            "min_p": request.min_p,  # on by default
+            "min_p": request.min_p,
+            **NO_PENALTIES,
+            "repeat_penalty": 1.0,
             "seed": request.seed % 2**32,
             "logit_bias": [[id_, False if id_ in barred else bias] for id_, bias in biases.items()],
             "ignore_eos": request.ignore_eos,

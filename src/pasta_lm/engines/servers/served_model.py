@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import last_position, load_without_weights
+from pasta_lm.models.load import last_position, load_without_weights, sampling_settings
 from pasta_lm.models.vocabulary import Vocabulary
 
 SERVERS = "servers"
@@ -26,6 +27,7 @@ class ServedModel:
     join: Join = Join.RECOMPUTE
     trained_strategy: str = PASTA
     fork_bias: float = 0.0
+    sampling: Mapping[str, float] = field(default_factory=dict)  # its authors' settings
     kind: Kind = Kind.GENERATED
     device: str = SERVERS
     dtype_name: str = SERVERS  # what they chose when they started
@@ -44,7 +46,8 @@ def read_served(source: str | Path) -> ServedModel:
         VocabularyError: that file and its tokenizer disagree.
     """
     pretrained = load_without_weights(source)
-    config = pretrained.config
+    config, sampling = pretrained.config, sampling_settings(pretrained.model)
+    sampling.pop("repetition_penalty", None)  # theirs counts tag pieces and other threads
     return ServedModel(
         vocabulary=pretrained.vocabulary,
         eos_ids=pretrained.eos_ids,
@@ -54,4 +57,5 @@ def read_served(source: str | Path) -> ServedModel:
         join=config.join if config else Join.SHARED,
         trained_strategy=config.trained_strategy if config else PASTA,
         fork_bias=config.fork_bias if config else 0.0,
+        sampling=sampling,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pasta_lm.engines.request import Answer, Finished, SamplingParams, unless_failed
+from pasta_lm.engines.request import Answer, Finished, unless_failed
 from pasta_lm.errors import InputError, RequestError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.usable import why_unusable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ANSWERS, USABLE, COUNTS = "answers.jsonl", "usable.jsonl", "counts.json"
 ROOM = 260  # Tokens of a prompt for which the engine's memory has room, beside its answer.
 Progress = Callable[[int, int], None]
+TEMPERATURE = 0.3  # of models that come without settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,9 @@ class AnswerConfig:
     out: str  # The folder of the answers.
     exclude: str | None = None  # A file with the ids of instructions that are held out.
     limit: int | None = None  # Only the first so many; None: all.
-    temperature: float = 0.3  # Of the answers.
+    temperature: float | None = None
+    """Of the answers; None: sampled as ``generation_config.json`` says, else at 0.3 with top-k 40.
+    """
     max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
     seed: int = 0  # Of the sampling.
     dtype: str | None = None
@@ -118,9 +121,11 @@ def answer(
 def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig) -> Iterator[Row]:
     """Yield answers as they end, while the engine has as many as it may have."""
     engine = model.engine
-    sampling = SamplingParams(
-        top_k=40, temperature=config.temperature, max_tokens=config.max_tokens
-    )
+    sampling = model.sampling_params(max_tokens=config.max_tokens)
+    if config.temperature is not None:
+        sampling = replace(sampling, temperature=config.temperature)
+    elif sampling.temperature == 0:
+        sampling = replace(sampling, temperature=TEMPERATURE, top_k=40)
     waiting, running = deque(instructions), dict[int, str]()
 
     def submit(name: str) -> Iterator[Row]:

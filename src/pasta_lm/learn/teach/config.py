@@ -19,7 +19,8 @@ class AnswersConfig:
     file: str | None = None  # Instructions with ``id`` and ``instruction``; None: the package's.
     num: int = 2000  # Instructions that are answered.
     num_held_out: int = 100  # At the end of ``file``, to measure with; the package's are marked.
-    temperature: float = 0.3  # Of the own answers.
+    temperature: float | None = None
+    """Of the own answers; None: sampled as ``generation_config.json`` says, else at 0.3."""
     max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
     seed: int = 0  # Of the sampling.
     in_flight: int | None = None  # Answers decoded at a time; None: 64, on a CPU 16.
