@@ -14,10 +14,10 @@ from fastapi import FastAPI
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.language.tags import PIECES
+from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.protocol import ChatCompletionRequest, ClientPrompt
-from pasta_lm.serve import ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import LIMIT_S, client_of, post, run, serving, settle, streamed, text_of
