@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import geometric_mean, mean, median, quantiles
 from typing import Any, NamedTuple
 
-from pasta_lab.evaluate.agreement import agreement, paired
+from pasta_lab.evaluate.agreement import compared
 from pasta_lab.evaluate.agreement import rows as agreement_rows
 from pasta_lm.engines.scripted import words
 from pasta_lm.interpreter.speed import document_speedup
@@ -30,8 +30,6 @@ OWN_ROWS, WRITTEN_ROWS = OWN / "own_answers.jsonl", WRITTEN / "written_answers.j
 READING, SECOND_READING = OWN / "starter_reading.jsonl", OWN / "second_reading.jsonl"
 NO_HINT = "here, drawn by chance from those without a hint, against a second reading"
 MARK = "<!-- below: pasta-lab corpora -->\n"
-TOKENS_PER_WORD = 1.3
-"""Of large models' tokenizers in English, about; the promised lengths are from it."""
 
 
 class Row(NamedTuple):
@@ -48,11 +46,6 @@ class Row(NamedTuple):
         return len(self.record.document.blocks)
 
 
-def estimate_tokens(text: str) -> int:
-    """Return an estimate of the number of tokens, as used for the lengths in the files."""
-    return round(TOKENS_PER_WORD * len(text.split()))
-
-
 def read(path: Path = ROWS) -> list[Row]:
     """Return the rows of a data set."""
     return [
@@ -61,17 +54,11 @@ def read(path: Path = ROWS) -> list[Row]:
     ]
 
 
-def both_passes() -> tuple[list[Record], list[Record]]:
-    """Return both annotations of the doubly annotated answers, in the same order."""
-    return paired(read_records(ROWS), read_records(SECOND_PASS))
-
-
 def card(folder: Path) -> str:
     """Return the generated part of a corpus's card."""
     parts: list[Iterator[str]]
     if folder == STARTER:
-        rows, (first, second) = read(ROWS), both_passes()
-        found = agreement([one.document for one in first], [one.document for one in second])
+        rows, found = read(ROWS), compared(ROWS, SECOND_PASS)
         parts = [_statistics(rows, "domain"), _groups(rows, "domain"), _agreement(found)]
     else:
         rows = read(OWN_ROWS if folder == OWN else WRITTEN_ROWS)
@@ -87,13 +74,11 @@ def _reading() -> Iterator[str]:
         (READING, SECOND_PASS, "of the starter, read without their tags, against its second pass"),
         (OWN_ROWS, SECOND_READING, NO_HINT),
     ):
-        one, other = paired(read_records(first), read_records(second))
-        found = agreement(
-            [record.document for record in one], [record.document for record in other]
-        )
+        found = compared(first, second)
         blocks, syncs = found["blocks"], found["syncs"]
         yield (
-            f"{len(one)} answers {of}: {blocks['num_first']} and {blocks['num_second']} blocks, "
+            f"{found['num_answers']} answers {of}: {blocks['num_first']} and "
+            f"{blocks['num_second']} blocks, "
             f"{syncs['num_first']} and {syncs['num_second']} syncs.\n"
         )
         yield from _agreement_table(found)

@@ -101,7 +101,7 @@ def test_blocks_are_long_enough_and_make_the_answer_faster(corpus: str) -> None:
 @pytest.mark.parametrize("corpus", ["starter", "second_pass"])
 def test_lengths_of_the_starter_follow_the_rule_of_its_card(corpus: str) -> None:
     for name, document in documents(corpus).items():
-        assert document == document.with_lengths(corpora.estimate_tokens), name
+        assert document == document.with_lengths(lambda text: round(1.3 * len(text.split()))), name
 
 
 @answering

@@ -226,15 +226,13 @@ def agreement(
     Answers are paired by their ids. F1 of blocks and of syncs, and whether both fork. Runs no
     model.
     """
-    from pasta_lab.evaluate import agreement as measures
-    from pasta_lm.learn.data.annotated import read_records
+    from pasta_lab.evaluate.agreement import compared, rows
 
-    one, other = measures.paired(read_records(first), read_records(second))
-    found = measures.agreement([row.document for row in one], [row.document for row in other])
+    found = compared(first, second)
     if as_json:
         print_json(found)
         return
-    print_table(["what", "measure", "agreement"], [list(row) for row in measures.rows(found)])
+    print_table(["what", "measure", "agreement"], [list(row) for row in rows(found)])
     named = ((found[name], name) for name in ("blocks", "syncs"))
     counts = (f"{one['num_first']} and {one['num_second']} {name}" for one, name in named)
     typer.echo(f"\n{found['num_answers']} answers; {', '.join(counts)}; 95 % bootstrap intervals")

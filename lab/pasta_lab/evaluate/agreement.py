@@ -6,6 +6,7 @@ All measures are symmetric. White space at the ends of a block or before a sync 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sklearn.metrics import cohen_kappa_score
@@ -13,7 +14,7 @@ from sklearn.metrics import cohen_kappa_score
 from pasta_lab.evaluate.structure import spans
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
-from pasta_lm.learn.data.annotated import Record
+from pasta_lm.learn.data.annotated import Record, read_records
 from pasta_lm.measure.table import mean, ratio, to_json
 
 Figures = dict[str, Any]
@@ -56,6 +57,12 @@ def paired(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Reco
         if one.document.plain_text != other.document.plain_text:
             raise InputError(f"answer {one.id} has another plain text in the second annotation")
     return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def compared(first: Path, second: Path) -> Figures:
+    """Return the agreement of two files, in the answers that both have."""
+    sides = paired(read_records(first), read_records(second))
+    return agreement(*([record.document for record in side] for side in sides))
 
 
 def agreement(first: Sequence[Document], second: Sequence[Document]) -> Figures:

@@ -178,8 +178,6 @@ class Point:
     """Which answers in the file are the point's."""
     label: str = ""
     """Stands beside the mark, for example the value of lambda."""
-    command: str | None = None
-    """Makes the file; None: ``pasta-lab evaluate tasks`` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +211,6 @@ class Comparison:
 
     def command(self, point: Point) -> str:
         """Return the command that makes the file of a point's answers."""
-        if point.command is not None:
-            return point.command
         words = ["pasta-lab", "evaluate", "tasks", "--model", point.model]
         words += ["--baseline", self.baseline, "--strategies", f"sequential,{point.strategy}"]
         words += ["--split", self.split, "--num-prompts", str(self.num_prompts)]

@@ -148,11 +148,6 @@ class TaskEvaluation:
         return [one for by_name in rounds for some in by_name.values() for one in some]
 
 
-def prompts_of(tasks: Sequence[Task]) -> list[SetPrompt]:
-    """Return tasks as prompts, each in the group of its family."""
-    return [SetPrompt(task.id, task.prompt, task.family) for task in tasks]
-
-
 def graded(
     tasks: Sequence[Task], strategy: str, answers: Sequence[AnswerRecord]
 ) -> list[GradedAnswer]:
@@ -194,7 +189,7 @@ def evaluate_tasks(
 ) -> TaskEvaluation:
     """Let the model answer by each strategy, and the baseline by those with sequential tokens."""
     tasks, num_timed = choose_tasks(settings)
-    prompts = prompts_of(tasks)
+    prompts = [SetPrompt(task.id, task.prompt, task.family) for task in tasks]
     answerer = Answerer(
         models={"model": model, "baseline": baseline},
         params=SamplingParams(max_tokens=settings.max_tokens),

@@ -110,23 +110,8 @@ def mixture(split: Split | str, seed: int) -> Iterator[Task]:
             yield make(name, split, number)
 
 
-NUM_PER_FAMILY = {Split.TEST: 400, Split.HARD: 100, Split.DEV: 40}
-"""Prompts of each family in the fixed sets: 400 bound a grade to about +-0.02 at 0.95."""
-
 EXAMPLE_SEED = 90_001
 """Of the example prompts, beyond the seeds of every measured set."""
-
-
-def task_set(
-    split: Split | str,
-    num_per_family: int | None = None,
-    *,
-    families: Iterable[str] | None = None,
-) -> list[Task]:
-    """Return the first tasks of every family; by default those of the fixed set of the split."""
-    names = tuple(FAMILIES if families is None else families)
-    seeds = range(NUM_PER_FAMILY[Split(split)] if num_per_family is None else num_per_family)
-    return [make(name, split, seed) for name in names for seed in seeds]
 
 
 def prompts_hash(tasks: Iterable[Task]) -> str:

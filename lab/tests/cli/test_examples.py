@@ -6,14 +6,10 @@ import shlex
 
 import pytest
 
+from lab.tests.tasks.reading import NUM_PER_FAMILY
 from pasta_lab.tasks import make, training_families
 from pasta_lab.tasks.draw import owns_value, owns_word
-from pasta_lab.tasks.registry import (
-    EXAMPLE_SEED,
-    NUM_PER_FAMILY,
-    example,
-    held_out_families,
-)
+from pasta_lab.tasks.registry import EXAMPLE_SEED, example, held_out_families
 from pasta_lab.tasks.task import Split
 from tests.cli.conftest import Pasta
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from lab.tests.tasks.reading import task_set
 from pasta_lab.evaluate.quality import decisions, quality
 from pasta_lab.evaluate.records import PERFECT, UNMASKED, GradedAnswer
 from pasta_lab.evaluate.structure import true_structure
@@ -23,7 +24,7 @@ from pasta_lab.evaluate.tasks import (
     report,
 )
 from pasta_lab.tasks import Task, make, training_families
-from pasta_lab.tasks.registry import held_out_families, prompts_hash, task_set
+from pasta_lab.tasks.registry import held_out_families, prompts_hash
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.measure.speed import realised, speed
 from pasta_lm.measure.table import to_json

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from importlib.resources import files
 from random import Random
 
-from pasta_lab.tasks import Task, Unit
+from pasta_lab.tasks import FAMILIES, Split, Task, Unit, make
 from pasta_lab.tasks.annotators import ANNOTATORS
 from pasta_lab.tasks.draw import Wordings, read_data, wordings
 from pasta_lm.language.document import Block, Document
@@ -26,6 +27,15 @@ LABELLED = (
 """Families whose answers begin with a label."""
 SHARED_BY_MISTAKE = "The order to keep is {names}."
 """Listed for training and for tests; the fixed sets were hashed with it, so it stays."""
+
+
+NUM_PER_FAMILY = {Split.TEST: 400, Split.HARD: 100, Split.DEV: 40}
+"""Prompts of each family in the fixed sets."""
+
+
+def task_set(split: Split | str, num: int, families: Iterable[str] = FAMILIES) -> list[Task]:
+    """Return the first tasks of every family."""
+    return [make(name, split, seed) for name in families for seed in range(num)]
 
 
 def annotate(task: Task, name: str, seed: int = 0) -> Document:

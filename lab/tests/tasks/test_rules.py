@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.tests.tasks.reading import LABELLED, annotate, marked
+from lab.tests.tasks.reading import LABELLED, annotate, marked, task_set
 from pasta_lab.evaluate.structure import fork_counts, structure, true_structure
 from pasta_lab.tasks import FAMILIES, Dependence, make, training_families
 from pasta_lab.tasks.formats import CHAIN_LABEL, FREE_LABEL
 from pasta_lab.tasks.layout import EVERY_LINE, MARKED, label_document, rule_document
-from pasta_lab.tasks.registry import task_set
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
 
@@ -121,7 +120,7 @@ def test_the_label_rule_forks_as_gold_from_the_plain_text_alone(family: str) -> 
 
 
 def test_the_page_has_the_precision_and_recall_of_each_rule() -> None:
-    tasks = task_set("dev", 20, families=training_families())
+    tasks = task_set("dev", 20, training_families())
     page = (Path(__file__).parents[2] / "tasks.md").read_text("utf-8")
     for name in ("rule", "rule_lines", "rule_label", "always_fork", "noisy"):
         cells = []

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.tests.tasks.reading import SHARED_BY_MISTAKE, every_wording
+from lab.tests.tasks.reading import NUM_PER_FAMILY, SHARED_BY_MISTAKE, every_wording, task_set
 from pasta_lab.tasks import FAMILIES, Split, Task, make, training_families
 from pasta_lab.tasks.draw import Wording, owns_value, owns_word, word_lists
-from pasta_lab.tasks.registry import (
-    NUM_PER_FAMILY,
-    prompts_hash,
-    task_set,
-)
+from pasta_lab.tasks.registry import prompts_hash
 
 ROOT = Path(__file__).parents[3]
 OWNERS = (Split.TRAIN, Split.DEV, Split.TEST)
@@ -102,7 +98,7 @@ def masked(task: Task) -> str:
 def test_the_prompts_have_the_hash_fixed_before_training(split: Split, num: int) -> None:
     row = re.search(rf"^\| {split.value} \| ([\d,]+) \| `(\w+)` \|$", HYPOTHESES, re.MULTILINE)
     assert row is not None
-    tasks = task_set(split)
+    tasks = task_set(split, num)
     assert len(tasks) == len(FAMILIES) * num == int(row[1].replace(",", ""))
     assert prompts_hash(tasks) == row[2]
 
