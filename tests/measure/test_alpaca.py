@@ -26,7 +26,7 @@ from tests.learn.judge.endpoint import ScriptedTransport, answers_of, stated
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw few bootstrap samples: intervals have tests of their own."""
-    monkeypatch.setattr("pasta_lm.measure.length_control.NUM_DRAWS", 5)
+    monkeypatch.setattr("pasta_lm.measure.win_rates.NUM_DRAWS", 5)
     monkeypatch.setattr("pasta_lm.measure.table.NUM_DRAWS", 50)
 
 
@@ -106,7 +106,7 @@ def test_a_report_has_speeds_and_win_rates_over_both_orders_and_says_why_none_co
     run = answered(tmp_path)
     transport = ask_judge(run)
     assert len(transport.asked) == 2 * 11  # the baseline against itself, and 11, are not asked
-    preferences = [one.preference for one in judged(run, reader(run), "pasta").judgements]
+    preferences = [one.preference for one in judged(run, reader(run), "pasta")[1]]
     assert preferences == pytest.approx([0.9, 0.1] * 5 + [0.9, 0.5])
     report = alpaca_report(run).to_dict()
     figures = report["systems"]
@@ -216,7 +216,7 @@ def test_a_failed_answer_is_a_loss_and_is_not_judged(tmp_path: Path) -> None:
             row |= {"text": "", "finish_reason": TOO_LONG, "num_content_tokens": 0}
     transport = ask_judge(run)
     assert len(transport.asked) == 2 * 10
-    assert judged(run, reader(run), "pasta").judgements[0].preference == 0
+    assert judged(run, reader(run), "pasta")[1][0].preference == 0
     figures = alpaca_report(run).to_dict()["systems"]["pasta"]
     assert (figures["num_failed"], figures["num_prompts"], figures["num_timed"]) == (1, 12, 11)
 
@@ -235,7 +235,7 @@ def test_outputs_have_the_form_of_alpaca_eval(tmp_path: Path) -> None:
     assert len(rows) == NUM
     stored = read_judgements(run.folder / "judgements.jsonl")
     assert [one.preference for one in stored["pasta"]] == pytest.approx(
-        [one.preference for one in judged(run, reader(run), "pasta").judgements]
+        [one.preference for one in judged(run, reader(run), "pasta")[1]]
     )
     assert stored["pasta"][0].judge == "a-judge/stated-confidence-v1"
     assert file_name("BoN λ=8 / big") == "BoN_λ=8_big"

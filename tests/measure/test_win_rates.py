@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import InputError
-from pasta_lm.measure.length_control import Calibration, Judgement
 from pasta_lm.measure.win_rates import (
     BASELINE,
     JUDGE,
+    Calibration,
+    Judgement,
     comparability,
-    read_difficulty,
-    read_gamed,
+    read_calibration,
     read_judgements,
     win_rates,
 )
@@ -44,39 +44,37 @@ def test_a_win_rate_is_the_mean_preference_in_percent(
     counts: tuple[int, int, int],
 ) -> None:
     found = win_rates(made(*preferences), Calibration())
-    assert found.win_rate == pytest.approx(win_rate)
-    assert found.standard_error == (None if error is None else pytest.approx(error, abs=1e-6))
-    assert (found.n_wins, found.n_wins_base, found.n_draws) == counts
-    assert found.n_total == len(preferences)
-    assert found.refused is None
-    assert "refused" not in found.to_dict()
+    assert found["win_rate"] == pytest.approx(win_rate)
+    assert found["standard_error"] == (None if error is None else pytest.approx(error, abs=1e-6))
+    assert tuple(found[key] for key in ("n_wins", "n_wins_base", "n_draws")) == counts
+    assert found["n_total"] == len(preferences)
+    assert "refused" not in found
 
 
 def test_missing_verdicts_are_named_and_there_is_no_win_rate() -> None:
     found = win_rates(made(1, None, 1, None, 0, 1, 1, 1), Calibration())
-    assert (found.n_total, found.n_missing, found.missing_rows) == (6, 2, [1, 3])
-    figures = found.to_dict()
+    assert [found[key] for key in ("n_total", "n_missing", "missing_rows")] == [6, 2, [1, 3]]
     for key in ("win_rate", "standard_error", "length_controlled_winrate", "lc_standard_error"):
-        assert figures[key] is None
-    assert found.refused == "no win rate: 2 of 8 rows have no verdict (1, 3)"
+        assert found[key] is None
+    assert found["refused"] == "no win rate: 2 of 8 rows have no verdict (1, 3)"
     many = win_rates(made(1, *[None] * 30), Calibration())
-    assert str(many.refused).endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
-    assert len(many.missing_rows) == 30
+    assert str(many["refused"]).endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
+    assert len(many["missing_rows"]) == 30
 
 
 def test_if_missing_verdicts_are_allowed_both_rates_are_given() -> None:
     figures = win_rates(made(1, None, 1, 0), Calibration(), allow_missing=True)
-    assert figures.win_rate == pytest.approx(200 / 3)
-    assert figures.win_rate_missing_lost == 50
-    assert figures.refused is None
+    assert figures["win_rate"] == pytest.approx(200 / 3)
+    assert figures["win_rate_missing_lost"] == 50
+    assert "refused" not in figures
     nothing = win_rates(made(None, None), Calibration(), allow_missing=True)
-    assert (nothing.win_rate, nothing.fit) == (None, None)
+    assert nothing["win_rate"] is nothing["length_controlled_winrate"] is None
 
 
 def test_a_row_without_difficulty_is_refused_and_a_difficulty_without_a_row_counted() -> None:
     with pytest.raises(InputError, match="row 1 has no difficulty: the table ends at 0"):
         win_rates(made(1, 1), Calibration([0.5]))
-    assert win_rates(made(1, 0), Calibration([0.0] * 5)).n_absent == 3
+    assert win_rates(made(1, 0), Calibration([0.0] * 5))["n_absent"] == 3
     assert comparability(JUDGE, BASELINE, 805, has_difficulty=False)[0] is False
 
 
@@ -142,10 +140,12 @@ def test_invalid_tables_are_refused(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         with pytest.raises(InputError, match=says):
-            read_difficulty(file)
+            read_calibration(file, file)
+    good = tmp_path / "good.csv"
+    good.write_text("index,instruction_difficulty\n0,0.5\n")
     file.write_text("preference,std_delta_len,instruction_difficulty\n1.5,0,0\n")
     with pytest.raises(InputError, match="not from 0 to 1"):
-        read_gamed(file)
+        read_calibration(good, file)
     with pytest.raises(InputError, match="no such file"):
         read_judgements(tmp_path / "absent.jsonl")
     (tmp_path / "empty.jsonl").write_text("")

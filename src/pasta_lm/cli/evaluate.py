@@ -90,7 +90,7 @@ def alpaca(
     folder; a stopped run is continued. Without a judge only speed is reported.
     """
     from pasta_lm.measure import alpaca as measure
-    from pasta_lm.measure.alpaca_report import alpaca_report, refused, write_outputs
+    from pasta_lm.measure.alpaca_report import alpaca_report, write_outputs
 
     is_stopped = False
     if offline:
@@ -108,11 +108,15 @@ def alpaca(
             run, is_stopped = measure.evaluate_alpaca(out, settings, cost_limit, show, say)
     report = alpaca_report(run, allow_missing=allow_missing)
     print_report(report, write_outputs(run, report), as_json=as_json)
-    without_rate = refused(report)
-    for name, reason in without_rate.items():
-        say(f"{name}: {reason}; run again, or --allow-missing gives both rates")
-    if without_rate or is_stopped:
+    if _say_refused(report.to_dict()["systems"], "; run again, or") or is_stopped:
         raise typer.Exit(FAILED)
+
+
+def _say_refused(systems: Mapping[str, Mapping[str, Any]], otherwise: str) -> bool:
+    reasons = {name: own["refused"] for name, own in systems.items() if "refused" in own}
+    for name, reason in reasons.items():
+        say(f"{name}: {reason}{otherwise} --allow-missing gives both rates")
+    return bool(reasons)
 
 
 def lc_winrate(
@@ -127,19 +131,15 @@ def lc_winrate(
     Nothing is asked of a judge. Where verdicts are missing, a model has no headline and the exit
     code is 1.
     """
-    from pasta_lm.measure.win_rates import rates_table, stored_rates
+    from pasta_lm.measure.win_rates import rates_table, read_calibration, stored_rates
 
-    result = stored_rates(annotations, difficulty, gamed, allow_missing=allow_missing)
-    if as_json:
-        print_json(result)
-    else:
-        print_tables([rates_table(result)])
+    calibration = read_calibration(difficulty, gamed)
+    result = stored_rates(annotations, calibration, allow_missing=allow_missing)
+    print_json(result) if as_json else print_tables([rates_table(result)])
     for name, figures in result.items():
         if figures.get("n_absent"):
             say(f"{name}: {figures['n_absent']} instructions have no row")
-        if "refused" in figures:
-            say(f"{name}: {figures['refused']}; --allow-missing gives both rates")
-    if any("refused" in figures for figures in result.values()):
+    if _say_refused(result, ";"):
         raise typer.Exit(FAILED)
 
 

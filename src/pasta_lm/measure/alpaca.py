@@ -8,7 +8,7 @@ and without a judge.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,8 @@ from pasta_lm.learn.judge.judge import FOLDER, Comparison, both_orders, load_tem
 from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.measure import answering
 from pasta_lm.measure.answering import SetPrompt, System
-from pasta_lm.measure.length_control import Calibration
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
-from pasta_lm.measure.win_rates import read_difficulty, read_gamed
+from pasta_lm.measure.win_rates import Calibration, read_calibration
 from pasta_lm.recipe import check_choice
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import sequential
@@ -103,25 +102,11 @@ class AlpacaSettings(answering.AnswerSettings):
 
 
 class JudgedPair(NamedTuple):
-    """A system's answer to an instruction and the baseline's; None: it is not there yet."""
+    """A system's answer to an instruction beside the baseline's."""
 
-    prompt: SetPrompt
-    ours: Row | None
-    theirs: str | None
-
-    def comparisons(self) -> list[Comparison]:
-        """Return the comparisons for the judge, in both orders; none if he is not needed."""
-        if self.ours is None or self.theirs is None or self.known_preference() is not None:
-            return []
-        return both_orders(self.prompt.id, self.prompt.text, self.ours["text"], self.theirs)
-
-    def known_preference(self) -> float | None:
-        """Return 0.5 if the answers are equal, 0 if ours did not fit the context; else None."""
-        if self.ours is None or self.theirs is None:
-            return None
-        if self.ours["text"] == self.theirs:
-            return TIE
-        return 0.0 if self.ours.get("finish_reason") == answering.TOO_LONG else None
+    lengths: tuple[int, int]  # characters of the baseline's answer and of ours
+    preference: float | None = None  # known without a judge
+    comparisons: Sequence[Comparison] = ()  # for the judge, in both orders
 
 
 @dataclass(frozen=True)
@@ -134,20 +119,10 @@ class AlpacaRun:
     reference: tuple[str, dict[str, str]] | None
     answers: Journal
 
-    def workloads(self) -> list[answering.Workload]:
-        """Return the workloads: the first prompts in turn for clocks, then all."""
-        systems, first = self.settings.all_systems, self.prompts[: self.settings.num_timed]
-        return [
-            answering.Workload(self.answers, first, systems, is_timed=True),
-            answering.Workload(self.answers, self.prompts, systems),
-        ]
-
-    def calibration(self) -> Calibration:
-        """Return the difficulties and gamed rows that the length-controlled fit needs."""
-        if self.settings.difficulty is None:
-            return Calibration()
-        difficulty = read_difficulty(self.folder / DIFFICULTY)
-        return Calibration(difficulty, read_gamed(self.folder / GAMED))
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the systems."""
+        return [system.name for system in self.settings.all_systems]
 
     def judge(self) -> LLMJudge | None:
         """Return the judge that reads stored replies and asks nobody; None: nothing is judged."""
@@ -172,13 +147,35 @@ class AlpacaRun:
         return name, {item.id: outputs[item.text] for item in self.prompts}
 
     def pairs(self, system: str) -> list[JudgedPair]:
-        """Return a system's answers beside the baseline's, in the order of the instructions."""
+        """Return a system's answers beside the baseline's, in the order of the instructions.
+
+        Equal answers are a draw; one that did not fit the context is lost. An answer that is not
+        there yet, of either side, has no preference.
+        """
         rows, (_, theirs) = self.rows(system), self.opponent()
-        return [JudgedPair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
+        return [_pair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
+
+    def calibration(self) -> Calibration:
+        """Return the tables that the length-controlled fit needs."""
+        if self.settings.difficulty is None:
+            return Calibration()
+        return read_calibration(self.folder / DIFFICULTY, self.folder / GAMED)
 
     def all_comparisons(self) -> list[Comparison]:
-        pairs = (pair for own in self.settings.all_systems for pair in self.pairs(own.name))
-        return [comparison for pair in pairs for comparison in pair.comparisons()]
+        pairs = (pair for name in self.names for pair in self.pairs(name))
+        return [comparison for pair in pairs for comparison in pair.comparisons]
+
+
+def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
+    ours = None if row is None else row["text"]
+    lengths = len(theirs or ""), len(ours or "")
+    if row is None or theirs is None:
+        return JudgedPair(lengths)
+    if ours == theirs:
+        return JudgedPair(lengths, TIE)
+    if row.get("finish_reason") == answering.TOO_LONG:
+        return JudgedPair(lengths, 0.0)
+    return JudgedPair(lengths, None, both_orders(prompt.id, prompt.text, row["text"], theirs))
 
 
 def evaluate_alpaca(
@@ -196,7 +193,12 @@ def evaluate_alpaca(
     def columns(prompt: SetPrompt) -> Row:
         return {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
 
-    answering.answer_workloads(run.workloads(), settings, columns, show)
+    systems, first = settings.all_systems, run.prompts[: settings.num_timed]
+    workloads = [
+        answering.Workload(run.answers, first, systems, is_timed=True),
+        answering.Workload(run.answers, run.prompts, systems),
+    ]
+    answering.answer_workloads(workloads, settings, columns, show)
     judge = run.judge()
     if judge is None or recipe.base_url is None:
         return run, False
@@ -217,11 +219,10 @@ def evaluate_alpaca(
 
 
 def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
-    estimate = judge.estimate(comparisons)
+    estimate, stopped = judge.estimate(comparisons), ""
     if not estimate.num_requests:
         return False
     say(f"the judge is to be asked: {estimate}")
-    stopped = ""
     try:
         judge.ask(comparisons)
     except CostLimitError as exc:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import line_of, write_json, write_whole
+from pasta_lm.journal import Row, line_of, write_json, write_whole
 from pasta_lm.learn.judge.judge import Reading, same_winner
 from pasta_lm.learn.judge.llm_judge import LLMJudge, missing_to_json, missing_verdicts
 from pasta_lm.measure.alpaca import AlpacaRun
-from pasta_lm.measure.length_control import Judgement, interval
 from pasta_lm.measure.speed import add_speed, systems_of
 from pasta_lm.measure.table import Figures, Place, Report, mean
-from pasta_lm.measure.win_rates import comparability, win_rates
+from pasta_lm.measure.win_rates import Judgement, comparability, interval, win_rates
 from pasta_lm.strategies import sequential
 
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
@@ -38,47 +37,41 @@ MEANING = (
 )
 
 
-class Judged(NamedTuple):
-    """The verdicts on a system's answers, in the order of the instructions."""
+def judged(
+    run: AlpacaRun, judge: LLMJudge, system: str
+) -> tuple[list[list[Reading]], list[Judgement]]:
+    """Return the readings of both orders, and the verdicts, by instruction.
 
-    outcomes: list[list[Reading]]  # of both orders; empty where no verdict is needed
-    judgements: list[Judgement]
-
-
-def judged(run: AlpacaRun, judge: LLMJudge, system: str) -> Judged:
-    """Read a system's verdicts as preferences from 0 to 1: the mean over both orders.
-
-    Equal answers are a draw, a failed answer is a loss; without a verdict in one order there is no
-    preference.
+    A preference, from 0 to 1, is the mean over both orders; without a verdict in one of them there
+    is none.
     """
-    pairs, (baseline, _) = run.pairs(system), run.opponent()
-    outcomes = [judge.ask(pair.comparisons()) for pair in pairs]
-    judgements = []
+    pairs, (baseline, _), judgements = run.pairs(system), run.opponent(), list[Judgement]()
+    outcomes = [judge.ask(pair.comparisons) for pair in pairs]
     for row, (pair, both) in enumerate(zip(pairs, outcomes, strict=True)):
-        preference = pair.known_preference()
-        wins = [reading.first_wins for reading in both]
-        if wins and wins[0] is not None and wins[1] is not None:
-            preference = (wins[0] + 1 - wins[1]) / 2
-        lengths = len(pair.theirs or ""), len(pair.ours["text"] if pair.ours else "")
-        judgements.append(Judgement(system, row, preference, *lengths, judge.name, baseline))
-    return Judged(outcomes, judgements)
+        wins = _both_wins(both)
+        preference = (wins[0] + 1 - wins[1]) / 2 if wins else pair.preference
+        judgements.append(Judgement(system, row, preference, *pair.lengths, judge.name, baseline))
+    return outcomes, judgements
+
+
+def _both_wins(both: Sequence[Reading]) -> tuple[float, float] | None:
+    first, second = (reading.first_wins for reading in both) if both else (None, None)
+    return None if first is None or second is None else (first, second)
 
 
 def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
     """Compute the report of a run; win rates with missing verdicts only if that is allowed."""
     judge, baseline = run.judge(), run.opponent()[0]
     answers = systems_of(run.answers.rows.items())
-    for name, _, _ in run.settings.all_systems:
+    for name in run.names:
         if name not in answers:
-            raise InputError(
-                f"{run.folder}: no answers of {name} yet",
-                hint="run the same command again: it continues where it stopped",
-            )
+            hint = "run the same command again: it continues where it stopped"
+            raise InputError(f"{run.folder}: no answers of {name} yet", hint=hint)
     report = _empty_report(run, judge, baseline)
     names = {"Judge": judge.model if judge else "none"}
     names["template"] = judge.template.name if judge else "none"
     names["baseline"] = f"{baseline} (speed: {sequential.NAME})"
-    for name, _, _ in run.settings.all_systems:
+    for name in run.names:
         place: Place = ("systems", name)
         if judge:
             _add_rates(report, place, run, judge, allow_missing)
@@ -94,13 +87,8 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
     return report
 
 
-def refused(report: Report) -> dict[str, str]:
-    """Return by system the reason why it has no win rate."""
-    return {row.place[1]: str(row.value) for row in report.rows if row.key == "refused"}
-
-
 def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Report:
-    settings, num, figures = run.settings, len(run.prompts), None
+    settings, num, figures = run.settings, len(run.prompts), dict[str, object]()
     is_comparable, label = None, "nobody judged: no win rates"
     if judge and judge.is_scripted:
         is_comparable = False
@@ -111,8 +99,8 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Repo
     facts = [label, f"instructions: {num} of {settings.instructions}"]
     facts.append(f"answers: greedy, {settings.max_tokens} tokens at most")
     if judge:
-        figures = _judge_figures(judge, settings.judge.base_url)
-        facts += _judge_facts(figures)
+        figures, own = _judge_figures(judge, settings.judge.base_url)
+        facts += own
     report = Report("Answers to instructions: quality and speed", [*facts, *MEANING])
     head = {
         "instructions": settings.instructions,
@@ -120,7 +108,7 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Repo
         "max_tokens": settings.max_tokens,
         "baseline": baseline,
         "speed_baseline": sequential.NAME,
-        "judge": figures,
+        "judge": figures or None,
         "is_comparable": is_comparable,
         "comparability": label,
     }
@@ -128,29 +116,27 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Repo
     return report
 
 
-def _judge_figures(judge: LLMJudge, url: str | None) -> Figures:
-    rows = judge.journal.rows.values()
-    return {
+def _judge_figures(judge: LLMJudge, url: str | None) -> tuple[Figures, list[str]]:
+    rows, template, usage = judge.journal.rows.values(), judge.template, judge.usage()
+    authors = Counter(str(row["reply"].get("model") or "unnamed") for row in rows)
+    figures = {
         "name": judge.name,
         "model": judge.model,
         "url": url,
-        "replied_as": dict(Counter(str(r["reply"].get("model") or "unnamed") for r in rows)),
-        "template": judge.template.name,
-        "template_sha256": judge.template.sha256,
-        "method": judge.template.method.value,
+        "replied_as": dict(authors),
+        "template": template.name,
+        "template_sha256": template.sha256,
+        "method": template.method.value,
         "is_scripted": judge.is_scripted,
         "num_replies": len(rows),
-        "usage": judge.usage(),
+        "usage": usage,
     }
-
-
-def _judge_facts(judge: Figures) -> list[str]:
-    replied = ", ".join(f"{name} ({count})" for name, count in judge["replied_as"].items())
-    return [
-        f"judge: {judge['model']} at {judge['url']}, which replied as {replied or '-'}",
-        f"template: {judge['template']}, {judge['template_sha256']}, {judge['method']}",
-        f"stored replies: {judge['num_replies']}; {judge['usage']['prompt_tokens']} tokens read, "
-        f"{judge['usage']['completion_tokens']} written",
+    replied = ", ".join(f"{name} ({count})" for name, count in authors.items())
+    return figures, [
+        f"judge: {judge.model} at {url}, which replied as {replied or '-'}",
+        f"template: {template.name}, {template.sha256}, {template.method}",
+        f"stored replies: {len(rows)}; {usage['prompt_tokens']} tokens read, "
+        f"{usage['completion_tokens']} written",
     ]
 
 
@@ -164,25 +150,23 @@ def _add_rates(
     for problem, missing in problems.items():
         of = f"{missing['count']} comparisons, of {', '.join(missing['instructions'])}"
         report.note(place, f"No verdict, {problem}: {of}")
+    wins = [100 * row.preference for row in judgements if row.preference is not None]
     if judge.is_scripted:
-        label = f"pipeline check, n = {sum(row.preference is not None for row in judgements)}"
+        label = f"pipeline check, n = {len(wins)}"
         report.add(place, {"pipeline_check": label, "problems": problems})
         report.note(place, label)
         return
     calibration = run.calibration()
     rates = win_rates(judgements, calibration, allow_missing=allow_missing, names=names)
-    figures = {**rates.to_dict(), "problems": problems}
-    if rates.fit is not None:
-        bounds = interval(judgements, calibration, rates.fit)
+    figures = {**rates, "problems": problems}
+    if (rate := rates["length_controlled_winrate"]) is not None:
+        bounds = interval(judgements, calibration, rate, rates["lc_inverse_penalty"])
         figures["length_controlled_interval"] = bounds
-    if rates.refused is None:
-        wins = [100 * row.preference for row in judgements if row.preference is not None]
+    if "refused" not in rates:
         figures["win_rate_interval"] = mean(wins)
-    num = rates.n_total
-    report.add(place, figures, TITLES, num, {"win_rate_missing_lost": num + rates.n_missing})
-    report.note(place, rates.refused or "")
-    wins_of = [[reading.first_wins for reading in both] for both in outcomes if both]
-    whole = [(a, b) for a, b in wins_of if a is not None and b is not None]
+    report.add(place, figures, TITLES, len(wins), {"win_rate_missing_lost": len(judgements)})
+    report.note(place, rates.get("refused", ""))
+    whole = [both for both in map(_both_wins, outcomes) if both]
     share = round(fmean((a + b) / 2 for a, b in whole), 5) if whole else None
     agreement = round(fmean(same_winner(a, b) for a, b in whole), 5) if whole else None
     report.add(place, {"first_place_share": share, "order_agreement": agreement})
@@ -197,17 +181,14 @@ def write_outputs(run: AlpacaRun, report: Report) -> Path:
     ``alpaca_eval/SYSTEM.json`` is what AlpacaEval reads as a model's outputs,
     ``judgements.jsonl`` what ``pasta evaluate lc-winrate`` reads; a scripted judge has none.
     """
-    systems, judge = [system.name for system in run.settings.all_systems], run.judge()
+    judge, rows = run.judge(), list[Row]()
     try:
-        if judge and not judge.is_scripted:
-            rows = [row for name in systems for row in judged(run, judge, name).judgements]
-            wins = (None if row.preference is None else 1 + row.preference for row in rows)
-            stored = (
-                row._asdict() | {"preference": win} for row, win in zip(rows, wins, strict=True)
-            )
-            write_whole(run.folder / JUDGEMENTS, b"".join(map(line_of, stored)))
-        for name in systems:
-            answers = run.rows(name)
+        for name in run.names:
+            answers, verdicts = run.rows(name), judged(run, judge, name)[1] if judge else []
+            wins = [None if row.preference is None else 1 + row.preference for row in verdicts]
+            rows += [
+                row._asdict() | {"preference": win} for row, win in zip(verdicts, wins, strict=True)
+            ]
             outputs = [
                 {"dataset": item.group, "instruction": item.text, "generator": name}
                 | {"output": answers[item.id]["text"]}
@@ -215,6 +196,8 @@ def write_outputs(run: AlpacaRun, report: Report) -> Path:
                 if item.id in answers
             ]
             write_json(run.folder / OUTPUTS / f"{file_name(name)}.json", outputs)
+        if judge and not judge.is_scripted:
+            write_whole(run.folder / JUDGEMENTS, b"".join(map(line_of, rows)))
         return report.write(run.folder)
     except OSError as exc:
         raise PastaError(f"{run.folder} cannot be written: {cause(exc)}") from exc

@@ -1,26 +1,23 @@
-"""Win rates from stored judgements: plain, and length-controlled as AlpacaEval fits them."""
+"""Win rates from judgements: plain, and length-controlled by AlpacaEval's logistic regression.
+
+Legend: N rows, F features: length, difficulty (where it is known), model.
+"""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit
 
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Row, read_lines, read_objects
 from pasta_lm.learn.judge.llm_judge import SCRIPTED
-from pasta_lm.measure.length_control import (
-    Calibration,
-    GamedRow,
-    Judgement,
-    LengthControlled,
-    length_controlled,
-    standard_error,
-)
-from pasta_lm.measure.table import Figures, Table
+from pasta_lm.measure.table import Array, Figures, Interval, Table
 
 LEADERBOARD = "AlpacaEval 2's leaderboard"
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"  # gpt-4-1106-preview with AlpacaEval 2's template
@@ -29,6 +26,7 @@ NUM_INSTRUCTIONS = 805
 NUM_NAMED = 10  # missing rows that a message names
 COUNTS = {"model": str, "row": int, "len_1": int, "len_2": int}
 """Keys of a stored judgement with their types; numbers are not below 0."""
+DIFFICULTY = "instruction_difficulty"
 COLUMNS = {
     "LC win rate": "length_controlled_winrate",
     "LC SE": "lc_standard_error",
@@ -39,36 +37,33 @@ COLUMNS = {
     "missing": "n_missing",
     "avg length": "avg_length",
 }
+GAMED_WEIGHT = 0.1  # of a gamed row: AlpacaEval's regularisation of 0.2, over two models
+CHOICES = tuple(float(choice) for choice in np.logspace(-4, 4, 10))
+"""Inverse penalties to choose from (C in the names of scikit-learn)."""
+NUM_FOLDS = 5
+NUM_DRAWS, SEED = 200, 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class WinRates:
-    """The figures of one model, over the rows that have a verdict; rates in percent."""
+class Judgement(NamedTuple):
+    """One verdict on a model's answer, compared with the reference's."""
 
-    win_rate: float | None = None
-    standard_error: float | None = None
-    n_total: int  # verdicts
-    n_wins: int
-    n_wins_base: int
-    n_draws: int
-    n_missing: int
-    missing_rows: list[int]
-    avg_length: int | None
-    win_rate_missing_lost: float | None = None  # none if no verdict is missing
-    n_absent: int | None = None  # instructions with a difficulty and no row; None: no difficulties
-    fit: LengthControlled | None = None
-    refused: str | None = None  # why there are no rates: verdicts are missing
+    model: str
+    row: int  # of the instruction, in the table of difficulty
+    preference: float | None
+    """From 0, the reference wins, to 1, the model wins; a draw is 0.5. None: no verdict."""
+    len_1: int  # characters of the reference's answer
+    len_2: int  # characters of the model's answer
+    judge: str | None = None
+    baseline: str | None = None  # the name of the reference; None: not recorded
 
-    def to_dict(self) -> Figures:
-        fit = self.fit
-        figures = vars(self) | {
-            "length_controlled_winrate": fit and fit.win_rate,
-            "lc_standard_error": fit and fit.standard_error,
-            "lc_weights": fit and fit.weights,
-            "lc_inverse_penalty": fit and fit.inverse_penalty,
-        }
-        left_out = {"fit"} if self.refused else {"fit", "refused"}
-        return {key: value for key, value in figures.items() if key not in left_out}
+
+class Calibration(NamedTuple):
+    """AlpacaEval's tables that the length-controlled fit needs."""
+
+    difficulty: Sequence[float] | None = None  # by row; None: not known
+    gamed: Sequence[tuple[float, float, float]] = ()
+    """Verdicts on the reference told to be brief or verbose, which steady the fit: preference,
+    difference of lengths in its standard deviations (reference minus model), difficulty."""
 
 
 def win_rates(
@@ -77,11 +72,11 @@ def win_rates(
     *,
     allow_missing: bool = False,
     names: Sequence[str] = (),
-) -> WinRates:
-    """Return all figures of one model.
+) -> Figures:
+    """Return all figures of one model, over the rows that have a verdict; rates in percent.
 
-    Where verdicts are missing and that is not allowed, there are no rates; ``names`` are those of
-    the instructions by row, for the message.
+    Where verdicts are missing and that is not allowed there are no rates, and ``refused`` says so;
+    ``names`` are those of the instructions by row, for the message.
     """
     known = None if calibration.difficulty is None else len(calibration.difficulty)
     for item in judgements:
@@ -92,37 +87,43 @@ def win_rates(
             )
     missing = [item.row for item in judgements if item.preference is None]
     wins = np.array([item.preference for item in judgements if item.preference is not None])
-    figures = WinRates(
-        n_total=len(wins),
-        n_wins=int((wins > 0.5).sum()),
-        n_wins_base=int((wins < 0.5).sum()),
-        n_draws=int((wins == 0.5).sum()),
-        n_missing=len(missing),
-        missing_rows=missing,
-        avg_length=int(np.mean([item.len_2 for item in judgements])) if judgements else None,
-        n_absent=None if known is None else known - len(judgements),
-    )
-    if missing and not allow_missing:
+    is_refused = bool(missing) and not allow_missing
+    fitted = None if is_refused else length_controlled(judgements, calibration)
+    figures: Figures = {
+        "win_rate": 100 * float(wins.mean()) if len(wins) and not is_refused else None,
+        "standard_error": None if is_refused else standard_error(100 * wins),
+        "n_total": len(wins),  # verdicts
+        "n_wins": int((wins > 0.5).sum()),
+        "n_wins_base": int((wins < 0.5).sum()),
+        "n_draws": int((wins == 0.5).sum()),
+        "n_missing": len(missing),
+        "missing_rows": missing,
+        "avg_length": int(np.mean([item.len_2 for item in judgements])) if judgements else None,
+        "win_rate_missing_lost": None,
+        "n_absent": None if known is None else known - len(judgements),
+        "length_controlled_winrate": fitted and fitted.win_rate,
+        "lc_standard_error": fitted and fitted.standard_error,
+        "lc_weights": fitted and fitted.weights,
+        "lc_inverse_penalty": fitted and fitted.inverse_penalty,
+    }
+    if is_refused:
         named = [names[row] if names else str(row) for row in missing[:NUM_NAMED]]
         more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
         reason = f"no win rate: {len(missing)} of {len(judgements)} rows have no verdict"
-        return replace(figures, refused=f"{reason} ({', '.join(named)}{more})")
-    return replace(
-        figures,
-        win_rate=100 * float(wins.mean()) if len(wins) else None,
-        standard_error=standard_error(100 * wins),
-        win_rate_missing_lost=100 * float(wins.sum()) / len(judgements) if missing else None,
-        fit=length_controlled(judgements, calibration),
-    )
+        figures["refused"] = f"{reason} ({', '.join(named)}{more})"
+    elif missing:
+        figures["win_rate_missing_lost"] = 100 * float(wins.sum()) / len(judgements)
+    return figures
 
 
 def stored_rates(
-    annotations: Path, difficulty: Path, gamed: Path, *, allow_missing: bool = False
+    annotations: Path, calibration: Calibration, *, allow_missing: bool = False
 ) -> dict[str, Figures]:
     """Return the figures of each model of a file of judgements; a scripted judge has no rates."""
-    models = read_judgements(annotations)
-    calibration = Calibration(read_difficulty(difficulty), read_gamed(gamed))
-    return {name: _rates_of(rows, calibration, allow_missing) for name, rows in models.items()}
+    return {
+        name: _rates_of(rows, calibration, allow_missing)
+        for name, rows in read_judgements(annotations).items()
+    }
 
 
 def _rates_of(rows: Sequence[Judgement], calibration: Calibration, allow_missing: bool) -> Figures:
@@ -133,19 +134,17 @@ def _rates_of(rows: Sequence[Judgement], calibration: Calibration, allow_missing
     if judge and judge.startswith(SCRIPTED):
         return {"pipeline_check": f"pipeline check, n = {len(rows)}", "judge": judge}
     rates = win_rates(rows, calibration, allow_missing=allow_missing)
-    is_comparable, label = comparability(judge, baseline, rates.n_total)
+    is_comparable, label = comparability(judge, baseline, rates["n_total"])
     origin = {"judge": judge, "baseline": baseline, "is_comparable": is_comparable}
-    return {**rates.to_dict(), **origin, "comparability": label}
+    return {**rates, **origin, "comparability": label}
 
 
 def rates_table(models: Mapping[str, Figures]) -> Table:
     """Return a row for each model, the best first."""
     order = sorted(models, key=lambda name: -(models[name].get(COLUMNS["LC win rate"]) or 0))
-    labels = dict.fromkeys(
-        row.get("comparability") or row["pipeline_check"] for row in models.values()
-    )
+    labels = [row.get("comparability") or row["pipeline_check"] for row in models.values()]
     rows = [[name, *(models[name].get(key) for key in COLUMNS.values())] for name in order]
-    return Table(["model", *COLUMNS], rows, note="\n\n".join(labels), digits=2)
+    return Table(["model", *COLUMNS], rows, note="\n\n".join(dict.fromkeys(labels)), digits=2)
 
 
 def comparability(
@@ -155,17 +154,15 @@ def comparability(
 
     None, and not False, if the judge or the baseline is None: not recorded.
     """
-    reasons = []
-    if judge not in (None, JUDGE):
-        reasons.append(f"the judge is {judge}, not {JUDGE}")
-    if baseline not in (None, BASELINE):
-        reasons.append(f"the baseline is {baseline}, not {BASELINE}")
+    sides = (("judge", judge, JUDGE), ("baseline", baseline, BASELINE))
+    reasons = [
+        f"the {key} is {name}, not {its}" for key, name, its in sides if name not in (None, its)
+    ]
     if not has_difficulty:
         reasons.append("the difficulty of the instructions is not known")
     if reasons:
         return False, f"not comparable with {LEADERBOARD}: {'; '.join(reasons)}"
-    unknown = [name for name, value in (("judge", judge), ("baseline", baseline)) if value is None]
-    if unknown:
+    if unknown := [key for key, name, _ in sides if name is None]:
         wanted = f"the judge is {JUDGE} and the baseline {BASELINE}"
         names = f"the rows name no {' and no '.join(unknown)}"
         return None, f"comparable with {LEADERBOARD} only if {wanted}: {names}"
@@ -189,12 +186,11 @@ def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     for number, row in read_objects(path):
         try:
             verdict = _judgement(row)
+            if verdict.row in models.setdefault(verdict.model, {}):
+                raise InputError(f"{verdict.model} has row {verdict.row} twice")
         except InputError as exc:
             raise InputError(f"{path}:{number}: {exc.message}") from exc
-        rows = models.setdefault(verdict.model, {})
-        if verdict.row in rows:
-            raise InputError(f"{path}:{number}: {verdict.model} has row {verdict.row} twice")
-        rows[verdict.row] = verdict
+        models[verdict.model][verdict.row] = verdict
     if not models:
         raise InputError(f"{path} has no judgements")
     return {name: list(rows.values()) for name, rows in models.items()}
@@ -223,21 +219,19 @@ def _preference(value: object) -> float | None:
     return float(value) - 1 if value else 0.5
 
 
-def read_difficulty(path: Path) -> list[float]:
-    """Read the difficulty of each instruction: columns ``index``, ``instruction_difficulty``."""
-    rows = list(_columns(path, "index", "instruction_difficulty"))
-    if [index for index, _ in rows] != list(range(len(rows))):
-        raise InputError(f"{path}: 'index' must count its rows from 0")
-    return [difficulty for _, difficulty in rows]
+def read_calibration(difficulty: Path, gamed: Path) -> Calibration:
+    """Read AlpacaEval's tables.
 
-
-def read_gamed(path: Path) -> list[GamedRow]:
-    """Read gamed rows: ``preference`` (0 to 1), ``std_delta_len``, ``instruction_difficulty``."""
-    cells = _columns(path, "preference", "std_delta_len", "instruction_difficulty")
-    rows = [GamedRow(*row) for row in cells]
-    if not all(0 <= row.preference <= 1 for row in rows):
-        raise InputError(f"{path}: a 'preference' is not from 0 to 1")
-    return rows
+    Their columns are ``index, instruction_difficulty`` and ``preference`` (0 to 1),
+    ``std_delta_len, instruction_difficulty``.
+    """
+    known = list(_columns(difficulty, "index", DIFFICULTY))
+    if [index for index, _ in known] != list(range(len(known))):
+        raise InputError(f"{difficulty}: 'index' must count its rows from 0")
+    rows = [(a, b, c) for a, b, c in _columns(gamed, "preference", "std_delta_len", DIFFICULTY)]
+    if not all(0 <= preference <= 1 for preference, _, _ in rows):
+        raise InputError(f"{gamed}: a 'preference' is not from 0 to 1")
+    return Calibration([value for _, value in known], rows)
 
 
 def _columns(path: Path, *names: str) -> Iterator[tuple[float, ...]]:
@@ -250,3 +244,130 @@ def _columns(path: Path, *names: str) -> Iterator[tuple[float, ...]]:
             yield tuple(float(row[name]) for name in names)
         except (TypeError, ValueError) as exc:
             raise InputError(f"{path}:{reader.line_num}: a cell is no number") from exc
+
+
+# --- the length-controlled fit
+
+
+class Design(NamedTuple):
+    """The rows that are fitted."""
+
+    features: Array  # [N, F]
+    targets: Array  # [N], from 0 to 1
+    weights: Array  # [N]
+
+
+class LengthControlled(NamedTuple):
+    """A fit; rates are in percent."""
+
+    win_rate: float
+    standard_error: float | None
+    """Of the mean prediction, as AlpacaEval has it: the fit itself is taken as known."""
+    weights: dict[str, float]  # by feature
+    inverse_penalty: float
+
+
+def length_controlled(
+    judgements: Sequence[Judgement],
+    calibration: Calibration,
+    *,
+    inverse_penalty: float | None = None,
+) -> LengthControlled | None:
+    """Return the length-controlled win rate of one model; None if there are fewer rows than folds.
+
+    A row without a verdict is predicted and not fitted; without any verdict there is no fit.
+    Without difficulties the fit has no such feature. The penalty is chosen by cross-validation,
+    unless it is given.
+    """
+    design, wanted = _design(judgements, calibration)
+    if len(design.targets) < NUM_FOLDS or all(row.preference is None for row in judgements):
+        return None
+    chosen = inverse_penalty or choose_penalty(design)
+    weights = fit(design, chosen)
+    predicted = expit(wanted @ weights)
+    names = ["length", *["difficulty"] * (calibration.difficulty is not None), "model"]
+    by_name = dict(zip(names, map(float, weights), strict=True))
+    rate = 100 * float(predicted.mean())
+    return LengthControlled(rate, standard_error(100 * predicted), by_name, chosen)
+
+
+def interval(
+    judgements: Sequence[Judgement], calibration: Calibration, rate: float, inverse_penalty: float
+) -> Interval:
+    """Return a length-controlled win rate with its 95 % interval, in percent.
+
+    Percentile bootstrap over instructions; each draw is fitted again with the same penalty.
+    """
+    draw, num = np.random.default_rng(SEED), len(judgements)
+    draws = ([judgements[n] for n in draw.integers(num, size=num)] for _ in range(NUM_DRAWS))
+    fits = (length_controlled(own, calibration, inverse_penalty=inverse_penalty) for own in draws)
+    low, high = np.percentile([again.win_rate for again in fits if again] or [rate], [2.5, 97.5])
+    return Interval(rate, float(low), float(high))
+
+
+def standard_error(values: Array) -> float | None:
+    """Return the standard error of a mean; None of fewer than two values."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+
+
+def _design(judgements: Sequence[Judgement], calibration: Calibration) -> tuple[Design, Array]:
+    difficulty, gamed = calibration
+    gaps = np.array([row.len_1 - row.len_2 for row in judgements], dtype=np.float64)
+    spread = gaps.std(ddof=1) if len(gaps) > 1 else 0.0
+    columns = [np.tanh(gaps / spread) if spread else np.zeros(len(gaps)), np.ones(len(gaps))]
+    if difficulty is not None:
+        columns.insert(1, np.array([difficulty[row.row] for row in judgements]))
+    model = np.stack(columns, axis=1)
+    is_judged = np.array([row.preference is not None for row in judgements], dtype=bool)
+    ours = [row.preference for row in judgements if row.preference is not None]
+    held = [(np.tanh(length), hardness, 0.0) for _, length, hardness in gamed]
+    features = np.concatenate([np.array(held).reshape(-1, model.shape[1]), model[is_judged]])
+    targets = np.array([*(preference for preference, _, _ in gamed), *ours])
+    weights = np.array([GAMED_WEIGHT] * len(gamed) + [1.0] * len(ours))
+    model[:, 0] = 0
+    return Design(features, targets, weights), model
+
+
+def fit(design: Design, inverse_penalty: float) -> Array:
+    """Return the weights [F] that minimise ``sum |w| + C * weighted cross entropy``, exactly."""
+    # A weight is the difference of two that are not negative, which makes the penalty smooth.
+    # scikit-learn's solvers of this penalty take no targets between 0 and 1.
+    num_features = design.features.shape[1]
+    scale = 1 / (inverse_penalty * max(float(design.weights.sum()), 1.0))
+
+    def loss(halves: Array) -> tuple[float, Array]:
+        logits = design.features @ (halves[:num_features] - halves[num_features:])
+        slopes = design.weights * (expit(logits) - design.targets)
+        gradient = scale * inverse_penalty * (design.features.T @ slopes)
+        value = scale * (inverse_penalty * float(cross_entropy(design, logits).sum()))
+        penalised = value + scale * float(halves.sum())
+        return penalised, np.concatenate([gradient, -gradient]) + scale
+
+    start, bounds = np.zeros(2 * num_features), [(0, None)] * (2 * num_features)
+    options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 5000, "maxfun": 10_000}
+    result = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    halves: Array = result.x
+    return halves[:num_features] - halves[num_features:]
+
+
+def cross_entropy(design: Design, logits: Array) -> Array:
+    """Return the weighted cross entropy of each row, [N]."""
+    wins, losses = log_expit(logits), log_expit(-logits)
+    costs: Array = -design.weights * (design.targets * wins + (1 - design.targets) * losses)
+    return costs
+
+
+def choose_penalty(design: Design) -> float:
+    """Return the inverse penalty with the smallest cross entropy on the rows left out."""
+    # In turn, so that the rows of one instruction are in one fold.
+    folds = np.arange(len(design.targets)) % NUM_FOLDS
+    parts = [
+        [Design(*(part[chosen] for part in design)) for chosen in (folds != fold, folds == fold)]
+        for fold in range(NUM_FOLDS)
+    ]
+
+    def cost(choice: float) -> float:
+        costs = [cross_entropy(rest, rest.features @ fit(most, choice)) for most, rest in parts]
+        return float(np.mean([rows.mean() for rows in costs]))
+
+    return min(CHOICES, key=cost)
