@@ -111,6 +111,19 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: RunFo
     assert found["text"]["coverage"]["num_pairs"] == 1
 
 
+def test_biases_move_forks_and_the_untaught_model_answers_beside_a_baseline(
+    tmp_path: Path,
+) -> None:
+    models = {"num_timed": 0, "num_unmasked": 0, "max_tokens": 60, "repetition_penalty": 1.1}
+    run = answered(tmp_path, fork_biases=(-100.0, 100.0), untaught="taught", **models)
+    others = instructions_report(run.path).to_dict()["others"]
+    assert [*others] == ["fork_bias -100", "fork_bias +100", "untaught"]
+    assert [own["forks"]["mean"] for own in others.values()] == [0, 1, 0]
+    assert others["fork_bias +100"]["parts"]["several"]["num_prompts"] == 1
+    more = answered(tmp_path, fork_biases=(-100.0, 5.0), untaught="taught", **models)
+    assert "fork_bias +5" in instructions_report(more.path).to_dict()["others"]
+
+
 def empty_run(folder: Path) -> tuple[RunFolder, list[SetPrompt]]:
     """Return a run of which nothing is answered."""
     own = settings(folder)

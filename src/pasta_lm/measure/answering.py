@@ -48,6 +48,7 @@ class System(NamedTuple):
     name: str
     strategy: str
     model: str  # the name under which the model was loaded: a folder, a hub id, a built-in name
+    fork_bias: float | None = None  # None: as the model says
 
 
 Models = Mapping[str, Pasta]
@@ -64,6 +65,7 @@ class AnswerSettings:
     """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
     limit: int | None = None  # the first so many prompts; None: all
     max_tokens: int = 512  # of an answer, all threads together and tags included
+    repetition_penalty: float = 1.0  # of all systems
     batch_size: int = 64  # prompts that are decoded together; their answers are written together
     pool_tokens: int = 65_536  # cache entries of each model's engine
     dtype: str | None = None
@@ -204,14 +206,14 @@ class Answerer:
             self.progress("clocks", number, len(lacking))
 
     def _row(self, system: System, prompt: SetPrompt, decoded: Row) -> Row:
-        name, strategy, model = system
+        name, strategy, model, _ = system
         key = {"id": answer_id(name, prompt.id), "system": name, "strategy": strategy}
         return {**key, "model": model, **decoded, **self.details(system, prompt)}
 
     def _request(self, system: System, prompt: SetPrompt, wanted: Workload) -> Request:
         return self.models[system.model].request(
             prompt.text,
-            replace(self.params, mask=wanted.mask),
+            replace(self.params, mask=wanted.mask, fork_bias=system.fork_bias),
             strategy=system.strategy,
             positions=self.positions if system.strategy == pasta.NAME else None,
         )
@@ -258,7 +260,9 @@ def answer_workloads(
         made = {name: _provenance_of(model) for name, model in models.items()}
     answerer = Answerer(
         models=models,
-        params=SamplingParams(max_tokens=settings.max_tokens),
+        params=SamplingParams(
+            max_tokens=settings.max_tokens, repetition_penalty=settings.repetition_penalty
+        ),
         details=lambda system, prompt: details(prompt) | made.get(system.model, {}),
         progress=progress,
         batch_size=settings.batch_size,

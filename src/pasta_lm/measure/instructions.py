@@ -46,7 +46,7 @@ from pasta_lm.strategies.requests import STRATEGIES
 
 PROMPTS, VERDICTS, REFERENCES = "prompts", "verdicts", "references"
 SCORED, TIMED, UNMASKED = "scored", "timed", "unmasked"
-MAY_CHANGE = ("batch_size", "pool_tokens", "device", *SERVER_KEYS)
+MAY_CHANGE = ("fork_biases", "batch_size", "pool_tokens", "device", *SERVER_KEYS)
 NAMES = (pasta.NAME, sequential.NAME)
 PROVENANCE = ("hardware", "dtype", "commit", "version", "positions")
 TITLES = {
@@ -71,7 +71,8 @@ class InstructionSettings(answering.AnswerSettings):
 
     strategy: str = pasta.NAME
     """By which the taught model answers; its system is named ``pasta`` whatever it is."""
-    untaught: str | None = None  # the model before any training, if it reads the references too
+    fork_biases: tuple[float, ...] = ()  # at which the taught model answers all prompts, too
+    untaught: str | None = None  # the model before any training, which answers and reads, too
     sets: SetFiles = SetFiles()
     num_timed: int = 25  # prompts of each set that both models answer one at a time, too
     num_unmasked: int = 50  # prompts of each set that the taught model also answers unmasked
@@ -93,6 +94,15 @@ class InstructionSettings(answering.AnswerSettings):
         """Return the sequential baseline and the taught model."""
         return self.sequential, System(pasta.NAME, self.strategy, self.taught)
 
+    @property
+    def others(self) -> list[System]:
+        """Return the taught model with other biases, and the untaught model beside a baseline."""
+        name, untaught = self.strategy, self.untaught
+        others = [System(f"fork_bias {x:+g}", name, self.taught, x) for x in self.fork_biases]
+        if untaught is not None and untaught != self.sequential.model:
+            others.append(System("untaught", sequential.NAME, untaught))
+        return others
+
 
 def evaluate_instructions(
     out: Path,
@@ -105,7 +115,7 @@ def evaluate_instructions(
     if settings.references is not None:
         ids = settings.reference_ids
         references = read_references(Path(settings.references), Path(ids) if ids else None)
-    answering.require_models([settings.untaught])
+    answering.require_models([] if models else [settings.untaught])
     if any(item.checked for item in prompts):
         answer_text.checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
@@ -142,7 +152,7 @@ def workloads(
     both, journal = settings.systems, folder.journal
     return [
         answering.Workload(journal(TIMED), first(settings.num_timed), both, is_timed=True),
-        answering.Workload(journal(SCORED), prompts, both),
+        answering.Workload(journal(SCORED), prompts, (*both, *settings.others)),
         answering.Workload(journal(UNMASKED), first(settings.num_unmasked), both[1:], mask=False),
     ]
 
@@ -192,15 +202,14 @@ def instructions_report(out: Path) -> Report:
     report.add((), head)
     for group, members in groupby(answered, key=itemgetter("set")):
         place, own = ("sets", group), list(members)
-        _add_prompts(report, place, own, stored)
-        report.add(place, {"parts": {}})
-        for parts in PARTS:
-            if some := [row for row in own if row["parts"] == parts]:
-                _add_prompts(report, (*place, "parts", parts), some, stored)
+        _add_parts(report, place, own, stored)
         checked = [[stored.verdicts.get(answer_id(n, row["id"])) for n in NAMES] for row in own]
         both = [(ours, base) for ours, base in checked if ours and base]
         figures = {"num_prompts": len(both), **answer_text.ifeval_figures(both)} if both else None
         report.add(place, {"ifeval": figures}, {"ifeval": "IFEval"}, len(both))
+    for name in (system.name for system in settings.others):
+        own = [row for row in answered if row["id"] in scored[name]]
+        _add_parts(report, ("others", name), own, stored, name)
     _add_text(report, (), answered, stored)
     if references:
         add_cost(report, references, ("references",))
@@ -222,11 +231,27 @@ def _facts(head: Figures) -> list[str]:
     ]
 
 
-def _add_prompts(report: Report, place: Place, prompts: Sequence[Row], stored: _Stored) -> None:
-    keys = [row["id"] for row in prompts]
-    ours, base = ({key: stored.scored[name][key] for key in keys} for name in NAMES)
-    timed, free = stored.timed, stored.unmasked[pasta.NAME]
-    add_speed(report, place, ours, base, (timed[pasta.NAME], timed[sequential.NAME]))
+def _add_parts(
+    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = pasta.NAME
+) -> None:
+    """Add the figures of prompts, and within them by the parts that they ask for."""
+    _add_prompts(report, place, prompts, stored, name)
+    report.add(place, {"parts": {}})
+    for parts in PARTS:
+        if some := [row for row in prompts if row["parts"] == parts]:
+            _add_prompts(report, (*place, "parts", parts), some, stored, name)
+
+
+def _add_prompts(
+    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str
+) -> None:
+    keys, timed, free = [row["id"] for row in prompts], stored.timed, stored.unmasked[name]
+    ours, base = ({key: stored.scored[own][key] for key in keys} for own in (name, sequential.NAME))
+    add_speed(report, place, ours, base, (timed[name], timed[sequential.NAME]))
+    ended = [key for key in keys if "length" not in (ours[key].finish_reason, base[key].finish_reason)]
+    if len(ended) < len(keys):
+        both = ({key: side[key] for key in ended} for side in (ours, base))
+        add_speed(report, (*place, "both_ended"), *both)
     documents = [parse_program(answer.program) for answer in ours.values()]
     structure: Figures = {
         "forks": mean([bool(document.blocks) for document in documents]),
@@ -236,7 +261,7 @@ def _add_prompts(report: Report, place: Place, prompts: Sequence[Row], stored: _
     unmasked = [free[key] for key in keys if key in free]
     shares = _shares("_unmasked", unmasked) | {"num_unmasked": len(unmasked)}
     report.add(place, shares, TITLES, len(unmasked))
-    _add_text(report, place, prompts, stored)
+    _add_text(report, place, prompts, stored, name)
 
 
 def _shares(ending: str, answers: Sequence[AnswerRecord]) -> Figures:
@@ -247,10 +272,13 @@ def _shares(ending: str, answers: Sequence[AnswerRecord]) -> Figures:
     return {f"{k}{ending}": round(fmean(v), 5) if v else None for k, v in flags.items()}
 
 
-def _add_text(report: Report, place: Place, prompts: Sequence[Row], stored: _Stored) -> None:
+def _add_text(
+    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = pasta.NAME
+) -> None:
     for key, of in MEASURES.items():
         some = [row for row in prompts if key != "coverage" or row["items"] is not None]
-        ours, base = ([of(row, stored.scored[name][row["id"]]) for row in some] for name in NAMES)
+        answers = [stored.scored[own] for own in (name, sequential.NAME)]
+        ours, base = ([of(row, own[row["id"]]) for row in some] for own in answers)
         figures = {
             "pasta": mean(ours),
             "sequential": mean(base),
