@@ -248,10 +248,12 @@ def _add_prompts(
     keys, timed, free = [row["id"] for row in prompts], stored.timed, stored.unmasked[name]
     ours, base = ({key: stored.scored[own][key] for key in keys} for own in (name, sequential.NAME))
     add_speed(report, place, ours, base, (timed[name], timed[sequential.NAME]))
-    ended = [key for key in keys if "length" not in (ours[key].finish_reason, base[key].finish_reason)]
+    ended = [
+        key for key in keys if "length" not in (ours[key].finish_reason, base[key].finish_reason)
+    ]
     if len(ended) < len(keys):
-        both = ({key: side[key] for key in ended} for side in (ours, base))
-        add_speed(report, (*place, "both_ended"), *both)
+        both = place + ("both_ended",)
+        add_speed(report, both, {k: ours[k] for k in ended}, {k: base[k] for k in ended})
     documents = [parse_program(answer.program) for answer in ours.values()]
     structure: Figures = {
         "forks": mean([bool(document.blocks) for document in documents]),
