@@ -20,14 +20,7 @@ from pasta_lm.cli.terminal import Progress, say
 from pasta_lm.errors import PastaError, cause
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.learn.chat.pool import Spending
-from pasta_lm.learn.judge.judge import (
-    TIE_TOLERANCE,
-    Judge,
-    Verdict,
-    Winner,
-    same_winner,
-)
-from pasta_lm.learn.judge.llm_judge import LLMJudge
+from pasta_lm.learn.judge.judge import TIE_TOLERANCE, Judge, LLMJudge, same_winner
 from pasta_lm.learn.train.preference_config import JudgeConfig, judge_of
 from pasta_lm.measure.table import ratio, to_json
 
@@ -125,12 +118,10 @@ def judged_pairs(judge: Judge, pairs: Sequence[Pair]) -> list[JudgedPair | None]
     return judged
 
 
-def first_wins_of(verdict: Verdict) -> float:
+def first_wins_of(verdict: float) -> float:
     """Return a verdict as the probability that the first answer is better."""
-    if verdict.winner is Winner.TIE:
-        return 0.5
-    confidence = max(verdict.confidence, 0.5)
-    return confidence if verdict.winner is Winner.FIRST else 1 - confidence
+    confidence = max(abs(verdict), 0.5)
+    return 0.5 if not verdict else confidence if verdict > 0 else 1 - confidence
 
 
 def averaged(ours_first: float, theirs_first: float) -> float:

@@ -20,7 +20,6 @@ from pasta_lab.judge.pairs import (
     damaged_pairs,
 )
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.learn.judge.judge import Verdict, Winner
 from tests.learn.judge.scripted_judges import (
     FIRST,
     SECOND,
@@ -107,7 +106,7 @@ def test_a_scripted_judge_gives_no_headlines(pairs: list[Pair]) -> None:
 
 def test_the_orders_are_averaged_by_their_log_odds() -> None:
     pair = Pair("1", "dropped", "Why?", "ours", "theirs")
-    said = {"ours": Verdict(Winner.FIRST, 0.9), "theirs": Verdict(Winner.FIRST, 0.6)}
+    said = {"ours": 0.9, "theirs": 0.6}
     (found,) = judged_pairs(RuleJudge(lambda one: said[one.first]), [pair])
     assert found is not None
     # The odds 9 and 2/3 have the geometric mean 6 ** 0.5.

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.learn.data.preferences import Rollout
-from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
+from pasta_lm.learn.judge.judge import Comparison
 
 
 def sample(
@@ -44,14 +44,8 @@ class GradeBook:
     asked: list[Comparison] = field(default_factory=list)
     num_calls: int = 0
 
-    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+    def compare(self, comparisons: Sequence[Comparison]) -> list[float]:
         """Return verdicts whose confidence is the difference."""
         self.num_calls += 1
         self.asked += comparisons
-        return [self._verdict(one.first, one.second) for one in comparisons]
-
-    def _verdict(self, first: str, second: str) -> Verdict:
-        gain = self.grades[first] - self.grades[second]
-        if not gain:
-            return Verdict(Winner.TIE, 0.0)
-        return Verdict(Winner.FIRST if gain > 0 else Winner.SECOND, abs(gain))
+        return [self.grades[one.first] - self.grades[one.second] for one in comparisons]

@@ -9,7 +9,7 @@ import pytest
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.learn.data.preferences import ScoreConfig, is_usable, select_pairs
-from pasta_lm.learn.judge.judge import Comparison, Verdict
+from pasta_lm.learn.judge.judge import Comparison
 from tests.learn.data.rollouts import GradeBook, rollout, sample
 
 ORIGINAL = "Surely."
@@ -112,7 +112,7 @@ def test_pairs_of_equal_score_are_dropped_and_counted() -> None:
 class Silent(GradeBook):
     """A judge that has nothing to say of some answers where they stand first."""
 
-    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:  # type: ignore[override]
+    def compare(self, comparisons: Sequence[Comparison]) -> list[float | None]:  # type: ignore[override]
         said = super().compare(comparisons)
         return [None if a.first == "fair" else v for a, v in zip(comparisons, said, strict=True)]
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 
-from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
+from pasta_lm.learn.judge.judge import Comparison
 
-FIRST, SECOND = Verdict(Winner.FIRST, 0.8), Verdict(Winner.SECOND, 0.8)
-TIE = Verdict(Winner.TIE, 0.0)
+FIRST, SECOND, TIE = 0.8, -0.8, 0.0
 
 
 class RuleJudge:
-    def __init__(self, rule: Callable[[Comparison], Verdict | None]) -> None:
+    def __init__(self, rule: Callable[[Comparison], float | None]) -> None:
         self.rule = rule
         self.asked: list[Comparison] = []
 
-    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
+    def compare(self, comparisons: Sequence[Comparison]) -> list[float | None]:
         self.asked += comparisons
         return [self.rule(one) for one in comparisons]
 
@@ -34,7 +33,7 @@ def perfect(better: Collection[str]) -> RuleJudge:
 
 
 def longer() -> RuleJudge:
-    def rule(one: Comparison) -> Verdict:
+    def rule(one: Comparison) -> float:
         first, second = len(one.first), len(one.second)
         return TIE if first == second else FIRST if first > second else SECOND
 
@@ -45,8 +44,8 @@ def by_chance(seed: int) -> RuleJudge:
     """Return a judge that does not read: each verdict is drawn, and so is its confidence."""
     draws = Random(seed)
 
-    def rule(_: Comparison) -> Verdict:
-        winner = Winner.FIRST if draws.random() < 0.5 else Winner.SECOND
-        return Verdict(winner, draws.uniform(0.5, 1))
+    def rule(_: Comparison) -> float:
+        sign = 1 if draws.random() < 0.5 else -1
+        return sign * draws.uniform(0.5, 1)
 
     return RuleJudge(rule)

@@ -14,15 +14,13 @@ from pasta_lm.learn.chat.client import read_reply
 from pasta_lm.learn.judge.judge import (
     Comparison,
     Method,
+    MissingVerdictsError,
     NoVerdict,
-    Verdict,
-    Winner,
     both_orders,
     load_template,
     read_verdict,
     verdict_of,
 )
-from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
 
 PAIR = both_orders("q1", "Name a river.", "The Rhine, 1,230 km.", "The Po.")
@@ -91,10 +89,8 @@ def test_one_token_is_weighed_by_its_probabilities(shares: Any, first_wins: floa
 @given(st.floats(0, 1))
 def test_a_verdict_is_symmetric_in_the_order(first_wins: float) -> None:
     one, other = verdict_of(first_wins), verdict_of(1 - first_wins)
-    turned = {Winner.FIRST: Winner.SECOND, Winner.SECOND: Winner.FIRST, Winner.TIE: Winner.TIE}
-    assert other.winner is turned[one.winner]
-    assert other.confidence == pytest.approx(one.confidence)
-    assert 0.5 <= one.confidence <= 1
+    assert other == pytest.approx(-one)
+    assert one == 0 or 0.5 <= abs(one) <= 1
 
 
 def test_the_templates_of_the_package_can_be_loaded_and_filled() -> None:
@@ -139,7 +135,7 @@ def test_stored_replies_are_not_asked_again_and_read_the_same_offline(tmp_path: 
 def test_equal_answers_are_a_tie_without_asking(tmp_path: Path) -> None:
     transport = ScriptedTransport(longer_wins)
     verdicts = judge(tmp_path, transport).compare([PAIR[0], *both_orders("q1", "?", "Po", "Po")])
-    assert verdicts == [Verdict(Winner.FIRST, 0.8), *2 * [Verdict(Winner.TIE, 0.5)]]
+    assert verdicts == [0.8, 0.0, 0.0]
     assert len(transport.asked) == 1
 
 
@@ -161,7 +157,7 @@ def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path:
     with pytest.raises(MissingVerdictsError, match="no verdict on 1 of 2 comparisons: no-reply 1"):
         judge(tmp_path, None).compare(PAIR)
     allowed = judge(tmp_path, None, max_missing=0.5)
-    assert allowed.compare(PAIR) == [Verdict(Winner.FIRST, 0.8), None]
+    assert allowed.compare(PAIR) == [0.8, None]
     assert allowed.missing == {NoVerdict.NO_REPLY: ["q1"]}
     healed = judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
     assert [reading.problem for reading in healed] == [None, None]

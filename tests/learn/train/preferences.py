@@ -10,7 +10,7 @@ from typing import Any
 from pasta_lm.interpreter import Limits, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, ScoreConfig
-from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
+from pasta_lm.learn.judge.judge import Comparison
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import (
     LossConfig,
@@ -71,15 +71,10 @@ def prompts(count: int = 24, rounds: int = 2) -> list[list[PromptWithReference]]
 class LongerWins:
     """A judge that prefers the longer answer, as sure as it is longer."""
 
-    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+    def compare(self, comparisons: Sequence[Comparison]) -> list[float]:
         """Return a verdict on each comparison, in order."""
-        return [self._verdict(len(one.first), len(one.second)) for one in comparisons]
-
-    def _verdict(self, first: int, second: int) -> Verdict:
-        if first == second:
-            return Verdict(Winner.TIE, 0.0)
-        winner = Winner.FIRST if first > second else Winner.SECOND
-        return Verdict(winner, abs(first - second) / (first + second))
+        sizes = [(len(one.first), len(one.second)) for one in comparisons]
+        return [(first - second) / (first + second) for first, second in sizes]
 
 
 def train(config: PreferenceConfig, count: int = 24, **more: Any) -> Path:

@@ -23,7 +23,7 @@ from pasta_lm.language.document import parse
 from pasta_lm.learn.chat.pool import CostLimitError
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
-from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
+from pasta_lm.learn.judge.judge import MissingVerdictsError
 from pasta_lm.learn.train import rounds
 from pasta_lm.learn.train.preference import preflight, train_preference
 from pasta_lm.learn.train.preference_config import (
@@ -273,9 +273,6 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from pasta_lm import journal
-from pasta_lm.learn.judge.judge import both_orders
-from pasta_lm.learn.judge.judge import load_template
-from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.engines.servers.request_pace import RequestPace
 
@@ -293,7 +290,7 @@ endpoint = Endpoint(base_url=url, model="scripted")
 template = load_template("stated-confidence-v1")
 client = lambda: ChatClient(endpoint, pace=RequestPace(4))
 judge = LLMJudge("scripted", template, journal.Journal(Path(file)), client)
-print([verdict.winner.value for verdict in judge.compare(asked)])
+print(judge.compare(asked))
 """
 
 

@@ -22,7 +22,7 @@ from pasta_lm.errors import InputError, ModelError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.preferences import read_pairs, write_pairs
-from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
+from pasta_lm.learn.judge.judge import Comparison
 from pasta_lm.learn.train import packs, preference, rounds
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
@@ -267,8 +267,8 @@ def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_
 
 def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path) -> None:
     class Undecided(LongerWins):
-        def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
-            return [Verdict(Winner.TIE, 0.0)] * len(comparisons)
+        def compare(self, comparisons: Sequence[Comparison]) -> list[float]:
+            return [0.0] * len(comparisons)
 
     config = recipe(*models, tmp_path / "out", quality_weight=float("inf"), rounds=1)
     with pytest.raises(InputError, match="no prompt has two samples of different score"):

@@ -1,27 +1,44 @@
-"""The judge protocol, versioned prompt templates of judges, and the parser of their replies."""
+"""Judges compare two answers to a prompt: the protocol, prompt templates, and a model as judge.
+
+A model gets one request for each comparison. Every raw reply is stored before it counts, under a
+hash of everything that it depends on. So a run that was stopped pays for nothing twice, and
+verdicts can be read again without requests.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import cycle
+from itertools import count, cycle
 from math import exp
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from pasta_lm.errors import InputError, UsageError
-from pasta_lm.learn.chat.client import ChatReply, ChatRequest
-
-
-class Winner(StrEnum):
-    """Which of two answers is better."""
-
-    FIRST = "first"
-    SECOND = "second"
-    TIE = "tie"
+from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.journal import Journal, Row, held
+from pasta_lm.learn.chat.client import (
+    ChatClient,
+    ChatReply,
+    ChatRequest,
+    Prices,
+    TokenCounts,
+    read_reply,
+)
+from pasta_lm.learn.chat.pool import (
+    INTERRUPT,
+    Budget,
+    CostLimitError,
+    Estimate,
+    RequestPool,
+    Spending,
+    estimate_tokens,
+    max_tokens,
+)
 
 
 class Comparison(NamedTuple):
@@ -33,29 +50,24 @@ class Comparison(NamedTuple):
     second: str
 
 
-class Verdict(NamedTuple):
-    """The better answer and the judge's confidence, from 0 to 1; a tie's is ignored."""
-
-    winner: Winner
-    confidence: float
-
-
 class Judge(Protocol):
     """A judge takes all comparisons at once, so that it may ask about them in parallel."""
 
-    def compare(self, comparisons: Sequence[Comparison]) -> Sequence[Verdict | None]:
-        """Return a verdict on each comparison, in order; None where the judge gave none."""
+    def compare(self, comparisons: Sequence[Comparison]) -> Sequence[float | None]:
+        """Return a verdict on each comparison, in order; None where the judge gave none.
+
+        A verdict is a confidence with a sign: above 0 the first answer is better, below 0 the
+        second; 0 is a tie.
+        """
 
 
 def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Comparison]:
     """Return the two comparisons with one opponent: our answer first, then theirs first."""
-    return [
-        Comparison(prompt_id, prompt, ours, theirs),
-        Comparison(prompt_id, prompt, theirs, ours),
-    ]
+    orders = ((ours, theirs), (theirs, ours))
+    return [Comparison(prompt_id, prompt, *order) for order in orders]
 
 
-def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
+def smoothed_ratio(verdicts: Iterable[float], smoothing: float) -> float:
     """Return ``(wins + smoothing) / (losses + smoothing)``, weighted by confidence.
 
     1 where all is tied, and bounded where nothing is lost, in which case the paper's ratio is
@@ -64,11 +76,9 @@ def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
     Source: PASTA, section 4, without the smoothing.
     """
     wins = losses = 0.0
-    for (winner, confidence), ours in zip(verdicts, cycle((Winner.FIRST, Winner.SECOND))):
-        if winner is ours:
-            wins += confidence
-        elif winner is not Winner.TIE:
-            losses += confidence
+    for verdict, sign in zip(verdicts, cycle((1, -1))):
+        wins += max(sign * verdict, 0.0)
+        losses += max(-sign * verdict, 0.0)
     return (wins + smoothing) / (losses + smoothing)
 
 
@@ -121,12 +131,9 @@ def load_template(name: str) -> JudgeTemplate:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.md")))
-        raise UsageError(
-            f"no judge's template {name!r}: {path} cannot be read",
-            hint=f"{names}, or a page of your own ending in .md",
-        ) from exc
-    page = _PAGE.match(text.replace("\r\n", "\n"))
-    methods = [method.value for method in Method]
+        hint = f"{names}, or a page of your own ending in .md"
+        raise UsageError(f"no judge's template {name!r}: {path} cannot be read", hint=hint) from exc
+    page, methods = _PAGE.match(text.replace("\r\n", "\n")), [method.value for method in Method]
     if page is None or page["method"].strip() not in methods:
         hint = f"a line 'Method: {' or '.join(methods)}', then '# System', then '# User'"
         raise InputError(f"{path} is not a judge's template", hint=hint)
@@ -170,12 +177,11 @@ def read_verdict(method: Method, reply: ChatReply) -> Reading:
     return _one_token(reply) if method is Method.LOGPROBS else _stated(reply)
 
 
-def verdict_of(first_wins: float) -> Verdict:
-    """Return a preference as a winner and the probability, above 0.5, that it is better."""
+def verdict_of(first_wins: float) -> float:
+    """Return a probability as a verdict: its confidence is that of the better answer."""
     if abs(first_wins - 0.5) < TIE_TOLERANCE:
-        return Verdict(Winner.TIE, 0.5)
-    winner = Winner.FIRST if first_wins > 0.5 else Winner.SECOND
-    return Verdict(winner, max(first_wins, 1 - first_wins))
+        return 0.0
+    return first_wins if first_wins > 0.5 else first_wins - 1
 
 
 def same_winner(reading: float, swapped: float) -> bool:
@@ -213,3 +219,163 @@ def _stated(reply: ChatReply) -> Reading:
         return Reading(0.5)
     confidence = max(confidence, 0.5)
     return Reading(confidence if winner == "A" else 1 - confidence)
+
+
+SCRIPTED = "scripted"
+"""A model whose name begins with this follows a script, so its verdicts are not judgements."""
+Progress = Callable[[int, int, Spending], None]
+"""Called with the replies of this run, the number requested, and the total spending."""
+
+
+class MissingVerdictsError(PastaError):
+    """Report that a judge left comparisons without a verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class LLMJudge:
+    """A ``Judge`` that asks a model."""
+
+    model: str
+    template: JudgeTemplate
+    journal: Journal
+    client: Callable[[], ChatClient] | None = None  # None: only stored replies are read.
+    max_missing: float = 0.0  # Largest share of comparisons without a verdict.
+    prices: Prices = Prices()
+    cost_limit_usd: float | None = None  # On all stored replies of this model.
+    progress: Progress = lambda done, total, spent: None
+    failures: dict[str, str] = field(default_factory=dict)  # Of this run, by key.
+    missing: dict[NoVerdict, list[str]] = field(default_factory=dict)  # Prompts, by reason.
+
+    @property
+    def name(self) -> str:
+        """Return the model and the template, as reports show them."""
+        return f"{self.model}/{self.template.name}"
+
+    @property
+    def is_scripted(self) -> bool:
+        """Return whether this judge, or the author of any stored reply, follows a script."""
+        names: list[Any] = [self.model]
+        for row in self.journal.rows.values():
+            reply = row["reply"]
+            names += [row.get("judge"), reply.get("model"), reply.get("system_fingerprint")]
+        return any(str(name).startswith(SCRIPTED) for name in names)
+
+    def ask(self, comparisons: Sequence[Comparison]) -> list[Reading]:
+        """Return the reading of each comparison, in order; only those without a reply are asked.
+
+        Replies that came before an error, a cost limit or an interrupt are kept.
+        """
+        wanted = self._wanted(comparisons)
+        if wanted and self.client is not None:
+            path = self.journal.path
+            with held(path.with_name(f"{path.name}.lock")):
+                self.journal.read_again()
+                self._ask(self._wanted(comparisons), self.client)
+        return [self._reading(self.journal.rows.get(self.key(pair))) for pair in comparisons]
+
+    def _reading(self, row: Row | None) -> Reading:
+        if row is None:
+            return Reading(None, NoVerdict.NO_REPLY)
+        return read_verdict(self.template.method, read_reply(row["reply"]))
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[float | None]:
+        """Return a verdict on each comparison, in order; None where the judge gave none.
+
+        Equal answers are a tie, without asking.
+        """
+        different = [pair for pair in comparisons if pair.first != pair.second]
+        readings = self.ask(different)
+        names = [comparison.prompt_id for comparison in different]
+        missing = missing_verdicts(zip(names, readings, strict=True))
+        num, num_missing = len(readings), sum(map(len, missing.values()))
+        if num_missing > self.max_missing * num:
+            of = f"{num_missing} of {num} comparisons: {describe_missing(missing)}"
+            hint = "run again to ask for missing replies; stored ones are final"
+            raise MissingVerdictsError(f"{self.name} gave no verdict on {of}", hint=hint)
+        for problem, some in missing.items():
+            self.missing.setdefault(problem, []).extend(some)
+        verdicts = (None if wins is None else verdict_of(wins) for wins, _ in readings)
+        return [0.0 if pair.first == pair.second else next(verdicts) for pair in comparisons]
+
+    def key(self, comparison: Comparison) -> str:
+        """Return the key of a comparison: a hash of everything that the reply depends on."""
+        parts = [self.model, self.template.sha256, *comparison[1:]]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+    def estimate(self, comparisons: Sequence[Comparison]) -> Estimate:
+        """Estimate the requests for comparisons that have no stored reply."""
+        requests = [self.template.request(pair) for pair in self._wanted(comparisons).values()]
+        prompt = sum(estimate_tokens(request.messages) for request in requests)
+        each = 1 if self.template.method is Method.LOGPROBS else EXPECTED_STATED_TOKENS
+        return Estimate(len(requests), TokenCounts(prompt, each * len(requests)), self.prices)
+
+    def spending(self) -> Spending:
+        """Return the spending on all stored replies of this model, at today's prices."""
+        spent = Spending(self.prices)
+        for row in self.journal.rows.values():
+            if row["judge"] == self.model:
+                most = TokenCounts(*row.get("tokens", (0, 0)))
+                spent.count(read_reply(row["reply"]).billed(most))
+        return spent
+
+    def usage(self) -> dict[str, int]:
+        """Return the tokens of the stored replies, as OpenAI's JSON names them."""
+        tokens = self.spending().tokens
+        return {"prompt_tokens": tokens.prompt, "completion_tokens": tokens.completion}
+
+    def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
+        keyed = {self.key(pair): pair for pair in comparisons if pair.first != pair.second}
+        return {key: pair for key, pair in keyed.items() if key not in self.journal.rows}
+
+    def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
+        spent, numbers = self.spending(), count(1)
+        pool = RequestPool(Budget(spent, self.cost_limit_usd), "requests")
+
+        async def work(job: tuple[str, Comparison]) -> None:
+            key, comparison = job
+            request = self.template.request(comparison)
+            most = max_tokens(request)
+
+            def keep(reply: ChatReply) -> None:
+                tokens = reply.billed(most)
+                row = {"id": key, "prompt_id": comparison.prompt_id, "judge": self.model}
+                row |= {"template": self.template.name, "template_sha256": self.template.sha256}
+                self.journal.append([row | {"tokens": tokens, "reply": dict(reply.raw)}])
+                spent.count(tokens)
+                self.progress(next(numbers), len(wanted), spent)
+
+            def fail(error: PastaError) -> None:
+                self.failures[key] = error.message
+
+            await pool.ask(request, most, keep, fail)
+
+        asyncio.run(pool.run(client, iter(wanted.items()), work))
+        if pool.stopped_by == INTERRUPT:
+            raise KeyboardInterrupt
+        if pool.stopped_by:
+            num_left = sum(key not in self.journal.rows for key in wanted)
+            limit = f"the cost limit of {self.cost_limit_usd:g} USD"
+            left = f"{num_left} comparisons without a reply; spent in all: {spent}"
+            hint = "raise it and run again: paid replies are kept"
+            raise CostLimitError(f"{limit} leaves {left}", hint=hint)
+
+
+def missing_verdicts(readings: Iterable[tuple[str, Reading]]) -> dict[NoVerdict, list[str]]:
+    """Return the names of comparisons without a verdict, by reason; a name may occur twice."""
+    missing: dict[NoVerdict, list[str]] = {}
+    for name, (_, problem) in readings:
+        if problem:
+            missing.setdefault(problem, []).append(name)
+    return missing
+
+
+def describe_missing(missing: Mapping[NoVerdict, Sequence[str]]) -> str:
+    return ", ".join(f"{problem} {len(names)}" for problem, names in missing.items())
+
+
+def missing_to_json(missing: Mapping[NoVerdict, Sequence[str]], what: str) -> dict[str, Any]:
+    """Return for each reason a ``count``, and the names, each once, under the key ``what``."""
+    return {
+        problem.value: {"count": len(names), what: list(dict.fromkeys(names))}
+        for problem, names in missing.items()
+    }
