@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from importlib import import_module
+from importlib import import_module, metadata
+from unittest.mock import Mock
 
 import pytest
 
 import pasta_lm
+from pasta_lm.errors import install_command
 
 
 @pytest.mark.parametrize("name", sorted(pasta_lm.LAZY))
@@ -37,3 +40,27 @@ def test_a_warning_of_others_does_not(module: str) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.warn_explicit("theirs", UserWarning, "file.py", 1, module=module)
     assert [str(warning.message) for warning in seen] == ["theirs"]
+
+
+CLONE, WHEEL, PAGE = "file:///a/b", "file:///x/pasta_lm-1-py3-none-any.whl", "https://a.b/c.git"
+COMMIT = {"vcs": "git", "commit_id": "1"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'pasta-lm[serve]'"),  # from an index: there is a release
+        ({"url": CLONE, "dir_info": {}}, f"pip install 'pasta-lm[serve] @ {CLONE}'"),
+        ({"url": WHEEL, "archive_info": {}}, f"pip install 'pasta-lm[serve] @ {WHEEL}'"),
+        ({"url": PAGE, "vcs_info": COMMIT}, f"pip install 'pasta-lm[serve] @ git+{PAGE}'"),
+    ],
+)
+def test_an_extra_comes_from_where_the_package_came(
+    monkeypatch: pytest.MonkeyPatch, origin: object, command: str
+) -> None:
+    text = origin and json.dumps(origin)
+    installed = Mock(**{"read_text.return_value": text})
+    monkeypatch.setattr(metadata, "distribution", lambda name: installed)
+    assert install_command("serve") == command
+    monkeypatch.setattr(metadata, "distribution", Mock(side_effect=metadata.PackageNotFoundError))
+    assert "clone" in install_command("serve")

@@ -23,6 +23,9 @@ both, in at most four lines, and exits with ``exit_code``.
 
 from __future__ import annotations
 
+import json
+from importlib import metadata
+
 
 class PastaError(Exception):
     """The base class of all errors of this project."""
@@ -50,8 +53,21 @@ class MissingExtraError(UsageError):
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
             f"{feature} needs the extra '{extra}', which is not installed",
-            hint=f"in a clone of the repository: pip install '.[{extra}]'",
+            hint=install_command(extra),
         )
+
+
+def install_command(extra: str) -> str:
+    """Return what adds an extra, from where the package came: a folder, a repository, an index."""
+    try:
+        origin = metadata.distribution("pasta-lm").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return f"in a clone of the repository: pip install '.[{extra}]'"
+    if origin is None:
+        return f"pip install 'pasta-lm[{extra}]'"
+    place = json.loads(origin)
+    kind = f"{place['vcs_info']['vcs']}+" if "vcs_info" in place else ""
+    return f"pip install 'pasta-lm[{extra}] @ {kind}{place['url']}'"
 
 
 class ModelNotFoundError(UsageError):

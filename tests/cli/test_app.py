@@ -120,7 +120,7 @@ def test_a_wrong_command_line_is_an_error_like_any_other(
     [
         (PastaError("a\nb\nc\nd\ne", hint="do\nthis"), 1, "pasta: a\nb\nc\n    hint: do\n"),
         (PastaError("alone"), 1, "pasta: alone\n"),
-        (ModuleNotFoundError("no", name="torch.nn"), 2, "pip install '.[torch]'"),
+        (ModuleNotFoundError("no", name="torch.nn"), 2, "(module torch) needs the extra"),
         (OSError(28, "No space left on device", "a.json"), 1, "a.json cannot be read or written"),
         (RuntimeError("first\nsecond"), 1, "unexpected RuntimeError: first\n"),
         (KeyboardInterrupt(), 130, ""),

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from openai import OpenAI
@@ -95,13 +96,18 @@ def test_a_taken_port_and_one_out_of_range_are_refused_before_the_model_is_loade
     assert (outside.code, "65535" in outside.err) == (2, True)
 
 
-def test_in_a_terminal_it_greets_with_its_model_and_addresses_alone(taught_folder: Path) -> None:
+def test_in_a_terminal_it_greets_and_writes_plain_lines(taught_folder: Path) -> None:
     main, side = pty.openpty()
     command = [sys.executable, "-m", "pasta_lm", "serve", "--port", "0", "--model", taught_folder]
     process, text = subprocess.Popen(command, stderr=side), ""
     while "ends it" not in text and process.poll() is None:
         text += os.read(main, 4096).decode()
+    if found := re.search(r"page +(http://[\w.:]+)", text):
+        urlopen(f"{found[1]}/health").close()
+        while "/health" not in text:
+            text += os.read(main, 4096).decode()
     process.kill()
     process.wait()
     assert re.search(rf"serving {taught_folder} .*parameters .*/chat.html.*/v1\r\n", text, re.S)
+    assert re.search(r"^[\d:]{8} 200 GET /health, \d\.\d\d s\r$", text, re.M)
     assert "{" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
 from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
 from pasta_lm.serve.errors import ApiError
-from pasta_lm.serve.guard import JsonLines
+from pasta_lm.serve.guard import JsonLines, PlainLines
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.service import EventStream
@@ -380,8 +381,10 @@ def test_the_log_has_a_line_a_request_and_prompts_only_on_demand(
     with caplog.at_level(logging.INFO, "pasta_lm.serve"):
         run(write())
     (record,) = [entry for entry in caplog.records if entry.name == "pasta_lm.serve.requests"]
-    line = json.loads(JsonLines().format(record))
+    plain, line = PlainLines().format(record), json.loads(JsonLines().format(record))
+    assert re.search(rf"^[\d:]+ 200 POST {PATH}, \d+\.\d\d s, \d+ tokens", plain)
     assert (line["request_id"], line["status"], line["path"]) == ("one", 200, PATH)
     assert line["num_threads"] == [4]
-    assert ("live well" in json.dumps(line)) is logs_prompts
-    assert "morning sun" not in json.dumps(line)
+    for text in (plain, json.dumps(line)):
+        assert ("live well" in text) is logs_prompts
+        assert "morning sun" not in text

@@ -13,7 +13,7 @@ from pasta_lm.cli.app import packages_by_extra
 from pasta_lm.cli.flags import MODELS, Device, Dtype, Json, option
 from pasta_lm.cli.terminal import FAILED, print_facts, print_json, status
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.errors import ModelNotFoundError
+from pasta_lm.errors import ModelNotFoundError, install_command
 from pasta_lm.machine import WEIGHTS_COMMAND, installed_version
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pasta_lm.engines.local.self_test import SelfTest
 
 CORE = ("typer", "rich")
+EARLIER_EXTRAS = ("torch", "data")  # now run and annotate
 Facts = dict[str, object]
 Rows = list[tuple[str, str]]
 
@@ -83,8 +84,9 @@ def doctor(
         versions = [(name.replace("_", "-"), value) for name, value in system.items()]
         versions += [(name, value or "not installed") for name, value in packages.items()]
         states = [
-            (f"[{name}]", "installed" if is_there else f"pip install '.[{name}]' in a clone")
+            (f"[{name}]", "installed" if is_there else install_command(name))
             for name, is_there in is_installed.items()
+            if name not in EARLIER_EXTRAS
         ]
         model_rows = [(key.replace("_", " "), str(value)) for key, value in (report or {}).items()]
         sections = versions, states, _health(places, test, builtin), list(gpu.items()), model_rows

@@ -60,10 +60,10 @@ def serve(
     With --engine, servers that hold the model decode, and this one has the API, page and limits.
 
     SIGTERM or Ctrl-C refuses new requests and finishes the running ones; a second signal ends at
-    once. The log is JSON lines on standard error.
+    once. The log is on standard error: plain lines in a terminal, else JSON lines.
     """
     from pasta_lm.serve import ServeRecipe
-    from pasta_lm.serve.app import Server, address_of, bind, create_app, log_as_json
+    from pasta_lm.serve.app import Server, address_of, bind, create_app, write_log
     from pasta_lm.serve.backends import LocalBackend, ServedBackend
     from pasta_lm.serve.guard import check_exposure, is_loopback
 
@@ -97,7 +97,7 @@ def serve(
             logs_prompts=log_prompts,
             version=__version__,
         )
-        log_as_json()
+        write_log(sys.stderr)
         server = Server(app, lambda: _greet(backend, address_of(place)))
         _run(server, place)
     if server.force_exit:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import uvicorn
 from fastapi import APIRouter, FastAPI
@@ -28,7 +27,7 @@ from pasta_lm.errors import PastaError, UsageError, cause
 from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.errors import ApiError, bad_request, from_error, internal
-from pasta_lm.serve.guard import Guard, JsonLines, StrictRoute, error_response
+from pasta_lm.serve.guard import Guard, JsonLines, PlainLines, StrictRoute, error_response
 from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
 from pasta_lm.serve.service import Service, check_model
 from pasta_lm.view.page import STATIC, page_of
@@ -249,10 +248,10 @@ def address_of(place: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def log_as_json() -> None:
-    """Write the log of the server to standard error, a JSON object a line."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+def write_log(stream: TextIO) -> None:
+    """Write the log of the server to a stream: plain lines in a terminal, else JSON objects."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(PlainLines() if stream.isatty() else JsonLines())
     for name in ("pasta_lm.serve", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

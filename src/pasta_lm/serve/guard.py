@@ -9,7 +9,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import Any, Never
@@ -198,6 +198,23 @@ class StrictRoute(APIRoute):
             return await handle(checked)
 
         return strict
+
+
+class PlainLines(logging.Formatter):
+    """Writes each record as a line to read: a request's status, tokens and seconds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: Mapping[str, Any] = getattr(record, "facts", {})
+        message = record.getMessage()
+        if facts:
+            message = (
+                f"{facts['status']} {facts['method']} {facts['path']}, {facts['wall_s']:.2f} s"
+            )
+            for key, form in (("completion_tokens", ", {} tokens"), ("prompt", ", prompt {!r}")):
+                message += form.format(facts[key]) if key in facts else ""
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        line = f"{self.formatTime(record, '%H:%M:%S')} {level}{message}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonLines(logging.Formatter):

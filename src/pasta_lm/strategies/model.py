@@ -367,4 +367,4 @@ def _needs_torch() -> Iterator[None]:
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.startswith("pasta_lm"):
             raise  # a fault of the package, not an extra that is not installed
-        raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
+        raise MissingExtraError(f"running a model (module {exc.name})", "run") from exc

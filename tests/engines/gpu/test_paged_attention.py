@@ -217,4 +217,4 @@ def test_the_interpreter_is_installed_where_the_platform_has_it() -> None:
 
     if sys.platform != "linux":
         pytest.skip("Triton has wheels for Linux only")
-    assert has_triton(), "pip install 'pasta-lm[dev]' brings triton"
+    assert has_triton(), "pip install triton"

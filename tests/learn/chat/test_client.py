@@ -270,7 +270,7 @@ def test_keys_and_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Mon
 
 def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install '.*data"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*annotate"):
         complete()
 
 

@@ -344,7 +344,7 @@ def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
         UsageError: an unknown dialect.
     """
     if not find_spec("httpx2"):
-        raise MissingExtraError(f"asking {addresses}", "data")
+        raise MissingExtraError(f"asking {addresses}", "serve")
     from pasta_lm.engines.servers.client import StockServer
 
     key = os.environ.get(KEY_ENV) or None

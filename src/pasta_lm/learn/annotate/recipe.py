@@ -232,7 +232,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
 
 def _parquet_rows(path: Path) -> Iterator[Any]:
     if not find_spec("pyarrow"):
-        raise MissingExtraError(f"reading {path.name}", "data")
+        raise MissingExtraError(f"reading {path.name}", "annotate")
     import pyarrow
     import pyarrow.parquet as parquet
 
@@ -248,7 +248,7 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
 
 def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:
     if not find_spec("datasets"):
-        raise MissingExtraError(f"reading {name} from Hugging Face", "data")
+        raise MissingExtraError(f"reading {name} from Hugging Face", "annotate")
     import datasets
 
     what = f"the data set {name} (split {split}, revision {revision or 'newest'})"
