@@ -28,10 +28,9 @@ from tests.learn.judge.endpoint import answers_of
 FOLDERS = {
     "answers": "01-answers",
     "annotated": "02-annotated",
-    "baseline": "03-baseline",
-    "pasta": "04-pasta",
+    "pasta": "03-pasta",
     "model": "model",
-    "measures": "06-measures",
+    "measures": "05-measures",
     "card": "model",
 }
 
@@ -64,7 +63,7 @@ def rows(out: Path) -> dict[str, Any]:
 
 def assert_same(one: Path, other: Path) -> None:
     names = ["01-answers/usable.jsonl", "02-annotated/annotated.jsonl"]
-    names += ["02-annotated/held_back.txt", "06-measures/prompts/held_out.txt"]
+    names += ["02-annotated/held_back.txt", "05-measures/prompts/held_out.txt"]
     for name in names:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     ours, theirs = (load(str(out / "model")).model.state_dict() for out in (one, other))
@@ -91,14 +90,12 @@ def test_the_card_names_what_was_measured_and_what_was_not(whole: Path) -> None:
     assert "no prompt was timed" not in lacking
 
 
-def test_both_models_of_stage_one_read_the_same_answers_and_none_that_is_held_back(
-    whole: Path,
+def test_stage_one_reads_no_answer_that_is_held_back_and_is_measured_against_the_untaught_model(
+    whole: Path, model: str
 ) -> None:
-    plain, tagged = (
-        (whole / FOLDERS[step] / "recipe.toml").read_text("utf-8") for step in ("baseline", "pasta")
-    )
-    swapped = plain.replace("plain = true", "plain = false").replace("03-baseline", "04-pasta")
-    assert swapped == tagged
+    tagged = (whole / FOLDERS["pasta"] / "recipe.toml").read_text("utf-8")
+    settings = json.loads((whole / FOLDERS["measures"] / "settings.json").read_text("utf-8"))
+    assert settings["baseline"] == str(Path(model).resolve())
     held_back = (whole / "02-annotated" / "held_back.txt").read_text("utf-8").split()
     assert len(held_back) == 4
     assert "held_back.txt" in tagged
@@ -160,7 +157,7 @@ def test_the_same_command_continues_after_an_interrupt_and_on_a_disk_that_was_fu
     command = command_of(model, tmp_path / "out", config)
     for method, fault, code, words in (
         ("trainer.PackTrainer.compute_loss", interrupted, 130, "the same command continues"),
-        ("trainer.PackTrainer.save_model", full, 1, "04-pasta cannot be written: File too large"),
+        ("trainer.PackTrainer.save_model", full, 1, "03-pasta cannot be written: File too large"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(f"pasta_lm.learn.train.{method}", fault)
@@ -173,11 +170,11 @@ def test_the_same_command_continues_after_an_interrupt_and_on_a_disk_that_was_fu
 def test_no_step_begins_when_the_time_is_over(
     whole: Path, model: str, config: TeachConfig, pasta: Pasta, tmp_path: Path
 ) -> None:
-    copy_until("baseline", whole, tmp_path / "out")
+    copy_until("pasta", whole, tmp_path / "out")
     command = command_of(model, tmp_path / "out", config)
     result = pasta(*command, "--budget-hours", "0")
     assert (result.code, result.out) == (1, "")
-    assert "of 0 hours are used up before the step: Baseline-SFT" in result.err
+    assert "of 0 hours are used up before the step: Pasta-SFT" in result.err
     assert [*rows(tmp_path / "out")] == ["answers", "annotated"]
 
 
@@ -221,8 +218,8 @@ def test_with_a_judge_stage_two_trains_the_model(
         two = StageTwoConfig(judge=judge, rounds=1, num_prompts=4, samples=3, steps=2)
         out = tmp_path / "out"
         teach(model, out, replace(config, preference=two))
-    assert rows(out)["preference"]["best"] == "05-preference/round-1/model"
-    prompts = {row["id"] for row in read_rows(out / "05-preference" / "prompts.jsonl")}
+    assert rows(out)["preference"]["best"] == "04-preference/round-1/model"
+    prompts = {row["id"] for row in read_rows(out / "04-preference" / "prompts.jsonl")}
     references = (out / "02-annotated" / "references.txt").read_text("utf-8").split()
     held_back = (out / "02-annotated" / "held_back.txt").read_text("utf-8").split()
     assert {*references} | prompts == {*held_back}
@@ -231,8 +228,8 @@ def test_with_a_judge_stage_two_trains_the_model(
 
 def test_a_model_for_servers_learns_positions_and_join_that_they_compute(tmp_path: Path) -> None:
     recipes = recipes_of("m", tmp_path, TeachConfig().on("cpu").for_servers(), tmp_path / "i")
-    for own in (recipes.baseline, recipes.pasta):
-        assert (own.train.positions, own.train.join) == ("continue", "recompute")
+    train = recipes.pasta.train
+    assert (train.positions, train.join) == ("continue", "recompute")
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(

@@ -29,9 +29,9 @@ def teach(
 ) -> None:
     """Finetune a model on its own annotated answers.
 
-    The model answers instructions; the answers are annotated; a sequential baseline and a taught
-    model learn from them; with a judge, stage two follows; both are measured. Each step is a verb
-    with its recipe in DIR. The same command continues a run that was stopped in any way.
+    The model answers instructions; the answers are annotated; it learns from them; with a judge,
+    stage two follows; it is measured against the untaught model. Each step is a verb with its
+    recipe in DIR. The same command continues a run that was stopped in any way.
     """
     from pasta_lm.learn.teach.config import TeachConfig
     from pasta_lm.recipe import read_recipe

@@ -122,10 +122,10 @@ def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig
     """Yield answers as they end, while the engine has as many as it may have."""
     engine = model.engine
     sampling = model.sampling_params(max_tokens=config.max_tokens)
+    if sampling.temperature == 0:
+        sampling = replace(sampling, temperature=TEMPERATURE, top_k=40)
     if config.temperature is not None:
         sampling = replace(sampling, temperature=config.temperature)
-    elif sampling.temperature == 0:
-        sampling = replace(sampling, temperature=TEMPERATURE, top_k=40)
     waiting, running = deque(instructions), dict[int, str]()
 
     def submit(name: str) -> Iterator[Row]:

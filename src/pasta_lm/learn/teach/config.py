@@ -61,14 +61,14 @@ class LearningConfig:
     """Stage one, of both models; ``[train]``."""
 
     weights: Literal["adapter", "all"] = "adapter"  # ``all`` is for small models.
-    passes: int = 110  # Forward passes of ``data.max_tokens`` tokens: enough for SmolLM2-135M.
-    learning_rate: float | None = None  # None: 1e-3 of adapters, 2e-4 of all weights.
+    passes: int = 150  # Forward passes of ``data.max_tokens`` tokens.
+    learning_rate: float | None = None  # None: 2e-4.
     tag_learning_rate: float | None = None  # None: 2e-3 beside adapters, 1e-3 beside all weights.
     decision_weight: float = 3.0  # Of main's decisions in the mean loss; other labels weigh 1.
     first_promise_weight: float = 10.0  # Of the first promise of an answer.
     max_own_text_rise: float = 0.03
     """Nats a token by which own answers may become less likely; more stops the training."""
-    rank: int = 64  # Of the adapters.
+    rank: int = 16  # Of the adapters; their alpha is twice as much.
     positions: Literal["predict", "continue"] = "predict"  # Of main after a promise and a sync.
     join: Literal["shared", "recompute"] = "shared"
     """``continue`` and ``recompute`` are for stock servers, as ``--for servers`` sets them."""

@@ -28,8 +28,8 @@ from pasta_lm.learn.train.preference_config import (
 from pasta_lm.measure.instructions import InstructionSettings
 from pasta_lm.measure.prompt_sets import SetFiles
 
-ANSWERS, ANNOTATED, BASELINE = "01-answers", "02-annotated", "03-baseline"
-PASTA, PREFERENCE, MEASURES = "04-pasta", "05-preference", "06-measures"
+ANSWERS, ANNOTATED, PASTA = "01-answers", "02-annotated", "03-pasta"
+PREFERENCE, MEASURES = "04-preference", "05-measures"
 """The folders of the steps."""
 INSTRUCTIONS, HELD_OUT = "instructions.jsonl", "held_out.txt"
 RECORDS, HELD_BACK, PROMPTS = "annotated.jsonl", "held_back.txt", "prompts.jsonl"
@@ -43,7 +43,6 @@ class Recipes(NamedTuple):
 
     answers: AnswerConfig
     annotation: AnnotateConfig
-    baseline: SftConfig
     pasta: SftConfig
     preference: PreferenceConfig | None
     measures: InstructionSettings
@@ -72,12 +71,11 @@ def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -
             annotator=config.annotation.annotator,
             teacher=config.annotation.teacher,
         ),
-        baseline=_stage_one(model, out, config, BASELINE),
-        pasta=_stage_one(model, out, config, PASTA),
-        preference=None if two is None else _stage_two(out, config, two),
+        pasta=_stage_one(model, out, config),
+        preference=None if two is None else _stage_two(model, out, config, two),
         measures=InstructionSettings(
             model=str(out / MODEL_FOLDER),
-            baseline=str(out / BASELINE / MODEL_FOLDER),
+            baseline=model,
             untaught=model,
             limit=measures.num_prompts,
             max_tokens=measures.max_tokens,
@@ -97,11 +95,11 @@ def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -
 
 def _lora(config: TeachConfig) -> LoraConfig | None:
     rank = config.train.rank
-    return None if config.train.weights == "all" else LoraConfig(rank=rank, alpha=float(rank))
+    return None if config.train.weights == "all" else LoraConfig(rank=rank, alpha=2.0 * rank)
 
 
 def _rate(config: TeachConfig) -> float:
-    return config.train.learning_rate or (2e-4 if config.train.weights == "all" else 1e-3)
+    return config.train.learning_rate or 2e-4
 
 
 def _settings(config: TeachConfig) -> dict[str, Any]:
@@ -119,7 +117,7 @@ def _settings(config: TeachConfig) -> dict[str, Any]:
     }
 
 
-def _stage_one(model: str, out: Path, config: TeachConfig, step: str) -> SftConfig:
+def _stage_one(model: str, out: Path, config: TeachConfig) -> SftConfig:
     own, trains_all = config.train, config.train.weights == "all"
     accumulate = ALL_ACCUMULATE if trains_all else 1
     return SftConfig(
@@ -129,10 +127,9 @@ def _stage_one(model: str, out: Path, config: TeachConfig, step: str) -> SftConf
             exclude=(str(out / ANNOTATED / HELD_BACK), *config.data.exclude),
             own_text=str(out / ANNOTATED / REFERENCES),
             max_tokens=config.data.max_tokens,
-            plain=step == BASELINE,
         ),
         train=TrainConfig(
-            out=str(out / step),
+            out=str(out / PASTA),
             steps=max(1, own.passes // accumulate),
             accumulate=accumulate,
             learning_rate=_rate(config),
@@ -149,12 +146,12 @@ def _stage_one(model: str, out: Path, config: TeachConfig, step: str) -> SftConf
     )
 
 
-def _stage_two(out: Path, config: TeachConfig, two: StageTwoConfig) -> PreferenceConfig:
+def _stage_two(
+    model: str, out: Path, config: TeachConfig, two: StageTwoConfig
+) -> PreferenceConfig:
     answers = config.answers
     return PreferenceConfig(
-        model=StartConfig(
-            base=str(out / PASTA / MODEL_FOLDER), baseline=str(out / BASELINE / MODEL_FOLDER)
-        ),
+        model=StartConfig(base=str(out / PASTA / MODEL_FOLDER), baseline=model),
         data=PairsConfig(
             records=RecordsConfig(file=str(out / PREFERENCE / PROMPTS)),
             max_tokens=2 * config.data.max_tokens,

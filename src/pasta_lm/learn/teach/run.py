@@ -4,11 +4,10 @@
 
     01-answers     the model answers instructions
     02-annotated   the independent parts of its answers are marked
-    03-baseline    Baseline-SFT on the answers without tags
-    04-pasta       Pasta-SFT on the answers with tags
-    05-preference  stage two, if the recipe has it
+    03-pasta       Pasta-SFT on the answers with tags
+    04-preference  stage two, if the recipe has it
     model          the taught model, with its card
-    06-measures    the taught model against the baseline on held-out instructions
+    05-measures    the taught model against the untaught one on held-out instructions
 
 Each folder has the recipe of its step, so each step can be repeated by hand. A step is done when
 ``journal.jsonl`` says so.
@@ -38,7 +37,6 @@ from pasta_lm.learn.teach.config import TeachConfig
 from pasta_lm.learn.teach.recipes import (
     ANNOTATED,
     ANSWERS,
-    BASELINE,
     MEASURES,
     PASTA,
     PREFERENCE,
@@ -142,12 +140,9 @@ def learning_steps(
         recipes.annotation,
         "pasta annotate {}/recipe.toml",
     )
-    stage_one = (("baseline", "Baseline-SFT", BASELINE), ("pasta", "Pasta-SFT", PASTA))
-    for (name, title, folder), own in zip(
-        stage_one, (recipes.baseline, recipes.pasta), strict=True
-    ):
-        sft = partial(_trained, out, partial(train_sft, own, resume=True))
-        yield Step(name, title, folder, sft, own, "pasta train sft {}/recipe.toml --resume")
+    sft = partial(train_sft, recipes.pasta, resume=True)
+    verb = "pasta train sft {}/recipe.toml --resume"
+    yield Step("pasta", "Pasta-SFT", PASTA, partial(_trained, out, sft), recipes.pasta, verb)
     if (two := recipes.preference) is not None:
         optimise = partial(_trained, out, partial(train_preference, two, resume=True, show=show))
         verb = "pasta train preference {}/recipe.toml --resume"
@@ -221,9 +216,9 @@ def describe(model: str, recipe: TeachConfig | None = None, *, for_servers: bool
     lines = (
         f"answers: {config.answers.num} of {instructions}, {config.answers.in_flight} at a time",
         f"annotation: {config.annotation.annotator}",
-        f"stage one: 2 models, {passes} passes of {tokens} tokens each; positions "
+        f"stage one: {passes} passes of {tokens} tokens each; positions "
         f"{config.train.positions}, join {config.train.join}, {config.train.weights} weights",
-        f"  one pass takes {pass_s:.1f} s on this machine: {2 * passes * pass_s / 60:.0f} min",
+        f"  one pass takes {pass_s:.1f} s on this machine: {passes * pass_s / 60:.0f} min",
         f"stage two: {stage_two}",
         f"measures: {min(config.measures.num_prompts, len(held_out))} held-out instructions",
     )
@@ -299,8 +294,8 @@ def _making(model: str, config: TeachConfig, rows: Mapping[str, Row]) -> Iterato
     yield f"**Own answers**: {answered['num_answers']} answers of the base: {', '.join(counts)}."
     yield f"**Annotation**: `{config.annotation.annotator}`; nobody has read the annotated answers."
     yield (
-        f"**Stage one**: {train.passes} passes of at most {config.data.max_tokens} tokens, and as "
-        "many for the sequential baseline on the same answers without tags."
+        f"**Stage one**: {train.passes} passes of at most {config.data.max_tokens} tokens; stopped "
+        f"if the own text had lost more than {train.max_own_text_rise:g} nats a token."
     )
     rounds = "none" if two is None else f"{two.rounds} rounds, judged by {two.judge.model}"
     yield f"**Stage two**: {rounds}."
