@@ -146,9 +146,7 @@ def _stage_one(model: str, out: Path, config: TeachConfig) -> SftConfig:
     )
 
 
-def _stage_two(
-    model: str, out: Path, config: TeachConfig, two: StageTwoConfig
-) -> PreferenceConfig:
+def _stage_two(model: str, out: Path, config: TeachConfig, two: StageTwoConfig) -> PreferenceConfig:
     answers = config.answers
     return PreferenceConfig(
         model=StartConfig(base=str(out / PASTA / MODEL_FOLDER), baseline=model),
