@@ -273,6 +273,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from pasta_lm import journal
+from pasta_lm.learn.judge.judge import LLMJudge, both_orders, load_template
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.engines.servers.request_pace import RequestPace
 
