@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.language.document import Document
 from pasta_lm.learn.annotate.filters import examine
-from pasta_lm.learn.annotate.layout_rule import markdown_rule, topic
+from pasta_lm.learn.annotate.layout_rule import markdown_rule, topic, units
 
 MORE = " and then some more words so that there is something to gain from a thread of its own"
 ITEMS = (
@@ -42,6 +44,31 @@ LINES = st.sampled_from(
 )
 
 
+# An answer, and its units with markers and labels in brackets.
+CUT = [
+    ("One. Two! Three?", ["One.", "Two!", "Three?"]),
+    ("Dr. J. Smith paid 3.50, e.g. He left.", ["Dr. J. Smith paid 3.50, e.g. He left."]),
+    ('She said "Go." Then she left.', ['She said "Go."', "Then she left."]),
+    ("- A dog barks.\n- A cat meows.", ["[- ]A dog barks.", "[- ]A cat meows."]),
+    ("1. **Cell wall:** stiff.", ["[1. **Cell wall:** ]stiff."]),
+    ("2) **Rent** - high", ["[2) **Rent** - ]high"]),
+    ("Florida: warm and flat", ["[Florida: ]warm and flat"]),
+    ("* `add`: sums up", ["[* `add`: ]sums up"]),
+    ("**Week 1: Basics**", ["**Week 1: Basics**"]),
+    ('"Flight: A History"', ['"Flight: A History"']),
+    ("## Heading", ["[## ]Heading"]),
+    ("1. ", ["1."]),
+    ("It is 10:30 now", ["It is 10:30 now"]),
+    (
+        "```py\na = 1\nb = 2\n\nc = 3\n```\nDone.",
+        ["```py", "a = 1\nb = 2", "c = 3", "```", "Done."],
+    ),
+    ("```\nno end", ["```", "no end"]),
+    (" \n\n", []),
+    ("", []),
+]
+
+
 def topics(prompt: str, text: str) -> list[str]:
     return [block.topic for block in markdown_rule(prompt, text).blocks]
 
@@ -73,7 +100,7 @@ def test_parts_that_stand_apart_are_blocks_unless_they_look_like_steps(
 
 def test_blocks_begin_behind_markers_and_labels() -> None:
     blocks = markdown_rule("Tips?", ITEMS).blocks
-    assert [one.plain_text.strip()[:6] for one in blocks] == ["go to ", "turn t", "wear s"]
+    assert [one.plain_text[:7] for one in blocks] == [" go to ", " turn t", " wear s"]
 
 
 @pytest.mark.parametrize(
@@ -115,3 +142,22 @@ def test_the_rule_keeps_any_text_and_passes_the_filters(text: str) -> None:
 )
 def test_a_topic_has_at_most_three_words(lead: str, expected: str) -> None:
     assert topic(lead) == expected
+
+
+@pytest.mark.parametrize(("answer", "lines"), CUT)
+def test_an_answer_is_cut_into_sentences_lines_and_paragraphs_of_code(
+    answer: str, lines: list[str]
+) -> None:
+    cut = [
+        (f"[{answer[begin:inside]}]" if inside > begin else "") + answer[inside:end]
+        for begin, inside, end in units(answer)
+    ]
+    assert cut == lines
+
+
+@pytest.mark.parametrize("answer", [ITEMS, SUMS, *(answer for answer, _ in CUT)])
+def test_units_hold_all_but_white_space_in_order(answer: str) -> None:
+    found = units(answer)
+    assert all(begin <= inside < end for begin, inside, end in found)
+    assert all(one.end <= other.begin for one, other in pairwise(found))
+    assert " ".join(answer[one.begin : one.end] for one in found).split() == answer.split()

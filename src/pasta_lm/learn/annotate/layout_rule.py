@@ -13,11 +13,10 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import NamedTuple
 
-from pasta_lm.errors import InputError
-from pasta_lm.language.document import Document
-from pasta_lm.language.events import Text
+from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
-from pasta_lm.learn.annotate.filters import Marks, Unit, marked, units
+from pasta_lm.learn.annotate.filters import examine
 from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, parts
 
 MAX_HEADING_WORDS = 12
@@ -49,6 +48,18 @@ _ANAPHOR = _any_of("anaphor", _BEGINS)
 _GENERIC = _any_of("generic", "", "")
 _STOP_WORDS = frozenset(_WORDS["stop_words"])
 
+_FENCE = re.compile(r"\s*(```|~~~)")
+_LIST_MARKER = re.compile(r"[ \t]*(?:(?:[-*+•–>]|#{1,6}|\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+)*")
+_BOLD_LABEL = re.compile(
+    r"(\*\*|__)[^*\n]{1,80}?(?::\1|\1[ \t]*(?::|[-–—](?=[ \t]))):?[ \t]+(?=\S)"
+)
+_PLAIN_LABEL = re.compile(
+    r"[\"'*_`]{0,2}\w[^\s:.!?]*(?:[ \t][^\s:.!?]+){0,5}:[*_]{0,2}[ \t]+(?=\S)"
+)
+_SENTENCE_END = re.compile(
+    r"(?<!\b[A-Z]\.)(?<!\b(?:Mr|Dr|Ms|St|vs)\.)(?<!\b(?:Mrs|e\.g|i\.e|etc)\.)(?<!^\d\.)(?<!\d\d\.)"
+    r"(?<=[.!?])[\"'”’)\]*_]*[ \t]+(?=[\"'“‘(\[*_]*[A-Z0-9])"
+)
 _HEADING = re.compile(r"#{1,6}\s|(\*\*|__|\*)[^*\n]+\1:?\Z")
 _STOPS = re.compile(r"[.!?,;][\"'”’)*_`]*\Z")
 _MARKER = re.compile(r"\W*(?:\d{1,3}[.)])?\W*")
@@ -62,53 +73,49 @@ _ARTICLE = re.compile(r"(?:an?|the|for|with|in|on|to|of|as)\s+(?=\S)", re.I)
 _NOT_IN_TOPIC = re.compile(r"[\"<>&*_#|`\[\]]+")
 
 
+class Unit(NamedTuple):
+    """A stretch of an answer in characters; a block begins behind the list marker and label."""
+
+    begin: int
+    inside: int  # The end of the marker and label, where a block begins.
+    end: int
+
+
 class AnswerPiece(NamedTuple):
     """A part of an answer that its layout sets apart."""
 
-    first: int  # Its first and last unit, counted from 1.
-    last: int
+    units: Sequence[Unit]
     kind: str
     lead: str  # Its label, or its first words.
-    label: str  # Without the marker; empty if it has none.
-    body: str  # Without marker and label.
-    line: str  # With both.
     before: str  # The answer in front of it.
+    head: str  # Its marker and label.
+    body: str  # Without them.
     after: str
+
+    @property
+    def line(self) -> str:
+        return self.head + self.body
 
     @property
     def num_words(self) -> int:
         return len(self.body.split())
 
 
-def _piece(
-    text: str, places: Sequence[Unit], first: int, last: int, *, kind: str, lead: str
-) -> AnswerPiece:
-    begin, inside, _ = places[first - 1]
-    end = places[last - 1].end
-    return AnswerPiece(
-        first,
-        last,
-        kind,
-        lead,
-        label=_MARKER.sub("", text[begin:inside], count=1),
-        body=text[inside:end],
-        line=text[begin:end],
-        before=text[:begin],
-        after=text[end:].strip(),
-    )
+def _piece(text: str, own: Sequence[Unit], kind: str, lead: str) -> AnswerPiece:
+    (begin, inside, _), end = own[0], own[-1].end
+    cuts = text[:begin], text[begin:inside], text[inside:end], text[end:].strip()
+    return AnswerPiece(own, kind, lead, *cuts)
 
 
-def _pieces(text: str, places: Sequence[Unit]) -> Iterator[AnswerPiece]:
-    place = 0
+def _pieces(text: str) -> Iterator[AnswerPiece]:
+    places, place = units(text), 0
     for part in parts(text):
         begin = place + len(part.before)
         end = place = begin + len(part.text)
-        inside = [n for n, unit in enumerate(places, 1) if begin <= unit.begin and unit.end <= end]
-        if inside:
-            has_label = places[inside[0] - 1].inside > begin
-            kind = _kind(part.text, part.layout, has_label)
+        if own := [unit for unit in places if begin <= unit.begin and unit.end <= end]:
+            kind = _kind(part.text, part.layout, own[0].inside > begin)
             lead = part.text.split("\n")[1] if kind == "code" else part.lead
-            yield _piece(text, places, inside[0], inside[-1], kind=kind, lead=lead)
+            yield _piece(text, own, kind, lead)
 
 
 def _kind(text: str, layout: Layout, has_label: bool) -> str:
@@ -126,15 +133,14 @@ def _kind(text: str, layout: Layout, has_label: bool) -> str:
     return layout.name.lower()
 
 
-def groups(text: str) -> Iterator[list[AnswerPiece]]:
-    """Yield pieces of one kind that may be blocks together, those set apart most clearly first."""
-    places = units(text)
-    pieces = list(_pieces(text, places))
-    sections = list(_sections(text, places, pieces))
+def _group(text: str) -> list[AnswerPiece]:
+    """Return the pieces of one kind that may be blocks together, those set apart most clearly."""
+    pieces = list(_pieces(text))
+    sections = list(_sections(text, pieces))
     items = [piece for piece in pieces if piece.kind == "bullet"]
     has_long_items = sum(piece.num_words for piece in items) > 2 * MIN_BLOCK_WORDS * len(items) > 0
     if len(sections) >= MIN_BLOCKS and not (has_long_items and len(items) > len(sections)):
-        yield sections
+        return sections
     for kind in ("row", "bullet", "bold", "label", "number", "code", "line"):
         members = [
             piece
@@ -145,34 +151,24 @@ def groups(text: str) -> Iterator[list[AnswerPiece]]:
             and piece.num_words >= MIN_BLOCK_WORDS
         ]
         if len(members) >= MIN_BLOCKS:
-            yield members
+            return members
+    return []
 
 
-def _sections(
-    text: str, places: Sequence[Unit], pieces: Sequence[AnswerPiece]
-) -> Iterator[AnswerPiece]:
+def _sections(text: str, pieces: Sequence[AnswerPiece]) -> Iterator[AnswerPiece]:
     """Yield the section below each heading; the last one is no longer than the others."""
-    marked_up = [piece for piece in pieces if piece.kind == "section"]
-    if marked_up:
-        for piece in marked_up:
-            first, last = piece.first + 1, piece.last
-            if first <= last:
-                yield _piece(text, places, first, last, kind="section", lead=piece.lead)
+    if marked_up := [piece for piece in pieces if piece.kind == "section"]:
+        bodies = ((piece.units[1:], piece.lead) for piece in marked_up)
+        yield from (_piece(text, own, "section", lead) for own, lead in bodies if own)
         return
     kinds = [*(piece.kind for piece in pieces), "heading"]
     heads = [i for i, pair in enumerate(pairwise(kinds)) if pair[0] == "heading" != pair[1]]
     sizes = [end - begin - 1 for begin, end in pairwise(heads)]
-    if sizes:
-        for head, size in zip(heads, [*sizes, max(sizes)], strict=True):
-            body = pieces[head + 1 : head + 1 + size]
-            if sum(piece.num_words for piece in body) >= MIN_BLOCK_WORDS:
-                first, last, lead = body[0].first, body[-1].last, pieces[head].lead
-                yield _piece(text, places, first, last, kind="section", lead=lead)
-
-
-def _marks(pieces: Sequence[AnswerPiece], *, has_sync: bool) -> Marks:
-    blocks = tuple((piece.first, piece.last, topic(piece.lead)) for piece in pieces)
-    return Marks(blocks, (pieces[-1].last + 1,) if has_sync else ())
+    for head, size in zip(heads, [*sizes, max(sizes, default=0)], strict=False):
+        body = pieces[head + 1 : head + 1 + size]
+        if sum(piece.num_words for piece in body) >= MIN_BLOCK_WORDS:
+            own = [unit for piece in body for unit in piece.units]
+            yield _piece(text, own, "section", pieces[head].lead)
 
 
 def topic(lead: str) -> str:
@@ -184,33 +180,35 @@ def topic(lead: str) -> str:
 
 def markdown_rule(prompt: str, text: str) -> Document:
     """Annotate an answer by its layout and its question, without a model."""
-    try:
-        return marked(text, _rule_marks(prompt, text))
-    except InputError:
-        return Document((Text(text),))
-
-
-def _rule_marks(prompt: str, text: str) -> Marks:
-    blocks = next(groups(text), [])
+    blocks = _group(text)
     kind = blocks[0].kind if blocks else ""
     if kind in _FORKS:
         blocks = _FORKS[kind](prompt, text, blocks)
     if kind in MAY_CONCLUDE:
         blocks = _without_closing(prompt, blocks)
-    if len(blocks) < MIN_BLOCKS:
-        return Marks()
-    closing = blocks[-1].after
-    is_needed = bool(closing) and sync_points(prompt, blocks, closing) > SYNC_POINTS
-    return _marks(blocks, has_sync=is_needed)
+    items, done = list[Item](), 0
+    for piece in blocks if len(blocks) >= MIN_BLOCKS else ():
+        block = Block(topic(piece.lead), None, (Text(piece.body),))
+        items += Text(text[done : piece.units[0].inside]), block
+        done = piece.units[-1].end
+    closing = blocks[-1].after if items else ""
+    if closing and sync_points(prompt, blocks, closing) > SYNC_POINTS:
+        begin = len(text) - len(text[done:].lstrip())
+        items += Text(text[done:begin]), Sync()
+        done = begin
+    document = Document((*items, Text(text[done:])))
+    kept = examine(document.annotator_form(), text)
+    return kept if isinstance(kept, Document) else Document((Text(text),))
 
 
 def _numbers(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
     """Return numbered items unless they look like steps in order."""
-    heads = [piece.label or piece.body for piece in pieces]
+    labels = [_MARKER.sub("", piece.head, count=1) for piece in pieces]
+    heads = [label or piece.body for label, piece in zip(labels, pieces, strict=True)]
     is_dated = _share(_TIME.match, heads) > 0.4 or _DATED.search(pieces[0].line)
     if is_dated or _ORDER.search(pieces[0].before):
         return []
-    has_labels = _share(str.strip, [piece.label for piece in pieces]) > 0.6
+    has_labels = _share(str.strip, labels) > 0.6
     if has_labels or _share(_LEAD.match, [piece.line for piece in pieces]) > 0.6:
         return [] if _ORDER.search(prompt) else pieces
     is_numbered = len(_NUMBERED_QUESTION.findall(prompt)) >= MIN_BLOCKS
@@ -246,8 +244,10 @@ def _lines(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiec
 
 def _codes(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
     """Return fenced code unless text stands between it: text that explains or continues it."""
-    is_apart = any(before.last + 1 < piece.first for before, piece in pairwise(pieces))
-    return [] if is_apart else pieces
+    between = [
+        text[first.units[-1].end : second.units[0].begin] for first, second in pairwise(pieces)
+    ]
+    return [] if any(map(str.strip, between)) else pieces
 
 
 _FORKS: dict[str, Callable[[str, str, list[AnswerPiece]], list[AnswerPiece]]] = {
@@ -301,3 +301,47 @@ def _words(text: str) -> frozenset[str]:
 
 def _share(matches: Callable[[str], object], texts: Sequence[str]) -> float:
     return sum(bool(matches(text)) for text in texts) / len(texts)
+
+
+def units(text: str) -> list[Unit]:
+    """Cut an answer into its units: sentences, and paragraphs of code; white space is in none.
+
+    List markers, heading signs and leading labels (``**Title:**``) stay outside a unit's inside.
+    """
+    cut: list[Unit] = []
+    in_code = in_paragraph = False
+    at = 0
+    for line in text.splitlines(keepends=True):
+        begin, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
+        at += len(line)
+        if _FENCE.match(line):
+            cut.append(Unit(begin, begin, end))
+            in_code, in_paragraph = not in_code, False
+        elif begin >= end:
+            in_paragraph = False
+        elif not in_code:
+            cut += _sentences(text, begin, end)
+        elif in_paragraph:
+            cut[-1] = cut[-1]._replace(end=end)
+        else:
+            cut.append(Unit(begin, begin, end))
+            in_paragraph = True
+    return cut
+
+
+def _sentences(text: str, begin: int, end: int) -> Iterator[Unit]:
+    inside = base = _inside(text, begin, end)
+    for match in _SENTENCE_END.finditer(text[base:end]):
+        stop = base + match.start() + len(match.group().rstrip())
+        yield Unit(begin, inside, stop)
+        begin = inside = base + match.end()
+    yield Unit(begin, inside, end)
+
+
+def _inside(text: str, begin: int, end: int) -> int:
+    line = text[begin:end]
+    at = _LIST_MARKER.match(line).end()  # type: ignore[union-attr]
+    label = _BOLD_LABEL.match(line, at) or _PLAIN_LABEL.match(line, at)
+    if label and all(label.group().count(sign) % 2 == 0 for sign in ("**", "__", '"', "`")):
+        at = label.end()
+    return begin + at if at < len(line) else begin

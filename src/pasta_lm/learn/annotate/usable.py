@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from unicodedata import category
 from unicodedata import name as name_of
 
-from pasta_lm.learn.annotate.filters import units
+from pasta_lm.learn.annotate.layout_rule import units
 
 MIN_WORDS = 3
 MAX_REPEATED_WORDS = 0.35
