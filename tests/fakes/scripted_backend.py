@@ -17,6 +17,7 @@ from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.serve.backends import Events
 from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
+from pasta_lm.serve.tool_calls import ToolTemplate
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.requests import STRATEGIES, bounded
 
@@ -29,6 +30,7 @@ class ScriptedBackend:
     strategies: Sequence[str] = (pasta.NAME, sequential.NAME)
     facts: Mapping[str, str] = {"device": "none"}
     sampling: Mapping[str, float] = MappingProxyType({})
+    tools = ToolTemplate()
 
     def __init__(self, engine: ScriptedEngine, name: str = "script", capacity: int = 256) -> None:
         """Serve a script to at most ``capacity`` requests at a time."""

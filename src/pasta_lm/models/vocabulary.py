@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import groupby
 from os.path import commonprefix
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tokenizers import Tokenizer
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _TURN = "(the turn of the model)"  # marks the place of the model's answer in a chat template
 _MARKER = "(the words of the user)"
+T = TypeVar("T")
 _GUARD = "\ufdd0"  # breaks a special token in a message; Unicode has no character there
 _WORDS = "doggone quickness"  # several tokens a word in most tokenizers
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
@@ -65,31 +66,40 @@ class Vocabulary(PieceTable):
         return self._texts.encode(text)
 
     def encode_prompt(
-        self, prompt: str | Sequence[Mapping[str, str]], *, continues: bool = False
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        continues: bool = False,
+        chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> list[int]:
         """Encode a text behind the tokenizer's prefix, or messages by its chat template.
 
         Without a template each content is a paragraph. Special tokens other than tags are such in a
         text; in a message they are text, unless ``reads_special_tokens``. ``continues`` leaves the
-        last message open, to be continued.
+        last message open, to be continued. ``chat_template_kwargs`` are variables of the template.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
         if self.has_chat_template:
-            guarded = prompt if self.reads_special_tokens else [*map(self._guarded, prompt)]
-            text = self._render(guarded, takes_parts=self._takes_parts, continues=continues)
+            guarded, kwargs = [*prompt], {**(chat_template_kwargs or {})}
+            if not self.reads_special_tokens:
+                guarded, kwargs = self._guarded(guarded), self._guarded(kwargs)
+            text = self._render(guarded, kwargs, takes_parts=self._takes_parts, continues=continues)
             return self._encode_guarded(text) if _GUARD in text else self._prompts.encode(text)
         if not all(isinstance(message.get("content"), str) for message in prompt):
             raise RequestError("a message has no text as its content")
         return self.encode_prompt("\n\n".join(message["content"] for message in prompt))
 
-    def _guarded(self, message: Mapping[str, str]) -> Mapping[str, str]:
-        """Return a message in which each special token is broken by a mark."""
-        content = message.get("content")
-        if not isinstance(content, str):
-            return message
-        broken = self._special.sub(lambda token: token[0][0] + _GUARD + token[0][1:], content)
-        return {**message, "content": broken}
+    def _guarded(self, value: T) -> T:
+        """Return messages or tools in whose texts each special token is broken by a mark."""
+        guarded: object = value
+        if isinstance(value, str):
+            guarded = self._special.sub(lambda token: token[0][0] + _GUARD + token[0][1:], value)
+        elif isinstance(value, list):
+            guarded = [*map(self._guarded, value)]
+        elif isinstance(value, Mapping):
+            guarded = {self._guarded(key): self._guarded(part) for key, part in value.items()}
+        return cast("T", guarded)
 
     def _encode_guarded(self, text: str) -> list[int]:
         """Encode marked stretches between two special tokens of the template as text."""
@@ -110,7 +120,7 @@ class Vocabulary(PieceTable):
         is_dropped, message = False, {"role": "user", "content": _MARKER}
         for takes_parts in (False, True):
             with suppress(RequestError):  # then the messages themselves will tell
-                if _MARKER in self._render([message], takes_parts=takes_parts).lower():
+                if _MARKER in self._render([message], {}, takes_parts=takes_parts).lower():
                     return takes_parts
                 is_dropped = True
         if is_dropped:
@@ -121,7 +131,12 @@ class Vocabulary(PieceTable):
         return False
 
     def _render(
-        self, prompt: Sequence[Mapping[str, object]], *, takes_parts: bool, continues: bool = False
+        self,
+        prompt: Sequence[Mapping[str, object]],
+        kwargs: Mapping[str, object],
+        *,
+        takes_parts: bool,
+        continues: bool = False,
     ) -> str:
         messages = [dict(message) for message in prompt]
         for message in messages if takes_parts else ():
@@ -133,7 +148,7 @@ class Vocabulary(PieceTable):
                 tokenize=False,
                 add_generation_prompt=not continues,
                 continue_final_message=continues,
-                enable_thinking=False,
+                **{"enable_thinking": False, **kwargs},  # type: ignore[arg-type]
             )
         except Exception as exc:  # a template is a program of the model's authors
             raise RequestError(f"the chat template refuses the messages: {exc}") from exc
@@ -145,7 +160,7 @@ class Vocabulary(PieceTable):
             return self.encode_text(f"\n\n{text}\n\n")
         turns = ("user", "?"), ("assistant", _TURN), ("user", text)
         messages = [{"role": role, "content": content} for role, content in turns]
-        _, turn, after = self._render(messages, takes_parts=self._takes_parts).partition(_TURN)
+        _, turn, after = self._render(messages, {}, takes_parts=self._takes_parts).partition(_TURN)
         if not turn:
             raise RequestError("the chat template leaves out the turns of the model")
         return self._prompts.encode(after)

@@ -26,6 +26,7 @@ from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.serve.errors import bad_request, unavailable
 from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
+from pasta_lm.serve.tool_calls import as_text, tool_template
 from pasta_lm.strategies import pasta
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ class ModelBackend:
         self._model, self._loaded = model, model.engine.loaded
         self._engine = cast("TorchEngine | CompletionsEngine", model.engine)
         self._executor: ThreadPoolExecutor | None = None
-        self._loaded.vocabulary.reads_special_tokens = special_tokens
+        vocabulary = self._loaded.vocabulary
+        vocabulary.reads_special_tokens = special_tokens
+        token_id = vocabulary.tokenizer.backend_tokenizer.token_to_id
+        self.tools = tool_template(str(vocabulary.tokenizer.chat_template), token_id)
         self.facts: dict[str, str] = {  # for ``/v1/models``
             "positions": self._loaded.positions,
             "device": str(self._loaded.device).partition(":")[0],
@@ -80,11 +84,15 @@ class ModelBackend:
         return self._request(prompt, make)
 
     def _request(self, prompt: ClientPrompt, make: Callable[..., Request]) -> Request:
-        content, positions = prompt.content, prompt.positions
+        content, positions, shows = prompt.content, prompt.positions, self.tools.shows
         self._check_length(content)
+        if isinstance(content, str):
+            return make(content, positions=positions, continues=True)
         if not isinstance(content, TokenIds):
-            continues = prompt.continues or isinstance(content, str)
-            return make(content, positions=positions, continues=continues)
+            if shows and prompt.tools:
+                make = partial(make, chat_template_kwargs={"tools": prompt.tools})
+            turns = content if shows else [*map(as_text, content)]
+            return make(turns, positions=positions, continues=prompt.continues)
         for piece, token in self._loaded.vocabulary.piece_ids.items():
             if token in content:
                 raise RequestError(

@@ -7,6 +7,7 @@ from typing import Any
 
 from pasta_lm.errors import ContextLengthError, InputError, PastaError, UsageError
 
+Json = dict[str, Any]
 Rows = list[dict[str, str | int]]
 
 HEADERS = {
@@ -33,7 +34,7 @@ class ApiError(Exception):
         return self.message
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Json:
         kind = KINDS.get(self.status, "invalid_request_error")
         fields = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         more = {} if self.diagnostics is None else {"diagnostics": self.diagnostics}

@@ -1,16 +1,16 @@
 """The requests and errors of OpenAI's API, and the requests of written answers.
 
 Fields that change nothing here are ignored, as other servers do; fields that would change the
-answer and are not supported are refused by name. Tools that the model is free not to call are not
-shown to it, and the reply says so: some clients offer theirs in every request.
+answer and are not supported are refused by name. Tools that the model is free to call are dropped,
+and the reply says so, where its chat template knows none: some clients offer theirs each time.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -19,10 +19,10 @@ from pasta_lm.language.check import Diagnostic, check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
 from pasta_lm.serve import Bounds
-from pasta_lm.serve.errors import bad_request
+from pasta_lm.serve.errors import Json, bad_request
+from pasta_lm.serve.tool_calls import LENIENT, Function, NamedTool, Tool, ToolCall, ToolTemplate
 from pasta_lm.strategies import pasta
 
-LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
@@ -36,14 +36,14 @@ _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("grammar suffix", ("",)),
     ("min_tokens mirostat top_a", (0,)),
     ("best_of length_penalty repeat_penalty tfs_z typical_p", (1,)),
-    ("function_call tool_choice", ("none", "auto")),
+    ("function_call", ("none", "auto")),
     ("modalities", (["text"],)),
 )
 NEUTRAL = {name: values for names, values in _NEUTRAL for name in names.split()}
 """Fields that are not supported, with the values that ask for nothing; null always does."""
 
 NOT_SHOWN = ("functions", "tools")
-"""Fields that are dropped, and named in the reply: the model is free not to use them."""
+"""Fields that are dropped and named in the reply; tools are shown where a template knows them."""
 
 SAMPLING = {
     *("temperature", "top_p", "top_k", "min_p", "n", "ignore_eos"),
@@ -55,7 +55,7 @@ MAX_TOP_LOGPROBS, MAX_BIASES = 20, 300  # as OpenAI's
 MAX_ITEMS = 8192  # of a list that is no list of ids, whatever a recipe allows
 
 
-Turns = Sequence[Mapping[str, str]]
+Turns = Sequence[Json]
 
 
 class TokenIds(tuple[int, ...]):
@@ -66,13 +66,14 @@ class TokenIds(tuple[int, ...]):
 class ClientPrompt:
     """Messages for the chat template, or a text or ids to continue as they stand.
 
-    ``continues`` continues the last message.
+    ``continues`` continues the last message; ``tools`` are for the chat template.
     """
 
     content: str | TokenIds | Turns
     strategy: str = pasta.NAME
     positions: str | None = None
     continues: bool = False
+    tools: Sequence[Json] = ()
 
 
 def _refuse_other_kinds(kind: object) -> object:
@@ -93,21 +94,6 @@ class TextPart(BaseModel):
     text: str
 
 
-class Call(BaseModel):
-    """The function of a tool and its arguments, which are JSON in a text."""
-
-    model_config = LENIENT
-    name: str
-    arguments: str
-
-
-class ToolCall(BaseModel):
-    """A call that an assistant made earlier."""
-
-    model_config = LENIENT
-    function: Call
-
-
 class Message(BaseModel):
     """One turn of a conversation."""
 
@@ -115,16 +101,20 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Few] | None = None
     tool_calls: Annotated[list[ToolCall], Few] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
 
     @property
-    def turn(self) -> dict[str, str]:
+    def turn(self) -> Json:
         """Return the turn of a chat template; what looks like a tag in its text is text."""
         parts = self.content or ""
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        functions = [call.function for call in self.tool_calls or ()]
-        calls = [f"{function.name}({function.arguments})" for function in functions]
-        text = "\n".join([text, *calls] if text else calls)  # few templates know calls
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+        turn = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        about = (
+            {"tool_call_id": self.tool_call_id, "name": self.name} if self.role == "tool" else {}
+        )
+        calls = {"tool_calls": [call.shown for call in self.tool_calls or ()] or None}
+        return turn | {key: value for key, value in (about | calls).items() if value is not None}
 
 
 Positive = Annotated[int, Field(ge=1)]
@@ -158,7 +148,7 @@ class ResponseFormat(BaseModel):
 
     model_config = LENIENT
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
+    json_schema: Json | None = None
 
     @model_validator(mode="after")
     def _has_its_schema(self) -> Self:
@@ -172,7 +162,7 @@ class Structures(BaseModel):
     """vLLM's structured outputs: what the answer must match, in one of several ways."""
 
     model_config = STRICT
-    json_: dict[str, Any] | None = Field(None, alias="json")
+    json_: Json | None = Field(None, alias="json")
     regex: str | None = None
     choice: Strings | None = None
     grammar: str | None = None
@@ -226,7 +216,7 @@ class AnswerRequest(BaseModel):
     def structure(self) -> StructuredOutputs | None:
         """Return the form that the answer must match; an ``ApiError`` if there are two."""
         form, wanted = self.response_format, self.structured_outputs or Structures(json=None)
-        any_object: dict[str, Any] = {"type": "object"}
+        any_object: Json = {"type": "object"}
         schemas = [wanted.json_, any_object if wanted.json_object else None]
         if form is not None and form.type != "text":
             schemas.append(form.json_schema["schema"] if form.json_schema else any_object)
@@ -240,6 +230,15 @@ class AnswerRequest(BaseModel):
         choice = None if wanted.choice is None else tuple(wanted.choice)
         regex, grammar = wanted.regex, wanted.grammar
         return StructuredOutputs(json=json, regex=regex, choice=choice, grammar=grammar)
+
+    @property
+    def offered(self) -> Sequence[Function]:
+        """Return the functions that the model may call."""
+        return ()
+
+    def must_call(self, template: ToolTemplate) -> StructuredOutputs | None:
+        """Return what the answer matches if functions must be called."""
+        return None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -304,6 +303,28 @@ class ChatCompletionRequest(AnswerRequest):
     add_generation_prompt: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[Tool], Few] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def offered(self) -> Sequence[Function]:
+        tools = [] if self.tool_choice == "none" else self.tools or []
+        return [tool.function for tool in tools]
+
+    def must_call(self, template: ToolTemplate) -> StructuredOutputs | None:
+        choice, functions = self.tool_choice, self.offered
+        if choice in (None, "none", "auto"):
+            return None
+        if isinstance(choice, NamedTool):
+            functions = [each for each in functions if each.name == choice.function.name]
+        if not functions:
+            raise bad_request("tool_choice needs a function among the tools", "tool_choice")
+        if self.structure is not None:
+            message = "the answer is a call of a tool, or has the form of response_format"
+            raise bad_request(message, "tool_choice")
+        is_single = isinstance(choice, NamedTool) or self.parallel_tool_calls is False
+        return template.calls(functions, is_single=is_single)
 
     @property
     def num_logprobs(self) -> int | None:
@@ -317,7 +338,8 @@ class ChatCompletionRequest(AnswerRequest):
             message = "continue_final_message and add_generation_prompt exclude each other"
             raise bad_request(message, "add_generation_prompt", "unsupported")
         made = super().prompts(bounds, strategy)
-        return [replace(prompt, continues=continues) for prompt in made]
+        tools = [tool.model_dump(exclude_unset=True) for tool in self.tools or () if self.offered]
+        return [replace(prompt, continues=continues, tools=tools) for prompt in made]
 
     def contents(self, bounds: Bounds) -> Sequence[Turns]:
         if (num := len(self.messages)) > bounds.messages:

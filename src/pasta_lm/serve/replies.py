@@ -10,10 +10,9 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate, count
-from typing import Any
 
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import (
@@ -31,15 +30,14 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.errors import Rows
+from pasta_lm.serve.errors import Json, Rows
 from pasta_lm.serve.protocol import NOT_SHOWN, AnyRequest, ChatCompletionRequest
+from pasta_lm.serve.tool_calls import CallReader
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 # JSON allows them as they are, but some clients split lines there.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 DONE = b"data: [DONE]\n\n"
-
-Json = dict[str, Any]
 
 
 def sse(data: Json) -> bytes:
@@ -68,7 +66,14 @@ class Reply:
         is_held = self.request.expansion is not None
         samples = [request for request in self.requests for _ in range(request.params.n)]
         self._orders = [ReadingOrder(keeps_tags=self._keeps_tags, is_held=is_held) for _ in samples]
+        self._readers = [self._reader() for _ in samples]
         self._live_runs = [LiveRun(len(request.prompt)) for request in samples]
+
+    def _reader(self) -> CallReader | None:
+        """Return what finds the calls in an answer; None: all of it is content."""
+        reads = self.backend.tools.key and self.body.structure is None and not self._keeps_tags
+        names = {function.name for function in self.body.offered}
+        return CallReader(names) if reads and names else None
 
     @property
     def finished(self) -> list[Answer]:
@@ -111,6 +116,7 @@ class Reply:
     def _limits(self) -> Json:
         params, extra = self.request.params, self.body.model_extra or {}
         ignored = [name for name in NOT_SHOWN if extra.get(name)]
+        ignored += ["tools"] if self.body.offered and not self.backend.tools.shows else []
         return {
             "strategy": self.request.strategy,
             "seed": params.seed,
@@ -131,14 +137,18 @@ class Reply:
         }
 
     def _choice(self, sample: int) -> Json:
-        answer = self.answers[sample]
+        answer, reader = self.answers[sample], self._reader()
         text = answer.program if self._keeps_tags else answer.text
-        end = {"logprobs": self._logprobs(answer), "finish_reason": _finish_reason(answer)}
-        message = {"role": "assistant", "content": text, "refusal": None}
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        if reader is not None:
+            content, calls = reader.feed(text, is_end=True)
+            message["content"] = content or (None if calls else "")
+            message |= {"tool_calls": [call.shown() for call in calls]} if calls else {}
         return {
             "index": sample,
             **({"message": message} if self.is_chat else {"text": text}),
-            **end,
+            "logprobs": self._logprobs(answer),
+            "finish_reason": _finish_reason(answer, reader),
         }
 
     def _logprobs(self, answer: Answer) -> Json | None:
@@ -151,7 +161,7 @@ class Reply:
 
     def first(self) -> bytes:
         """Return the beginning of a stream: the role, and the limits."""
-        delta = {"role": "assistant", "content": ""}
+        delta: Json = {"role": "assistant", "content": ""}
         pieces = [self._piece(sample, delta) for sample in range(len(self._orders))]
         pieces[0]["pasta"] = self._limits()
         return b"".join(map(sse, pieces))
@@ -164,17 +174,28 @@ class Reply:
             own = [event for event in events if event.sample == sample]
             if not own:
                 continue
-            text = order.feed(own)
+            is_end = any(isinstance(event, Finished) for event in own)
+            delta = self._delta(sample, order.feed(own), is_end=is_end)
             if self.body.options.stream == "events":
-                pieces += self._events(own, text)
-            elif text:
-                pieces.append(self._piece(sample, {"content": text}))
-            if any(isinstance(event, Finished) for event in own):
+                pieces += self._events(own, delta)
+            elif delta:
+                pieces.append(self._piece(sample, delta))
+            if is_end:
                 answer = self.answers[sample]
-                end = self._piece(sample, {}, _finish_reason(answer))
+                end = self._piece(sample, {}, _finish_reason(answer, self._readers[sample]))
                 end["choices"][0]["logprobs"] = self._logprobs(answer)
                 pieces.append(end)
         return b"".join(map(sse, pieces))
+
+    def _delta(self, sample: int, text: str, *, is_end: bool) -> Json:
+        """Return the content and the calls that a text adds to a message."""
+        reader = self._readers[sample]
+        if reader is None:
+            return {"content": text} if text else {}
+        first = reader.num_calls
+        content, calls = reader.feed(text, is_end=is_end)
+        shown = [{"index": index, **call.shown()} for index, call in enumerate(calls, first)]
+        return ({"content": content} if content else {}) | ({"tool_calls": shown} if shown else {})
 
     def last(self) -> bytes:
         """Return the end of a stream: its usage, if the client wants it, and the figures."""
@@ -185,10 +206,10 @@ class Reply:
             end["pasta"] = {"choices": [*map(self.figures, self.finished)]}
         return sse(end)
 
-    def _events(self, events: Sequence[StreamEvent], text: str) -> Iterator[Json]:
-        """Yield one piece an event; the last carries the text that reading order releases."""
+    def _events(self, events: Sequence[StreamEvent], delta: Json) -> Iterator[Json]:
+        """Yield one piece an event; the last carries what reading order releases."""
         for event in events:
-            content = text if event is events[-1] else ""
+            added = {"content": "", **(delta if event is events[-1] else {})}
             self._num_events += 1
             t_ms = round(1000 * (time.monotonic() - self._began_s), 3)
             facts = {**_event_facts(event), "seq": self._num_events, "t_ms": t_ms}
@@ -196,9 +217,9 @@ class Reply:
                 facts |= self.figures(event.answer)
             elif isinstance(event, Traced):
                 facts["news"] = self._live_runs[event.sample].take(event.news)
-            yield {**self._piece(event.sample, {"content": content}), "pasta": facts}
+            yield {**self._piece(event.sample, added), "pasta": facts}
 
-    def _piece(self, sample: int, delta: Mapping[str, str], reason: str | None = None) -> Json:
+    def _piece(self, sample: int, delta: Json, reason: str | None = None) -> Json:
         choice: Json = {"index": sample, "logprobs": None, "finish_reason": reason}
         choice |= {"delta": delta} if self.is_chat else {"text": delta.get("content", "")}
         piece = {**self._head("chat.completion.chunk"), "choices": [choice]}
@@ -248,8 +269,10 @@ class ReplayReply(Reply):
         }
 
 
-def _finish_reason(answer: Answer) -> str:
-    return "length" if answer.finish_reason == "length" else "stop"
+def _finish_reason(answer: Answer, reader: CallReader | None) -> str:
+    if answer.finish_reason == "length":
+        return "length"
+    return "tool_calls" if reader is not None and reader.num_calls else "stop"
 
 
 def _event_facts(event: StreamEvent) -> Json:

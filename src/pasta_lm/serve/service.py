@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -24,7 +24,7 @@ from pasta_lm.language.events import Text
 from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.backends import Backend, ServedBackend
 from pasta_lm.serve.engine_loop import EngineLoop
-from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Rows, bad_request, internal
+from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, Rows, bad_request, internal
 from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import (
@@ -33,7 +33,7 @@ from pasta_lm.serve.protocol import (
     ClientPrompt,
     ReplayRequest,
 )
-from pasta_lm.serve.replies import DONE, Json, ReplayReply, Reply, sse
+from pasta_lm.serve.replies import DONE, ReplayReply, Reply, sse
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -77,9 +77,13 @@ class Service:
         """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
         params = body.params(self.recipe.limits, self.backend.sampling)
+        calls = body.must_call(self.backend.tools)
+        if calls is not None:
+            params = replace(params, structured_outputs=calls)
         if params.structured_outputs is not None and not self.backend.has_logprobs:
             message = "this server decodes no schemas: its tokens come from elsewhere"
-            raise bad_request(message, "response_format", "unsupported")
+            param = "response_format" if calls is None else "tool_choice"
+            raise bad_request(message, param, "unsupported")
         if params.logprobs is not None and not self.backend.has_logprobs:
             message = "this engine gives no log-probabilities"
             raise bad_request(message, "logprobs", "unsupported")

@@ -150,6 +150,7 @@ class Pasta:
         strategy: str = pasta.NAME,
         positions: Positions = None,
         continues: bool = False,
+        chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> Request:
         """Return the request that ``generate`` and ``stream`` send to the engine.
 
@@ -158,8 +159,14 @@ class Pasta:
         the last one of messages.
         Wrong values are a ``UsageError``, an empty prompt is a ``RequestError``.
         """
-        params = self._params(params, {})
-        return self._requests.request(prompt, params, strategy, positions, continues=continues)
+        return self._requests.request(
+            prompt,
+            self._params(params, {}),
+            strategy,
+            positions,
+            continues=continues,
+            chat_template_kwargs=chat_template_kwargs,
+        )
 
     def replay_request(
         self,

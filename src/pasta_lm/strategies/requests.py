@@ -170,6 +170,7 @@ class Requests:
         positions: Positions,
         *,
         continues: bool,
+        chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> Request:
         """Return the request for a prompt; errors as those of ``Pasta.request``."""
         if strategy not in STRATEGIES:
@@ -186,7 +187,9 @@ class Requests:
         if strategy == sot.NAME:  # wraps the prompt, then encodes it
             wording = sot.FINETUNED if self.loaded.trained_strategy == sot.NAME else sot.PROMPTED
             return sot.request(prompt, self.loaded.vocabulary, params, wording=wording)
-        ids = self.loaded.vocabulary.encode_prompt(prompt, continues=continues)
+        ids = self.loaded.vocabulary.encode_prompt(
+            prompt, continues=continues, chat_template_kwargs=chat_template_kwargs
+        )
         if strategy in SPECULATIVE:
             return sequential.request(ids, params, self._guess(strategy), strategy)
         if not self.supports(strategy):  # tags that it was not trained on would fork at random

@@ -1,0 +1,252 @@
+"""Tools of a request: what a chat template is shown, and the calls in the text of an answer.
+
+Two forms of calls are read. Hermes and Qwen write ``<tool_call>{"name": …, "arguments": …}
+</tool_call>``, several and with text beside them; Llama 3 writes nothing but ``{"name": …,
+"parameters": …}``, several with ``;`` between them. What is no call stays text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pasta_lm.engines.request import StructuredOutputs
+from pasta_lm.serve.errors import Json, bad_request
+
+LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+_TAG = re.compile(rf"\s*{OPENING}")
+_PART_OF_TAG = re.compile(rf"\s*(?:{'|'.join(OPENING[:n] for n in range(1, len(OPENING)))})?\Z")
+_PYTHON = "<|python_tag|>"  # Llama 3 has it before a call
+_BARE = re.compile(rf"[\s;,]*(?:{re.escape(_PYTHON)}\s*)?(?=\{{)")
+_PART_OF_BARE = re.compile(
+    rf"[\s;,]*(?:{'|'.join(re.escape(_PYTHON[:n]) for n in range(1, len(_PYTHON)))}"
+    rf"|{re.escape(_PYTHON)}\s*)?\Z"
+)
+_QUOTE = re.compile(r'\\.|(")', re.DOTALL)
+
+
+class Call(BaseModel):
+    """The function of a tool and its arguments, which are JSON in a text."""
+
+    model_config = LENIENT
+    name: str
+    arguments: str
+
+    def shown(self) -> Json:
+        """Return the call as a message has it, with an id of its own."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+class ToolCall(BaseModel):
+    """A call that an assistant made earlier."""
+
+    model_config = LENIENT
+    function: Call
+
+    @property
+    def shown(self) -> Json:
+        """Return the call as templates want it: its arguments as an object, if they are one."""
+        name, arguments = self.function.name, self.function.arguments
+        value = _value(arguments or "{}")
+        given = value if isinstance(value, dict) else arguments
+        return {**self.model_dump(), "function": {"name": name, "arguments": given}}
+
+
+class Function(BaseModel):
+    """What a tool is called and which arguments it takes, as a JSON schema of an object."""
+
+    model_config = LENIENT
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    parameters: Json | None = None
+
+    @property
+    def schema_of_arguments(self) -> Json:
+        none: Json = {"properties": {}, "additionalProperties": False}
+        return {"type": "object", **(none if self.parameters is None else self.parameters)}
+
+
+class Tool(BaseModel):
+    """A function that the model may ask the client to call."""
+
+    model_config = LENIENT
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(BaseModel):
+    """The name of a function."""
+
+    model_config = LENIENT
+    name: str
+
+
+class NamedTool(BaseModel):
+    """The choice of one function that must be called."""
+
+    model_config = LENIENT
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ToolTemplate(NamedTuple):
+    """What a chat template makes of tools."""
+
+    shows: bool = False  # it writes them, and the calls of earlier turns
+    key: str | None = None  # of the arguments of a call; None: calls are not read from the text
+    opening: str = ""  # around a call, in the grammar of llguidance
+    closing: str = ""
+
+    def calls(self, functions: Sequence[Function], *, is_single: bool) -> StructuredOutputs:
+        """Return what an answer matches that is nothing but calls of these functions."""
+        if self.key is None:
+            message = "the model's chat template has no form of calls that this server knows"
+            raise bad_request(f"{message} (Hermes, Qwen, Llama 3)", "tool_choice", "unsupported")
+        rules = []
+        for number, function in enumerate(functions):
+            begin = f'{{"name": {json.dumps(function.name)}, "{self.key}": '
+            schema = json.dumps(function.schema_of_arguments)
+            rules.append(
+                f'f{number}: {json.dumps(begin)} a{number} "}}"\na{number}: %json {schema}'
+            )
+        names = " | ".join(f"f{number}" for number in range(len(functions)))
+        more = "" if is_single or not self.opening else ' ("\\n" call)*'
+        call = f"start: call{more}\ncall: {self.opening} ({names}) {self.closing}"
+        return StructuredOutputs(grammar="\n".join([call, *rules]))
+
+
+def tool_template(template: str, token_id: Callable[[str], int | None]) -> ToolTemplate:
+    """Return what a chat template makes of tools, by its text."""
+
+    def written(tag: str) -> str:  # a token, where the tokenizer has it, is no text to a grammar
+        number = token_id(tag)
+        return json.dumps(tag) if number is None else f"<[{number}]>"
+
+    if re.search(r"\btools\b", template) is None:
+        return ToolTemplate()
+    if OPENING in template:  # some write the arguments inside as tags of their own
+        opening, closing = f'{written(OPENING)} "\\n"', f'"\\n" {written(CLOSING)}'
+        is_json = "<function=" not in template and "<arg_key>" not in template
+        return ToolTemplate(True, "arguments", opening, closing) if is_json else ToolTemplate(True)
+    is_llama = _PYTHON in template or '"parameters": ' in template
+    return ToolTemplate(True, "parameters" if is_llama else None)
+
+
+def as_text(turn: Mapping[str, object]) -> Json:
+    """Return a turn whose calls are text, for templates that know none."""
+    calls = turn.get("tool_calls")
+    functions = [call["function"] for call in calls] if isinstance(calls, list) else []
+    texts = [f"{call['name']}({json.dumps(call['arguments'])})" for call in functions]
+    contents = [str(turn["content"])] if turn["content"] else []
+    return {"role": turn["role"], "content": "\n".join([*contents, *texts])}
+
+
+class CallReader:
+    """Tells the text of one answer apart into content and calls, as far as both are certain.
+
+    However the text is cut into pieces, they are the same.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        """Read calls in tags of any function, and calls without tags of these."""
+        self._names = names
+        self._held = ""  # what may be a call, with the white space before it
+        self._may_be_bare, self._follows_call = True, False
+        self.num_calls = 0
+
+    def feed(self, text: str, *, is_end: bool = False) -> tuple[str, list[Call]]:
+        """Take the next piece of the text; return the content and the calls that are certain."""
+        self._held += text
+        contents, calls = [], []
+        while isinstance(item := self._next(is_end), Call) or item:
+            if isinstance(item, Call):
+                calls.append(item)
+            else:
+                contents.append(item)
+        self.num_calls += len(calls)
+        return "".join(contents), calls
+
+    def _next(self, is_end: bool) -> Call | str:
+        """Return a call, or content; an empty text if nothing more is certain."""
+        if self._follows_call:
+            self._held = self._held.lstrip()
+        if self._may_be_bare:
+            if _PART_OF_BARE.match(self._held) and not is_end:
+                return ""
+            match = _BARE.match(self._held)
+            end, call = self._bare_call(match.end()) if match else (0, None)
+            if call is not None:
+                return self._taken(end, call)
+            if match and not end and not is_end:
+                return ""
+            self._may_be_bare = False
+        match = _TAG.search(self._held)
+        if match is None:
+            part = None if is_end else _PART_OF_TAG.search(self._held)
+            return self._text(part.start() if part else len(self._held))
+        if match.start():
+            return self._text(match.start())
+        end, call = self._tagged_call(match.end(), is_end)
+        return self._taken(end, call) if call else self._text(end)
+
+    def _text(self, end: int) -> str:
+        text, self._held = self._held[:end], self._held[end:]
+        self._follows_call &= not text
+        return text
+
+    def _taken(self, end: int, call: Call) -> Call:
+        self._held, self._follows_call = self._held[end:], True
+        return call
+
+    def _bare_call(self, start: int) -> tuple[int, Call | None]:
+        """Return the end of the object at a place, 0 if it has none, and the call that it is."""
+        try:
+            value, end = json.JSONDecoder().raw_decode(self._held, start)
+        except (ValueError, RecursionError):
+            return 0, None
+        call = _call(value)
+        return end, call if call and call.name in self._names else None
+
+    def _tagged_call(self, start: int, is_end: bool) -> tuple[int, Call | None]:
+        """Return the end of what begins with a tag, 0 if it has none, and the call that it is."""
+        end = start
+        while (end := self._held.find(CLOSING, end)) >= 0:
+            inside, end = self._held[start:end], end + len(CLOSING)
+            if (call := _call(_value(inside))) or not _ends_in_string(inside):
+                return end, call
+        return (len(self._held), _call(_value(self._held[start:]))) if is_end else (0, None)
+
+
+def _ends_in_string(text: str) -> bool:
+    return sum(1 for match in _QUOTE.finditer(text) if match[1]) % 2 == 1
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _call(value: object) -> Call | None:
+    """Return the call that a JSON value is; its arguments have either name."""
+    if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
+        return None
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):
+        arguments = _value(arguments)
+    if not isinstance(arguments, dict):
+        return None
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        f"{name}{text}".encode()
+    except ValueError:  # infinity is no JSON, half a surrogate pair no text
+        return None
+    return Call(name=name, arguments=text)
