@@ -10,7 +10,6 @@ from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.protocol import Message
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import CHAT, DOCUMENT, TEXT, post, streamed, text_of
 
@@ -161,11 +160,3 @@ def test_several_turns_and_parts_are_one_prompt() -> None:
     ]
     body = post(CHAT_PATH, {"messages": messages, "user": "x", "metadata": {}}).json()
     assert body["choices"][0]["message"]["content"] == TEXT
-
-
-def test_earlier_calls_of_tools_are_text_of_their_turn() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
-    turns = {None: 'add({"a": 2})', "Wait.": 'Wait.\nadd({"a": 2})'}
-    for content, expected in turns.items():
-        turn = {"role": "assistant", "content": content, "tool_calls": [call]}
-        assert Message.model_validate(turn).turn == {"role": "assistant", "content": expected}

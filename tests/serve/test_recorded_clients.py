@@ -123,6 +123,8 @@ def test_null_asks_for_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_SHOWN)
 def test_what_the_model_is_not_shown_stands_in_the_reply(name: str) -> None:
-    said = post("/v1/chat/completions", {**CHAT, name: [{"name": "f"}]})
+    said = post(
+        "/v1/chat/completions", {**CHAT, name: [{"type": "function", "function": {"name": "f"}}]}
+    )
     assert said.json()["pasta"]["ignored"] == [name]
     assert "ignored" not in post("/v1/chat/completions", {**CHAT, name: []}).json()["pasta"]
