@@ -19,8 +19,8 @@ from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.serve import Bounds
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
-from pasta_lm.serve.protocol import ChatCompletionRequest, Message
-from pasta_lm.serve.tool_calls import CallReader, ToolTemplate, as_text, tool_template
+from pasta_lm.serve.protocol import ChatCompletionRequest
+from pasta_lm.serve.tool_calls import CallReader, Message, ToolTemplate, as_text, tool_template
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.fakes.scripted_backend import ScriptedBackend

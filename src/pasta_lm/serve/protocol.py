@@ -8,7 +8,7 @@ and the reply says so, where its chat template knows none: some clients offer th
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self, cast
 
@@ -20,7 +20,7 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
 from pasta_lm.serve import Bounds
 from pasta_lm.serve.errors import Json, bad_request
-from pasta_lm.serve.tool_calls import LENIENT, Function, NamedTool, Tool, ToolCall, ToolTemplate
+from pasta_lm.serve.tool_calls import LENIENT, Few, Function, Message, NamedTool, Tool, ToolTemplate
 from pasta_lm.strategies import pasta
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -52,7 +52,6 @@ SAMPLING = {
 """Fields that are sampling parameters as they stand; null is the default."""
 
 MAX_TOP_LOGPROBS, MAX_BIASES = 20, 300  # as OpenAI's
-MAX_ITEMS = 8192  # of a list that is no list of ids, whatever a recipe allows
 
 
 Turns = Sequence[Json]
@@ -74,47 +73,6 @@ class ClientPrompt:
     positions: str | None = None
     continues: bool = False
     tools: Sequence[Json] = ()
-
-
-def _refuse_other_kinds(kind: object) -> object:
-    if kind != "text":
-        raise ValueError(f"this model reads text only, not {str(kind)[:50]}")
-    return kind
-
-
-# A list ends at its first wrong element: a long list of wrong ones would cost minutes.
-Few = Field(max_length=MAX_ITEMS, fail_fast=True)
-
-
-class TextPart(BaseModel):
-    """A part of a message: text is the only kind."""
-
-    model_config = LENIENT
-    type: Annotated[Literal["text"], BeforeValidator(_refuse_other_kinds)]
-    text: str
-
-
-class Message(BaseModel):
-    """One turn of a conversation."""
-
-    model_config = LENIENT
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Few] | None = None
-    tool_calls: Annotated[list[ToolCall], Few] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-
-    @property
-    def turn(self) -> Json:
-        """Return the turn of a chat template; what looks like a tag in its text is text."""
-        parts = self.content or ""
-        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        turn = {"role": "system" if self.role == "developer" else self.role, "content": text}
-        about = (
-            {"tool_call_id": self.tool_call_id, "name": self.name} if self.role == "tool" else {}
-        )
-        calls = {"tool_calls": [call.shown for call in self.tool_calls or ()] or None}
-        return turn | {key: value for key, value in (about | calls).items() if value is not None}
 
 
 Positive = Annotated[int, Field(ge=1)]

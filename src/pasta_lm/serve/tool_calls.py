@@ -1,4 +1,4 @@
-"""Tools of a request: what a chat template is shown, and the calls in the text of an answer.
+"""Messages and tools: what a chat template is shown, and the calls in the text of an answer.
 
 Two forms of calls are read. Hermes and Qwen write ``<tool_call>{"name": …, "arguments": …}
 </tool_call>``, several and with text beside them; Llama 3 writes nothing but ``{"name": …,
@@ -13,13 +13,16 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.serve.errors import Json, bad_request
 
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
+MAX_ITEMS = 8192  # of a list that is no list of ids, whatever a recipe allows
+# A list ends at its first wrong element: a long list of wrong ones would cost minutes.
+Few = Field(max_length=MAX_ITEMS, fail_fast=True)
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _TAG = re.compile(rf"\s*{OPENING}")
 _PART_OF_TAG = re.compile(rf"\s*(?:{'|'.join(OPENING[:n] for n in range(1, len(OPENING)))})?\Z")
@@ -58,6 +61,43 @@ class ToolCall(BaseModel):
         value = _value(arguments or "{}")
         given = value if isinstance(value, dict) else arguments
         return {**self.model_dump(), "function": {"name": name, "arguments": given}}
+
+
+def _refuse_other_kinds(kind: object) -> object:
+    if kind != "text":
+        raise ValueError(f"this model reads text only, not {str(kind)[:50]}")
+    return kind
+
+
+class TextPart(BaseModel):
+    """A part of a message: text is the only kind."""
+
+    model_config = LENIENT
+    type: Annotated[Literal["text"], BeforeValidator(_refuse_other_kinds)]
+    text: str
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = LENIENT
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Few] | None = None
+    tool_calls: Annotated[list[ToolCall], Few] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def turn(self) -> Json:
+        """Return the turn of a chat template; what looks like a tag in its text is text."""
+        parts = self.content or ""
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        turn = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        about = (
+            {"tool_call_id": self.tool_call_id, "name": self.name} if self.role == "tool" else {}
+        )
+        calls = {"tool_calls": [call.shown for call in self.tool_calls or ()] or None}
+        return turn | {key: value for key, value in (about | calls).items() if value is not None}
 
 
 class Function(BaseModel):
