@@ -92,19 +92,19 @@ KNOWN = {*ChatCompletionRequest.model_fields, *NEUTRAL, *NOT_SHOWN}
 @given(name=st.text(max_size=20).filter(lambda name: name not in KNOWN), value=JSON_VALUES)
 def test_a_field_that_nobody_knows_changes_nothing(name: str, value: Any) -> None:
     found = ChatCompletionRequest.model_validate({**CHAT, "seed": 3, name: value})
-    assert found.params(Bounds()) == ChatCompletionRequest.model_validate(
+    assert found.params(Bounds(), {}) == ChatCompletionRequest.model_validate(
         {**CHAT, "seed": 3}
-    ).params(Bounds())
+    ).params(Bounds(), {})
 
 
 @given(name=st.sampled_from(sorted(NEUTRAL)), value=JSON_VALUES | st.floats(0.5, 0.9))
 def test_a_field_that_would_change_the_answer_is_refused_by_its_name(name: str, value: Any) -> None:
     asked = ChatCompletionRequest.model_validate({**CHAT, name: value})
     if value is None or value in NEUTRAL[name]:
-        asked.params(Bounds())
+        asked.params(Bounds(), {})
     else:
         with pytest.raises(ApiError) as refused:
-            asked.params(Bounds())
+            asked.params(Bounds(), {})
         assert refused.value.status == 400
         assert refused.value.param == name
         assert name in refused.value.message
@@ -118,7 +118,7 @@ def test_null_asks_for_nothing(name: str) -> None:
     except ValidationError as error:
         raise AssertionError(f"{name} may not be null") from error
     if name != "seed":
-        assert found.params(Bounds()) == plain.params(Bounds())
+        assert found.params(Bounds(), {}) == plain.params(Bounds())
 
 
 @pytest.mark.parametrize("name", NOT_SHOWN)
