@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from pasta_lm.engines.live_thread import LiveThread
-from pasta_lm.engines.request import Guesser, Start
+from pasta_lm.engines.request import Guesser
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.placement import Placement, Placer
@@ -69,14 +69,12 @@ class Contexts:
             self._num_inherited[child.id] = len(self._ids[child.id])
             self._num_given[child.id] = self._num_given[child.parent.id]
 
-    def begin(self, child: Thread, start: Start, prompt: Sequence[int]) -> None:
+    def begin(self, child: Thread, seen: Sequence[int], num_prefix: int) -> None:
         """Let a thread of an expansion see all that precedes it, none of which is of the answer."""
-        assert child.parent is not None
         if self._is_read:
-            seen = self.of(child.parent) if start.num_seen is None else prompt[: start.num_seen]
             self._ids[child.id] = [*seen]
             self._num_inherited[child.id] = len(seen)
-            self._num_given[child.id] = len(seen) + len(start.prefix)
+            self._num_given[child.id] = len(seen) + num_prefix
 
     def decoded(self, thread: Thread, tokens: Iterable[int]) -> None:
         """Note tokens that a thread decoded, or that its prefix feeds."""

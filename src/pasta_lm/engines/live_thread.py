@@ -24,6 +24,10 @@ class TextMatcher(Protocol):
 
     def consume(self, token: int) -> None: ...  # it was decoded
 
+    def allows(self, token: int) -> bool: ...  # it may be decoded next
+
+    def allowed_ids(self) -> Sequence[int]: ...  # all that may
+
 
 class Special(Enum):
     """A decoded outcome that has no token id."""
@@ -47,8 +51,34 @@ class LiveThread:
     guesses: Sequence[int] = ()  # fed behind it, in the same pass: right if decoded then
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
+    start: Start | None = None  # how it begins and ends, if an expansion has it
     matcher: TextMatcher | None = None  # of the schema that its text must match
     is_held: bool = False  # another thread of the response goes first; it stays out of the pass
+
+    def ends_behind(self, token: int) -> bool:
+        """Take a decoded token; return whether it is the last one by its start or its schema."""
+        if self.matcher is not None:
+            self.matcher.consume(token)
+            if self.matcher.is_complete:
+                return True
+        has_stopped = self.has_own_stop and self.stops.has_matched
+        return has_stopped or self.is_full
+
+    @property
+    def has_own_stop(self) -> bool:
+        """Return whether its stop strings end it, and not the answer."""
+        return self.start is not None and self.start.stop is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether it has all the tokens that its start allows."""
+        bound = None if self.start is None else self.start.max_tokens
+        return bound is not None and self.thread.num_tokens >= bound
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether that is why it ends, although its text does not match its schema yet."""
+        return self.is_full and self.matcher is not None and not self.matcher.is_complete
 
     @property
     def feeds_next(self) -> bool:
@@ -75,14 +105,15 @@ def expand(
     if not starts:
         return interpreter.end_of_text(main), {}
 
-    def has_room(start: Start) -> bool:  # for its prefix and a token of its own
+    def has_room(start: Start) -> bool:
         first = main.position if start.num_seen is None else start.num_seen
-        last = limits.max_position
-        return last is None or first + len(start.prefix) < last - 1  # where threads must end
+        return limits.has_room(first + len(start.prefix))
 
     kept = [start for start in starts if has_room(start)][: limits.max_blocks]
+    is_counted = not expansion.known
     commands = interpreter.expand(
-        [(start.topic, len(start.prefix)) for start in kept], is_cut=len(kept) < len(starts)
+        [(start.topic, is_counted * len(start.prefix), start.after) for start in kept],
+        is_cut=len(kept) < len(starts),
     )
     for child, start in zip(main.children, kept, strict=True):
         placer.start(child, start.num_seen)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
-from pasta_lm.errors import UsageError
+from pasta_lm.errors import ContextLengthError, UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace, TraceNews
@@ -128,11 +128,17 @@ class SamplingParams:
 class Start:
     """How a thread begins when main has ended."""
 
-    prefix: tuple[int, ...]  # ids fed in one pass before it decodes; at least one
+    prefix: tuple[int, ...]  # ids fed in one pass before it decodes; at least one, or ``behind``
     topic: str | None = None  # the topic of its block; None: it decodes the answer itself
     text: str = ""  # the part of its prefix that belongs to the answer
     num_seen: int | None = None  # the tokens of the prompt that it sees; None: behind main
     structured_outputs: StructuredOutputs | None = None  # what it must match
+    stop: tuple[str, ...] | None = None  # strings that end it alone; None: those of the answer
+    max_tokens: int | None = None  # it ends behind so many tokens
+    after: tuple[int, ...] = ()  # the starts, by index, of threads that end before it begins
+    behind: Callable[[Sequence[Sequence[int]]], Sequence[int]] | None = None
+    """From what those decoded to all that it sees behind the prompt."""
+    max_fed: int = 0  # tokens of that at most that none of them has fed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +148,8 @@ class Expansion:
     starts: Callable[[str], Sequence[Start]]
     """From main's text to the threads that begin; if there are none, main's text is the answer."""
     max_main_tokens: int  # the number of tokens after which main ends at the latest
-    structures: tuple[StructuredOutputs, ...] = ()  # of its threads, compiled before it begins
+    known: tuple[Start, ...] = ()
+    """All starts, if main decides nothing; their prefixes are given, and count for no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +185,29 @@ class Request:
     def max_entries(self) -> int:
         """Return how many cache entries it can need; a join can feed each decoded token again."""
         times_fed = 2 if self.join is Join.RECOMPUTE else 1
-        return len(self.prompt) + times_fed * self.params.n * self.params.max_tokens
+        num_decoded = times_fed * self.params.n * self.params.max_tokens
+        return len(self.prompt) + num_decoded + self.num_given
+
+    @property
+    def num_given(self) -> int:
+        """Return how many entries are needed for what its known threads are given."""
+        known = () if self.expansion is None else self.expansion.known
+        return self.params.n * sum(len(start.prefix) + start.max_fed for start in known)
+
+    @property
+    def structures(self) -> list[StructuredOutputs]:
+        """Return all that the texts of its threads must match."""
+        known = () if self.expansion is None else self.expansion.known
+        wanted = self.params.structured_outputs, *(start.structured_outputs for start in known)
+        return [*filter(None, wanted)]
+
+    def check_length(self, max_position: int | None) -> None:
+        """Raise a ``ContextLengthError`` if a known thread has no room for a token of its own."""
+        limits = self.params.limits(max_position)
+        for start in () if self.expansion is None else self.expansion.known:
+            num_seen = len(self.prompt) if start.num_seen is None else start.num_seen
+            if max_position is not None and not limits.has_room(num_seen + len(start.prefix)):
+                raise ContextLengthError(num_seen + len(start.prefix), max_position - 1)
 
     def limits(self, max_position: int | None) -> Limits:
         """Return the bounds of each response; ``max_position`` is the model's last position."""

@@ -101,11 +101,12 @@ class Response:
         return self.interpreter.is_finished
 
     def _open(self, thread: Thread) -> LiveThread:
-        stops = StopWatch(self.request.params.stop)
-        live = LiveThread(thread, self._tokens.text_stream(), stops)
+        start = self._starts.get(thread.id)
+        own = None if start is None else start.stop
+        stops = StopWatch(self.request.params.stop if own is None else own)
+        live = LiveThread(thread, self._tokens.text_stream(), stops, start=start)
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
-        start = self._starts.get(thread.id)
         wanted = (start or self.request.params).structured_outputs
         if wanted and self._matcher_of and (start or self.request.expansion is None):
             live.matcher = self._matcher_of(wanted)
@@ -213,12 +214,10 @@ class Response:
                 return
             token = self._tokens.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
         self._take_id(live, token, t_s, is_forced=forced is not None)
-        if live.matcher is not None and live.thread.is_alive:
-            live.matcher.consume(token)
-            if live.matcher.is_complete:
-                live.next_token = None
-                self._flush(live)
-                self._carry_out(self._end_of_text(live), t_s)
+        if live.thread.is_alive and live.ends_behind(token):
+            live.next_token = None
+            self._flush(live)
+            self._carry_out(self._end_of_text(live), t_s)
 
     def _forced_token(self, live: LiveThread) -> int | Literal[Special.END_OF_TEXT] | None:
         if self.interpreter.forced(live.thread) is not None:
@@ -231,10 +230,8 @@ class Response:
     def _end_of_text(self, live: LiveThread) -> list[Command]:
         expansion, thread = self.request.expansion, live.thread
         if expansion is None or not thread.is_main:
-            return self.interpreter.end_of_text(thread)
+            return self.interpreter.end_of_text(thread, is_cut=live.is_cut)
         commands, self._starts = expand(expansion, self.interpreter, self.placer)
-        for number, start in self._starts.items():
-            self._contexts.begin(self.interpreter.threads[number], start, self.request.prompt)
         return commands
 
     def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:
@@ -255,7 +252,7 @@ class Response:
         commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
         if role is Role.CONTENT or is_skeleton:
             self._emit(live, live.stops.feed(text))
-        if live.stops.has_matched:
+        if live.stops.has_matched and not live.has_own_stop:
             commands += self.interpreter.stop(thread)
         self._carry_out(commands, t_s)
 
@@ -303,12 +300,18 @@ class Response:
     def _begin(self, child: Thread, t_s: float) -> None:
         assert child.parent is not None
         start = self._starts.get(child.id)
-        prefix = (self._tokens.piece_id(ASYNC_OPEN),) if start is None else start.prefix
+        prefix = self._given(child, start) if start else (self._tokens.piece_id(ASYNC_OPEN),)
         tag, last_text = (ASYNC_OPEN, "") if start is None else (None, start.text)
+        if not prefix:
+            if child.is_alive:
+                self._carry_out(self.interpreter.end_of_text(child, is_cut=True), t_s)
+            return
         live = self._open(child)
         live.prefix, live.next_token = prefix[:-1], prefix[-1]
-        for thread in self.interpreter.threads[: child.id + 1]:
+        for thread in self.interpreter.threads[len(self.trace.threads) : child.id]:
             self.recorder.thread_started(thread)  # deferred threads before it, too: ids are dense
+            self.events.append(Deferred(self.sample, thread.id, child.parent.id))
+        self.recorder.thread_started(child)
         facts = child.id, child.parent.id, child.topic, child.promised_tokens
         self.events.append(ThreadStarted(self.sample, *facts))
         self._contexts.decoded(child, prefix)
@@ -316,6 +319,24 @@ class Response:
             text = last_text if index == len(prefix) else ""
             self.recorder.decoded(child, token, text, Role.TAG, t_s=t_s, is_forced=True, tag=tag)
         self._emit(live, last_text)
+
+    def _given(self, child: Thread, start: Start) -> Sequence[int]:
+        """Return what a thread of an expansion feeds first; nothing if a limit keeps it out."""
+        assert child.parent is not None
+        prompt, prefix, num_seen = self.request.prompt, start.prefix, start.num_seen
+        seen = self._contexts.of(child.parent) if num_seen is None else prompt[:num_seen]
+        if start.behind is not None:
+            texts = (self.trace.tokens_of(other.id) for other in child.after)
+            decoded = [[t.token or 0 for t in text if t.role is Role.CONTENT] for text in texts]
+            whole = (*prompt, *start.behind(decoded))
+            num_seen = self.placer.start_behind(child, whole, child.after)
+            seen, prefix = whole[:num_seen], whole[num_seen:]
+            is_cut = any(other.finish_reason is FinishReason.LENGTH for other in child.after)
+            has_room = self.interpreter.limits.has_room(len(whole))
+            if is_cut or not has_room or len(prefix) > start.max_fed:
+                return ()
+        self._contexts.begin(child, seen, len(prefix))
+        return prefix
 
     def _end(self, thread: Thread, reason: FinishReason) -> None:
         live = self.live.get(thread.id)

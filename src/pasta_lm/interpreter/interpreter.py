@@ -8,7 +8,7 @@ Source: PASTA, section 3.2; decisions where the paper is silent are in ``docs/ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 
 from pasta_lm.errors import PastaSyntaxError
@@ -174,7 +174,7 @@ class Interpreter:
         return child
 
     def _begin_deferred(self) -> list[Command]:
-        deferred = [thread for thread in self.threads if thread.state is ThreadState.DEFERRED]
+        deferred = [thread for thread in self.threads if thread.may_begin]
         if not deferred:
             return []
         bound = self.limits.max_threads
@@ -190,15 +190,22 @@ class Interpreter:
         return commands
 
     def expand(
-        self, starts: Iterable[tuple[str | None, int]], *, is_cut: bool = False
+        self, starts: Iterable[tuple[str | None, int, Sequence[int]]], *, is_cut: bool = False
     ) -> list[Command]:
-        """End main and let others write the answer: their topics and numbers of prefix tokens.
+        """End main and let others write the answer.
 
-        A thread without a topic is no block of it; ``is_cut``: a limit left some out.
+        Each has a topic, a number of prefix tokens, and the indices of those that end before it
+        begins. A thread without a topic is no block of the answer; ``is_cut``: a limit left some
+        out.
         """
         self.main.content.clear()
-        for topic, num_prefix in starts:
-            self._add(self.main, topic, None, num_prefix)
+        waits = {
+            self._add(self.main, topic, None, num_prefix): after
+            for topic, num_prefix, after in starts
+        }
+        children = [*waits]
+        for child, after in waits.items():
+            child.after = tuple(children[index] for index in after)
         reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
         return self._end(self.main, reason) + self._cut_if_full()
 
@@ -215,9 +222,13 @@ class Interpreter:
         thread.unjoined.clear()
         return Resume(thread, joined)
 
-    def end_of_text(self, thread: Thread) -> list[Command]:
-        """Take an end-of-text: it ends main, and (remote engines, no mask) the block it is in."""
-        reason = FinishReason.STOP if self.forced(thread) is None else FinishReason.LENGTH
+    def end_of_text(self, thread: Thread, *, is_cut: bool = False) -> list[Command]:
+        """Take an end-of-text: it ends main, and (remote engines, no mask) the block it is in.
+
+        ``is_cut``: a limit of its own is the reason.
+        """
+        is_cut = is_cut or self.forced(thread) is not None
+        reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
         return self._end(thread, reason) + self._cut_if_full()
 
     def _end(self, thread: Thread, reason: FinishReason) -> list[Command]:

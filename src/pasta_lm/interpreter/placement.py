@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pasta_lm.interpreter.positions import (
     Epoch,
@@ -158,6 +159,25 @@ class Placer:
         else:
             thread.position = num_seen
             thread.row = Row({PROMPT_OWNER: num_seen, thread.owner: UNBOUNDED})
+
+    def start_behind(self, thread: Thread, tokens: Sequence[int], others: Iterable[Thread]) -> int:
+        """Let a thread begin behind the longest beginning of some tokens that another has fed.
+
+        Those that begin have ended; the last token is left to be fed. Return how many it sees.
+        """
+        best: list[int] = []
+        for other in others:
+            thread.depth = max(thread.depth, other.depth)
+            seen = self._visible_slots(other.row) if other.row else []
+            seen.sort(key=lambda slot: self.entries[slot].position)
+            pairs = zip(seen, tokens[:-1], strict=False)
+            same = [
+                s for s, _ in takewhile(lambda pair: self.entries[pair[0]].token == pair[1], pairs)
+            ]
+            best = max(best, same, key=len)
+        cutoffs = {self.entries[slot].owner: slot + 1 for slot in best}
+        thread.row, thread.position = Row({**cutoffs, thread.owner: UNBOUNDED}), len(best)
+        return len(best)
 
     def feed_sync(self, thread: Thread, token: int, joined: Sequence[Thread]) -> Placement:
         """Place a ``<sync/>`` (behind what it feeds again): its thread sees all that it joins."""

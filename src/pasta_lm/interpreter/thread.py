@@ -53,6 +53,7 @@ class Thread:
     num_prefix: int = 0  # tokens fed before it decodes: ``<async>``, or the suffix of a point
     num_tokens: int = 0  # tokens decoded, tags and prefix included, end-of-text not
     block_length: int | None = None  # true length with tags, if known beforehand (replay)
+    after: tuple[Thread, ...] = ()  # threads that end before it begins
 
     children: list[Thread] = field(default_factory=list)
     unjoined: list[Thread] = field(default_factory=list)  # children that no sync has joined yet
@@ -76,6 +77,12 @@ class Thread:
     def is_alive(self) -> bool:
         """Return whether it may still decode."""
         return self.state is not ThreadState.ENDED
+
+    @property
+    def may_begin(self) -> bool:
+        """Return whether it has not started, and all that it waits for have ended."""
+        has_ended = not any(other.is_alive for other in self.after)
+        return self.state is ThreadState.DEFERRED and has_ended
 
     @property
     def is_pending(self) -> bool:

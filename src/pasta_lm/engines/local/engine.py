@@ -130,8 +130,7 @@ class TorchEngine:
         ``UnsupportedModelError`` for positions 'rotate' on a model whose keys cannot be moved.
         """
         check_request(request, self.loaded)
-        structures = () if request.expansion is None else request.expansion.structures
-        for wanted in filter(None, (request.params.structured_outputs, *structures)):
+        for wanted in request.structures:
             self.grammars.matcher(wanted)
         may_fork = request.forks or request.forced is not None
         if may_fork and request.positions is PositionStrategy.ROTATE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ try:
 except ImportError:  # only for answers that must match a form
     hf = None  # type: ignore[assignment]
 
+MAX_COMPILED = 256  # grammars that are kept: of a request's threads, and of those that repeat it
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
 
@@ -51,6 +52,17 @@ class Matcher:
         """Take a token that was decoded."""
         self._matcher.consume_token(token)
 
+    def allows(self, token: int) -> bool:
+        """Return whether a token may come next."""
+        if token in self._eos_ids:
+            return bool(self._matcher.is_accepting())
+        return bool(self._matcher.validate_tokens([token]))
+
+    def allowed_ids(self) -> list[int]:
+        """Return the tokens that may come next."""
+        ids: list[int] = self.allowed().nonzero().flatten().tolist()
+        return ids
+
     @property
     def is_complete(self) -> bool:
         """Return whether nothing can follow."""
@@ -64,6 +76,7 @@ class Grammars:
         self, tokenizer: PreTrainedTokenizerFast, vocab_size: int, eos_ids: Sequence[int]
     ) -> None:
         self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, sorted(eos_ids)
+        self._compiled = lru_cache(MAX_COMPILED)(self._compile)
 
     @cached_property
     def _tokens(self) -> LLTokenizer:
@@ -76,13 +89,18 @@ class Grammars:
         """Return a matcher at its beginning; a UsageError says why a schema has none."""
         tokens = self._tokens
         try:
-            matcher = LLMatcher(tokens, _grammar_of(wanted))
-            fault = matcher.get_error()
+            matcher = self._compiled(tokens, _grammar_of(wanted))
         except ValueError as exc:
-            fault = str(exc)
-        if fault:
-            raise UsageError(f"the {wanted.kind} of the answer cannot be used: {fault.strip()}")
-        return Matcher(matcher, self._vocab_size, self._eos_ids)
+            fault = f"the {wanted.kind} of the answer cannot be used: {str(exc).strip()}"
+            raise UsageError(fault) from exc
+        return Matcher(matcher.deep_copy(), self._vocab_size, self._eos_ids)
+
+    @staticmethod
+    def _compile(tokens: LLTokenizer, grammar: str) -> LLMatcher:
+        matcher = LLMatcher(tokens, grammar)
+        if fault := matcher.get_error():
+            raise ValueError(fault)
+        return matcher
 
     @staticmethod
     def allowed(matcher: TextMatcher, guesses: Sequence[int]) -> Tensor:
@@ -96,7 +114,7 @@ def _grammar_of(wanted: StructuredOutputs) -> str:
         if wanted.is_inside:
             schema = json.dumps(wanted.json)
             return LLMatcher.grammar_from_lark(
-                f"start: / ?/ value / ?/ LAST\nvalue: %json {schema}\n{LAST_BYTES}"
+                f"start: / ?/ value (/ ?/ LAST)?\nvalue: %json {schema}\n{LAST_BYTES}"
             )
         return LLMatcher.grammar_from_json_schema(json.dumps(wanted.json))
     if wanted.regex is not None:

@@ -44,6 +44,7 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
         raise RequestError("the prompt is empty", hint="give at least one token")
     if last is not None and len(request.prompt) > last + 1:
         raise ContextLengthError(len(request.prompt), last + 1)
+    request.check_length(last)
     forced = [] if request.forced is None else [request.forced.main, *request.forced.blocks]
     ids = {*request.prompt, *request.params.logit_bias}.union(*forced)
     if min(ids) < 0 or max(ids) >= loaded.num_tokens:
