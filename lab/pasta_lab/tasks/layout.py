@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pasta_lab.tasks.formats import CHAIN_LABEL, FREE_LABEL
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, Part, parts, rest
+from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, Stretch, parts, rest
 
 MARKED = frozenset({Layout.ITEM, Layout.SECTION, Layout.BOLD, Layout.ROW})
 """What Markdown sets apart."""
@@ -62,12 +62,12 @@ def label_document(text: str) -> Document:
     return document if len(document.blocks) >= MIN_BLOCKS else document.without_tags()
 
 
-def _is_block(part: Part, layouts: Collection[Layout]) -> bool:
+def _is_block(part: Stretch, layouts: Collection[Layout]) -> bool:
     is_long = len(part.text.split()) >= MIN_BLOCK_WORDS
     return part.layout in layouts and is_long and bool(part.topic) and not part.is_conclusion
 
 
-def _conclusion(found: list[Part], first_block: int, layouts: Collection[Layout]) -> int:
+def _conclusion(found: list[Stretch], first_block: int, layouts: Collection[Layout]) -> int:
     """Return the index of the concluding part; the number of parts if there is none."""
     for index in range(first_block + 1, len(found)):
         is_last = index == len(found) - 1

@@ -321,7 +321,7 @@ class Response:
         self._emit(live, last_text)
 
     def _given(self, child: Thread, start: Start) -> Sequence[int]:
-        """Return what a thread of an expansion feeds first; nothing if a limit keeps it out."""
+        """Return the first tokens of a thread of an expansion; none if a limit keeps it out."""
         assert child.parent is not None
         prompt, prefix, num_seen = self.request.prompt, start.prefix, start.num_seen
         seen = self._contexts.of(child.parent) if num_seen is None else prompt[:num_seen]

@@ -71,7 +71,7 @@ class Part:
     path: tuple[str, ...] = ()  # of a value in an object: its keys, which are its lead
 
     def structure(self) -> StructuredOutputs | None:
-        """Return what its text must match; a UsageError for a part without an end or a view."""
+        """Return the form of its text; a UsageError for a part without an end or a view."""
         has_form = self.schema is not None or self.regex is not None
         if not (has_form or self.stop or self.max_tokens or self.end_of_text):
             hint = "give it stop, schema, regex, max_tokens or end_of_text=True"
@@ -351,7 +351,7 @@ def filled(answer: Answer, schema: Schema) -> PartsAnswer:
 
 def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
     """Return the given text with its holes filled, and by name what fills them."""
-    data: dict[str, Any] = {}
+    data: dict[str, object] = {}
     unfinished: list[str] = []
     whole = ""
     for part, (text, has_ended) in zip(parts, _texts(answer), strict=True):
@@ -382,7 +382,7 @@ def _texts(answer: Answer) -> list[tuple[str, bool]]:
     ]
 
 
-def _value(text: str) -> tuple[Any, int]:
+def _value(text: str) -> tuple[object, int]:
     """Read the JSON value at the beginning of a text; return it and its end, 0 if it is cut."""
     num_spaces = len(text) - len(text.lstrip())
     try:

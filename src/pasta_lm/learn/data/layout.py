@@ -59,7 +59,7 @@ _MARKS = {Layout.ITEM: _ITEM, Layout.SECTION: _HEADING, Layout.ROW: _BAR}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Stretch:
     """Lines that belong together, and the white space before; the text has none at its ends."""
 
     before: str
@@ -99,24 +99,24 @@ class Part:
         return _CONCLUSION.match(self.text[self.body_start :]) is not None
 
 
-def parts(text: str) -> list[Part]:
+def parts(text: str) -> list[Stretch]:
     """Return the parts of a text in order.
 
     A section ends at the next heading of its level or a higher one, a list item at the next line
     that is not indented below it. The head of a table is a line, not a row. So is fenced code,
     whatever its lines look like.
     """
-    split: list[Part] = []
+    split: list[Stretch] = []
     place, lines = 0, _lines(text)
     while lines:
         layout, num_lines = _first(lines)
         start, end = lines[0].start, lines[num_lines - 1].end
-        split.append(Part(text[place:start], text[start:end], layout))
+        split.append(Stretch(text[place:start], text[start:end], layout))
         place, lines = end, lines[num_lines:]
     return split
 
 
-def rest(text: str, split: Sequence[Part]) -> str:
+def rest(text: str, split: Sequence[Stretch]) -> str:
     """Return the white space after the last part."""
     return text[sum(len(part.before) + len(part.text) for part in split) :]
 
@@ -183,7 +183,7 @@ def apar_document(text: str) -> Document:
     return by_paragraph if len(by_paragraph.blocks) >= MIN_FORKS else whole
 
 
-def _labelled(part: Part) -> list[Item]:
+def _labelled(part: Stretch) -> list[Item]:
     label = _LABEL.match(part.text.split("\n", 1)[0], part.body_start)
     if label is None or part.is_conclusion or not _NUMBERED.match(part.text):
         return [Text(part.text)]
