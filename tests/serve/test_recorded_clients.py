@@ -118,7 +118,7 @@ def test_null_asks_for_nothing(name: str) -> None:
     except ValidationError as error:
         raise AssertionError(f"{name} may not be null") from error
     if name != "seed":
-        assert found.params(Bounds(), {}) == plain.params(Bounds())
+        assert found.params(Bounds(), {}) == plain.params(Bounds(), {})
 
 
 @pytest.mark.parametrize("name", NOT_SHOWN)
