@@ -90,6 +90,8 @@ READ: dict[str, tuple[str, str, list[Any]]] = {
     "Llama, several": (f'{BARE}; {{"name": "now", "parameters": {{}}}}', "", [BARED, call("now")]),
     "Llama, unknown name": (BARE.replace("add", "sub"), BARE.replace("add", "sub"), []),
     "Llama, then text": (f"{BARE}; and so on", "; and so on", [BARED]),
+    "in a fence": (f"```json\n{BARE}\n```", "", [BARED]),
+    "in a fence, other JSON": ("```json\n{}\n```", "```json\n{}\n```", []),
     "behind text": (f"Like {BARE}", f"Like {BARE}", []),
     "code": ("{ return 1; }\n" + ADD, "{ return 1; }", [ADDED]),
     "a builtin tool of Llama": ("<|python_tag|>search.call(q)", "<|python_tag|>search.call(q)", []),

@@ -24,14 +24,18 @@ MAX_ITEMS = 8192  # of a list that is no list of ids, whatever a recipe allows
 # A list ends at its first wrong element: a long list of wrong ones would cost minutes.
 Few = Field(max_length=MAX_ITEMS, fail_fast=True)
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
-_TAG = re.compile(rf"\s*{OPENING}")
-_PART_OF_TAG = re.compile(rf"\s*(?:{'|'.join(OPENING[:n] for n in range(1, len(OPENING)))})?\Z")
 _PYTHON = "<|python_tag|>"  # Llama 3 has it before a call
-_BARE = re.compile(rf"[\s;,]*(?:{re.escape(_PYTHON)}\s*)?(?=\{{)")
-_PART_OF_BARE = re.compile(
-    rf"[\s;,]*(?:{'|'.join(re.escape(_PYTHON[:n]) for n in range(1, len(_PYTHON)))}"
-    rf"|{re.escape(_PYTHON)}\s*)?\Z"
-)
+
+
+def _beginnings(*words: str) -> str:
+    return "|".join(re.escape(word[:end]) for word in words for end in range(1, len(word)))
+
+
+_TAG = re.compile(rf"\s*{OPENING}")
+_PART_OF_TAG = re.compile(rf"\s*(?:{_beginnings(OPENING)})?\Z")
+_LEAD = rf"[\s;,`]*(?:(?:json|{re.escape(_PYTHON)})\s*)?"  # Qwen's coders fence their calls
+_BARE = re.compile(rf"{_LEAD}(?=\{{)")
+_PART_OF_BARE = re.compile(rf"(?:{_LEAD}|[\s;,`]*(?:{_beginnings('json', _PYTHON)}))\Z")
 _QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 
 
@@ -218,6 +222,8 @@ class CallReader:
         if self._follows_call:
             self._held = self._held.lstrip()
         if self._may_be_bare:
+            if self._follows_call and is_end and not self._held.strip(" \n;,`"):
+                self._held = ""
             if _PART_OF_BARE.match(self._held) and not is_end:
                 return ""
             match = _BARE.match(self._held)
