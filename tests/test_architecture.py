@@ -35,7 +35,8 @@ DOORS = {
     "measure/": "scipy numpy",
     "measure/bench.py": "torch transformers",
     "measure/gpu_check.py": "torch",
-    "measure/prompt_sets.py": "huggingface_hub lm_eval nltk langdetect",
+    "measure/prompt_sets.py": "huggingface_hub",
+    "measure/answer_text.py": "lm_eval nltk langdetect",
     "serve/": "fastapi uvicorn starlette sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

@@ -176,9 +176,9 @@ def exactness(at: Section) -> None:
 
 
 def _exactness_of(name: str, device: str) -> dict[str, float]:
-    from pasta_lm.engines.local.naive import naive_logits
     from tests.architectures import build, load, loaded
     from tests.engines.gpu.test_paged_decoder import requests_of
+    from tests.engines.local.naive import naive_logits
     from tests.fakes.recording_engine import Recording
 
     whole = loaded(name, device)

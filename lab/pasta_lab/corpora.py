@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from pasta_lab.evaluate.agreement import compared
 from pasta_lab.evaluate.agreement import rows as agreement_rows
-from pasta_lm.engines.scripted import words
 from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.journal import read_lines
 from pasta_lm.learn.data.annotated import Record, read_records
+from pasta_lm.view.scripted import words
 
 CORPORA = Path(__file__).parents[2] / "corpora"
 STARTER, OWN, INSTRUCTIONS, WRITTEN = (

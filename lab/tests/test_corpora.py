@@ -15,7 +15,6 @@ import pytest
 
 from pasta_lab import corpora
 from pasta_lab.corpora import INSTRUCTIONS, OWN, ROWS, SECOND_PASS, STARTER, WRITTEN
-from pasta_lm.engines.scripted import words
 from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.journal import read_lines
 from pasta_lm.language.check import check
@@ -24,6 +23,7 @@ from pasta_lm.language.tags import units_for
 from pasta_lm.learn.annotate.filters import examine
 from pasta_lm.learn.annotate.usable import why_unusable
 from pasta_lm.learn.data.annotated import read_ids
+from pasta_lm.view.scripted import words
 
 ROOT = Path(__file__).parents[2]
 KEYS = ["id", "messages", "response", "shape", "parts", "source", "licence", "provenance"]

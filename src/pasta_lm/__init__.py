@@ -19,11 +19,11 @@ if TYPE_CHECKING:
         ThreadEnded,
         ThreadStarted,
     )
-    from pasta_lm.engines.scripted import ScriptedEngine
     from pasta_lm.errors import PastaError
     from pasta_lm.language import Document, parse
     from pasta_lm.learn.teach.run import teach
     from pasta_lm.strategies.model import Pasta
+    from pasta_lm.view.scripted import ScriptedEngine
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,7 @@ __all__ = [
 _MODULES = {
     "engines.request": "Answer Finished SamplingParams StructuredOutputs Synced TextDelta "
     "ThreadEnded ThreadStarted",
-    "engines.scripted": "ScriptedEngine",
+    "view.scripted": "ScriptedEngine",
     "errors": "PastaError",
     "language": "Document parse",
     "learn.teach.run": "teach",

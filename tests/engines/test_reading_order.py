@@ -9,9 +9,9 @@ import pytest
 
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import SamplingParams, TextDelta
-from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
+from pasta_lm.view.scripted import ScriptedEngine
 
 WORDS = ("a", " bc", " d.", "\n", " <sync", "/>", " &lt;promise", " <b>", " &", " \u00e9\U0001f35d")
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
+from pasta_lm.view.scripted import ScriptedEngine, words
 
 # The worked example of the semantics: eleven passes after the prefill.
 GOLDEN = parse(
@@ -130,6 +130,6 @@ def test_what_cannot_be_played_is_refused() -> None:
 
 def test_it_needs_the_standard_library_alone() -> None:
     heavy = {"torch", "transformers", "tokenizers", "typer", "rich"}
-    modules = "pasta_lm.engines.scripted, pasta_lm.strategies.model"
+    modules = "pasta_lm.view.scripted, pasta_lm.strategies.model"
     code = f"import {modules}, sys; sys.exit(' '.join({heavy!r} & {{*sys.modules}}) or 0)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,12 +13,12 @@ from torch import Tensor
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.naive import naive_logits
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, adjusted
 from pasta_lm.engines.request import Answer, Finished, Request
 from pasta_lm.engines.response import Response
 from pasta_lm.interpreter import Entries
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
+from tests.engines.local.naive import naive_logits
 
 MARGIN = 1e-3
 """Below it a choice may fall either way (semantics, "Equality")."""

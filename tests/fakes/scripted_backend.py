@@ -11,7 +11,6 @@ from threading import Lock
 from types import MappingProxyType
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
-from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
@@ -20,6 +19,7 @@ from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
 from pasta_lm.serve.tool_calls import ToolTemplate
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.requests import STRATEGIES, bounded
+from pasta_lm.view.scripted import ScriptedEngine, words
 
 
 class ScriptedBackend:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pasta_lm.engines.live_thread import END_OF_TEXT
 from pasta_lm.engines.request import Request
 from pasta_lm.engines.response import Response
-from pasta_lm.engines.scripted import WordIds
 from pasta_lm.interpreter import Entries, Join, Kind, Limits, Placement, PositionStrategy, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.view.scripted import WordIds
 from tests.reference import PROMPT, Name, Place, Shape
 from tests.visibility import is_visible
 

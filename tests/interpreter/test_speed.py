@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.interpreter.speed import (
     document_critical_path,
     document_speedup,
@@ -21,6 +19,8 @@ from pasta_lm.interpreter.speed import (
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
+from pasta_lm.learn.data.answer_record import AnswerRecord
+from pasta_lm.view.scripted import ScriptedEngine, words
 
 TEXTS = st.integers(1, 6).map(lambda number: Text(" word" * number))
 BLOCKS = st.builds(lambda text: Block("a topic", 1, (text,)), TEXTS)

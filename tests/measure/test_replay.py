@@ -8,12 +8,12 @@ from statistics import geometric_mean
 import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import Form, parse
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.learn.data.annotated import Record
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.replay import Pair, ReplayReport, figures_of, replay
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.requests import forced

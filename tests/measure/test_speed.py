@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.speed import realised, speed
 from pasta_lm.measure.table import Interval, to_json
 

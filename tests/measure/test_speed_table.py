@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.language import parse
 from pasta_lm.measure.speed import read_systems, speed_report
+from pasta_lm.view.scripted import ScriptedEngine
 
 WRITTEN = (
     'Two. <promise topic="one" tokens="1"/><async>Go to bed.</async> '

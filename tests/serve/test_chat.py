@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.app import create_app

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.serve import Queue
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
@@ -23,6 +22,7 @@ from pasta_lm.serve.guard import JsonLines, PlainLines
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.service import EventStream
+from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HangingBackend, HeldBackend, ScriptedBackend
 from tests.serve.conftest import (
     CHAT,

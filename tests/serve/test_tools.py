@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.view.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.vocabulary import Vocabulary

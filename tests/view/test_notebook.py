@@ -9,12 +9,12 @@ import pytest
 
 import pasta_lm.view.notebook  # noqa: F401  # draws answers and traces
 from pasta_lm.engines.request import Answer, SamplingParams
-from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import Document, parse
 from pasta_lm.language.document import Block
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.view.layout import layout
+from pasta_lm.view.scripted import ScriptedEngine
 
 ALLOWED = {"div", "span", "svg", "g", "title", "text", "rect", "line"}
 ATTRIBUTES = {"style", "title", "xmlns", "viewbox", "width", "height", "role", "aria-label"}

@@ -14,7 +14,6 @@ import pytest
 from fastapi import FastAPI
 
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
@@ -22,6 +21,7 @@ from pasta_lm.serve.backends import Events
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
+from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import DOCUMENT, TEXT, ask, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
+from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import SCRIPT, TEXT, scripted, serving
 from tests.serve.runs import HOSTILE

@@ -11,9 +11,9 @@ from typing import Any
 from pasta_lab.evaluate.structure import Structure
 from pasta_lab.tasks.registry import make
 from pasta_lab.tasks.task import Task
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, cause
 from pasta_lm.journal import read_objects
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.strategies import apar, pasta
 
 PERFECT = "perfect forks"

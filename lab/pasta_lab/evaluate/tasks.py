@@ -21,11 +21,11 @@ from pasta_lab.tasks.annotators import gold
 from pasta_lab.tasks.referee import referee_grade
 from pasta_lab.tasks.registry import held_out_families, make, prompts_hash, training_families
 from pasta_lab.tasks.task import Split, Task
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal
 from pasta_lm.language.document import parse_program
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.answering import (
     Answerer,
     Progress,

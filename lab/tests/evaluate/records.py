@@ -9,9 +9,9 @@ from lab.tests.tasks.reading import annotate
 from pasta_lab.evaluate.records import GradedAnswer, write_answers
 from pasta_lab.evaluate.tasks import graded
 from pasta_lab.tasks import Task, make
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer
-from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.learn.data.answer_record import AnswerRecord
+from pasta_lm.view.scripted import ScriptedEngine
 
 FAMILIES = ("takings", "running_takings", "profiles")
 

@@ -1,15 +1,12 @@
-"""Records of a response: its trace while it runs, and one row of a file when it is finished."""
+"""Record a response in its trace while it runs."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from pasta_lm.engines.request import Answer
-from pasta_lm.errors import InputError
-from pasta_lm.interpreter import speed
 from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews
@@ -109,73 +106,3 @@ class Recorder:
     def _new(self, name: str, records: list[Record]) -> list[Record]:
         first, self._known[name] = self._known.get(name, 0), len(records)
         return records[first:]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRecord:
-    """One answer as a row of a file: its text, how it ended, and the counts behind its speed."""
-
-    text: str  # without tags
-    program: str  # the written form; the annotator form where blocks promise no length (APAR)
-    finish_reason: str  # ``stop``, or the limit that cut it
-    num_illegal: int  # tags where the grammar has none
-    num_content_tokens: int  # tokens of all threads, tags and topics excluded
-    critical_path: int  # tokens that were decoded one after another, tags included
-    num_threads: int | None = None  # main included; None: not recorded
-    kind: str | None = None  # how it came about, a value of ``Kind``; None: not recorded
-    wall_s: float | None = None  # seconds, if decoded alone; None among others
-
-    @classmethod
-    def of(cls, answer: Answer, *, is_timed: bool = False) -> Self:
-        """Return the record of an answer; ``is_timed`` if it was decoded alone."""
-        trace = answer.trace
-        return cls(
-            text=answer.text,
-            program=answer.program,
-            finish_reason=answer.finish_reason,
-            num_illegal=trace.num_illegal,
-            num_content_tokens=trace.num_content_tokens,
-            critical_path=trace.critical_path,
-            num_threads=len(trace.threads),
-            kind=trace.kind.value,
-            wall_s=trace.wall_s if is_timed else None,
-        )
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Read the record's keys from a row, or raise an ``InputError``; others are left alone."""
-        values = {field.name: row[field.name] for field in fields(cls) if field.name in row}
-        for key in ("text", "program", "finish_reason"):
-            if not isinstance(values.get(key), str):
-                raise InputError(f"{key!r} is {values.get(key)!r}, not a text")
-        for key in ("num_illegal", "num_content_tokens", "critical_path"):
-            if type(values.get(key)) is not int or values[key] < 0:
-                raise InputError(f"{key!r} is {values.get(key)!r}, not a count")
-        wall_s = values.get("wall_s")
-        if wall_s is not None and (type(wall_s) not in (int, float) or wall_s <= 0):
-            raise InputError(f"'wall_s' is {wall_s!r}, not a time in seconds")
-        return cls(**values)
-
-    def to_row(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @property
-    def is_well_formed(self) -> bool:
-        """Return whether it ended by itself and every tag stood where the grammar has one."""
-        return self.finish_reason == "stop" and not self.num_illegal
-
-    @property
-    def parallelism(self) -> float:
-        """Return content tokens / critical path; exactly 1 for one thread."""
-        counts = self.num_content_tokens, self.critical_path
-        return speed.parallelism(*counts, is_parallel=self.num_threads != 1)
-
-    def theoretical_speedup(self, baseline: AnswerRecord) -> float:
-        """Return the theoretical speedup over the baseline's answer to the same prompt."""
-        return speed.theoretical_speedup(baseline.critical_path, self.critical_path)
-
-    def realised_speedup(self, baseline: AnswerRecord) -> float | None:
-        """Return the realised speedup over the baseline's answer; None unless both were timed."""
-        if not self.wall_s or not baseline.wall_s:
-            return None
-        return speed.realised_speedup(baseline.wall_s, self.wall_s)

@@ -26,11 +26,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.document import parse_program
 from pasta_lm.learn.data.annotated import Record
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure import answer_text, answering
 from pasta_lm.measure.answer_text import items_asked
 from pasta_lm.measure.answering import SetPrompt, System, answer_id

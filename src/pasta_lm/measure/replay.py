@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.interpreter import speed
@@ -23,6 +22,7 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
 from pasta_lm.learn.data.annotated import Record
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced

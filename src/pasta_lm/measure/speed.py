@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.interpreter.speed import efficiency, incomparable
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.journal import Row, read_objects
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.table import Figures, Interval, Place, Report, geometric_mean, mean
 

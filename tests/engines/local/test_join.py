@@ -9,11 +9,11 @@ import torch
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.naive import naive_logits
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import Entries, Join, PositionStrategy
 from tests.architectures import loaded
+from tests.engines.local.naive import naive_logits
 from tests.engines.local.test_oracle import architectures, check, programs, replay
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.plain_sequences import plain_sequences, seen_sequence

@@ -15,13 +15,13 @@ import torch
 
 from pasta_lm.engines.local import scheduler
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.naive import naive_logits
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import Entries, PositionStrategy, Row
 from pasta_lm.interpreter.visibility import UNBOUNDED
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import ARCHITECTURES, loaded, own_attention
+from tests.engines.local.naive import naive_logits
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.programs import Program, random_program
 from tests.visibility import is_visible

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.data.preferences import Rollout
 from pasta_lm.learn.judge.judge import Comparison
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.journal import Row
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data import preferences
+from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.data.preferences import (
     PromptWithReference,
     Rollout,

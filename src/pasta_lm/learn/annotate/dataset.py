@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import geometric_mean, mean, median
 from typing import Any
 
-from pasta_lm.engines.scripted import words
 from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Journal, Row, write_rows, write_whole
 from pasta_lm.language.document import Document, parse
@@ -27,6 +26,7 @@ from pasta_lm.learn.annotate.teacher import MAX_RETURNS, read_prompt
 from pasta_lm.learn.chat.client import ChatReply, Prices, TokenCounts, read_reply
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.annotated import Record, write_records
+from pasta_lm.view.scripted import words
 
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.
