@@ -9,6 +9,7 @@ import pytest
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.app import create_app
+from pasta_lm.view.scripted import ScriptedEngine, words
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import CHAT, DOCUMENT, TEXT, post, streamed, text_of
 
