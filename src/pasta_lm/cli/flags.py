@@ -44,6 +44,11 @@ def option(
     )
 
 
+Prompt = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
+]
+File = Annotated[Path | None, option("--file -f FILE", "Read the prompt from a file.")]
 Recipe = Annotated[
     Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
 ]

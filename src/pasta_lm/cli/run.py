@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from json import loads
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,7 @@ from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
-from pasta_lm.strategies.parts import PartsAnswer
+from pasta_lm.strategies.parts import OWN, VIEWS, PartsAnswer
 from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES
 
 INTRODUCTION = (
@@ -30,11 +31,8 @@ EXAMPLE = 'pasta run "Three ways to sleep better"'
 
 
 def run(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
-    ] = None,
-    file: Annotated[Path | None, option("--file -f FILE", "Read the prompt from a file.")] = None,
+    prompt: flags.Prompt = None,
+    file: flags.File = None,
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
@@ -101,20 +99,26 @@ def run(
 
 
 def fill(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
-    ] = None,
-    file: Annotated[Path | None, option("--file -f FILE", "Read the prompt from a file.")] = None,
+    prompt: flags.Prompt = None,
+    file: flags.File = None,
     schema: Annotated[
         Path | None, option("--schema FILE.json", "The JSON schema of an object. [required]")
     ] = None,
+    after: Annotated[
+        list[str] | None,
+        option("--after NAME=NAME[,NAME]", "Fields that a field waits for and sees; repeatable."),
+    ] = None,
+    view: Annotated[
+        str, option("--view VIEW", "own: a field sees its own key; given: all earlier keys.")
+    ] = OWN,
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = None,
     seed: flags.Seed = 0,
+    engine: flags.Engine = None,
+    dialect: flags.Dialect = None,
     json: flags.Json = False,
 ) -> None:
     """Fill the fields of a schema at the same time, with any model.
@@ -122,11 +126,16 @@ def fill(
     Each field is a thread that sees the prompt and its own key. The object is printed as JSON, and
     matches the schema.
     """
+    servers = require_engine(engine, dialect, allow_inexact=False)
+    require_one_of("--view", view, VIEWS)
     if schema is None:
         raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
     settings = flags.checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    wanted, text = _schema(schema), _prompt(prompt, file)
-    answer = load_model(model, dtype=dtype, device=device).fill(text, wanted, **settings)
+    wanted, waits, text = _schema(schema), _waits(after or ()), _prompt(prompt, file)
+    loaded = load_model(model, servers, dtype=dtype, device=device)
+    with live_threads() as show:
+        watch = lambda event: show([event])  # noqa: E731
+        answer = loaded.fill(text, wanted, after=waits, view=view, watch=watch, **settings)
     _print_parts(answer, answer.text, as_json=json)
 
 
@@ -139,30 +148,52 @@ def ask(
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = None,
     seed: flags.Seed = 0,
+    engine: flags.Engine = None,
+    dialect: flags.Dialect = None,
     json: flags.Json = False,
 ) -> None:
     """Answer many questions about one document at the same time, with any model.
 
     Each question is a thread that sees the document and nothing of the others.
     """
+    servers = require_engine(engine, dialect, allow_inexact=False)
     lines = [line.strip() for line in terminal.read_text(str(questions)).splitlines()]
     lines, text = [line for line in lines if line], _prompt(None, document)
     if not lines:
         raise UsageError(f"{questions} has no questions", hint="write one a line")
     settings = flags.checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    answer = load_model(model, dtype=dtype, device=device).ask(text, lines, **settings)
+    loaded = load_model(model, servers, dtype=dtype, device=device)
+    with live_threads() as show:
+        answer = loaded.ask(text, lines, watch=lambda event: show([event]), **settings)
     pairs = zip(lines, answer.data, strict=False)
     _print_parts(answer, "\n\n".join(f"{line}\n{reply}" for line, reply in pairs), as_json=json)
 
 
 def _schema(file: Path) -> dict[str, object]:
     try:
-        schema = loads(terminal.read_text(str(file)))
+        schema = loads(terminal.read_text(str(file)), object_pairs_hook=_object)
     except ValueError as exc:
         raise InputError(f"{file} is no JSON: {exc}") from exc
     if not isinstance(schema, dict):
         raise InputError(f"{file} is no JSON schema: it must be an object")
     return schema
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    keys = [key for key, _ in pairs]
+    if doubled := [key for key in keys if keys.count(key) > 1]:
+        raise InputError(f"the key {doubled[0]!r} stands twice in an object of the schema")
+    return dict(pairs)
+
+
+def _waits(rules: Iterable[str]) -> dict[str, list[str]]:
+    waits: dict[str, list[str]] = {}
+    for rule in rules:
+        name, _, others = rule.partition("=")
+        if not (name and others):
+            raise UsageError(f"--after cannot be {rule!r}", hint="for example --after total=items")
+        waits.setdefault(name.strip(), []).extend(other.strip() for other in others.split(","))
+    return waits
 
 
 def _print_parts(answer: PartsAnswer, text: str, *, as_json: bool) -> None:

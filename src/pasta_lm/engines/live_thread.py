@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
 from pasta_lm.engines import TokenText
-from pasta_lm.engines.request import Expansion, Start
+from pasta_lm.engines.request import Expansion, Start, StructuredOutputs
 from pasta_lm.interpreter.commands import Command
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.placement import Placer
@@ -27,6 +27,9 @@ class TextMatcher(Protocol):
     def allows(self, token: int) -> bool: ...  # it may be decoded next
 
     def allowed_ids(self) -> Sequence[int]: ...  # all that may
+
+
+MatcherOf = Callable[[StructuredOutputs], TextMatcher]
 
 
 class Special(Enum):

@@ -6,12 +6,12 @@ Joins interpreter, placer and recorder to token ids; the engine decides when a t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from pasta_lm.engines import Tokens
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
-from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special, TextMatcher, expand
+from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, MatcherOf, Special, expand
 from pasta_lm.engines.record import Recorder
 from pasta_lm.engines.request import (
     Answer,
@@ -20,7 +20,6 @@ from pasta_lm.engines.request import (
     Request,
     Start,
     StreamEvent,
-    StructuredOutputs,
     Synced,
     TextDelta,
     ThreadEnded,
@@ -67,7 +66,7 @@ class Response:
         limits: Limits,
         trace: Trace,
         eos_ids: Collection[int] = (),
-        matcher_of: Callable[[StructuredOutputs], TextMatcher] | None = None,
+        matcher_of: MatcherOf | None = None,
     ) -> None:
         self.request = request
         self.sample = sample

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.live_thread import LiveThread, TextMatcher
+from pasta_lm.engines.live_thread import LiveThread, MatcherOf
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.engines.local.sampling import token_logprobs
 from pasta_lm.engines.local.scheduler import Scheduler, Ticket
-from pasta_lm.engines.request import Guesser, Request, StreamEvent, StructuredOutputs
+from pasta_lm.engines.request import Guesser, Request, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.placement import Entries
@@ -112,7 +112,7 @@ class ActiveRequest:
         request: Request,
         ticket: Ticket,
         loaded: LoadedModel,
-        matcher_of: Callable[[StructuredOutputs], TextMatcher],
+        matcher_of: MatcherOf,
     ) -> ActiveRequest:
         """Return a request before its first pass."""
         kind = loaded.kind if request.forced is None else Kind.REPLAYED

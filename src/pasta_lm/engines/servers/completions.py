@@ -23,6 +23,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
+from pasta_lm.engines.local.grammars import Grammars
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.cluster import Cluster, check_server
@@ -96,6 +97,8 @@ class CompletionsEngine:
         self.max_responses = MAX_RESPONSES * len(self.servers)
         self.active: dict[int, ServedRequest] = {}  # the unfinished requests by their numbers
         self._num_again = num_again
+        vocabulary, eos_ids = loaded.vocabulary, [*loaded.eos_ids]
+        self._grammars = Grammars(vocabulary.tokenizer, vocabulary.num_tokens, eos_ids)
         self._allow_inexact = allow_inexact
         self._checks = checks
         self._numbers = count()
@@ -213,6 +216,7 @@ class CompletionsEngine:
     def _apart(self) -> closing[CompletionsEngine]:
         inexact, checks = self._allow_inexact, self._checks
         engine = CompletionsEngine(self.servers, self.loaded, allow_inexact=inexact, checks=checks)
+        engine._grammars = self._grammars  # what was compiled is kept
         return closing(engine)
 
     def check(self) -> None:
@@ -286,6 +290,7 @@ class CompletionsEngine:
                         limits=request.limits(self.max_prompt_tokens),
                         trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
                         eos_ids=loaded.eos_ids,
+                        matcher_of=self._grammars.matcher,
                     )
                     put = lambda event: self._events.put((number, event))  # noqa: E731
                     facts = loaded.vocabulary, loaded.eos_ids
@@ -305,6 +310,7 @@ class CompletionsEngine:
             raise RequestError("the prompt is empty", hint="give at least one token")
         if last is not None and len(request.prompt) > last:
             raise ContextLengthError(len(request.prompt), last + 1)
+        request.check_length(last)
         if request.forced is not None:
             raise RequestError("a stock server decodes its model's answer, not a given one")
         if params.penalises:
@@ -312,9 +318,8 @@ class CompletionsEngine:
                 "a stock server's penalties count tag pieces and other threads, ours do not",
                 hint="leave out repetition_penalty, presence_penalty and frequency_penalty",
             )
-        if params.structured_outputs is not None or request.strategy == "parts":
-            problem = "schemas are for models that this process decodes, not for a stock server"
-            raise RequestError(problem, hint="leave it out")
+        for wanted in request.structures:
+            self._grammars.matcher(wanted)
         if params.logprobs is not None:
             problem = "log-probabilities of a stock server are not read"
             raise RequestError(problem, hint="leave it out")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_ASKED_AGAIN = 8
 """Times that one token is asked for again because it was illegal; then it counts as malformed."""
+MAX_FAVOURED = 1024
+"""Tokens of a schema that are named to a server at once; of more, illegal ones are barred first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,12 +157,15 @@ class StreamedResponse:
         self.response.feed(live)
 
     def _must_ask_again(self, stream: _Stream, token: int) -> bool:
-        if len(stream.refused) >= MAX_ASKED_AGAIN or self._is_legal(stream.live, token):
+        has_tried = len(stream.refused) >= MAX_ASKED_AGAIN and stream.live.matcher is None
+        if has_tried or self._is_legal(stream.live, token):
             return False
         return self.response.interpreter.forced(stream.live.thread) is None
 
     def _is_legal(self, live: LiveThread, token: int) -> bool:
         legal, vocabulary = self.response.legal(live), self._vocabulary
+        if live.matcher is not None:
+            return token not in self._piece_ids and live.matcher.allows(token)
         if token in self._eos_ids:
             return legal.end_of_text
         lexeme = vocabulary.id_to_lexeme(token)
@@ -181,6 +186,10 @@ class StreamedResponse:
         # A topic that is full must end: no text is legal, which is more than can be barred.
         favoured = set() if LexemeKind.TEXT in self.response.legal(live).kinds else legal
         barred = {*refused, *tags} - legal
+        if live.matcher is not None:
+            allowed = live.matcher.allowed_ids()
+            is_short = len(allowed) <= MAX_FAVOURED or len(refused) >= MAX_ASKED_AGAIN
+            favoured = set(allowed).difference(self._piece_ids) if is_short else set()
         self._open(live, barred=barred, favoured=favoured, refused=refused)
 
     def _open_streams(self) -> None:
@@ -221,6 +230,10 @@ class StreamedResponse:
             room = min(room, limits.max_tokens_per_thread - thread.num_tokens)
         if limits.max_position is not None:
             room = min(room, limits.max_position + 1 - len(prompt))
+        if live.start is not None and live.start.max_tokens is not None:
+            room = min(room, live.start.max_tokens - thread.num_tokens)
+        if (expansion := response.request.expansion) is not None and thread.is_main:
+            room = min(room, expansion.max_main_tokens + 1)  # an end-of-text, at the latest
         ends = {LexemeKind.SYNC if thread.is_main else LexemeKind.ASYNC_CLOSE}
         request = TokenRequest(
             prompt=prompt,
