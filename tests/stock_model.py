@@ -28,8 +28,8 @@ def greedy(folder: Path) -> NextToken:
     return next_token
 
 
-def serving(folder: Path) -> StockTestServer:
+def serving(folder: Path, dialect: str = "vllm") -> StockTestServer:
     """Return a server of the model of a folder."""
     served = read_served(folder)
     tokenize = spelled(served.vocabulary)
-    return StockTestServer(greedy(folder), served.eos_ids, tokenize=tokenize)
+    return StockTestServer(greedy(folder), served.eos_ids, tokenize=tokenize, dialect=dialect)

@@ -1,4 +1,4 @@
-"""Answers that must match a schema, and parts that are decoded at the same time."""
+"""Answers that must match a schema."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from transformers import LogitsProcessor
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies.model import Pasta
-from tests.architectures import loaded
+from tests.architectures import loaded, own_attention
 from tests.fakes.guessers import FunctionGuesser
 from tests.programs import words_of
 
@@ -90,6 +92,46 @@ def test_a_text_matches_what_is_asked_for(
     params = replace(params, structured_outputs=StructuredOutputs(**wanted))
     ((answer,),) = model().engine.generate([sequential.request(prompt("llama"), params)])
     assert answer.finish_reason == "length" or re.fullmatch(pattern, answer.text)
+
+
+class Masked(LogitsProcessor):
+    """The mask of a schema in ``generate`` of transformers."""
+
+    def __init__(self, name: str, num_prompt: int) -> None:
+        whole, tools = loaded(name), pytest.importorskip("llguidance.hf")
+        self.num_read, size = num_prompt, whole.vocab_size
+        ends = sorted(whole.eos_ids)
+        tokens = tools.from_tokenizer(whole.vocabulary.tokenizer, n_vocab=size, eos_token=ends)
+        matching = pytest.importorskip("llguidance").LLMatcher
+        self.matcher = matching(tokens, matching.grammar_from_json_schema(json.dumps(BOOKING)))
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        masks = pytest.importorskip("llguidance.torch")
+        self.matcher.consume_tokens(input_ids[0, self.num_read :].tolist())
+        self.num_read = input_ids.shape[1]
+        mask = masks.allocate_token_bitmask(1, scores.shape[1])
+        masks.fill_next_token_bitmask(self.matcher, mask)
+        masks.apply_token_bitmask_inplace(scores, mask)
+        return scores
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
+def test_the_mask_is_that_of_a_logits_processor_in_generate(name: str) -> None:
+    whole, ids = loaded(name), prompt(name)
+    params = SamplingParams(max_tokens=80, structured_outputs=StructuredOutputs(json=BOOKING))
+    ((answer,),) = model(name).engine.generate([sequential.request(ids, params)])
+    with own_attention(whole):
+        (expected,) = whole.model.generate(
+            torch.tensor([ids]),
+            logits_processor=[Masked(name, len(ids))],
+            max_new_tokens=80,
+            do_sample=False,
+            eos_token_id=sorted(whole.eos_ids),
+        ).tolist()
+    ours = tokens_of(answer, 0)
+    assert len(ours) > 10
+    assert expected[len(ids) :][: len(ours)] == ours
+    assert {*expected[len(ids) + len(ours) :]} <= whole.eos_ids
 
 
 def test_guesses_change_no_token_of_an_answer_under_a_schema() -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from pydantic import BaseModel
 
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import Answer, SamplingParams
+from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
-from pasta_lm.strategies import parts
+from pasta_lm.strategies import parts, sequential
 from pasta_lm.strategies.parts import Part
 from tests.architectures import ARCHITECTURES, loaded, own_attention
-from tests.engines.local.test_grammars import model, tokens_of
+from tests.engines.local.test_grammars import BOOKING, model, tokens_of
+from tests.taught import VOCABULARIES
 
-pytest.importorskip("llguidance")
+llguidance = pytest.importorskip("llguidance")
 
 PROMPT = "Book a room for Ada."
 GREEDY = SamplingParams(max_tokens=120, ignore_eos=True)
@@ -48,7 +53,7 @@ def plain_tokens(
     name: str, seen: Sequence[int], decoded: Sequence[int], path: tuple[int, ...], how: Any
 ) -> list[int]:
     """Return the tokens that a plain causal pass over a sequence chooses for its last ones."""
-    whole, masks = loaded(name), TokenMasks(loaded(name).vocabulary, set(), 0, torch.device("cpu"))
+    whole = loaded(name)
     masks = TokenMasks(whole.vocabulary, whole.eos_ids, whole.vocab_size, torch.device("cpu"))
     with own_attention(whole), torch.inference_mode():
         ids = torch.tensor([[*seen, *decoded[:-1]]])
@@ -69,3 +74,289 @@ def test_each_part_is_a_plain_causal_answer_to_what_it_sees(name: str, how: Samp
         ours = decoded[part.name]
         assert len(ours) == part.max_tokens
         assert ours == plain_tokens(name, seen, ours, (number,), how)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("kind", ["fill", "ask"])
+def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
+    name: str, kind: str
+) -> None:
+    vocabulary, engine = loaded(name).vocabulary, model(name).engine
+    params = SamplingParams(max_tokens=120)
+    if kind == "fill":
+        request = parts.fill_request("Book a room.", BOOKING, vocabulary, params)
+    else:
+        questions = ["Who came?", "Where?", "Why was he there?"]
+        request = parts.ask_request("Ada came to London.", questions, vocabulary, params)
+    ((answer,),) = engine.generate([request])
+    starts = request.expansion.starts("")  # type: ignore[union-attr]
+    assert len(starts) == len(answer.trace.threads) - 1 > 2
+    for number, start in enumerate(starts, start=1):
+        alone = replace(params, structured_outputs=start.structured_outputs)
+        seen = [*request.prompt, *start.prefix]
+        ((expected,),) = engine.generate([sequential.request(seen, alone)])
+        ours = tokens_of(answer, number)
+        assert ours == tokens_of(expected, 0)[: len(ours)]
+        if answer.trace.threads[number].finish_reason == "stop":
+            assert len(ours) >= len(tokens_of(expected, 0)) - 1
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_chain_of_parts_is_one_sequential_answer_and_computes_nothing_twice(name: str) -> None:
+    names = ["a", "b", "c", "d"]
+    chain = [
+        Part(name=part, max_tokens=n + 3, after=tuple(names[max(0, n - 1) : n]))
+        for n, part in enumerate(names)
+    ]
+    answer, engine = decode(name, chain, GREEDY), model(name).engine
+    ids = loaded(name).vocabulary.encode_prompt(PROMPT)
+    alone = sequential.request(ids, replace(GREEDY, max_tokens=18))
+    ((expected,),) = engine.generate([alone])
+    ours = [token for thread in range(1, 5) for token in tokens_of(answer, thread)]
+    assert ours == tokens_of(expected, 0)
+    assert answer.trace.critical_path == expected.trace.critical_path + 1  # main ended first
+    assert len(answer.trace.tokens) == 18 + len(chain), "each begins with one token"
+    paged = decode(name, chain, GREEDY, paged=True)
+    assert [tokens_of(paged, n) for n in range(5)] == [tokens_of(answer, n) for n in range(5)]
+
+
+def text_seen(part: str, **how: Any) -> str:
+    """Return the given text that a field of a booking sees, others filled with their names."""
+    vocabulary = loaded("llama").vocabulary
+    request = parts.fill_request("", BOOKING, vocabulary, GREEDY, **how)
+    assert request.expansion is not None
+    starts = request.expansion.known
+    start = next(start for start in starts if start.topic == part)
+    if start.behind is None:
+        return vocabulary.text(start.prefix)
+    values = [f' "{starts[index].topic}",' for index in start.after]
+    return vocabulary.text(start.behind([vocabulary.encode_text(value) for value in values]))
+
+
+@pytest.mark.parametrize(
+    ("part", "how", "expected"),
+    [
+        ("guest.tag", {}, '{"guest": {"tag":'),
+        ("guest.tag", {"view": "given"},
+         '{"hotel":, "nights":, "paid":, "guest": {"name":, "tag":'),
+        ("beds", {"view": "given"},
+         '{"hotel":, "nights":, "paid":, "guest": {"name":, "tag":}, "beds":'),
+        ("beds", {"after": {"beds": ["hotel"]}}, '{"hotel": "hotel", "beds":'),
+        ("beds", {"after": {"beds": ["guest"]}},
+         '{"guest": {"name": "guest.name", "tag": "guest.tag"}, "beds":'),
+        ("guest.name", {"after": {"guest": ["paid"], "paid": ["nights"]}},
+         '{"nights": "nights", "paid": "paid", "guest": {"name":'),
+        ("hotel", {"after": {"hotel": ["beds"]}}, '{"beds": "beds", "hotel":'),
+        ("paid", {"after": {"paid": ["hotel"]}, "view": "given"},
+         '{"hotel": "hotel", "nights":, "paid":'),
+    ],
+)  # fmt: skip
+def test_a_field_sees_the_keys_of_its_view_and_the_values_that_it_waits_for(
+    part: str, how: Mapping[str, Any], expected: str
+) -> None:
+    assert text_seen(part, **how) == expected
+
+
+def test_a_part_begins_when_those_that_it_waits_for_have_ended() -> None:
+    trace = decode("llama", HOLES, GREEDY).trace
+    first, last = (
+        {t.id: getattr(t, end) for t in trace.threads} for end in ("start_step", "end_step")
+    )
+    assert first[1] == first[2] == first[5]
+    assert first[3] == last[1] + 1 == 5
+    assert first[4] == last[3] + 1
+    assert trace.forward_passes == trace.critical_path
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ({"regex": "[ab]{3}"}, "[ab]{3}"),
+        ({"regex": "[0-9]{1,3}", "stop": (",", ";")}, "[0-9]{1,3}"),
+        ({"schema": {"type": "integer", "minimum": 10, "maximum": 99}}, " ?[0-9]{2}"),
+        ({"max_tokens": 3}, None),
+        ({"end_of_text": True, "max_tokens": 9}, None),
+    ],
+)
+def test_a_part_ends_where_it_says_and_the_next_one_reads_on(
+    end: Mapping[str, Any], expected: str | None
+) -> None:
+    holes = [
+        Part(name="x", lead="X: ", **end),
+        Part(name="y", lead="; Y: ", max_tokens=2, after=("x",)),
+    ]
+    answer = decode("llama", holes, replace(DRAWN, ignore_eos=False))
+    found = parts.assembled(answer, holes)
+    assert found.unfinished == ()
+    blocks = [block.plain_text for block in answer.document.blocks]
+    text = blocks[0] if expected is None else re.match(expected, blocks[0])[0]  # type: ignore[index]
+    assert found.text == f"X: {text}; Y: {blocks[1]}"
+    assert str(found.data["x"]) == text.strip()
+
+
+def test_a_question_is_asked_in_a_message_of_its_own_behind_the_document() -> None:
+    vocabulary = VOCABULARIES["byte_level"]
+    questions = ["Who came?", "Where?"]
+    request = parts.ask_request("Ada came.", questions, vocabulary, SamplingParams())
+    starts = request.expansion.starts("")  # type: ignore[union-attr]
+    for start, question in zip(starts, questions, strict=True):
+        content = f"Ada came.\n\n{question}"
+        expected = vocabulary.encode_prompt([{"role": "user", "content": content}])
+        assert [*request.prompt, *start.prefix] == expected
+    assert len(request.prompt) > 3
+
+
+def test_the_fields_of_a_schema_are_filled_and_match_it() -> None:
+    answer = model().fill("Book a room.", BOOKING, max_tokens=500, temperature=1.0, seed=1)
+    assert (list(answer.data), answer.unfinished) == (list(BOOKING["properties"]), ())
+    assert list(answer.data["guest"]) == ["name", "tag"]
+    assert answer.data["guest"]["tag"] in ("a", "b")
+    assert json.loads(answer.text) == answer.data
+    longest = max(len(answer.trace.tokens_of(n)) for n in range(len(answer.trace.threads)))
+    assert answer.trace.forward_passes <= longest + 2
+
+
+class Booking(BaseModel):
+    nights: int
+    paid: bool
+
+
+def test_a_pydantic_model_gives_an_instance() -> None:
+    answer = model().fill("Book.", Booking, temperature=1.0, seed=4, max_tokens=200)
+    assert isinstance(answer.data, Booking)
+
+
+def test_a_part_that_a_limit_cuts_is_named_and_the_others_are_kept() -> None:
+    schema = {"properties": {"long": {"type": "string", "minLength": 90}, "ok": {"enum": [True]}}}
+    answer = model().fill("Book a room.", schema, max_tokens=20)
+    assert (answer.unfinished, answer.data) == (("long",), {"ok": True})
+    with pytest.raises(RequestError, match="a limit cut"):
+        model().fill("Book.", type("Long", (Booking,), {}), max_tokens=1)
+
+
+def test_questions_are_answered_in_their_order_and_cut_ones_are_named() -> None:
+    answer = model().ask("Ada came.", ["Who?", "Where?"], max_tokens=40, temperature=1.0, seed=2)
+    assert (len(answer.data), answer.text) == (2, "\n\n".join(answer.data))
+    assert set(answer.unfinished) <= {"Who?", "Where?"}
+    with pytest.raises(UsageError, match="no questions"):
+        model().ask("Ada came.", [])
+
+
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        ({"properties": {"a": True, "b": {"anyOf": [{"type": "null"}]}}}, ["a", "b"]),
+        ({"properties": {"o": {"$ref": "#/$defs/o"}},
+          "$defs": {"o": {"properties": {"x": {"type": "integer"}, "o": {"$ref": "#/$defs/o"}}}}},
+         ["o.x", "o.o"]),
+        ({"properties": {"m": {"type": "object", "additionalProperties": {}}}}, ["m"]),
+        ({"properties": {"o": {"properties": {"x": {}, "y": {}}, "oneOf": [{}]}}}, ["o"]),
+    ],
+)  # fmt: skip
+def test_fields_are_the_values_of_fixed_keys(schema: dict[str, Any], names: list[str]) -> None:
+    assert [field.name for field in parts.fields_of(schema)] == names
+
+
+@pytest.mark.parametrize("bound", [{"max_tokens": 8}, {"max_tokens_per_thread": 9}])
+def test_a_part_behind_one_that_a_limit_cut_does_not_begin(bound: Mapping[str, int]) -> None:
+    holes = [
+        Part(name="long", lead="L: ", schema={"type": "string", "minLength": 99}),
+        Part(name="short", lead="S: ", max_tokens=2),
+        Part(name="last", lead="E: ", max_tokens=2, after=("long",)),
+    ]
+    answer = decode("llama", holes, replace(DRAWN, **bound))  # type: ignore[arg-type]
+    found = parts.assembled(answer, holes)
+    assert (found.unfinished, list(found.data)) == (("long", "last"), ["short", "last"])
+    assert found.data["last"] == ""
+    assert len(tokens_of(answer, 2)) == 2
+
+
+def test_samples_and_log_probabilities_of_parts_are_those_of_every_request() -> None:
+    params = replace(DRAWN, n=2, logprobs=2)
+    request = parts.parts_request(PROMPT, HOLES, loaded("llama").vocabulary, params)
+    engine = model().engine
+    (samples,) = engine.generate([request])
+    ours = [[tokens_of(sample, n) for n in range(1, 6)] for sample in samples]
+    assert ours[0] != ours[1]
+    assert ours[0] == [tokens_of(decode("llama", HOLES, DRAWN), n) for n in range(1, 6)]
+    for number in range(1, 6):
+        tokens = samples[0].trace.tokens_of(number)
+        decoded = [i for i, token in enumerate(tokens) if not token.is_forced]
+        assert all(samples[0].logprobs[number, index].top for index in decoded)
+    number = engine.submit(request)
+    engine.step()
+    engine.cancel(number)
+    assert not engine.has_work
+
+
+def test_tags_in_given_text_are_text_and_an_end_of_text_is_as_good_as_a_stop_string() -> None:
+    whole, lead = loaded("llama"), 'A <sync/> <promise topic="x" tokens="1"/><async>: '
+    params = replace(GREEDY, ignore_eos=False, logit_bias=dict.fromkeys(whole.eos_ids, 1e4))
+    answer = decode("llama", [Part(name="x", lead=lead, stop="\n")], params)
+    assert (len(answer.trace.threads), answer.trace.num_illegal) == (2, 0)
+    assert answer.trace.threads[1].finish_reason == "stop"
+    assert parts.assembled(answer, [Part(name="x", lead=lead, stop="\n")]).text == lead
+
+
+def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    whole = llguidance.LLMatcher
+
+    class Counted:
+        grammar_from_lark = staticmethod(whole.grammar_from_lark)
+
+        def __new__(cls, tokens: object, grammar: str) -> Any:
+            compiled.append(grammar)
+            return whole(tokens, grammar)
+
+    monkeypatch.setattr("pasta_lm.engines.local.grammars.LLMatcher", Counted)
+    schema = {"properties": {"a": {"enum": [1]}, "b": {"enum": [1]}, "c": {"enum": [2]}}}
+    assert model().fill(PROMPT, schema, n=2).data == {"a": 1, "b": 1, "c": 2}
+    assert len(compiled) == 2, "the same schema of two fields is one"
+
+
+TWO = (Part(name="a", max_tokens=1), Part(name="b", max_tokens=1, after=("a",)))
+
+
+@pytest.mark.parametrize(
+    ("holes", "reason"),
+    [
+        ([Part(name="a", lead="A: ")], "nothing ends part 'a'"),
+        ([Part(name="a", max_tokens=1, view="all")], "part 'a' has the view 'all'"),
+        ([*TWO, TWO[0]], "two parts have the name 'a'"),
+        ([replace(TWO[0], after=("b",)), TWO[1]], "wait for each other: a after b after a"),
+        ([replace(TWO[0], after=("a",))], "wait for each other: a after a"),
+        ([TWO[0], replace(TWO[1], after=("c",))], "no part is named 'c'"),
+        ([Part(name="a", regex="([")], "regex of the answer cannot be used"),
+        ([Part(name="a", regex="x", schema={})], "exactly one of"),
+        ([Part(name=str(n), max_tokens=1) for n in range(65)], "65 parts, but at most 64"),
+        ([], "a schema or parts"),
+    ],
+)
+def test_holes_that_cannot_be_filled_are_refused(holes: list[Part], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        model().fill(PROMPT, parts=holes)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [({"type": "integer"}, "so it has no parts"), ({"properties": {}}, "so it has no parts"),
+     ({"properties": {"a": {}}, "not": {}}, "no parts"), (BOOKING | {"required": ["b"]}, "parts"),
+     ({"properties": {str(n): {} for n in range(65)}}, "65 parts, but at most 64"),
+     ({"properties": {"a": {"type": "foo"}}}, "Invalid type: foo"),
+     ({"properties": {"a.b": {}, "a": {"properties": {"b": {}}}}}, "have the name 'a.b'")],
+)  # fmt: skip
+def test_a_schema_without_usable_parts_is_refused(schema: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        model().fill("Book a room.", schema)
+
+
+@pytest.mark.parametrize("lead", ["word " * 3000, ""])
+def test_given_text_that_fills_the_context_is_refused_before_anything_is_decoded(lead: str) -> None:
+    engine, prompt = model().engine, PROMPT if lead else "word " * 2040
+    holes = [Part(name="a", lead=lead, max_tokens=1)]
+    request = parts.parts_request(prompt, holes, loaded("llama").vocabulary, GREEDY)
+    with pytest.raises(ContextLengthError):
+        engine.submit(request)
+    assert not engine.has_work
