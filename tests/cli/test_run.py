@@ -248,6 +248,7 @@ def test_doctor_names_the_extra_that_is_missing(
 
 # --- fill and ask
 
+OBJECT = '{"properties": {"a": {"type": "integer"}, "b": {}}}'
 SCHEMA = {"properties": {"hotel": {"enum": ["Sol", "Aurora"]}, "nights": {"enum": [2, 3]}}}
 
 
@@ -261,8 +262,11 @@ def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_it
     result = pasta("fill", "Book.", "--schema", schema, *rest)
     value = json.loads(result.out)
     assert (value["hotel"] in ("Sol", "Aurora"), value["nights"] in (2, 3)) == (True, True)
-    as_json = pasta("fill", "Book.", "--schema", schema, *rest, "--json").json
-    assert (as_json["data"], as_json["unfinished"]) == (value, [])
+    how = ("--after", "nights=hotel", "--view", "given", "--json")
+    as_json = pasta("fill", "Book.", "--schema", schema, *rest, *how).json
+    first, last = (as_json["trace"]["threads"][n] for n in (1, 2))
+    assert last["start_step"] > first["end_step"], "nights waits for the hotel"
+    assert (as_json["data"].keys(), as_json["unfinished"]) == (value.keys(), [])
     (tmp_path / "doc.txt").write_text("Ada came to Paris.", "utf-8")
     asked = pasta("ask", tmp_path / "doc.txt", questions, *rest, "--json")
     assert len(asked.json["data"]) == 2
@@ -277,6 +281,22 @@ def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_it
         (("fill", "Book.", "--schema", "{file}"), "[]", 3, "is no JSON schema"),
         (("fill", "Book.", "--schema", "{file}"), '{"type": "integer"}', 2, "has no parts"),
         (("fill", "Book.", "--schema", "no.json"), None, 3, "no.json"),
+        (("fill", "Book.", "--schema", "{file}"), '{"a": 1, "a": 2}', 3, "'a' stands twice"),
+        (("fill", "Book.", "--schema", "{file}", "--after", "a"), OBJECT, 2, "--after total=items"),
+        (("fill", "Book.", "--schema", "{file}", "--after", "a=c"), OBJECT, 2, "no part is named"),
+        (
+            ("fill", "Book.", "--schema", "{file}", "--after", "a=a"),
+            OBJECT,
+            2,
+            "wait for each other",
+        ),
+        (("fill", "Book.", "--schema", "{file}", "--view", "all"), OBJECT, 2, "one of own, given"),
+        (
+            ("fill", "Book.", "--schema", "{file}", "--dialect", "vllm"),
+            OBJECT,
+            2,
+            "is for --engine",
+        ),
         (("ask", "{file}", "{file}"), " ", 2, "is empty"),
     ],
 )
