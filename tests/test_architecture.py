@@ -28,6 +28,7 @@ DOORS = {
     "engines/cpu/": "torch transformers",
     "engines/gpu/": "torch triton",
     "engines/servers/": "httpx2",
+    "learn/random_model.py": "torch transformers tokenizers",
     "learn/export.py": "torch transformers gguf numpy safetensors",
     "learn/chat/": "httpx2",
     "learn/annotate/": "pyarrow datasets",

@@ -32,16 +32,11 @@ from pasta_lab.peers import generate_s
 from pasta_lm.engines.gpu.batch import power_of_two
 from pasta_lm.engines.gpu.decoder import Function
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import (
-    LoadedModel,
-    load,
-    random_model,
-    read_architecture,
-    train_tokenizer,
-)
+from pasta_lm.engines.local.loading import LoadedModel, load
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.learn.data.annotated import Record, read_annotated
+from pasta_lm.learn.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.sft import seconds_of_a_pass
 from pasta_lm.machine import describe_machine

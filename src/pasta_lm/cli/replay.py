@@ -110,17 +110,18 @@ def _read(file: Path, limit: int | None) -> tuple[list[Record], int]:
 def _random_model(
     file: Path, tokenizer: Path | None, answers: list[Record], dtype: str | None, device: str | None
 ) -> LoadedModel:
-    from pasta_lm.engines.local import loading
+    from pasta_lm.engines.local.loading import usable_device
+    from pasta_lm.learn import random_model as made
     from pasta_lm.models.load import DTYPES
 
     require_one_of("--dtype", dtype, DTYPES)
     texts = (answer.document.plain_text for answer in answers)
-    return loading.random_model(
-        loading.read_architecture(file),
-        loading.load_tokenizer(tokenizer) if tokenizer else loading.train_tokenizer(texts),
+    return made.random_model(
+        made.read_architecture(file),
+        made.load_tokenizer(tokenizer) if tokenizer else made.train_tokenizer(texts),
         name=file.stem,
         dtype=DTYPES[dtype or "float32"],
-        device=str(loading.usable_device(device)),
+        device=str(usable_device(device)),
     )
 
 

@@ -21,12 +21,12 @@ from pasta_lm.engines.gpu.attention import (
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import random_model, train_tokenizer
 from pasta_lm.engines.local.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.placement import PROMPT_ROW, Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
+from pasta_lm.learn.random_model import random_model, train_tokenizer
 from pasta_lm.machine import installed_version
 
 PAGE, NUM_KEYS, NUM_KEY_HEADS, GROUP = 16, 200, 2, 4

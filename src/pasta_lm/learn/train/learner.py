@@ -26,13 +26,13 @@ from transformers import (
 )
 
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.loading import load_tokenizer, read_architecture
 from pasta_lm.engines.local.self_test import check_exact
 from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
+from pasta_lm.learn.random_model import load_tokenizer, read_architecture
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
 from pasta_lm.learn.train.packs import Encode
 from pasta_lm.models.adapter import (

@@ -1,0 +1,104 @@
+"""Make a model with random weights, for replay, benchmarks and tests of speed.
+
+They are never saved, and every figure made with them says ``random-weights``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AddedToken,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.self_test import check_exact
+from pasta_lm.errors import InputError, ModelNotFoundError
+from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.tags import PIECES
+from pasta_lm.models.checkpoint import read_tokenizer
+from pasta_lm.models.load import eos_ids
+from pasta_lm.models.pieces import tag_pieces
+from pasta_lm.models.vocabulary import Vocabulary
+
+END_OF_TEXT = "<|end|>"
+NUM_PIECES = 4000
+
+
+def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE on texts: ``num_pieces`` with the 256 bytes, without tag pieces."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_pieces,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[END_OF_TEXT],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelNotFoundError(f"no tokenizer at {folder}: there is no tokenizer.json")
+    return read_tokenizer(folder)
+
+
+def random_model(
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    name: str,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+) -> LoadedModel:
+    """Build a model with random weights around a tokenizer, which gets the tag pieces.
+
+    The vocabulary of the configuration grows to that of the tokenizer if it is smaller. On a GPU
+    the weights are drawn there, in ``dtype``: billions in a second, other numbers than on a CPU.
+    """
+    tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
+    config.vocab_size = max(config.vocab_size, len(tokenizer))
+    config.eos_token_id = tokenizer.eos_token_id
+    # The caller's random numbers stay as they are; billions of weights are fast to draw on a GPU.
+    with torch.random.fork_rng(devices=[]), torch.device(device) as place:
+        torch.manual_seed(seed)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config,
+            dtype=torch.float32 if place.type == "cpu" else dtype,
+            attn_implementation="eager",
+            trust_remote_code=False,
+        ).eval()
+    check_exact(model)
+    model.to(dtype)  # type: ignore[arg-type]  # in place; it is there already
+    vocabulary, ends = Vocabulary(tokenizer, tag_pieces(tokenizer)), eos_ids(model, tokenizer)
+    return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS)
+
+
+def read_architecture(path: Path) -> PreTrainedConfig:
+    """Read a configuration for random weights from a JSON file (transformers' ``config.json``)."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
+        return AutoConfig.for_model(**data)
+    except FileNotFoundError as exc:
+        raise InputError(f"no architecture file at {path}") from exc
+    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
+        raise InputError(f"{path} is not JSON: {exc}") from exc
+    except (TypeError, ValueError, KeyError) as exc:
+        raise InputError(
+            f"{path} is no model configuration: {exc}",
+            hint='it needs a "model_type" that transformers knows, such as "llama"',
+        ) from exc
