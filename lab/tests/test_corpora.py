@@ -21,7 +21,7 @@ from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.tags import units_for
 from pasta_lm.learn.annotate.filters import examine
-from pasta_lm.learn.annotate.usable import why_unusable
+from pasta_lm.learn.annotate.own_answers import why_unusable
 from pasta_lm.learn.data.annotated import read_ids
 from pasta_lm.view.scripted import words
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.learn.annotate.usable import repeated_words, why_unusable
+from pasta_lm.learn.annotate.own_answers import repeated_words, why_unusable
 from pasta_lm.learn.data.annotated import read_records
 
 STARTER = Path(__file__).parents[3] / "corpora" / "starter" / "starter.jsonl"
