@@ -58,7 +58,7 @@ def test_broken_lines_are_named_and_the_rest_is_decoded(
 
 
 def test_positions_and_threads_are_flags(pasta: Pasta, answers: Path, taught_folder: Path) -> None:
-    flags = ("--strategy", "pasta:oracle", "--max-threads", 2, "--json")
+    flags = ("--positions", "oracle", "--max-threads", 2, "--json")
     result = pasta("replay", answers, "-m", taught_folder, *flags)
     assert (result.code, result.json["positions"], result.err) == (0, "oracle", "")
 
@@ -82,8 +82,7 @@ def test_a_model_without_tag_pieces_is_given_rows_for_them(
         (("--model", "a", "--tokenizer", "b"), 2),
         (("--model", "./nowhere"), 2),
         (("--random", "./nowhere.json"), 3),
-        (("--random", "a.json", "--strategy", "pasta:guess"), 2),
-        (("--random", "a.json", "--strategy", "past"), 2),
+        (("--random", "a.json", "--positions", "guess"), 2),
         (("--random", "a.json", "--limit", "0"), 2),
     ],
 )

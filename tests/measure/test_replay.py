@@ -10,8 +10,7 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.language import Form, parse
-from pasta_lm.language.tags import PROMISE_OPEN
+from pasta_lm.language import parse
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.replay import Pair, ReplayReport, figures_of, replay
@@ -105,44 +104,6 @@ def test_max_threads_changes_neither_the_critical_path_nor_the_tokens() -> None:
     (one,), (other,) = free.pairs, bound.pairs
     assert one.parallel.critical_path == other.parallel.critical_path
     assert one.parallel.num_content_tokens == other.parallel.num_content_tokens
-
-
-FORKED = (
-    '1. Tea:<async topic="fork"> one two three</async>\n2. Milk:<async topic="fork"> four</async>'
-)
-POINTS = '<async topic="tea">one two three</async><async topic="milk"> four five</async>'
-
-
-@pytest.mark.parametrize(
-    ("strategy", "annotated", "num_threads"),
-    [("apar", FORKED, 3), ("apar", ONE, 1), ("sot", POINTS, 3), ("sot", ONE, 2)],
-)
-def test_answers_of_baselines_are_decoded_by_their_own_grammar(
-    strategy: str, annotated: str, num_threads: int
-) -> None:
-    report = replay([answer(annotated)], loaded("qwen2"), strategy=strategy)
-    assert not report.skipped
-    (pair,) = report.pairs
-    assert pair.parallel.num_threads == num_threads
-    assert report.to_dict()["strategy"] == strategy
-    assert report.to_dict()["positions"] == "continue"
-    vocabulary = loaded("qwen2").vocabulary
-    if strategy == "apar":
-        encoded = vocabulary.encode_document(parse(annotated, "annotator"), Form.FORKED)
-        fork = vocabulary.piece_id(PROMISE_OPEN)
-        leads = [number for number, token in enumerate(encoded.main, start=1) if token == fork]
-        # A child's <async> is as deep as its fork; its last word is fed, its end may come too late.
-        deepest = [lead + len(block) for lead, block in zip(leads, encoded.blocks, strict=True)]
-        assert pair.parallel.critical_path - max([len(encoded.main), *deepest]) in (0, 1)
-
-
-def test_answers_that_a_baseline_cannot_express_are_skipped_by_id() -> None:
-    for strategy in ("apar", "sot"):
-        report = replay(
-            [answer(TWO, "two"), answer(ONE, "one")], loaded("qwen2"), strategy=strategy
-        )
-        assert [name for name, _ in report.skipped] == ["two"]
-        assert [pair.id for pair in report.pairs] == ["one"]
 
 
 def test_an_answer_beyond_the_context_is_skipped_by_id_and_the_others_are_decoded() -> None:

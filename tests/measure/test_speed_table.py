@@ -1,4 +1,4 @@
-"""Tables of speed from records and traces."""
+"""Tables of speed from records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.language import parse
 from pasta_lm.measure.speed import read_systems, speed_report
 from pasta_lm.view.scripted import ScriptedEngine
-
-WRITTEN = (
-    'Two. <promise topic="one" tokens="1"/><async>Go to bed.</async> '
-    '<promise topic="two" tokens="1"/><async>Dim it.</async> <sync/>Both.'
-)
 
 
 def record(system: str, prompt: str, path: int, wall_s: float | None = 1.0, **rest: Any) -> Any:
@@ -110,24 +104,6 @@ def test_records_of_tasks_are_read(tmp_path: Path) -> None:
     assert [*read_systems([stored(tmp_path, row)])["pasta"]] == ["takings-test-0"]
 
 
-def test_folders_of_traces_are_read(tmp_path: Path) -> None:
-    document = parse(WRITTEN)
-    plain = parse(document.plain_text)
-    counts: list[tuple[int, int]] = []
-    for system, answer in (("sequential", plain), ("pasta", document)):
-        (tmp_path / system).mkdir()
-        trace = ScriptedEngine(answer).answer("?").trace
-        (tmp_path / system / "42.json").write_text(trace.to_json())
-        counts.append((trace.num_content_tokens, trace.critical_path))
-    read = read_systems([tmp_path])
-    ours, theirs = read["pasta"]["42"], read["sequential"]["42"]
-    assert [(one.num_content_tokens, one.critical_path) for one in (theirs, ours)] == counts
-    assert ours.kind == "simulated"
-    table = table_of(tmp_path)
-    wanted = theirs.critical_path / ours.critical_path
-    assert table["pasta"]["theoretical_speedup"]["mean"] == pytest.approx(wanted, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("row", "says"),
     [
@@ -144,6 +120,7 @@ def test_an_invalid_row_is_an_error_with_its_line(tmp_path: Path, row: Any, says
 
 
 def test_empty_sources_and_an_unknown_baseline_are_refused(records: Path) -> None:
+    (records.parent / "answers.jsonl").touch()
     with pytest.raises(InputError, match="no answers in"):
         read_systems([records.parent])
     with pytest.raises(UsageError, match="no answers of the baseline 'sot'"):

@@ -223,11 +223,7 @@ def cost(
 def speed(
     sources: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="SOURCE",
-            help="Records of answers, the folder of an alpaca run, or a folder of traces: "
-            "SYSTEM/PROMPT.json.",
-        ),
+        typer.Argument(metavar="SOURCE", help="Records of answers, or folders of alpaca runs."),
     ],
     baseline: Annotated[
         str, option("--baseline NAME", "The system with which the others are compared.")

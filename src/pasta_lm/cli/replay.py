@@ -15,7 +15,7 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.learn.data.annotated import Record, read_annotated
-from pasta_lm.measure.replay import NEW_TAG_ROWS, REPLAYED, ReplayReport, figures_of
+from pasta_lm.measure.replay import NEW_TAG_ROWS, ReplayReport, figures_of
 from pasta_lm.measure.replay import replay as decode
 
 if TYPE_CHECKING:
@@ -38,14 +38,10 @@ def replay(
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     threads: flags.Threads = None,
-    strategy: Annotated[
-        str,
-        option(
-            "--strategy NAME[:POSITIONS]",
-            "pasta, apar or sot. pasta:rotate sets the positions of the tokens after a promise: "
-            "predict, continue, rotate or oracle.",
-        ),
-    ] = "pasta",
+    positions: Annotated[
+        str | None,
+        option("--positions STRATEGY", "predict, continue, rotate or oracle. Default: as trained."),
+    ] = None,
     max_threads: flags.MaxThreads = None,
     limit: flags.Limit = None,
     json: flags.Json = False,
@@ -56,9 +52,7 @@ def replay(
     logits and samples a token for each live thread. Lines that cannot be read are reported and
     left out, and the exit code is then 3.
     """
-    strategy, _, named = strategy.partition(":")
-    require_one_of("--strategy", strategy, REPLAYED)
-    require_one_of("positions", named or None, list(PositionStrategy))
+    require_one_of("--positions", positions, list(PositionStrategy))
     if (model is None) == (random is None):
         raise UsageError("give either --model or --random", hint="--model builtin, for example")
     if tokenizer is not None and random is None:
@@ -77,8 +71,7 @@ def replay(
         report = decode(
             answers,
             loaded,
-            positions=PositionStrategy(named) if named else loaded.positions,
-            strategy=strategy,
+            positions=PositionStrategy(positions) if positions else loaded.positions,
             max_threads=max_threads,
             progress=partial(show, "answers"),
         )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.errors import InputError, ModelError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -31,6 +31,9 @@ from pasta_lm.measure.table import Interval, Place, Report, ratio
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.requests import NO_TAG_PIECES
 
+if TYPE_CHECKING:
+    from pasta_lm.engines.local.loading import LoadedModel
+
 KIND = "teacher_forced"
 Answers = dict[str, Row]  # a system's rows by id of the answer
 
@@ -41,20 +44,17 @@ MAIN_OWNER = 1  # of the entries: the prompt's owner is 0, and blocks follow
 SPACE = b" \n\t\r"
 BOTH_SEQUENTIAL = "the taught model less the baseline, both sequential"
 COSTS = {
-    "cost": (PASTA, BASELINE, "nats", "cost: pasta less the baseline"),
-    "cost_given_text": (PASTA, BASELINE, "nats_given_text", "the same, the softmax without tags"),
-    "cost_of_visibility": (PASTA, TAUGHT, "nats", "pasta less the same model sequentially"),
-    "cost_of_training": (TAUGHT, BASELINE, "nats", BOTH_SEQUENTIAL),
-    "baseline_gain": (BASELINE, UNTAUGHT, "nats", "the baseline less the untaught model"),
+    "cost": (PASTA, BASELINE, "cost: pasta less the baseline"),
+    "cost_of_visibility": (PASTA, TAUGHT, "pasta less the same model sequentially"),
+    "cost_of_training": (TAUGHT, BASELINE, BOTH_SEQUENTIAL),
+    "baseline_gain": (BASELINE, UNTAUGHT, "the baseline less the untaught model"),
 }
-"""The two systems whose nats are subtracted, which nats, and the title."""
+"""The two systems whose nats are subtracted, and the title."""
 
-Nats = tuple[Sequence[float], Sequence[float]]
-"""Of each label of an example: over all tokens, and over all but the tags; 0.0 without a label."""
 Names = tuple[str, str, str | None]
 """Of the taught model, its sequential baseline, and the model before any training, if it reads."""
-Reader = Callable[[Sequence[EncodedExample]], Sequence[Nats]]
-"""Returns the nats of some examples; ``train.losses.token_nats`` with a model."""
+Reader = Callable[[Sequence[EncodedExample]], Iterable[Sequence[float]]]
+"""Returns the nats of each label of some examples; 0.0 without a label."""
 
 
 class ReadingSystem(NamedTuple):
@@ -99,15 +99,14 @@ def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iter
     plain = [replace(record, document=record.document.without_tags()) for record in records]
     regions: list[list[str]] = []
     for system in systems:
-        vocabulary, is_tagged = system.vocabulary, not regions
-        examples = [_encode(record, system) for record in (records if is_tagged else plain)]
-        contents: list[list[Content]] = []
-        if is_tagged:
-            contents = [list(_content(example, vocabulary)) for example in examples]
+        untagged = [_encode(record, system) for record in plain]
+        examples, contents = untagged, list[list[Content]]()
+        if not regions:
+            examples = [_encode(record, system) for record in records]
+            contents = [[*_content(example, system.vocabulary)] for example in examples]
             regions = [[item.region for item in own for _ in item.text] for own in contents]
-        untagged = [_encode(record, system) for record in plain] if is_tagged else examples
         pairs = zip(untagged, regions, strict=True)
-        counted = [list(_content(example, vocabulary, own)) for example, own in pairs]
+        counted = [[*_content(example, system.vocabulary, own)] for example, own in pairs]
         columns = (records, counted, examples, contents or counted, system.read(examples))
         for record, count, example, content, nats in zip(*columns, strict=True):
             numbers = Counter(item.region for item in count)
@@ -128,23 +127,18 @@ def _encode(record: Record, system: ReadingSystem) -> EncodedExample:
     return encode_example(record, vocabulary, eos_id, positions, join=join)
 
 
-def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row:
-    def by_region(values: Sequence[float]) -> dict[str, float]:
-        return {
-            region: round(sum(values[item.label] for item in tokens if item.region == region), 4)
-            for region in REGIONS
-        }
-
-    whole, given_text = nats
+def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Sequence[float]) -> Row:
+    by_region = dict.fromkeys(REGIONS, 0.0)
+    for item in tokens:
+        by_region[item.region] += nats[item.label]
     end = max(place for place in range(len(example)) if _owner(example, place) <= MAIN_OWNER)
     labelled = {place for place, label in enumerate(example.labels) if label != NO_LABEL}
     tags = labelled - {item.label for item in tokens} - {end}
     return {
-        "nats": by_region(whole),
-        "nats_given_text": by_region(given_text),
-        "tag_nats": round(sum(whole[place] for place in tags), 4),
+        "nats": {region: round(value, 4) for region, value in by_region.items()},
+        "tag_nats": round(sum(nats[place] for place in tags), 4),
         "num_tag_tokens": len(tags),
-        "end_nats": round(whole[end], 4),
+        "end_nats": round(nats[end], 4),
     }
 
 
@@ -206,26 +200,26 @@ def _add_figures(report: Report, rows: Sequence[Row], place: Place) -> None:
     head = {
         "num_answers": len(base),
         "num_tokens": {region: sum(count[region] for count in counts) for region in REGIONS},
-        "nats": {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()},
+        "nats": {name: _cost(base, REGIONS, side) for name, side in systems.items()},
         "tag_nats": ratio([row["tag_nats"] for row in own], [row["num_tag_tokens"] for row in own]),
     }
     report.add(place, head)
-    for name, (ours, theirs, key, title) in COSTS.items():
+    for name, (ours, theirs, title) in COSTS.items():
         if ours in systems and theirs in systems:
-            cost = partial(_cost, base, key, ours=systems[ours], theirs=systems[theirs])
+            cost = partial(_cost, base, ours=systems[ours], theirs=systems[theirs])
             by_region = {region: cost([region]) for region in REGIONS}
             figures = {name: cost(REGIONS), f"{name}_by_region": by_region}
             report.add(place, figures, dict.fromkeys(figures, title), len(base))
 
 
 def _cost(
-    base: Answers, key: str, regions: Sequence[str], ours: Answers, theirs: Answers | None = None
+    base: Answers, regions: Sequence[str], ours: Answers, theirs: Answers | None = None
 ) -> Interval | None:
-    def total(rows: Answers, name: str, column: str) -> float:
+    def total(rows: Answers, name: str, column: str = "nats") -> float:
         return float(sum(rows[name][column][region] for region in regions))
 
     names = [name for name in base if name in ours]
-    nats = [total(ours, name, key) - (total(theirs, name, key) if theirs else 0) for name in names]
+    nats = [total(ours, name) - (total(theirs, name) if theirs else 0) for name in names]
     return ratio(nats, [total(base, name, "num_tokens") for name in names])
 
 
@@ -255,7 +249,6 @@ def evaluate_cost(
 def reading_systems(names: Names, dtype: str | None, device: str | None) -> Iterator[ReadingSystem]:
     """Load the models that read, one after the other; the taught one for both its systems."""
     from pasta_lm.engines.local.loading import load  # imports torch
-    from pasta_lm.learn.train.losses import token_nats
 
     for name, systems in zip(names, ((PASTA, TAUGHT), (BASELINE,), (UNTAUGHT,)), strict=True):
         if name is None:
@@ -263,9 +256,15 @@ def reading_systems(names: Names, dtype: str | None, device: str | None) -> Iter
         loaded = load(name, dtype=dtype, device=device)
         if PASTA in systems and not loaded.vocabulary.has_pieces:
             raise ModelError(f"{name}: {NO_TAG_PIECES}", hint="name a taught model: --model")
-        facts = loaded.vocabulary, min(loaded.eos_ids)
-        read = partial(token_nats, loaded.model, loaded.vocabulary)
+        facts = loaded.vocabulary, min(loaded.eos_ids), partial(_read, loaded)
         for system in systems:
-            yield ReadingSystem(system, *facts, read, loaded.positions, loaded.join)
-        del loaded, facts, read
+            yield ReadingSystem(system, *facts, loaded.positions, loaded.join)
+        del loaded, facts
         gc.collect()  # before the next one is loaded
+
+
+def _read(loaded: LoadedModel, examples: Sequence[EncodedExample]) -> Iterator[Sequence[float]]:
+    from pasta_lm.learn.train.losses import token_nats  # imports torch
+
+    rows = token_nats(loaded.model, loaded.vocabulary, examples)
+    return (row.nats for row in rows)

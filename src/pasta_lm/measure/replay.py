@@ -15,23 +15,19 @@ from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.errors import RequestError, VocabularyError
+from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import speed
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
-from pasta_lm.language.document import Block, Document
-from pasta_lm.language.events import Text
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.strategies import apar, pasta, sequential
-from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.requests import forced
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
     from pasta_lm.engines.local.loading import LoadedModel
 
-REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
 MIN_BLOCKS = 2
 NEW_TAG_ROWS = "given, tag rows added"
 NUM_WARM_UPS = 2  # runs of the first answer before the clock counts
@@ -91,16 +87,16 @@ def figures_of(pairs: Sequence[Pair]) -> Figures:
     return {"num_documents": len(pairs), **dict(zip(FIGURES, values, strict=True))}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplayReport:
     """All pairs of a replay, the answers that could not be decoded, and its conditions."""
 
-    pairs: Sequence[Pair] = ()
-    skipped: Sequence[Skipped] = ()  # not expressible by the strategy, or beyond the context
+    pairs: list[Pair] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)  # beyond the model's context
     was_interrupted: bool = False
     hardware: str = ""
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """Model, device, dtype, weights, positions and strategy, as JSON has them."""
+    """Model, device, dtype, weights and positions, as JSON has them."""
 
     @property
     def multi_block(self) -> list[Pair]:
@@ -126,90 +122,60 @@ def replay(
     loaded: LoadedModel,
     *,
     positions: PositionStrategy = PositionStrategy.PREDICT,
-    strategy: str = pasta.NAME,
     max_threads: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> ReplayReport:
     """Decode each answer sequentially, then in parallel; few answers several times.
 
-    Missing tag pieces are added to the model. After Ctrl-C the report has all pairs so far.
-    ``strategy`` is one of ``REPLAYED``; those without promises ignore ``positions``.
+    Missing tag pieces are added to the model: the text is forced, so new rows need no training.
+    After Ctrl-C the report has all pairs so far.
     """
-    from pasta_lm.engines.local import engine, loading, self_test
+    from pasta_lm.engines.local import engine, loading, self_test  # these import torch
 
-    weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
-    if not loaded.vocabulary.has_pieces:  # the text is forced, so new rows need no training
+    weights = loaded.kind.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
+    if not loaded.vocabulary.has_pieces:
         loaded, weights = loading.with_pieces(loaded), NEW_TAG_ROWS
-    requests, not_expressed = list[_Requests](), list[Skipped]()
-    for answer in answers:
-        try:
-            requests.append(_encode(answer, loaded, strategy, positions, max_threads))
-        except (ValueError, VocabularyError) as exc:
-            if strategy == pasta.NAME:  # it can express every answer, so this is a fault
-                raise
-            not_expressed.append((answer.id, str(exc)))
+    requests = [_encode(answer, loaded, positions, max_threads) for answer in answers]
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
     num_entries = max((request.max_entries for _, *both in requests for request in both), default=1)
-    local = engine.TorchEngine(loaded, pool_tokens=num_entries)
-    pairs, too_long, was_interrupted = _decode_all(local, requests, progress)
     device = str(loaded.device)
     hardware = next((name for name in self_test.devices() if name.startswith(device)), device)
-    conditions = {
-        "model": loaded.name,
-        "device": device,
-        "dtype": loaded.dtype_name,
-        "weights": weights,
-        "positions": (positions if strategy == pasta.NAME else apar.POSITIONS).value,
-        "strategy": strategy,
-    }
-    skipped = not_expressed + too_long
-    return ReplayReport(pairs, skipped, was_interrupted, hardware, conditions)
+    conditions = {"model": loaded.name, "device": device, "dtype": loaded.dtype_name}
+    conditions |= {"weights": weights, "positions": positions.value, "strategy": pasta.NAME}
+    report = ReplayReport(hardware=hardware, conditions=conditions)
+    try:
+        _decode_all(engine.TorchEngine(loaded, pool_tokens=num_entries), requests, report, progress)
+    except KeyboardInterrupt:
+        report.was_interrupted = True
+    return report
 
 
 def _encode(
-    answer: Record,
-    loaded: LoadedModel,
-    strategy: str,
-    positions: PositionStrategy,
-    max_threads: int | None,
+    answer: Record, loaded: LoadedModel, positions: PositionStrategy, max_threads: int | None
 ) -> _Requests:
-    """Return both requests of an answer; a ``ValueError`` if the strategy cannot express it."""
     vocabulary, params = loaded.vocabulary, SamplingParams(max_threads=max_threads)
     # The engine refuses an empty prompt, and some records have no prompt.
     prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
     document = answer.document.with_lengths(vocabulary.count_tokens)
     alone = forced(sequential.request(prompt, SamplingParams()), document, vocabulary)
-    if strategy == sot.NAME:
-        if not document.blocks:  # one point is too few for a skeleton: decoded sequentially
-            document = Document((Block("", None, (Text(document.plain_text),)),))
-        together = sot.request(answer.prompt or "\n", vocabulary, params)
-    elif strategy == apar.NAME:
-        together = apar.request(prompt, params)
-    else:
-        together = pasta.request(prompt, params, positions, loaded.join_with(positions))
+    together = pasta.request(prompt, params, positions, loaded.join_with(positions))
     return answer, alone, forced(together, document, vocabulary)
 
 
 def _decode_all(
-    engine: TorchEngine, requests: Sequence[_Requests], progress: Progress
-) -> tuple[list[Pair], list[Skipped], bool]:
-    """Return the pairs, the answers that the model cannot hold, and whether Ctrl-C ended it."""
-    pairs, skipped = list[Pair](), list[Skipped]()
+    engine: TorchEngine, requests: Sequence[_Requests], report: ReplayReport, progress: Progress
+) -> None:
     num_runs = 1 if len(requests) >= MANY_ANSWERS else NUM_RUNS
     engine.warm_up(1 + max((len(answer.document.blocks) for answer, _, _ in requests), default=0))
-    try:
-        for item in requests[:1]:  # first passes allocate and compile, so they are not timed
-            with suppress(RequestError):  # reported below, where the answer is decoded again
-                _decode(engine, item, NUM_WARM_UPS)
-        for index, item in enumerate(requests, start=1):
-            try:
-                pairs.append(_decode(engine, item, num_runs))
-            except RequestError as exc:
-                skipped.append((item[0].id, exc.message))
-            progress(index, len(requests))
-    except KeyboardInterrupt:
-        return pairs, skipped, True
-    return pairs, skipped, False
+    for item in requests[:1]:  # first passes allocate and compile, so they are not timed
+        with suppress(RequestError):  # reported below, where the answer is decoded again
+            _decode(engine, item, NUM_WARM_UPS)
+    for index, item in enumerate(requests, start=1):
+        try:
+            report.pairs.append(_decode(engine, item, num_runs))
+        except RequestError as exc:
+            report.skipped.append((item[0].id, exc.message))
+        progress(index, len(requests))
 
 
 def _decode(engine: TorchEngine, requests: _Requests, num_runs: int) -> Pair:

@@ -9,13 +9,12 @@ Source: PASTA, section 5.1.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from pasta_lm.errors import InputError, UsageError, cause
+from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.speed import efficiency, incomparable
-from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.journal import Row, read_objects
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.answering import TOO_LONG
@@ -171,10 +170,10 @@ def _tokens_per_s(answers: Records) -> float | None:
 def read_systems(sources: Sequence[Path]) -> Systems:
     """Read all answers of some sources.
 
-    A source is a file of records, the folder of an ``alpaca`` run, or a folder of traces with a
-    folder for each system and a file for each prompt: ``pasta/42.json``.
+    A source is a file of records, or the folder of an ``alpaca`` run.
     """
-    systems = systems_of(row for source in sources for row in _rows(source))
+    files = [source / ANSWERS if source.is_dir() else source for source in sources]
+    systems = systems_of((f"{file}:{n}", row) for file in files for n, row in read_objects(file))
     if not systems:
         raise InputError(f"no answers in {', '.join(map(str, sources))}")
     return systems
@@ -197,31 +196,3 @@ def systems_of(rows: Iterable[tuple[str, Row]]) -> Systems:
         if prompt not in systems[system] or systems[system][prompt].wall_s is None:
             systems[system][prompt] = answer
     return systems
-
-
-def _rows(source: Path) -> Iterator[tuple[str, Row]]:
-    if source.is_dir() and not (source / ANSWERS).exists():
-        yield from ((str(path), _traced(path)) for path in sorted(source.glob("*/*.json")))
-        return
-    path = source / ANSWERS if source.is_dir() else source
-    yield from ((f"{path}:{number}", row) for number, row in read_objects(path))
-
-
-def _traced(path: Path) -> Row:
-    try:
-        trace = Trace.from_json(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
-    except InputError as exc:
-        raise InputError(f"{path}: {exc.message}", hint=exc.hint) from exc
-    return {
-        "system": path.parent.name,
-        "task_id": path.stem,
-        # In the order of decoding: only the length of the text is used.
-        "text": "".join(token.text for token in trace.tokens if token.role is Role.CONTENT),
-        "finish_reason": trace.finish_reason or "",
-        "num_content_tokens": trace.num_content_tokens,
-        "critical_path": trace.critical_path,
-        "kind": trace.kind.value,
-        "wall_s": trace.wall_s or None,
-    }
