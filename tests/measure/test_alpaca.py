@@ -13,7 +13,7 @@ import pytest
 from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge.judge import LLMJudge, load_template
+from pasta_lm.learn.judge import LLMJudge, load_template
 from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, JudgeRecipe, begin_run, open_run
 from pasta_lm.measure.alpaca_report import alpaca_report, file_name, judged, write_outputs
 from pasta_lm.measure.answering import TOO_LONG

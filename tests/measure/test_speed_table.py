@@ -10,7 +10,6 @@ import pytest
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.measure.speed import read_systems, speed_report
-from pasta_lm.view.scripted import ScriptedEngine
 
 
 def record(system: str, prompt: str, path: int, wall_s: float | None = 1.0, **rest: Any) -> Any:

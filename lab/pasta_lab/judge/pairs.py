@@ -13,7 +13,7 @@ from pasta_lab.judge.damage import Answer, long_enough, parts_of, plant, with_ma
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import read_objects
 from pasta_lm.learn.data.annotated import Record, read_records
-from pasta_lm.learn.judge.judge import Comparison, both_orders
+from pasta_lm.learn.judge import Comparison, both_orders
 from pasta_lm.measure.prompt_sets import read_reference
 from pasta_lm.recipe import check_positive
 

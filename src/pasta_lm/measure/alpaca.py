@@ -18,7 +18,7 @@ from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.journal import Journal, Row, line_of, read_rows, write_whole
 from pasta_lm.learn.chat.client import ChatClient, Endpoint, Prices
 from pasta_lm.learn.chat.pool import CostLimitError, require_prices
-from pasta_lm.learn.judge.judge import FOLDER, Comparison, LLMJudge, both_orders, load_template
+from pasta_lm.learn.judge import FOLDER, Comparison, LLMJudge, both_orders, load_template
 from pasta_lm.measure import answering
 from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference

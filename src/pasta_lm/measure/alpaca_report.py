@@ -14,7 +14,7 @@ from statistics import fmean
 
 from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Row, line_of, write_json, write_whole
-from pasta_lm.learn.judge.judge import (
+from pasta_lm.learn.judge import (
     LLMJudge,
     Reading,
     missing_to_json,

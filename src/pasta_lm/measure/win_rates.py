@@ -16,7 +16,7 @@ from scipy.special import expit, log_expit
 
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Row, read_lines, read_objects
-from pasta_lm.learn.judge.judge import SCRIPTED
+from pasta_lm.learn.judge import SCRIPTED
 from pasta_lm.measure.table import Array, Figures, Interval, Table
 
 LEADERBOARD = "AlpacaEval 2's leaderboard"

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.data.preferences import Rollout
-from pasta_lm.learn.judge.judge import Comparison
+from pasta_lm.learn.judge import Comparison
 
 
 def sample(

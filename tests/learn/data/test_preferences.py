@@ -9,7 +9,7 @@ import pytest
 
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.data.preferences import ScoreConfig, is_usable, select_pairs
-from pasta_lm.learn.judge.judge import Comparison
+from pasta_lm.learn.judge import Comparison
 from tests.learn.data.rollouts import GradeBook, rollout, sample
 
 ORIGINAL = "Surely."

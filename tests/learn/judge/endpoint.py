@@ -11,7 +11,7 @@ from typing import Any
 from pasta_lm.engines.servers.request_pace import HttpReply, RetryPolicy
 from pasta_lm.journal import Journal
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge.judge import LLMJudge, load_template
+from pasta_lm.learn.judge import LLMJudge, load_template
 
 Script = Callable[[str], dict[str, Any] | int]
 """From the user's turn to the body of a reply, or to the status of an error."""

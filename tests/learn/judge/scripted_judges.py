@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 
-from pasta_lm.learn.judge.judge import Comparison
+from pasta_lm.learn.judge import Comparison
 
 FIRST, SECOND, TIE = 0.8, -0.8, 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.learn.judge.judge import smoothed_ratio
+from pasta_lm.learn.judge import smoothed_ratio
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pasta_lm.errors import EndpointError, RemoteError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.chat.client import ChatRequest, Prices, TokenCounts
 from pasta_lm.learn.chat.pool import MAX_FAILURES, CostLimitError, Estimate, max_tokens
-from pasta_lm.learn.judge.judge import Comparison
+from pasta_lm.learn.judge import Comparison
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, stated
 
 MANY = [Comparison(f"q{n}", "What?", f"{n}", f"{n}!") for n in range(30)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pasta_lm.errors import EndpointError, InputError, UsageError
 from pasta_lm.learn.chat.client import read_reply
-from pasta_lm.learn.judge.judge import (
+from pasta_lm.learn.judge import (
     Comparison,
     Method,
     MissingVerdictsError,

@@ -10,7 +10,7 @@ from typing import Any
 from pasta_lm.interpreter import Limits, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, ScoreConfig
-from pasta_lm.learn.judge.judge import Comparison
+from pasta_lm.learn.judge import Comparison
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import (
     LossConfig,

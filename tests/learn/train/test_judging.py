@@ -23,7 +23,7 @@ from pasta_lm.language.document import parse
 from pasta_lm.learn.chat.pool import CostLimitError
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
-from pasta_lm.learn.judge.judge import MissingVerdictsError
+from pasta_lm.learn.judge import MissingVerdictsError
 from pasta_lm.learn.train import rounds
 from pasta_lm.learn.train.preference import preflight, train_preference
 from pasta_lm.learn.train.preference_config import (
@@ -273,7 +273,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from pasta_lm import journal
-from pasta_lm.learn.judge.judge import LLMJudge, both_orders, load_template
+from pasta_lm.learn.judge import LLMJudge, both_orders, load_template
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.engines.servers.request_pace import RequestPace
 

@@ -22,7 +22,7 @@ from pasta_lm.errors import InputError, ModelError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.preferences import read_pairs, write_pairs
-from pasta_lm.learn.judge.judge import Comparison
+from pasta_lm.learn.judge import Comparison
 from pasta_lm.learn.train import packs, preference, rounds
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig

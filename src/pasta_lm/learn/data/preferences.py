@@ -25,7 +25,7 @@ from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.language.document import Document, parse_program
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.learn.judge.judge import Comparison, Judge, both_orders, smoothed_ratio
+from pasta_lm.learn.judge import Comparison, Judge, both_orders, smoothed_ratio
 from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import sequential
 

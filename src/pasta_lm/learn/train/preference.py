@@ -22,7 +22,7 @@ from transformers import set_seed
 from pasta_lm.engines.local.loading import usable_device
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.data.preferences import PreferencePair, comparisons_of, read_pairs
-from pasta_lm.learn.judge.judge import Judge
+from pasta_lm.learn.judge import Judge
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import (
     MAY_CHANGE,

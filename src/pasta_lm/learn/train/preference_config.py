@@ -13,7 +13,7 @@ from pasta_lm.journal import Journal
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.chat.pool import require_prices
 from pasta_lm.learn.data.preferences import ScoreConfig
-from pasta_lm.learn.judge.judge import LLMJudge, Progress, load_template
+from pasta_lm.learn.judge import LLMJudge, Progress, load_template
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies.model import Servers

@@ -29,7 +29,7 @@ from pasta_lm.learn.data.preferences import (
     select_pairs,
     write_pairs,
 )
-from pasta_lm.learn.judge.judge import Judge, LLMJudge, describe_missing, missing_to_json
+from pasta_lm.learn.judge import Judge, LLMJudge, describe_missing, missing_to_json
 from pasta_lm.learn.train.learner import LOG, append_row
 from pasta_lm.learn.train.preference_config import PreferenceConfig, RolloutsConfig, judge_of
 from pasta_lm.strategies import pasta
