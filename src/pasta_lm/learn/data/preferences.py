@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from math import isinf
@@ -169,7 +169,7 @@ _TEXTS = ("prompt", "chosen", "rejected")
 _SCORES = ("score_chosen", "score_rejected")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PreferencePair:
     """Two answers to one prompt; ``parts`` are the terms of the scores, by their keys in a file."""
 
@@ -184,13 +184,12 @@ class PreferencePair:
 
 def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
     """Write one line of JSON per pair; the file is complete or absent."""
-    write_rows(path, [_row_of(pair) for pair in pairs])
-
-
-def _row_of(pair: PreferencePair) -> Row:
-    texts = {"chosen": pair.chosen.program, "rejected": pair.rejected.program}
-    scores = {key: getattr(pair, key) for key in _SCORES}
-    return {"id": pair.id, "prompt": pair.prompt, **texts, **scores, **pair.parts}
+    rows = []
+    for pair in pairs:
+        texts = {"chosen": pair.chosen.program, "rejected": pair.rejected.program}
+        scores = {key: getattr(pair, key) for key in _SCORES}
+        rows.append({"id": pair.id, "prompt": pair.prompt, **texts, **scores, **pair.parts})
+    write_rows(path, rows)
 
 
 def read_pairs(path: Path) -> list[PreferencePair]:
@@ -208,15 +207,8 @@ def _read_pair(path: Path, row: Row) -> PreferencePair:
         chosen, rejected = parse_program(row["chosen"]), parse_program(row["rejected"])
     except PastaError as exc:
         raise InputError(f"{path}: row {row['id']}: {exc.message}", hint=exc.hint) from exc
-    return PreferencePair(
-        id=row["id"],
-        prompt=row["prompt"],
-        chosen=chosen,
-        rejected=rejected,
-        score_chosen=numbers.pop("score_chosen"),
-        score_rejected=numbers.pop("score_rejected"),
-        parts=numbers,
-    )
+    best, worst = (numbers.pop(key) for key in _SCORES)
+    return PreferencePair(row["id"], row["prompt"], chosen, rejected, best, worst, numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +299,8 @@ def select_pairs(
             speedup = sample.theoretical_speedup(rollout.baseline)
             quality = smoothed_ratio(known, config.smoothing)
             group.append(Scored(sample, speedup, quality, config.score(speedup, quality)))
-        pairs += _pairs_of(rollout, group)
+        if (pair := _pair_of(rollout, group)) is not None:
+            pairs.append(pair)
     return Selection(pairs, scored, num_unusable, num_unjudged)
 
 
@@ -327,25 +320,19 @@ def _opponents(rollout: Rollout, originals: Mapping[str, str]) -> list[str]:
     return [rollout.baseline.text] + ([] if original is None else [original])
 
 
-def _pairs_of(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:
-    """Yield the best and the worst sample, if one is better."""
+def _pair_of(rollout: Rollout, group: Sequence[Scored]) -> PreferencePair | None:
+    """Return the best and the worst sample; None if neither is better."""
     distinct: dict[str, Scored] = {}
     for scored in group:
         distinct.setdefault(scored.sample.program, scored)
     if not distinct:
-        return
+        return None
     best, worst = (choose(distinct.values(), key=lambda own: own.score) for choose in (max, min))
     if best.score - worst.score < TIE:
-        return
+        return None
     sides = (("chosen", best), ("rejected", worst))
     parts = {f"efficiency_{side}": sample.efficiency for side, sample in sides}
     parts |= {f"quality_{side}": sample.quality for side, sample in sides}
-    yield PreferencePair(
-        id=rollout.id,
-        prompt=rollout.prompt,
-        chosen=parse_program(best.sample.program),
-        rejected=parse_program(worst.sample.program),
-        score_chosen=best.score,
-        score_rejected=worst.score,
-        parts=parts,
-    )
+    chosen, rejected = (parse_program(sample.sample.program) for _, sample in sides)
+    texts = rollout.id, rollout.prompt
+    return PreferencePair(*texts, chosen, rejected, best.score, worst.score, parts)
