@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -150,9 +151,9 @@ class Workload(NamedTuple):
     def lacking(self, *systems: System) -> list[SetPrompt]:
         """Return the prompts that one of some systems, or of all, has not answered yet."""
         rows, names = self.answers.rows, [system.name for system in systems or self.systems]
-        keys = [{answer_id(name, item.id) for name in names} for item in self.prompts]
-        pairs = zip(self.prompts, keys, strict=True)
-        return [item for item, wanted in pairs if not wanted <= rows.keys()]
+        return [
+            item for item in self.prompts if any(answer_id(n, item.id) not in rows for n in names)
+        ]
 
 
 def answer_id(system: str, prompt_id: str) -> str:
@@ -222,21 +223,17 @@ class Answerer:
 def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False) -> list[Row]:
     """Return the rows of the answers; a prompt that does not fit the context has a failed one."""
     longest, kind = model.engine.max_prompt_tokens, model.engine.loaded.kind.value
-    fitting = [item for item in requests if longest is None or len(item.prompt) <= longest]
+    fits = [longest is None or len(item.prompt) <= longest for item in requests]
+    fitting = [*compress(requests, fits)]
     num_shapes = getattr(model.engine, "num_shapes", 0)  # of a GPU's captured passes
     decoded = model.engine.generate(fitting) if fitting else []
     if is_timed and getattr(model.engine, "num_shapes", 0) > num_shapes:  # capturing took time
         decoded = model.engine.generate(fitting)
-    answers, rows = iter(decoded), []
-    for request in requests:
-        if longest is None or len(request.prompt) <= longest:
-            (answer,) = next(answers)
-            record = AnswerRecord.of(answer, is_timed=is_timed)
-            engine, positions = answer.trace.engine, answer.trace.positions
-        else:
-            record = AnswerRecord.from_row({**FAILED, "kind": kind})
-            engine, positions = None, request.positions.value
-        rows.append({"engine": engine, "positions": positions, **record.to_row()})
+    failed = AnswerRecord.from_row({**FAILED, "kind": kind}).to_row()
+    rows = [{"engine": None, "positions": item.positions.value} | failed for item in requests]
+    for row, (answer,) in zip(compress(rows, fits), decoded, strict=True):
+        row |= {"engine": answer.trace.engine, "positions": answer.trace.positions}
+        row |= AnswerRecord.of(answer, is_timed=is_timed).to_row()
     return rows
 
 

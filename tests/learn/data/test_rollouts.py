@@ -106,17 +106,6 @@ def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Pa
         assert strategy == "sequential"
 
 
-def test_truncation_within_the_last_line_loses_or_repeats_no_row(tmp_path: Path) -> None:
-    path, sampling = tmp_path / "rollouts.jsonl", replace(SAMPLING, samples=2)
-    roll_out(path, QUESTIONS[:2], sampling, fakes()[1], silent)
-    whole = path.read_bytes()
-    last = whole.rindex(b"\n", 0, -1) + 1
-    for size in (*range(last, len(whole), 50), len(whole) - 1):
-        path.write_bytes(whole[:size])
-        roll_out(path, QUESTIONS[:2], sampling, fakes()[1], silent)
-        assert path.read_bytes() == whole
-
-
 @pytest.mark.parametrize("num_lines", range(5))
 def test_a_journal_truncated_after_any_line_is_completed_identically(
     tmp_path: Path, num_lines: int
@@ -196,17 +185,6 @@ def test_an_invalid_rollout_row_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(row) + "\n", "utf-8")
     with pytest.raises(InputError, match="row q0 is no rollout"):
         roll_out(path, [PromptWithReference("q0", "?")], SAMPLING, never, silent)
-
-
-def test_rows_of_older_journals_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.jsonl"
-    found = roll_out(path, QUESTIONS[:1], SAMPLING, fakes()[1], silent)
-    row: Row = json.loads(path.read_bytes())
-    for one in (row["baseline"], *row["samples"]):
-        del one["kind"], one["wall_s"]
-    path.write_text(json.dumps(row) + "\n", "utf-8")
-    (rollout,) = roll_out(path, QUESTIONS[:1], SAMPLING, never, silent)
-    assert rollout.samples == tuple(replace(one, kind=None) for one in found[0].samples)
 
 
 def test_a_real_engine_resumes_to_the_same_bytes(tmp_path: Path) -> None:
