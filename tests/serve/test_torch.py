@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from itertools import accumulate
 from typing import Any
@@ -20,7 +21,17 @@ from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.protocol import ChatCompletionRequest, ClientPrompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
-from tests.serve.conftest import LIMIT_S, client_of, post, run, serving, settle, streamed, text_of
+from tests.serve.conftest import (
+    LIMIT_S,
+    ask,
+    client_of,
+    post,
+    run,
+    serving,
+    settle,
+    streamed,
+    text_of,
+)
 
 PATH = "/v1/chat/completions"
 ASKED = {"max_tokens": 60, "temperature": 1.0, "seed": 5, "n": 2}
@@ -235,3 +246,109 @@ def test_an_answer_matches_the_form_that_is_asked_for(wanted: dict[str, Any], pa
 def test_a_form_that_cannot_be_used_is_refused(wanted: dict[str, Any], reason: str) -> None:
     reply = post(PATH, chat("hello", **wanted), app=tiny())
     assert (reply.status_code, reason in reply.text) == (400, True)
+
+
+# --- parts
+
+
+CARD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "hotel": {"enum": ["Aurora", "Sol"]},
+        "guest": {"type": "object", "properties": {
+            "name": {"type": "string", "maxLength": 4}, "tag": {"enum": ["a", "b"]}}},
+        "nights": {"type": "integer", "minimum": 1, "maximum": 30},
+        "extra": {"const": {"x": ["}"]}},
+    },
+}  # fmt: skip
+
+
+def card(schema: Any = CARD, **changes: Any) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "card", "schema": schema}}
+    return chat("hello", response_format=form, **{"pasta": {"parts": True}, **changes})
+
+
+@pytest.mark.parametrize("options", [{}, {"max_threads": 2}, {"after": {"nights": ["guest"]}}])
+def test_the_fields_of_an_object_are_decoded_at_the_same_time_and_are_one_object(
+    options: dict[str, Any],
+) -> None:
+    asked = card(pasta={"parts": True, **options}, max_tokens=200)
+    body = post(PATH, asked, app=tiny()).json()
+    assert (body["pasta"]["strategy"], len(body["choices"])) == ("parts", 2)
+    for choice, figures in zip(body["choices"], body["pasta"]["choices"], strict=True):
+        value = json.loads(choice["message"]["content"])
+        assert choice["finish_reason"] == "stop"
+        assert [*value] == [*CARD["properties"]]
+        assert value["hotel"] in ("Aurora", "Sol")
+        assert value["guest"]["tag"] in ("a", "b")
+        assert "unfinished" not in figures
+        assert len(figures["threads"]) == 6  # main, and five fields
+    assert body["usage"]["completion_tokens"] > 10
+
+
+@pytest.mark.parametrize("max_tokens", [3, 9, 15, 200])
+def test_streamed_parts_are_the_object_in_its_order_with_the_same_reasons(max_tokens: int) -> None:
+    asked = card(max_tokens=max_tokens)
+    whole = post(PATH, asked, app=tiny()).json()
+    events = {"parts": True, "stream": "events"}
+    for options in ({"parts": True}, events):
+        pieces = streamed(post(PATH, {**asked, "stream": True, "pasta": options}, app=tiny()))
+        for choice, figures in zip(whole["choices"], whole["pasta"]["choices"], strict=True):
+            text = text_of(pieces, choice["index"])
+            assert text == choice["message"]["content"]
+            json.loads(text)
+            (end,) = [
+                piece for piece in pieces if piece["choices"][0]["index"] == choice["index"]
+                and piece["choices"][0]["finish_reason"]
+            ]  # fmt: skip
+            assert end["choices"][0]["finish_reason"] == choice["finish_reason"]
+            assert end.get("pasta", {}).get("unfinished") == figures.get("unfinished")
+            assert (choice["finish_reason"] == "length") is ("unfinished" in figures)
+    assert any("unfinished" in figures for figures in whole["pasta"]["choices"]) is (
+        max_tokens < 200
+    )
+    kinds = {piece["pasta"].get("kind") for piece in pieces if "pasta" in piece}
+    assert {"started", "text", "ended", "finished"} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"response_format": None}, "give its schema in response_format"),
+        ({"response_format": {"type": "json_object"}}, "so it has no parts"),
+        ({"pasta": {"parts": True, "strategy": "pasta"}}, "no other strategy"),
+        ({"pasta": {"after": {"nights": ["guest"]}}}, "after is for parts"),
+        ({"pasta": {"parts": True, "after": {"x": ["guest"]}}}, "no part is named 'x'"),
+        ({"pasta": {"parts": True, "after": {"nights": ["nights"]}}}, "wait for each other"),
+        ({"continue_final_message": True}, "parts continue no message"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(changes: dict[str, Any], reason: str) -> None:
+    reply = post(PATH, card() | changes, app=tiny())
+    assert (reply.status_code, reason in reply.text) == (400, True), reply.text
+
+
+REFERENCES: list[Any] = [{"$ref": f"#/$defs/{number}"} for number in range(41)]
+FAN = {str(n): {"properties": dict.fromkeys("ab", REFERENCES[n + 1])} for n in range(40)}
+DEEP: dict[str, Any] = {}
+for _ in range(200):
+    DEEP = {"properties": {"a": DEEP}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": [1]}, {"properties": {"a": 3}}, {"properties": {"a": {}}, "required": 5},
+        {"properties": {"a": {}}, "required": [["a"]]}, {"$defs": [], "properties": {"a": {}}},
+        {"properties": {"a": REFERENCES[0]}, "$defs": {"0": 1}}, {**REFERENCES[0], "$defs": FAN},
+        {"properties": {"a": {"type": ["x"]}}},
+        {"properties": {"a.b": {}, "a": {"properties": {"b": {}}}}},
+        {"properties": {"": {"enum": [1]}}}, {"properties": {"a\ud800": {}}}, DEEP, {"type": {}},
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_no_schema_is_an_error_of_the_server(schema: Any) -> None:
+    content = json.dumps(card(schema, n=1, max_tokens=20))
+    app = tiny()
+    headers = {"Content-Type": "application/json"}
+    assert ask("POST", PATH, app=app, content=content, headers=headers).status_code in (200, 400)

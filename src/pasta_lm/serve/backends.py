@@ -25,9 +25,9 @@ from pasta_lm.errors import (
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.serve.errors import bad_request, unavailable
-from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
-from pasta_lm.serve.tool_calls import as_text, tool_template
-from pasta_lm.strategies import pasta
+from pasta_lm.serve.tool_calls import ClientPrompt, TokenIds, Turns, as_text, tool_template
+from pasta_lm.strategies import Prompt, parts, pasta
+from pasta_lm.strategies.requests import check_prompt
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
@@ -77,11 +77,28 @@ class ModelBackend:
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request for a prompt; a PastaError if this can never be served."""
+        if prompt.schema is not None:
+            return self._request(prompt, partial(self._fill_request, prompt, params))
         if prompt.strategy not in (*self.strategies, pasta.NAME):  # the default may fall back
             hint = f"one of {', '.join(self.strategies)}"
             raise RequestError(f"strategy {prompt.strategy!r} is not offered", hint=hint)
         make = partial(self._model.request, params=params, strategy=prompt.strategy)
         return self._request(prompt, make)
+
+    def _fill_request(
+        self,
+        prompt: ClientPrompt,
+        params: SamplingParams,
+        content: Prompt,
+        *,
+        continues: bool,
+        **_: object,  # parts have no positions
+    ) -> Request:
+        check_prompt(content)
+        if continues and not isinstance(content, str):
+            raise RequestError("parts continue no message", hint="end the messages with a question")
+        vocabulary, schema = self._loaded.vocabulary, prompt.schema or {}
+        return parts.fill_request(content, schema, vocabulary, params, after=prompt.after)
 
     def _request(self, prompt: ClientPrompt, make: Callable[..., Request]) -> Request:
         content, positions, shows = prompt.content, prompt.positions, self.tools.shows
@@ -169,9 +186,10 @@ class LocalBackend(ModelBackend):
         """Lower the tokens of the request to what the cache can hold."""
         request = super().prepare(prompt, params)
         num_prompt, max_tokens = len(request.prompt), request.params.max_tokens
-        entries_a_token = (request.max_entries - num_prompt) // max_tokens  # of all samples
+        num_fixed = num_prompt + request.num_given
+        entries_a_token = (request.max_entries - num_fixed) // max_tokens  # of all samples
         num_slots = self._engine.pool.num_slots
-        room = (num_slots - num_prompt) // entries_a_token
+        room = (num_slots - num_fixed) // entries_a_token
         if room < 1:
             raise RequestError(
                 f"the prompt has {num_prompt} tokens, and with {params.n} samples the "

@@ -21,7 +21,7 @@ from pasta_lm.serve import Queue
 from pasta_lm.serve.backends import Backend, Events
 from pasta_lm.serve.errors import ApiError, from_error, internal, unavailable
 from pasta_lm.serve.jobs import Batch, Job, Load, Metrics, ResponseStream
-from pasta_lm.serve.protocol import ClientPrompt
+from pasta_lm.serve.tool_calls import ClientPrompt
 from pasta_lm.strategies import sequential
 
 log = logging.getLogger(__name__)

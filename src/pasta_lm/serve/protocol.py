@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -20,8 +21,19 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
 from pasta_lm.serve import Bounds
 from pasta_lm.serve.errors import Json, bad_request
-from pasta_lm.serve.tool_calls import LENIENT, Few, Function, Message, NamedTool, Tool, ToolTemplate
-from pasta_lm.strategies import pasta
+from pasta_lm.serve.tool_calls import (
+    LENIENT,
+    ClientPrompt,
+    Few,
+    Function,
+    Message,
+    NamedTool,
+    TokenIds,
+    Tool,
+    ToolTemplate,
+    Turns,
+)
+from pasta_lm.strategies import parts
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -53,32 +65,11 @@ SAMPLING = {
 
 MAX_TOP_LOGPROBS, MAX_BIASES = 20, 300  # as OpenAI's
 
-
-Turns = Sequence[Json]
-
-
-class TokenIds(tuple[int, ...]):
-    """A prompt that a client has encoded."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientPrompt:
-    """Messages for the chat template, or a text or ids to continue as they stand.
-
-    ``continues`` continues the last message; ``tools`` are for the chat template.
-    """
-
-    content: str | TokenIds | Turns
-    strategy: str = pasta.NAME
-    positions: str | None = None
-    continues: bool = False
-    tools: Sequence[Json] = ()
-
-
 Positive = Annotated[int, Field(ge=1)]
 Limit = Annotated[int, Field(ge=-1)] | None  # -1: as many as the server gives
 Messages = Annotated[list[Message], Field(min_length=1), Few]
 Strings = Annotated[list[str], Field(fail_fast=True)]
+Names = Annotated[list[str], Field(max_length=MAX_BIASES, fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 
 
@@ -139,6 +130,8 @@ class PastaOptions(BaseModel):
     stream: Literal["text", "events"] = "text"
     tags: Literal["strip", "keep"] = "strip"
     trace: bool = False
+    parts: bool = False
+    after: Annotated[dict[str, Names] | None, FewKeys] = None
 
 
 class AnswerRequest(BaseModel):
@@ -190,6 +183,21 @@ class AnswerRequest(BaseModel):
         return StructuredOutputs(json=json, regex=regex, choice=choice, grammar=grammar)
 
     @property
+    def schema_of_parts(self) -> Mapping[str, object] | None:
+        """Return the schema whose fields are parts, if they are; an ``ApiError`` without one."""
+        options = self.options
+        if not options.parts:
+            if options.after:
+                raise bad_request("after is for parts: add parts: true", "pasta.after")
+            return None
+        if options.strategy or options.positions:
+            raise bad_request("parts have no other strategy, and no positions", "pasta.parts")
+        if self.structure is None or self.structure.json is None:
+            message = "parts are the fields of an object: give its schema in response_format"
+            raise bad_request(f"{message}, with type json_schema", "pasta.parts")
+        return self.structure.json
+
+    @property
     def offered(self) -> Sequence[Function]:
         """Return the functions that the model may call."""
         return ()
@@ -209,8 +217,11 @@ class AnswerRequest(BaseModel):
 
     def prompts(self, bounds: Bounds, strategy: str) -> list[ClientPrompt]:
         """Return the prompts; the strategy is for requests that name none."""
-        strategy, positions = self.options.strategy or strategy, self.options.positions
-        return [ClientPrompt(content, strategy, positions) for content in self.contents(bounds)]
+        options, schema = self.options, self.schema_of_parts
+        strategy = options.strategy or (strategy if schema is None else parts.NAME)
+        made = partial(ClientPrompt, strategy=strategy, positions=options.positions)
+        made = partial(made, schema=schema, after=options.after or {})
+        return [*map(made, self.contents(bounds))]
 
     def params(self, bounds: Bounds, defaults: Mapping[str, float]) -> SamplingParams:
         """Return the sampling parameters, tokens and threads lowered to the bounds.
@@ -246,7 +257,7 @@ class AnswerRequest(BaseModel):
             max_threads=min(options.max_threads or bounds.threads, bounds.threads),
             max_blocks=bounds.blocks,
             logprobs=self.num_logprobs,
-            structured_outputs=self.structure,
+            structured_outputs=None if options.parts else self.structure,
             max_tokens_per_thread=min(
                 options.max_tokens_per_thread or thread_tokens, thread_tokens
             ),

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import accumulate, count
+from itertools import accumulate, count, takewhile
 
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import (
@@ -28,11 +28,13 @@ from pasta_lm.engines.request import (
     TokenLogprobs,
     Traced,
 )
+from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.errors import Json, Rows
 from pasta_lm.serve.protocol import NOT_SHOWN, AnyRequest, ChatCompletionRequest
 from pasta_lm.serve.tool_calls import CallReader
+from pasta_lm.strategies import parts
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 # JSON allows them as they are, but some clients split lines there.
@@ -65,7 +67,13 @@ class Reply:
         self._keeps_tags = options.tags == "keep"
         is_held = self.request.expansion is not None
         samples = [request for request in self.requests for _ in range(request.params.n)]
-        self._orders = [ReadingOrder(keeps_tags=self._keeps_tags, is_held=is_held) for _ in samples]
+        self._schema = schema = body.schema_of_parts
+        self._orders = [
+            ReadingOrder(keeps_tags=self._keeps_tags, is_held=is_held)
+            if schema is None
+            else FilledText(schema)
+            for _ in samples
+        ]
         self._readers = [self._reader() for _ in samples]
         self._live_runs = [LiveRun(len(request.prompt)) for request in samples]
 
@@ -106,12 +114,18 @@ class Reply:
         figures: Json = {
             "threads": [asdict(thread) for thread in answer.trace.threads],
             "forward_passes": answer.trace.forward_passes,
+            **self._unfinished(answer),
             **speed_figures(answer.trace, self.backend.count_tokens(answer.text)),
         }
         if self.body.options.trace:
             figures["trace"] = json.loads(answer.trace.to_json())
             figures["run"] = run_data(answer.trace, "", answer.document.annotator_form())
         return figures
+
+    def _unfinished(self, answer: Answer) -> Json:
+        """Return the names of the parts that a limit cut, if there are any."""
+        names = () if self._schema is None else parts.filled(answer, self._schema).unfinished
+        return {"unfinished": [*names]} if names else {}
 
     def _limits(self) -> Json:
         params, extra = self.request.params, self.body.model_extra or {}
@@ -139,6 +153,8 @@ class Reply:
     def _choice(self, sample: int) -> Json:
         answer, reader = self.answers[sample], self._reader()
         text = answer.program if self._keeps_tags else answer.text
+        if self._schema is not None:
+            text = parts.filled(answer, self._schema).text
         message: Json = {"role": "assistant", "content": text, "refusal": None}
         if reader is not None:
             content, calls = reader.feed(text, is_end=True)
@@ -148,8 +164,13 @@ class Reply:
             "index": sample,
             **({"message": message} if self.is_chat else {"text": text}),
             "logprobs": self._logprobs(answer),
-            "finish_reason": _finish_reason(answer, reader),
+            "finish_reason": self._finish_reason(answer, reader),
         }
+
+    def _finish_reason(self, answer: Answer, reader: CallReader | None) -> str:
+        if answer.finish_reason == "length" or self._unfinished(answer):
+            return "length"
+        return "tool_calls" if reader is not None and reader.num_calls else "stop"
 
     def _logprobs(self, answer: Answer) -> Json | None:
         if self.request.params.logprobs is None:
@@ -182,7 +203,10 @@ class Reply:
                 pieces.append(self._piece(sample, delta))
             if is_end:
                 answer = self.answers[sample]
-                end = self._piece(sample, {}, _finish_reason(answer, self._readers[sample]))
+                reason = self._finish_reason(answer, self._readers[sample])
+                end = self._piece(sample, {}, reason)
+                if cut := self._unfinished(answer):
+                    end["pasta"] = cut
                 end["choices"][0]["logprobs"] = self._logprobs(answer)
                 pieces.append(end)
         return b"".join(map(sse, pieces))
@@ -269,10 +293,33 @@ class ReplayReply(Reply):
         }
 
 
-def _finish_reason(answer: Answer, reader: CallReader | None) -> str:
-    if answer.finish_reason == "length":
-        return "length"
-    return "tool_calls" if reader is not None and reader.num_calls else "stop"
+class FilledText:
+    """One sample's object as JSON, its fields in their order, as far as it is certain.
+
+    A field comes when it has ended: one that a limit cuts is left out, and the text stays valid.
+    """
+
+    def __init__(self, schema: parts.Schema) -> None:
+        self._schema, self._fields = schema, parts.fields_of(schema)
+        self._texts: dict[int, str] = defaultdict(str)  # by thread
+        self._stopped: dict[int, bool] = {}  # of those that have ended, by themselves or cut
+        self._sent = ""
+
+    def feed(self, events: Sequence[StreamEvent]) -> str:
+        """Take all events of the sample in one step and return the text that is now certain."""
+        for event in events:
+            match event:
+                case Finished(answer=answer):
+                    return parts.filled(answer, self._schema).text[len(self._sent) :]
+                case TextDelta(thread=thread, text=text):
+                    self._texts[thread] += text
+                case ThreadEnded(thread=thread, reason=reason):
+                    self._stopped[thread] = reason is FinishReason.STOP
+        ended = takewhile(lambda thread: thread in self._stopped, range(1, len(self._fields) + 1))
+        texts = [(self._texts[thread], self._stopped[thread]) for thread in ended]
+        known = parts.as_json(parts.object_of(self._fields, texts)[0]).rstrip("}")
+        text, self._sent = known[len(self._sent) :], known
+        return text
 
 
 def _event_facts(event: StreamEvent) -> Json:

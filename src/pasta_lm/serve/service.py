@@ -27,13 +27,9 @@ from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, Rows, bad_request, internal
 from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.jobs import ResponseStream
-from pasta_lm.serve.protocol import (
-    AnyRequest,
-    CheckRequest,
-    ClientPrompt,
-    ReplayRequest,
-)
+from pasta_lm.serve.protocol import AnyRequest, CheckRequest, ReplayRequest
 from pasta_lm.serve.replies import DONE, ReplayReply, Reply, sse
+from pasta_lm.serve.tool_calls import ClientPrompt
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

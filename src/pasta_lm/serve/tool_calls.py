@@ -11,12 +11,14 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.serve.errors import Json, bad_request
+from pasta_lm.strategies import pasta
 
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -102,6 +104,30 @@ class Message(BaseModel):
         )
         calls = {"tool_calls": [call.shown for call in self.tool_calls or ()] or None}
         return turn | {key: value for key, value in (about | calls).items() if value is not None}
+
+
+Turns = Sequence[Json]
+
+
+class TokenIds(tuple[int, ...]):
+    """A prompt that a client has encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPrompt:
+    """Messages for the chat template, or a text or ids to continue as they stand.
+
+    ``continues`` continues the last message; ``tools`` are for the chat template; the fields of a
+    ``schema`` are decoded at the same time, but each after those that ``after`` names.
+    """
+
+    content: str | TokenIds | Turns
+    strategy: str = pasta.NAME
+    positions: str | None = None
+    continues: bool = False
+    tools: Sequence[Json] = ()
+    schema: Mapping[str, object] | None = None
+    after: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class Function(BaseModel):

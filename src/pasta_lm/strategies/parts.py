@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pasta_lm.engines.request import (
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 NAME = "parts"
 OWN, GIVEN = VIEWS = "own", "given"
 MAX_REST = 16  # tokens of text that stands behind a finished part inside the same token
+MAX_FIELDS, MAX_DEPTH, MAX_FLOAT = 4096, 32, 1.7976931348623157e308
+DECODER = json.JSONDecoder(parse_float=lambda text: max(-MAX_FLOAT, min(float(text), MAX_FLOAT)))
 Schema = Mapping[str, Any]
+Texts = Iterable[tuple[str, bool]]  # of parts, each with whether it ended by itself
 REFERENCE = "#/$defs/"
 NOTES = {"$comment", "$defs", "$id", "$schema", "default", "description", "examples", "title"}
 OPENED = NOTES | {"additionalProperties", "properties", "required", "type"}
@@ -108,34 +111,33 @@ class Part:
         return "}" * (len(before) - num_same - 1) + (", " if before else "{") + opened
 
 
+def _mapping(value: object) -> Schema:
+    return value if isinstance(value, Mapping) else {}
+
+
 def fields_of(schema: Schema) -> list[Part]:
     """Return the fields of a schema of an object; objects with fixed keys inside it are opened.
 
     Lists, maps, values with alternatives and objects with rules over several keys are one field
     each. A UsageError if the schema itself is no object that can be opened.
     """
-    definitions = schema.get("$defs") or {}
-
-    def resolved(part: Schema) -> Schema:
-        name = str(part.get("$ref", "")).removeprefix(REFERENCE)
-        whole: Schema = definitions.get(name, part)
-        return whole
+    definitions = _mapping(schema.get("$defs"))
 
     def below(path: tuple[str, ...], part: Schema, opened: tuple[str, ...]) -> Iterator[Part]:
-        whole, name = resolved(part), str(part.get("$ref", ""))
-        properties = whole.get("properties")
+        name = str(part.get("$ref", ""))
+        whole = _mapping(definitions.get(name.removeprefix(REFERENCE), part))
+        properties, required = _mapping(whole.get("properties")), whole.get("required", [])
         is_plain = whole.keys() <= OPENED and (whole is part or part.keys() <= NOTES | {"$ref"})
-        is_plain &= {*whole.get("required", ())} <= {*(properties or ())}
+        is_plain &= isinstance(required, list) and all(key in [*properties] for key in required)
         is_object = is_plain and whole.get("type", "object") == "object"
-        if not (properties and is_object) or name in opened:
+        if not (properties and is_object) or (name and name in opened) or len(path) > MAX_DEPTH:
             defined = {"$defs": definitions} if definitions else {}
             yield Part(name=".".join(path), schema={**part, **defined}, path=path)
             return
         for key, value in properties.items():
-            value = value if isinstance(value, Mapping) else {}  # true: anything
-            yield from below((*path, key), value, (*opened, name) if name else opened)
+            yield from below((*path, key), _mapping(value), (*opened, name))  # true: anything
 
-    fields = list(below((), schema, ()))
+    fields = list(islice(below((), schema, ()), MAX_FIELDS))  # references may open far more
     if fields[0].path == ():
         raise UsageError(
             "the schema is no object of properties without rules over several, so it has no parts",
@@ -334,9 +336,15 @@ class PartsAnswer:
 
 def filled(answer: Answer, schema: Schema) -> PartsAnswer:
     """Return the object whose fields an answer decoded."""
+    data, unfinished = object_of(fields_of(schema), _texts(answer))
+    return PartsAnswer(data, as_json(data), unfinished, answer)
+
+
+def object_of(fields: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the object of the fields whose texts are whole, and the names of the others."""
     data: dict[str, Any] = {}
     unfinished: list[str] = []
-    for field, (text, has_ended) in zip(fields_of(schema), _texts(answer), strict=True):
+    for field, (text, has_ended) in zip(fields, texts, strict=False):
         value, end = _value(text)
         if end == 0 or not (has_ended or text[end:].strip()):  # a number could go on
             unfinished.append(field.name)
@@ -345,8 +353,11 @@ def filled(answer: Answer, schema: Schema) -> PartsAnswer:
         for key in field.path[:-1]:
             place = place.setdefault(key, {})
         place[field.path[-1]] = value
-    text = json.dumps(data, ensure_ascii=False)
-    return PartsAnswer(data, text, tuple(unfinished), answer)
+    return data, tuple(unfinished)
+
+
+def as_json(data: object) -> str:
+    return json.dumps(data, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
@@ -376,16 +387,14 @@ def answered(answer: Answer, questions: Sequence[str]) -> PartsAnswer:
 
 def _texts(answer: Answer) -> list[tuple[str, bool]]:
     """Return the text of each part, and whether it ended by itself."""
-    pairs = zip(answer.document.blocks, answer.trace.threads[1:], strict=True)
-    return [
-        (block.plain_text, thread.finish_reason == FinishReason.STOP) for block, thread in pairs
-    ]
+    texts = [block.plain_text for block in answer.document.blocks]
+    ends = [thread.finish_reason == FinishReason.STOP for thread in answer.trace.threads[1:]]
+    return [*zip(texts, ends, strict=True)]
 
 
 def _value(text: str) -> tuple[object, int]:
     """Read the JSON value at the beginning of a text; return it and its end, 0 if it is cut."""
-    num_spaces = len(text) - len(text.lstrip())
     try:
-        return json.JSONDecoder().raw_decode(text, num_spaces)
+        return DECODER.raw_decode(text, len(text) - len(text.lstrip()))
     except ValueError:
         return None, 0
