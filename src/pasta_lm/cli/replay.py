@@ -66,7 +66,8 @@ def replay(
         if random is None:
             loaded = loading.load(model or "", dtype=dtype, device=device)
         else:
-            loaded = _random_model(random, tokenizer, answers, dtype, device)
+            place = str(loading.usable_device(device))
+            loaded = _random_model(random, tokenizer, answers, dtype, place)
     with terminal.bars() as show:
         report = decode(
             answers,
@@ -101,9 +102,8 @@ def _read(file: Path, limit: int | None) -> tuple[list[Record], int]:
 
 
 def _random_model(
-    file: Path, tokenizer: Path | None, answers: list[Record], dtype: str | None, device: str | None
+    file: Path, tokenizer: Path | None, answers: list[Record], dtype: str | None, device: str
 ) -> LoadedModel:
-    from pasta_lm.engines.local.loading import usable_device
     from pasta_lm.learn import random_model as made
     from pasta_lm.models.load import DTYPES
 
@@ -114,7 +114,7 @@ def _random_model(
         made.load_tokenizer(tokenizer) if tokenizer else made.train_tokenizer(texts),
         name=file.stem,
         dtype=DTYPES[dtype or "float32"],
-        device=str(usable_device(device)),
+        device=device,
     )
 
 
