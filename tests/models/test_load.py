@@ -427,7 +427,8 @@ AUTHORS = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 
         ({}, {}),
         ({"do_sample": True, **AUTHORS}, AUTHORS),
         ({"do_sample": True}, {"temperature": 1.0}),
-        (AUTHORS, {"repetition_penalty": 1.1}),  # greedy, as transformers decodes it
+        (AUTHORS, AUTHORS),
+        ({"do_sample": False, **AUTHORS}, {"repetition_penalty": 1.1}),
     ],
 )
 def test_a_folder_says_how_its_authors_sample_and_what_is_given_wins(

@@ -130,13 +130,13 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -
 def sampling_settings(model: PreTrainedModel) -> dict[str, float]:
     """Return the sampling of a model's ``generation_config.json`` as of ``SamplingParams``.
 
-    Without ``do_sample`` decoding is greedy, as transformers has it.
+    Without ``do_sample`` a temperature counts, as in vLLM; where it is false decoding is greedy.
     """
     config = getattr(model, "generation_config", None)
     settings = {} if config is None else config.to_diff_dict()
     names = ["repetition_penalty"]
-    if settings.get("do_sample"):
-        settings.setdefault("temperature", 1.0)
+    if settings.get("do_sample", True):
+        settings.setdefault("temperature", 1.0 if settings.get("do_sample") else None)
         names += ["temperature", "top_p", "top_k", "min_p"]
     return {name: settings[name] for name in names if settings.get(name)}
 

@@ -169,7 +169,10 @@ def make_savable(config: GenerationConfig | None) -> None:
     try:
         config.validate(strict=True)
     except ValueError:
-        config.do_sample = True
+        if config.do_sample is False:  # it stays greedy
+            config.temperature = config.top_p = config.top_k = config.min_p = None
+        else:
+            config.do_sample = True
 
 
 # --- adapters
