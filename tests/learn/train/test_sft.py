@@ -526,9 +526,15 @@ def test_data_loader_processes_do_not_change_the_result(model: ModelConfig, tmp_
     assert losses(alone) == losses(beside)
 
 
-@pytest.mark.parametrize(("more", "kept"), [({}, (0.7, True)), ({"do_sample": False}, (None, False))])
+@pytest.mark.parametrize(
+    ("more", "kept"), [({}, (0.7, True)), ({"do_sample": False}, (None, False))]
+)
 def test_a_base_with_contradictory_generation_settings_is_trained_and_saved(
-    untaught: Path, file: DataConfig, tmp_path: Path, more: dict[str, bool], kept: tuple[float | None, bool]
+    untaught: Path,
+    file: DataConfig,
+    tmp_path: Path,
+    more: dict[str, bool],
+    kept: tuple[float | None, bool],
 ) -> None:
     settings = {"temperature": 0.7, "top_p": 0.8, **more}
     (untaught / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
