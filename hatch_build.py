@@ -1,4 +1,4 @@
-"""What the package's metadata says of its repository: known where a workflow of it builds."""
+"""The repository's addresses in the package's metadata, from the workflow that builds it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class MissingExtraError(UsageError):
 
 
 def install_command(extra: str) -> str:
-    """Return what adds an extra, from where the package came: a folder, a repository, an index."""
+    """Return the command that adds an extra, from the folder, repository or index of the package."""
     try:
         origin = metadata.distribution("pasta-lm").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
