@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pasta_lm.language import Document, parse
     from pasta_lm.learn.teach.run import teach
     from pasta_lm.strategies.model import Pasta
+    from pasta_lm.strategies.parts import Part
     from pasta_lm.view.scripted import ScriptedEngine
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ __all__ = [
     "Answer",
     "Document",
     "Finished",
+    "Part",
     "Pasta",
     "PastaError",
     "SamplingParams",
@@ -53,6 +55,7 @@ _MODULES = {
     "language": "Document parse",
     "learn.teach.run": "teach",
     "strategies.model": "Pasta",
+    "strategies.parts": "Part",
 }
 LAZY = {name: f"{__name__}.{module}" for module, text in _MODULES.items() for name in text.split()}
 

@@ -54,7 +54,8 @@ class LiveThread:
     guesses: Sequence[int] = ()  # fed behind it, in the same pass: right if decoded then
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
-    start: Start | None = None  # how it begins and ends, if an expansion has it
+    max_tokens: int | None = None  # of it alone
+    stops_alone: bool = False  # its stop strings end it, and not the answer
     matcher: TextMatcher | None = None  # of the schema that its text must match
     is_held: bool = False  # another thread of the response goes first; it stays out of the pass
 
@@ -62,26 +63,13 @@ class LiveThread:
         """Take a decoded token; return whether it is the last one by its start or its schema."""
         if self.matcher is not None:
             self.matcher.consume(token)
-            if self.matcher.is_complete:
-                return True
-        has_stopped = self.has_own_stop and self.stops.has_matched
-        return has_stopped or self.is_full
-
-    @property
-    def has_own_stop(self) -> bool:
-        """Return whether its stop strings end it, and not the answer."""
-        return self.start is not None and self.start.stop is not None
+        is_matched = self.matcher is not None and self.matcher.is_complete
+        return is_matched or self.is_full or (self.stops_alone and self.stops.has_matched)
 
     @property
     def is_full(self) -> bool:
         """Return whether it has all the tokens that its start allows."""
-        bound = None if self.start is None else self.start.max_tokens
-        return bound is not None and self.thread.num_tokens >= bound
-
-    @property
-    def is_cut(self) -> bool:
-        """Return whether that is why it ends, although its text does not match its schema yet."""
-        return self.is_full and self.matcher is not None and not self.matcher.is_complete
+        return self.max_tokens is not None and self.thread.num_tokens >= self.max_tokens
 
     @property
     def feeds_next(self) -> bool:

@@ -191,23 +191,26 @@ class Request:
     @property
     def num_given(self) -> int:
         """Return how many entries are needed for what its known threads are given."""
-        known = () if self.expansion is None else self.expansion.known
-        return self.params.n * sum(len(start.prefix) + start.max_fed for start in known)
+        return self.params.n * sum(len(start.prefix) + start.max_fed for start in self.known)
 
     @property
     def structures(self) -> list[StructuredOutputs]:
         """Return all that the texts of its threads must match."""
-        known = () if self.expansion is None else self.expansion.known
-        wanted = self.params.structured_outputs, *(start.structured_outputs for start in known)
+        threads = (start.structured_outputs for start in self.known)
+        wanted = self.params.structured_outputs, *threads
         return [*filter(None, wanted)]
 
     def check_length(self, max_position: int | None) -> None:
         """Raise a ``ContextLengthError`` if a known thread has no room for a token of its own."""
         limits = self.params.limits(max_position)
-        for start in () if self.expansion is None else self.expansion.known:
-            num_seen = len(self.prompt) if start.num_seen is None else start.num_seen
-            if max_position is not None and not limits.has_room(num_seen + len(start.prefix)):
-                raise ContextLengthError(num_seen + len(start.prefix), max_position - 1)
+        longest = max((len(start.prefix) for start in self.known), default=0)
+        if max_position is not None and longest and not limits.has_room(len(self.prompt) + longest):
+            raise ContextLengthError(len(self.prompt) + longest, max_position - 1)
+
+    @property
+    def known(self) -> tuple[Start, ...]:
+        """Return the starts that are known before anything is decoded."""
+        return () if self.expansion is None else self.expansion.known
 
     def limits(self, max_position: int | None) -> Limits:
         """Return the bounds of each response; ``max_position`` is the model's last position."""

@@ -103,7 +103,8 @@ class Response:
         start = self._starts.get(thread.id)
         own = None if start is None else start.stop
         stops = StopWatch(self.request.params.stop if own is None else own)
-        live = LiveThread(thread, self._tokens.text_stream(), stops, start=start)
+        live = LiveThread(thread, self._tokens.text_stream(), stops, stops_alone=own is not None)
+        live.max_tokens = None if start is None else start.max_tokens
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
         wanted = (start or self.request.params).structured_outputs
@@ -156,6 +157,8 @@ class Response:
             self._pace.synced(thread, live.joined)
             self.recorder.synced(thread, live.joined, last.position)
             self.trace.num_recomputed = self.placer.num_recomputed
+        if thread.after and self.trace.threads[thread.id].start_step is None:
+            self.recorder.synced(thread, thread.after, (*placements, last)[0].position)
         for placement in (*placements, last):
             self.recorder.fed(thread, placement)
         live.next_token = live.promised = live.joined = None
@@ -229,7 +232,8 @@ class Response:
     def _end_of_text(self, live: LiveThread) -> list[Command]:
         expansion, thread = self.request.expansion, live.thread
         if expansion is None or not thread.is_main:
-            return self.interpreter.end_of_text(thread, is_cut=live.is_cut)
+            is_cut = live.is_full and live.matcher is not None and not live.matcher.is_complete
+            return self.interpreter.end_of_text(thread, is_cut=is_cut)
         commands, self._starts = expand(expansion, self.interpreter, self.placer)
         return commands
 
@@ -251,7 +255,7 @@ class Response:
         commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
         if role is Role.CONTENT or is_skeleton:
             self._emit(live, live.stops.feed(text))
-        if live.stops.has_matched and not live.has_own_stop:
+        if live.stops.has_matched and not live.stops_alone:
             commands += self.interpreter.stop(thread)
         self._carry_out(commands, t_s)
 

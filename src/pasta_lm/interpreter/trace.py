@@ -188,13 +188,15 @@ class Trace:
         joins = {(sync.thread, sync.step): sync.joined for sync in self.syncs}
 
         def needed(token: TokenRecord) -> list[TokenRecord]:
-            if id(token) not in before:  # the first of its thread
+            last = [before[id(token)]] if id(token) in before else []
+            is_sync = token.tag == SYNC or not last  # a part begins when others have ended
+            if not last:  # the first of its thread
                 parent = self.threads[token.thread].parent
                 last = [] if parent is None else by_thread[parent][-1:]
-                return [promise_ends[token.thread]] if token.thread in promise_ends else last
-            joined = joins.get((token.thread, token.fed_step), []) if token.tag == SYNC else []
+                last = [promise_ends[token.thread]] if token.thread in promise_ends else last
+            joined = joins.get((token.thread, token.fed_step), []) if is_sync else []
             ends = (end for number in joined for end in by_thread[number])
-            return [before[id(token)], *(end for end in ends if depth(end) < depth(token))]
+            return [*last, *(end for end in ends if depth(end) < depth(token))]
 
         def depth(token: TokenRecord) -> int:
             return token.depth or 0

@@ -171,9 +171,7 @@ def fill_request(
 
 
 def _named(name: str, parts: Sequence[Part]) -> list[int]:
-    indices = [i for i, part in enumerate(parts) if part.name == name] or [
-        i for i, part in enumerate(parts) if part.name.startswith(f"{name}.")
-    ]
+    indices = [i for i, part in enumerate(parts) if f"{part.name}.".startswith(f"{name}.")]
     if not indices:
         names = ", ".join(part.name for part in parts)
         raise UsageError(f"no part is named {name!r}", hint=f"one of {names}")
@@ -209,23 +207,20 @@ def parts_request(
     all_seen = [_seen(parts, number, after) for number, after in enumerate(waits)]
     starts = []
     for part, wanted, seen, after in zip(parts, structures, all_seen, waits, strict=True):
+        lead = tuple(vocabulary.encode_text(seen[0][0]))
+        others = [all_seen[other] for other in after]
         start = Start(
-            prefix=() if after else tuple(vocabulary.encode_text(seen[0][0])),
+            # Without given text the last token of the prompt is fed again.
+            prefix=() if after else lead or ids[-1:],
+            num_seen=None if after or lead else len(ids) - 1,
             topic=bounded_topic(part.name) or "part",
             structured_outputs=wanted,
             stop=(*params.stop, *part.stops),
             max_tokens=part.max_tokens,
+            after=tuple(after),
+            behind=partial(_behind, parts, seen, vocabulary) if after else None,
+            max_fed=_max_fed(seen, others, vocabulary, params) if after else 0,
         )
-        if after:
-            others = [all_seen[other] for other in after]
-            start = replace(
-                start,
-                after=tuple(after),
-                behind=partial(_behind, parts, seen, vocabulary),
-                max_fed=_max_fed(seen, others, vocabulary, params),
-            )
-        elif not start.prefix:  # the last token of the prompt is fed again
-            start = replace(start, prefix=ids[-1:], num_seen=len(ids) - 1)
         starts.append(start)
     return _request(ids, starts, params)
 
@@ -340,19 +335,20 @@ def filled(answer: Answer, schema: Schema) -> PartsAnswer:
     return PartsAnswer(data, as_json(data), unfinished, answer)
 
 
-def object_of(fields: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the object of the fields whose texts are whole, and the names of the others."""
+def object_of(parts: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the values of parts by name or by their keys, and the names of unfinished ones."""
     data: dict[str, Any] = {}
     unfinished: list[str] = []
-    for field, (text, has_ended) in zip(fields, texts, strict=False):
-        value, end = _value(text)
-        if end == 0 or not (has_ended or text[end:].strip()):  # a number could go on
-            unfinished.append(field.name)
-            continue
-        place = data
-        for key in field.path[:-1]:
-            place = place.setdefault(key, {})
-        place[field.path[-1]] = value
+    for part, (text, has_ended) in zip(parts, texts, strict=False):
+        end = part.end(text)
+        if part.schema is not None:  # digits could go on, unless something stands behind them
+            has_ended = end is not None and (has_ended or bool(text[end:].strip()))
+        unfinished += [] if has_ended else [part.name]
+        if has_ended or part.schema is None:
+            place, (*outer, last) = data, part.path or (part.name,)
+            for key in outer:
+                place = place.setdefault(key, {})
+            place[last] = text[:end] if part.schema is None else _value(text)[0]
     return data, tuple(unfinished)
 
 
@@ -362,19 +358,11 @@ def as_json(data: object) -> str:
 
 def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
     """Return the given text with its holes filled, and by name what fills them."""
-    data: dict[str, object] = {}
-    unfinished: list[str] = []
-    whole = ""
-    for part, (text, has_ended) in zip(parts, _texts(answer), strict=True):
-        text = text[: part.end(text)]
-        whole += part.lead + text
-        if not has_ended:
-            unfinished.append(part.name)
-        if part.schema is None:
-            data[part.name] = text
-        elif has_ended:
-            data[part.name] = _value(text)[0]
-    return PartsAnswer(data, whole, tuple(unfinished), answer)
+    texts = _texts(answer)
+    data, unfinished = object_of(parts, texts)
+    pairs = zip(parts, texts, strict=True)
+    whole = "".join(part.lead + text[: part.end(text)] for part, (text, _) in pairs)
+    return PartsAnswer(data, whole, unfinished, answer)
 
 
 def answered(answer: Answer, questions: Sequence[str]) -> PartsAnswer:

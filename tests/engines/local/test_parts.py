@@ -166,6 +166,10 @@ def test_a_part_begins_when_those_that_it_waits_for_have_ended() -> None:
     assert first[3] == last[1] + 1 == 5
     assert first[4] == last[3] + 1
     assert trace.forward_passes == trace.critical_path
+    chain = trace.critical_tokens()
+    assert [token.depth for token in chain] == sorted((t.depth for t in chain), reverse=True)  # type: ignore[type-var]
+    assert {token.depth for token in chain} == set(range(1, trace.critical_path + 1))
+    assert [sync.joined for sync in trace.syncs] == [[1], [1, 2, 3]]
 
 
 @pytest.mark.parametrize(

@@ -230,8 +230,8 @@ class StreamedResponse:
             room = min(room, limits.max_tokens_per_thread - thread.num_tokens)
         if limits.max_position is not None:
             room = min(room, limits.max_position + 1 - len(prompt))
-        if live.start is not None and live.start.max_tokens is not None:
-            room = min(room, live.start.max_tokens - thread.num_tokens)
+        if live.max_tokens is not None:
+            room = min(room, live.max_tokens - thread.num_tokens)
         if (expansion := response.request.expansion) is not None and thread.is_main:
             room = min(room, expansion.max_main_tokens + 1)  # an end-of-text, at the latest
         ends = {LexemeKind.SYNC if thread.is_main else LexemeKind.ASYNC_CLOSE}
