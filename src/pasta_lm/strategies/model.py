@@ -240,10 +240,8 @@ class Pasta:
         of which ``data`` is then an instance. ``after`` names by field those that it waits for and
         sees; with ``view='given'`` it also sees all earlier keys. ``watch`` is called with each
         event. ``options`` are fields of ``SamplingParams``; of ``n`` samples the first is returned.
-
-        Raises:
-            UsageError: a schema or a part cannot be used, or parts wait for each other.
-            RequestError: a limit cut a part, so that a pydantic model has no instance.
+        A UsageError if a schema or part cannot be used or parts wait for each other; a RequestError
+        if a limit cut a part, so that a pydantic model has no instance.
         """
         if (schema is None) is not bool(parts) or (parts and after):
             raise UsageError("fill needs a schema or parts, and parts say themselves what they see")
@@ -258,8 +256,9 @@ class Pasta:
         if isinstance(schema, Mapping):
             return answer
         if answer.unfinished:
-            names = ", ".join(answer.unfinished)
-            raise RequestError(f"a limit cut {names}", hint="raise max_tokens")
+            raise RequestError(
+                f"a limit cut {', '.join(answer.unfinished)}", hint="raise max_tokens"
+            )
         return replace(answer, data=schema.model_validate(answer.data))
 
     def ask(
