@@ -17,7 +17,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.serve.backends import Events
 from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
 from pasta_lm.serve.tool_calls import ToolTemplate
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import parts, pasta, sequential
 from pasta_lm.strategies.requests import STRATEGIES, bounded
 from pasta_lm.view.scripted import ScriptedEngine, words
 
@@ -51,7 +51,7 @@ class ScriptedBackend:
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request; the prompt's words are counted and change nothing."""
-        if prompt.strategy not in STRATEGIES:
+        if prompt.strategy not in (*STRATEGIES, parts.NAME):
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {prompt.strategy!r}", hint=f"one of {names}")
         content = prompt.content

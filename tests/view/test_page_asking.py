@@ -125,6 +125,31 @@ def test_an_example_is_asked_with_one_click_pasta_first_and_then_sequentially(
     expect(watched.page.locator(".picture")).to_have_count(2)
 
 
+FILLED = {"guest": "Ms Novak", "hotel": "Hotel Aurora", "city": "Lisbon", "room": "double"}
+FILLED |= {"nights": 4, "price_in_euros": 96, "paid": True, "number": "HX-2207"}  # type: ignore[dict-item]
+
+
+def test_an_example_fills_the_fields_of_a_document_until_the_prompt_is_another(
+    browser: Any,
+) -> None:
+    blocks = (f'<async topic="{key}"> {json.dumps(FILLED[key])},</async>' for key in FILLED)
+    backend = ScriptedBackend(ScriptedEngine(parse("".join(blocks), "annotator")))
+    with served(browser, create_app(backend)) as watched:
+        watched.page.get_by_role("button", name="One document, eight fields").click()
+        watched.finish()
+        asked, replayed = watched.bodies
+        assert (asked["pasta"]["parts"], "strategy" in asked["pasta"]) == (True, False)
+        schema = asked["response_format"]["json_schema"]["schema"]
+        assert [*schema["properties"]] == [*FILLED]
+        assert json.loads(replayed["response"]) == FILLED
+        for key in FILLED:
+            expect(watched.page.locator("#timeline").get_by_text(key)).to_be_visible()
+        watched.ask()
+        watched.finish()
+        assert "response_format" not in watched.bodies[-2]
+        assert not watched.faults
+
+
 def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
     browser: Any,
 ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from itertools import islice, takewhile
+from itertools import chain, islice, repeat, takewhile
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pasta_lm.engines.request import (
@@ -331,8 +331,8 @@ class PartsAnswer:
 
 def filled(answer: Answer, schema: Schema) -> PartsAnswer:
     """Return the object whose fields an answer decoded."""
-    data, unfinished = object_of(fields_of(schema), _texts(answer))
-    return PartsAnswer(data, as_json(data), unfinished, answer)
+    data, cut = object_of(fields_of(schema), chain(_texts(answer), repeat(("", False))))
+    return PartsAnswer(data, as_json(data), cut, answer)
 
 
 def object_of(parts: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -54,6 +54,10 @@ export class Choices {
     }
   }
 
+  get offered() {
+    return this.boxes.map((box) => box.value);
+  }
+
   get chosen() {
     return this.boxes.filter((box) => box.checked).map((box) => box.value);
   }
@@ -63,6 +67,12 @@ export class Choices {
     const value = (name) => (this.fields[name].input.value === "" ? undefined : Number(this.fields[name].input.value));
     const pasta = { strategy, stream: "events", trace: true, max_threads: value("max_threads"), fork_bias: value("fork_bias") };
     return { temperature: value("temperature"), top_p: value("top_p"), max_tokens: value("max_tokens"), seed: value("seed"), stream: true, pasta };
+  }
+
+  // The same for the fields of a schema, all at the same time.
+  fieldsOf({ schema }) {
+    const { pasta, ...request } = this.request();
+    return { ...request, response_format: { type: "json_schema", json_schema: { name: "fields", schema } }, pasta: { ...pasta, parts: true } };
   }
 
   keep(question) {

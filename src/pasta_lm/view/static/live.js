@@ -2,13 +2,14 @@
 
 import { Choices, ONE_THREAD } from "./choices.js";
 import { button, element } from "./elements.js";
-import { EXAMPLES } from "./examples.js";
+import { EXAMPLES, FIELDS } from "./examples.js";
 import { lesson, modelFacts } from "./lesson.js";
 import { problem } from "./problem.js";
 import { Run } from "./run.js";
 import { piecesOf, reach, save, servedModel } from "./net.js";
 
 const INTRODUCTION = "Ask something, and watch several threads write one answer. Then one thread decodes the same text beside it, so that the two clocks compare. Each has the machine to itself.";
+const PARTS = "parts"; // the fields of a schema at the same time
 const WAIT_MS = 400; // without a word, until the page says that it waits
 const NO_RUNS = 'id="runs">[]'; // in the page that the server gives
 
@@ -17,6 +18,7 @@ export class AskForm {
   constructor(root, facts, show, hide) {
     Object.assign(this, { facts, show, hide, ready: null });
     this.stage = null;
+    this.fields = null; // of the example with a schema, until the prompt is another
     this.choices = new Choices();
     this.prompt = element("textarea", { rows: 2, "aria-label": "Prompt", placeholder: "Ask something" });
     this.prompt.value = this.choices.kept.question ?? "";
@@ -32,6 +34,7 @@ export class AskForm {
       element("div", { class: "more" }, this.choices.settings, this.examples));
     this.form.addEventListener("submit", (event) => this.submit(event));
     this.form.addEventListener("change", () => this.choices.keep(this.prompt.value));
+    this.prompt.addEventListener("input", () => { this.fields = null; });
     for (const kind of ["input", "pointerdown"]) this.prompt.addEventListener(kind, () => this.form.classList.remove("asked"));
     this.prompt.addEventListener("keydown", (event) => this.press(event));
     this.key.addEventListener("change", () => this.learn());
@@ -41,12 +44,14 @@ export class AskForm {
   }
 
   exampleButtons() {
-    const buttons = EXAMPLES.map((text) => button(text, () => {
+    const example = (label, text, fields) => button(label, () => {
       this.prompt.value = text;
+      this.fields = fields;
       this.choices.keep(text);
       this.prompt.focus();
       if (!this.stopping) this.form.requestSubmit();
-    }));
+    });
+    const buttons = [example(FIELDS.label, FIELDS.prompt, FIELDS), ...EXAMPLES.map((text) => example(text, text, null))];
     const details = element("details", { class: "examples" }, element("summary", {}, "Examples"), element("div", {}, ...buttons));
     details.open = true;
     return details;
@@ -93,7 +98,8 @@ export class AskForm {
   }
 
   async ask() {
-    const { chosen } = this.choices;
+    const { offered } = this.choices;
+    const chosen = this.fields ? [PARTS, ...offered.filter((name) => name === ONE_THREAD)] : this.choices.chosen;
     const isAlone = chosen.every((name) => name === ONE_THREAD);
     const missing = !this.prompt.value.trim() ? "Write a question first." : isAlone ? "Choose at least one strategy." : "";
     this.said.textContent = missing;
@@ -158,6 +164,7 @@ export class AskForm {
   async stream(strategy, messages) {
     const request = { key: this.key.value, signal: this.stopping.signal };
     try {
+      if (strategy === PARTS) return await reach("v1/chat/completions", { ...request, body: { messages, ...this.choices.fieldsOf(this.fields) } });
       if (strategy !== ONE_THREAD) return await reach("v1/chat/completions", { ...request, body: { messages, ...this.choices.request(strategy) } });
       const response = this.stage.runs[0].text;
       return await reach("v1/replay", { ...request, body: { messages, response, form: "plain", stream: true, pasta: { trace: true } } });
