@@ -240,8 +240,7 @@ class Pasta:
         of which ``data`` is then an instance. ``after`` names by field those that it waits for and
         sees; with ``view='given'`` it also sees all earlier keys. ``watch`` is called with each
         event. ``options`` are fields of ``SamplingParams``; of ``n`` samples the first is returned.
-        A UsageError if a schema or part cannot be used or parts wait for each other; a RequestError
-        if a limit cut a part, so that a pydantic model has no instance.
+        A RequestError if a limit cut a part, so that a pydantic model has no instance.
         """
         if (schema is None) is not bool(parts) or (parts and after):
             raise UsageError("fill needs a schema or parts, and parts say themselves what they see")
@@ -256,9 +255,7 @@ class Pasta:
         if isinstance(schema, Mapping):
             return answer
         if answer.unfinished:
-            raise RequestError(
-                f"a limit cut {', '.join(answer.unfinished)}", hint="raise max_tokens"
-            )
+            raise RequestError(f"a limit cut {', '.join(answer.unfinished)}; raise max_tokens")
         return replace(answer, data=schema.model_validate(answer.data))
 
     def ask(
@@ -280,7 +277,7 @@ class Pasta:
             return self.engine.generate([request])[0][0]
         for event in self.engine.stream(request):
             watch(event)
-            if isinstance(event, Finished):
+            if isinstance(event, Finished) and event.sample == 0:
                 return event.answer
         raise AssertionError("the answer has no end")
 
