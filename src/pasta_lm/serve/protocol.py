@@ -203,7 +203,7 @@ class AnswerRequest(BaseModel):
         return ()
 
     def must_call(self, template: ToolTemplate) -> StructuredOutputs | None:
-        """Return what the answer matches if functions must be called."""
+        """Return the form of an answer that must be a call, if it must."""
         return None
 
     @property

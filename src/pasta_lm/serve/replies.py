@@ -78,7 +78,7 @@ class Reply:
         self._live_runs = [LiveRun(len(request.prompt)) for request in samples]
 
     def _reader(self) -> CallReader | None:
-        """Return what finds the calls in an answer; None: all of it is content."""
+        """Return the reader of the calls in an answer; None: all of it is content."""
         reads = self.backend.tools.key and self.body.structure is None and not self._keeps_tags
         names = {function.name for function in self.body.offered}
         return CallReader(names) if reads and names else None

@@ -65,8 +65,8 @@ class ToolCall(BaseModel):
         """Return the call as templates want it: its arguments as an object, if they are one."""
         name, arguments = self.function.name, self.function.arguments
         value = _value(arguments or "{}")
-        given = value if isinstance(value, dict) else arguments
-        return {**self.model_dump(), "function": {"name": name, "arguments": given}}
+        shown = value if isinstance(value, dict) else arguments
+        return {**self.model_dump(), "function": {"name": name, "arguments": shown}}
 
 
 def _refuse_other_kinds(kind: object) -> object:
@@ -175,7 +175,7 @@ class ToolTemplate(NamedTuple):
     closing: str = ""
 
     def calls(self, functions: Sequence[Function], *, is_single: bool) -> StructuredOutputs:
-        """Return what an answer matches that is nothing but calls of these functions."""
+        """Return the form of an answer that is nothing but calls of these functions."""
         if self.key is None:
             message = "the model's chat template has no form of calls that this server knows"
             raise bad_request(f"{message} (Hermes, Qwen, Llama 3)", "tool_choice", "unsupported")
@@ -193,7 +193,7 @@ class ToolTemplate(NamedTuple):
 
 
 def tool_template(template: str, token_id: Callable[[str], int | None]) -> ToolTemplate:
-    """Return what a chat template makes of tools, by its text."""
+    """Return the use that a chat template makes of tools, by its text."""
 
     def written(tag: str) -> str:  # a token, where the tokenizer has it, is no text to a grammar
         number = token_id(tag)
