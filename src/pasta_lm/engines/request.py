@@ -14,6 +14,7 @@ from pasta_lm.interpreter.trace import Kind, Trace, TraceNews
 from pasta_lm.language.document import Document
 from pasta_lm.language.parser import Form
 from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.thinking import Thinking
 
 SHOWN = 40  # characters of an answer in its ``repr``
 
@@ -59,6 +60,7 @@ class SamplingParams:
     """How tokens are chosen and when a response ends. Names as OpenAI, vLLM and transformers."""
 
     max_tokens: int = 1024  # tokens of all threads together, tags included
+    max_thinking_tokens: int | None = None  # of them at most so many are a thought
     temperature: float = 0.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int | None = None
@@ -84,6 +86,7 @@ class SamplingParams:
             "temperature": (0 <= self.temperature < inf, "at least 0, and finite"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "top_k": (self.top_k is None or self.top_k >= 1, "at least 1"),
+            "max_thinking_tokens": ((self.max_thinking_tokens or 0) >= 0, "at least 0"),
             "n": (self.n >= 1, "at least 1"),
             "repetition_penalty": (0 < self.repetition_penalty < inf, "above 0, and finite"),
             "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
@@ -165,6 +168,7 @@ class Request:
     expansion: Expansion | None = None  # threads that begin when main has ended; only without forks
     guesser: Guesser | None = None
     """Right guesses are decoded in one pass. Nothing is guessed where a block can be deferred."""
+    thinking: Thinking | None = None  # the marks of the thought that may come first
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
     traces: bool = False  # tell after each pass what the trace has more
@@ -253,6 +257,15 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtDelta:
+    """Main's thought, which precedes its text, went on."""
+
+    sample: int
+    thread: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadEnded:
     """A thread decodes no more."""
 
@@ -293,7 +306,9 @@ class Failed:
     error: Exception
 
 
-StreamEvent = Deferred | ThreadStarted | TextDelta | ThreadEnded | Synced | Traced | Finished
+StreamEvent = (
+    Deferred | ThreadStarted | ThoughtDelta | TextDelta | ThreadEnded | Synced | Traced | Finished
+)
 
 
 def unless_failed(event: StreamEvent | Failed) -> StreamEvent:
@@ -318,6 +333,7 @@ class Answer:
     trace: Trace
     logprobs: Mapping[tuple[int, int], TokenLogprobs] = field(default_factory=dict)
     """By thread and index in it (``trace.tokens_of``); of sampled tokens, in the local engine."""
+    reasoning: str | None = None  # the thought before the answer
 
     @property
     def text(self) -> str:
@@ -359,6 +375,7 @@ class Answer:
             "strategy": trace.strategy,
             "kind": trace.kind.value,
             "finish_reason": self.finish_reason,
+            **({} if self.reasoning is None else {"reasoning": self.reasoning}),
             "text": self.text,
             "program": self.program,
             "threads": [asdict(thread) for thread in trace.threads],

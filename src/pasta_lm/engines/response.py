@@ -22,6 +22,7 @@ from pasta_lm.engines.request import (
     StreamEvent,
     Synced,
     TextDelta,
+    ThoughtDelta,
     ThreadEnded,
     ThreadStarted,
     TokenLogprobs,
@@ -47,6 +48,7 @@ from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind, spelling
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, bounded_topic, unescape_topic
 from pasta_lm.models.text_stream import StopWatch
+from pasta_lm.models.thinking import Thought
 
 
 class Response:
@@ -78,6 +80,9 @@ class Response:
         self._tokens = tokens
         self._eos_ids, self._matcher_of = frozenset(eos_ids), matcher_of
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
+        marks, bound = request.thinking, request.params.max_thinking_tokens
+        self._thought = None if marks is None else Thought(marks, bound)  # None: it is over
+        self._reasoning: str | None = None
         is_alone = not request.forks and request.expansion is None
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
         guesser = request.guesser if self._pace.can_vary else None
@@ -107,11 +112,19 @@ class Response:
         live.max_tokens = None if start is None else start.max_tokens
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
+        if self._thought_of(live) is None:
+            self._match(live)
+        self.live[thread.id] = live
+        return live
+
+    def _match(self, live: LiveThread) -> None:
+        start = live.start
         wanted = (start or self.request.params).structured_outputs
         if wanted and self._matcher_of and (start or self.request.expansion is None):
             live.matcher = self._matcher_of(wanted)
-        self.live[thread.id] = live
-        return live
+
+    def _thought_of(self, live: LiveThread) -> Thought | None:
+        return self._thought if live.thread.is_main else None
 
     # Feeding
 
@@ -132,7 +145,9 @@ class Response:
         return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
 
     def _is_text(self, token: int) -> bool:
-        return token not in self._eos_ids and self._tokens.id_to_lexeme(token) is None
+        text, thought = self._tokens.text_stream().feed(token), self._thought
+        is_kept = thought is None or thought.keeps(token, text)
+        return is_kept and token not in self._eos_ids and self._tokens.id_to_lexeme(token) is None
 
     def max_to_feed(self, live: LiveThread) -> int:
         """Return how many entries a thread feeds in the coming pass at most."""
@@ -179,7 +194,8 @@ class Response:
 
     def legal(self, live: LiveThread, ahead: int = 0) -> Legal:
         """Return the tokens that may be sampled for a thread, or ``ahead`` words of text later."""
-        if not self.request.forks:
+        thought = self._thought_of(live)
+        if not self.request.forks or not (thought is None or thought.may_fork):
             return PLAIN_TEXT
         if not self.request.params.mask:
             return EVERYTHING
@@ -215,11 +231,14 @@ class Response:
                 self._carry_out(self._end_of_text(live), t_s)
                 return
             token = self._tokens.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
+        thought = self._thought_of(live)
         self._take_id(live, token, t_s, is_forced=forced is not None)
         if live.thread.is_alive and live.ends_behind(token):
             live.next_token = None
             self._flush(live)
             self._carry_out(self._end_of_text(live), t_s)
+        elif thought is not None and thought.has_ended and live.matcher is None:
+            self._match(live)  # from the next token on
 
     def _forced_token(self, live: LiveThread) -> int | Literal[Special.END_OF_TEXT] | None:
         if self.interpreter.forced(live.thread) is not None:
@@ -227,6 +246,8 @@ class Response:
         expansion, thread = self.request.expansion, live.thread
         if expansion and thread.is_main and thread.num_tokens >= expansion.max_main_tokens:
             return END_OF_TEXT
+        if (thought := self._thought_of(live)) and (token := thought.forced()) is not None:
+            return token
         return None if live.forced is None else next(live.forced, END_OF_TEXT)
 
     def _end_of_text(self, live: LiveThread) -> list[Command]:
@@ -239,6 +260,10 @@ class Response:
 
     def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:
         thread, lexeme = live.thread, self._tokens.id_to_lexeme(token)
+        thought = self._thought_of(live)
+        if lexeme is not None and thought is not None and not thought.may_fork:
+            self.interpreter.num_illegal += 1  # servers have no mask
+            lexeme = None
         is_skeleton = thread.is_main and self.request.expansion is not None
         tag = None if lexeme is None else spelling(lexeme)
         if lexeme is not None:
@@ -247,6 +272,9 @@ class Response:
         else:
             text = live.text.feed(token)
             role = Role.TOPIC if thread.in_topic or is_skeleton else Role.CONTENT
+            if thought is not None:
+                delta, text = self._think(live, thought.feed(token, text))
+                role, text = (role, text) if text else (Role.THOUGHT, delta)
         if live.stops.has_matched:
             lexeme = None  # a stop string ended before this tag: it is never fed and has no effect
         self.recorder.decoded(thread, token, text, role, t_s=t_s, is_forced=is_forced, tag=tag)
@@ -260,9 +288,22 @@ class Response:
         self._carry_out(commands, t_s)
 
     def _flush(self, live: LiveThread) -> None:
-        left = live.text.close()
+        left, thought = live.text.close(), self._thought_of(live)
+        if thought is not None:
+            _, left = self._think(live, thought.close(left))
         if not live.thread.in_topic:  # the rest of a topic is an incomplete character
             self._emit(live, live.stops.feed(left) + live.stops.flush())
+
+    def _think(self, live: LiveThread, texts: tuple[str, str]) -> tuple[str, str]:
+        """Take what a token adds to the thought and to the answer, and return the same."""
+        delta, _ = texts
+        if delta:
+            self._reasoning = (self._reasoning or "") + delta
+            self.events.append(ThoughtDelta(self.sample, live.thread.id, delta))
+        assert self._thought is not None
+        if self._thought.is_over:
+            self._thought = None
+        return texts
 
     def _emit(self, live: LiveThread, text: str) -> None:
         if text:
@@ -353,7 +394,8 @@ class Response:
         self.live.clear()
         self.trace.num_illegal = self.interpreter.num_illegal
         self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
-        answer = Answer(self.interpreter.document(), self.trace, self.logprobs)
+        document = self.interpreter.document()
+        answer = Answer(document, self.trace, self.logprobs, self._reasoning)
         self.events.append(Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:

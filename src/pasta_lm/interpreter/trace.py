@@ -34,8 +34,12 @@ class Role(StrEnum):
     """The role of a token in PASTA-LANG."""
 
     CONTENT = "content"
+    THOUGHT = "thought"  # before the answer; the marks around it have no text
     TOPIC = "topic"
     TAG = "tag"
+
+
+WORDS = (Role.CONTENT, Role.THOUGHT)  # the roles of what is neither a tag nor a topic
 
 
 @dataclass(slots=True)
@@ -123,8 +127,12 @@ class Trace:
 
     @property
     def num_content_tokens(self) -> int:
-        """Return how many tokens the answer has, tags and topics excluded."""
-        return sum(token.role is Role.CONTENT for token in self.tokens)
+        """Return how many tokens thought and answer have, tags and topics excluded."""
+        return sum(token.role in WORDS for token in self.tokens)
+
+    @property
+    def num_thought_tokens(self) -> int:
+        return sum(token.role is Role.THOUGHT for token in self.tokens)
 
     @property
     def num_tokens(self) -> int:
@@ -135,7 +143,7 @@ class Trace:
     def parallelism(self) -> float:
         """Return fed content tokens / critical path; exactly 1 for one thread."""
         fed = [token for token in self.tokens if token.fed_step is not None]
-        num_content = sum(token.role is Role.CONTENT for token in fed)
+        num_content = sum(token.role in WORDS for token in fed)
         is_parallel = len(self.threads) > 1
         return speed.parallelism(num_content, self.critical_path, is_parallel=is_parallel)
 
@@ -143,6 +151,7 @@ class Trace:
         """Return the theoretical speedup over the text without tags, decoded by one thread."""
         is_cut = self.finish_reason != "stop"  # then the last token is decoded, and never fed
         is_parallel = len(self.threads) > 1
+        num_text_tokens += self.num_thought_tokens
         return speed.speedup_over_text(
             num_text_tokens, self.critical_path, is_parallel=is_parallel, is_cut=is_cut
         )

@@ -15,11 +15,13 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
 from pasta_lm.journal import Row
 from pasta_lm.models.encoded import check_piece_ids
+from pasta_lm.models.thinking import Thinking
 
 FILE_NAME = "pasta_config.json"
 LANGUAGE_VERSION = 1
 _KEYS = {"language_version", "piece_ids", "positions", "limits"}
 PASTA = "pasta"
+MARKS = ("start", "end", "skip")  # of a thought
 TAUGHT = (PASTA, "apar", "sot")  # the trained strategies; the first is the default
 
 
@@ -33,6 +35,8 @@ class PastaConfig:
     trained_strategy: str = PASTA
     join: Join = Join.SHARED
     fork_bias: float = 0.0  # chosen on development prompts, see ``SamplingParams``
+    thinks: bool | None = False  # whether it thinks before an answer; None: as its template says
+    thinking: Thinking | None = None  # the marks of thoughts; None: those of its template
 
 
 def save_model_folder(
@@ -62,6 +66,10 @@ def write_pasta_config(
             data["fork_bias"] = config.fork_bias
         if config.trained_strategy != PASTA:
             data["taught"] = config.trained_strategy
+        if config.thinks is not False:
+            data["thinks"] = config.thinks
+        if config.thinking is not None:
+            data["thinking"] = {name: getattr(config.thinking, name) for name in MARKS}
     text = json.dumps(data, indent=2, ensure_ascii=False)
     (path / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
@@ -83,6 +91,8 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     fork_bias = data.get("fork_bias", 0.0)
     if type(fork_bias) not in {int, float} or not math.isfinite(fork_bias):
         raise ModelError(f"{file}: fork_bias is no number: {fork_bias!r}")
+    if (thinks := data.get("thinks", False)) not in (True, False, None):
+        raise ModelError(f"{file}: thinks is true, false or null, not {thinks!r}")
     bounds, known = data["limits"], {field.name for field in fields(Limits)}
     if not isinstance(bounds, dict) or not bounds.keys() <= known:
         raise ModelError(f"{file}: limits must be some of {', '.join(sorted(known))}")
@@ -100,7 +110,18 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
         trained_strategy=_one_of(file, "taught", data.get("taught", PASTA), TAUGHT),
         join=Join(join),
         fork_bias=fork_bias,
+        thinks=thinks,
+        thinking=_thinking(file, data.get("thinking")),
     )
+
+
+def _thinking(file: Path, marks: object) -> Thinking | None:
+    if marks is None:
+        return None
+    texts = {name: text for name, text in marks.items()} if isinstance(marks, dict) else {}
+    if not {"start", "end"} <= texts.keys() <= {*MARKS} or {*map(type, texts.values())} != {str}:
+        raise ModelError(f"{file}: thinking has the texts {', '.join(MARKS)}, not {marks!r}")
+    return Thinking(**texts)
 
 
 def _piece_ids(file: Path, data: Row) -> dict[str, int]:

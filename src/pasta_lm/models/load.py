@@ -42,7 +42,11 @@ class Pretrained:
     @property
     def vocabulary(self) -> Vocabulary:
         """Return the tokenizer as it now stands with the tag pieces."""
-        return Vocabulary(self.tokenizer, self.piece_ids)
+        config = self.config
+        marks = None if config is None else config.thinking
+        vocabulary = Vocabulary(self.tokenizer, self.piece_ids, marks)
+        vocabulary.thinks = None if config is None else config.thinks
+        return vocabulary
 
     @property
     def eos_ids(self) -> frozenset[int]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from inspect import signature
 from itertools import groupby
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -23,6 +24,7 @@ from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import EncodedDocument, PieceTable, encode_document
 from pasta_lm.models.tag_free import tag_free_copies
 from pasta_lm.models.text_stream import TextStream, TokenBytes
+from pasta_lm.models.thinking import Thinking, think_kwargs, thinking_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -32,6 +34,7 @@ _MARKER = "(the words of the user)"
 T = TypeVar("T")
 _GUARD = "\ufdd0"  # breaks a special token in a message; Unicode has no character there
 _WORDS = "doggone quickness"  # several tokens a word in most tokenizers
+_TAIL = 64  # tokens at the end of a prompt, among which the mark of a thought is looked for
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
@@ -39,7 +42,10 @@ class Vocabulary(PieceTable):
     """A tokenizer together with the ids of the tag pieces, if it has them."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, piece_ids: Mapping[str, int] | None = None
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        piece_ids: Mapping[str, int] | None = None,
+        thinking: Thinking | None = None,
     ) -> None:
         super().__init__(piece_ids)
         self.tokenizer = tokenizer  # as it was given; it never encodes here
@@ -54,6 +60,8 @@ class Vocabulary(PieceTable):
         special = sorted((added[i].content for i in special_ids), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
         self.reads_special_tokens = False  # where a message holds one
+        self.thinking = thinking or thinking_of(str(tokenizer.chat_template))
+        self.thinks: bool | None = None  # where a request does not say; None: as its template does
 
         self._prompts, self._texts, decoders = tag_free_copies(backend, tag_ids, special_ids)
         self.prompt_prefix = self._prompts.prefix()  # such as a begin-of-text
@@ -76,15 +84,21 @@ class Vocabulary(PieceTable):
 
         Without a template each content is a paragraph. Special tokens other than tags are such in a
         text; in a message they are text, unless ``reads_special_tokens``. ``continues`` leaves the
-        last message open, to be continued. ``chat_template_kwargs`` are variables of the template.
+        last message open, to be continued. ``chat_template_kwargs`` are variables of the template;
+        without them the model is to answer at once, without a thought.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
         if self.has_chat_template:
-            guarded, kwargs = [*prompt], {**(chat_template_kwargs or {})}
+            at_once = think_kwargs(False)
+            kwargs = at_once if chat_template_kwargs is None else {**chat_template_kwargs}
+            guarded = [*prompt]
             if not self.reads_special_tokens:
                 guarded, kwargs = self._guarded(guarded), self._guarded(kwargs)
-            text = self._render(guarded, kwargs, takes_parts=self._takes_parts, continues=continues)
+            takes_parts, is_open = self._takes_parts, not continues
+            text = self._render(guarded, kwargs, takes_parts=takes_parts, is_open=is_open)
+            if is_open and False in (kwargs.get("enable_thinking"), kwargs.get("thinking")):
+                text = self._without_thought(text)
             return self._encode_guarded(text) if _GUARD in text else self._prompts.encode(text)
         if not all(isinstance(message.get("content"), str) for message in prompt):
             raise RequestError("a message has no text as its content")
@@ -100,6 +114,32 @@ class Vocabulary(PieceTable):
         elif isinstance(value, Mapping):
             guarded = {self._guarded(key): self._guarded(part) for key, part in value.items()}
         return cast("T", guarded)
+
+    def _without_thought(self, text: str) -> str:
+        """Return a prompt whose thought is over, also of a template that cannot switch it off."""
+        marks = self.thinking
+        if marks is not None and text.rstrip().endswith(marks.start):
+            return f"{text.rstrip()}\n\n{marks.end}\n\n"
+        return text if marks is None or text.endswith(marks.skip) else text + marks.skip
+
+    def with_thought(self, prompt: Sequence[int]) -> list[int]:
+        """Return a prompt and the mark that begins a thought."""
+        return [*prompt, *self._prompts.encode(self.thinking.start if self.thinking else "")]
+
+    @cached_property
+    def _coded_marks(self) -> Thinking | None:
+        backend, marks = self.tokenizer.backend_tokenizer, self.thinking
+        if marks is None:
+            return None
+        added = {t.content: i for i, t in backend.get_added_tokens_decoder().items()}
+        return marks.coded(added, tuple(self._prompts.encode(marks.end)))
+
+    def thinking_after(self, prompt: Sequence[int]) -> Thinking | None:
+        """Return the marks of the thought that may follow a prompt; None: none does."""
+        marks = self._coded_marks
+        if marks is None:
+            return None
+        return marks.after("".join(marks.codes.get(i) or self.text([i]) for i in prompt[-_TAIL:]))
 
     def _encode_guarded(self, text: str) -> list[int]:
         """Encode marked stretches between two special tokens of the template as text."""
@@ -136,31 +176,34 @@ class Vocabulary(PieceTable):
         kwargs: Mapping[str, object],
         *,
         takes_parts: bool,
-        continues: bool = False,
+        is_open: bool = True,
     ) -> str:
         messages = [dict(message) for message in prompt]
         for message in messages if takes_parts else ():
             message["content"] = [{"type": "text", "text": message.get("content")}]
+        taken = {"messages", *signature(self.tokenizer.apply_chat_template).parameters} - {"tools"}
+        if names := sorted(taken & kwargs.keys()):
+            raise RequestError(f"no request may set the variable {names[0]} of the chat template")
         try:
-            # Where a template has both, the model answers at once: Qwen 3 would think first.
             text = self.tokenizer.apply_chat_template(
                 cast("list[dict[str, str]]", messages),
                 tokenize=False,
-                add_generation_prompt=not continues,
-                continue_final_message=continues,
-                **{"enable_thinking": False, **kwargs},  # type: ignore[arg-type]
+                add_generation_prompt=is_open,
+                continue_final_message=not is_open,
+                **kwargs,  # type: ignore[arg-type]  # they are none of its parameters
             )
         except Exception as exc:  # a template is a program of the model's authors
             raise RequestError(f"the chat template refuses the messages: {exc}") from exc
         return str(text)
 
     def encode_reply(self, text: str) -> list[int]:
-        """Encode a reply to a turn of the model, from that turn's end on, as a prompt is."""
+        """Encode a reply to a turn of the model, from that turn's end on; no thought follows."""
         if not self.has_chat_template:
             return self.encode_text(f"\n\n{text}\n\n")
         turns = ("user", "?"), ("assistant", _TURN), ("user", text)
         messages = [{"role": role, "content": content} for role, content in turns]
-        _, turn, after = self._render(messages, {}, takes_parts=self._takes_parts).partition(_TURN)
+        text = self._render(messages, think_kwargs(False), takes_parts=self._takes_parts)
+        _, turn, after = self._without_thought(text).partition(_TURN)
         if not turn:
             raise RequestError("the chat template leaves out the turns of the model")
         return self._prompts.encode(after)

@@ -22,6 +22,7 @@ from pasta_lm.engines.request import Answer, Finished, Guesser, Request, Samplin
 from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
+from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.strategies import Prompt, pasta
 from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies.parts import OWN, Part, PartsAnswer, PydanticModel, Schema
@@ -152,22 +153,21 @@ class Pasta:
         strategy: str = pasta.NAME,
         positions: Positions = None,
         continues: bool = False,
+        think: bool | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> Request:
         """Return the request that ``generate`` and ``stream`` send to the engine.
 
         A model that does not support the strategy answers sequentially; a note on standard error
         says so once. ``continues`` continues a text as it stands, without the chat template, or
-        the last one of messages.
+        the last one of messages. ``think`` switches the thought before an answer on or off, None
+        leaves it to the model; ``chat_template_kwargs`` are variables of the chat template.
         Wrong values are a ``UsageError``, an empty prompt is a ``RequestError``.
         """
+        params = self._params(params, {})
+        kwargs = {**think_kwargs(think), **(chat_template_kwargs or {})}
         return self._requests.request(
-            prompt,
-            self._params(params, {}),
-            strategy,
-            positions,
-            continues=continues,
-            chat_template_kwargs=chat_template_kwargs,
+            prompt, params, strategy, positions, continues=continues, chat_template_kwargs=kwargs
         )
 
     def replay_request(
@@ -331,11 +331,10 @@ class Pasta:
                 await loop.run_in_executor(self._executor, items.close)
 
     def _request(self, prompt: Prompt, params: SamplingParams | None, options: Options) -> Request:
-        choices = {"strategy", "positions"}
+        choices = {"strategy", "positions", "think", "chat_template_kwargs"}
         fields = {name: value for name, value in options.items() if name not in choices}
-        params = self._params(params, fields)
-        strategy, positions = options.get("strategy", pasta.NAME), options.get("positions")
-        return self._requests.request(prompt, params, strategy, positions, continues=False)
+        own = {name: value for name, value in options.items() if name in choices}
+        return self.request(prompt, self._params(params, fields), **own)  # type: ignore[arg-type]
 
     def _params(
         self, params: SamplingParams | None, options: Mapping[str, object]

@@ -19,6 +19,7 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.strategies import Prompt, apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
 
@@ -52,7 +53,10 @@ class Options(TypedDict, total=False):
 
     strategy: str
     positions: Positions
+    think: bool | None
+    chat_template_kwargs: Mapping[str, object] | None
     max_tokens: int
+    max_thinking_tokens: int | None
     temperature: float
     top_p: float
     top_k: int | None
@@ -187,9 +191,23 @@ class Requests:
         if strategy == sot.NAME:  # wraps the prompt, then encodes it
             wording = sot.FINETUNED if self.loaded.trained_strategy == sot.NAME else sot.PROMPTED
             return sot.request(prompt, self.loaded.vocabulary, params, wording=wording)
-        ids = self.loaded.vocabulary.encode_prompt(
-            prompt, continues=continues, chat_template_kwargs=chat_template_kwargs
-        )
+        vocabulary = self.loaded.vocabulary
+        has_schema = params.structured_outputs is not None  # then it thinks only if told to
+        thinks = False if has_schema else vocabulary.thinks
+        kwargs = {**think_kwargs(thinks), **(chat_template_kwargs or {})}
+        ids = vocabulary.encode_prompt(prompt, continues=continues, chat_template_kwargs=kwargs)
+        is_raw = continues or isinstance(prompt, str)
+        thinking = None if is_raw else vocabulary.thinking_after(ids)
+        if has_schema and thinking is not None and not thinking.is_open:
+            # The first token is either of the thought or of the schema.
+            is_told = True in (kwargs.get("enable_thinking"), kwargs.get("thinking"))
+            ids = vocabulary.with_thought(ids) if is_told else ids
+            thinking = vocabulary.thinking_after(ids) if is_told else None
+        return replace(self._request(ids, params, strategy, positions), thinking=thinking)
+
+    def _request(
+        self, ids: Sequence[int], params: SamplingParams, strategy: str, positions: Positions
+    ) -> Request:
         if strategy in SPECULATIVE:
             return sequential.request(ids, params, self._guess(strategy), strategy)
         if not self.supports(strategy):  # tags that it was not trained on would fork at random
