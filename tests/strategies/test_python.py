@@ -25,7 +25,8 @@ def model() -> Pasta:
 
 def test_keywords_are_the_fields_of_sampling_params(model: Pasta) -> None:
     names = {field.name for field in fields(SamplingParams)}
-    assert {*Options.__annotations__} - {"strategy", "positions"} <= names
+    others = {"strategy", "positions", "think", "chat_template_kwargs"}
+    assert {*Options.__annotations__} - others <= names
     answer = model.generate(PROMPT, SamplingParams(max_tokens=9, seed=3))
     assert model.generate(PROMPT, max_tokens=9, seed=3).text == answer.text
     assert model.generate(PROMPT, SamplingParams(seed=3), max_tokens=9).text == answer.text

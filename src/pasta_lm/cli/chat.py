@@ -14,7 +14,7 @@ import typer
 from pasta_lm.cli import flags
 from pasta_lm.cli.flags import option, require_draft, require_one_of
 from pasta_lm.cli.run import load_model
-from pasta_lm.cli.terminal import decoded, print_answer, say
+from pasta_lm.cli.terminal import decoded, print_answer, print_thought, say
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Finished, Request, SamplingParams, StreamEvent
@@ -53,6 +53,7 @@ class Dialogue:
     messages: list[dict[str, str]] = field(default_factory=list)
     """Questions and answers in turn; answers are plain text, without tags."""
     name: str = "pasta"  # of the model
+    think: bool | None = None
 
     def respond(self, line: str) -> None:
         """Answer a question, or obey a command."""
@@ -128,6 +129,8 @@ class Dialogue:
         text = last.answer.text if isinstance(last, Finished) else order.text_so_far()
         if before or text:
             self.messages.append({"role": "assistant", "content": before + text})
+        if isinstance(last, Finished):
+            print_thought(last.answer.reasoning)
         print_answer(text)
         if isinstance(last, Finished):
             print_figures(last.answer.trace)
@@ -137,7 +140,7 @@ class Dialogue:
     def _request(self, *, continues: bool) -> Request:
         """Return the request of all messages, without the oldest turns if they are too many."""
         num_before = len(self.messages)
-        make = partial(self.model.request, continues=True) if continues else self.model.request
+        make = partial(self.model.request, continues=continues, think=self.think)
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         while True:
             messages = [*system, *self.messages]
@@ -170,6 +173,7 @@ def chat(
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = None,
     fork_bias: flags.ForkBias = None,
+    think: flags.Think = None,
     seed: flags.Seed = 0,
     system: Annotated[str | None, option("--system TEXT", "The system message.")] = None,
 ) -> None:
@@ -188,8 +192,8 @@ def chat(
     loaded = load_model(model, dtype=dtype, device=device, draft=draft, pool_tokens=pool_tokens)
     context = min(loaded.engine.max_prompt_tokens or MAX_CONTEXT, MAX_CONTEXT)
     max_prompt = context - min(max_tokens, context // MAX_ANSWER_SHARE)
-    params = loaded.sampling_params(**settings)
-    dialogue = Dialogue(loaded, params, strategy, system, max_prompt, name=model or BUILTIN)
+    params, name = loaded.sampling_params(**settings), model or BUILTIN
+    dialogue = Dialogue(loaded, params, strategy, system, max_prompt, name=name, think=think)
     if exit_code := talk(dialogue):
         raise typer.Exit(exit_code)
 

@@ -85,6 +85,10 @@ ForkBias = Annotated[
         "--fork-bias X", "Added to a promise's logit; below 0 forks less. Default: the model's."
     ),
 ]
+Think = Annotated[
+    bool | None,
+    option("--think/--no-think", "Whether it thinks before an answer. Default: as the model does."),
+]
 Seed = Annotated[int, option("--seed N", "Same seed, same answer.")]
 Engine = Annotated[
     str | None,

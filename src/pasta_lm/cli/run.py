@@ -19,7 +19,7 @@ from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 from pasta_lm.strategies.parts import OWN, VIEWS, PartsAnswer
-from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES
+from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES, Options
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
@@ -43,6 +43,7 @@ def run(
     temperature: flags.Temperature = None,
     top_p: flags.TopP = None,
     fork_bias: flags.ForkBias = None,
+    think: flags.Think = None,
     seed: flags.Seed = 0,
     n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
     positions: Annotated[
@@ -92,7 +93,8 @@ def run(
     if defaults := loaded.engine.loaded.sampling:
         how = ", ".join(f"{name} {getattr(params, name):g}" for name in defaults)
         terminal.say(f"sampling of the model's generation_config.json: {how}")
-    answers = _answer(loaded, text, params, strategy, positions)
+    options: Options = {"strategy": strategy, "positions": positions, "think": think}
+    answers = _answer(loaded, text, params, options)
     _print(answers, params, as_json=json)
     if trace is not None:
         terminal.write_text(trace, answers[0].trace.to_json())
@@ -256,14 +258,12 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
     return text
 
 
-def _answer(
-    model: Pasta, prompt: str, params: SamplingParams, strategy: str, positions: str | None
-) -> list[Answer]:
+def _answer(model: Pasta, prompt: str, params: SamplingParams, options: Options) -> list[Answer]:
     if params.n > 1:
-        return model.samples(prompt, params, strategy=strategy, positions=positions)
+        return model.samples(prompt, params, **options)
     answers: list[Answer] = []
     with live_threads() as show:
-        for event in model.stream(prompt, params, strategy=strategy, positions=positions):
+        for event in model.stream(prompt, params, **options):
             show([event])
             if isinstance(event, Finished):
                 answers.append(event.answer)
@@ -280,6 +280,8 @@ def _print(answers: list[Answer], params: SamplingParams, *, as_json: bool) -> N
             objects.append(answer.to_dict() | {"cut_at_tokens": cut_at, "sampling": used})
         terminal.print_json(objects[0] if len(objects) == 1 else {"choices": objects})
     else:
+        for answer in answers:
+            terminal.print_thought(answer.reasoning)
         terminal.print_answer("\n\n".join(answer.text for answer in answers))
     for answer in answers:
         print_figures(answer.trace, with_picture=not as_json)

@@ -47,6 +47,7 @@ def serve(
     served_model_name: Annotated[
         str | None, option("--served-model-name NAME", "The model's name for clients.")
     ] = None,
+    think: flags.Think = None,
     log_prompts: Annotated[bool, option("--log-prompts", "Write prompts into the log.")] = False,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
@@ -86,6 +87,8 @@ def serve(
             shares_prefixes=recipe.shares_prefixes,
         )
         kind = LocalBackend if servers is None else ServedBackend
+        if think is not None:
+            loaded.engine.loaded.vocabulary.thinks = think
         backend: Backend = kind(
             loaded, served_model_name or model or BUILTIN, special_tokens=recipe.special_tokens
         )

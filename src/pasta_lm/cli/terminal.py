@@ -207,6 +207,12 @@ def print_answer(text: str) -> None:
     return console(sys.stdout).print(harmless(text))
 
 
+def print_thought(text: str | None) -> None:
+    """Print what a model thought before its answer, dimmed, where a person reads."""
+    if text and sys.stderr.isatty():
+        console(sys.stderr).print(harmless(text) + "\n", style="dim")
+
+
 def say(text: str) -> None:
     """Print a notice on standard error; one that cannot be printed stops nothing."""
     with suppress(OSError):

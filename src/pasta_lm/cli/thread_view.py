@@ -19,7 +19,14 @@ from rich.live import Live
 from rich.text import Text
 
 from pasta_lm.cli.terminal import GAP, can_animate, console, harmless, say
-from pasta_lm.engines.request import StreamEvent, Synced, TextDelta, ThreadEnded, ThreadStarted
+from pasta_lm.engines.request import (
+    StreamEvent,
+    Synced,
+    TextDelta,
+    ThoughtDelta,
+    ThreadEnded,
+    ThreadStarted,
+)
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.view.layout import RunLayout, layout
@@ -98,6 +105,8 @@ class ThreadViews:
                 self._views[thread] = ThreadView(thread, topic, event.promised_tokens)
                 if parent is not None:
                     self._views[parent].text.append(f"[{_name(thread, topic)}]", _style(thread))
+            case ThoughtDelta(thread=thread, text=text):
+                self._views[thread].text.append(harmless(text), "dim")
             case TextDelta(thread=thread, text=text):
                 self._views[thread].text.append(harmless(text))
                 self._views[thread].num_pieces += 1

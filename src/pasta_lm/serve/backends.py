@@ -82,7 +82,12 @@ class ModelBackend:
         if prompt.strategy not in (*self.strategies, pasta.NAME):  # the default may fall back
             hint = f"one of {', '.join(self.strategies)}"
             raise RequestError(f"strategy {prompt.strategy!r} is not offered", hint=hint)
-        make = partial(self._model.request, params=params, strategy=prompt.strategy)
+        make = partial(
+            self._model.request,
+            params=params,
+            strategy=prompt.strategy,
+            chat_template_kwargs=prompt.chat_template_kwargs,
+        )
         return self._request(prompt, make)
 
     def _fill_request(
@@ -107,7 +112,8 @@ class ModelBackend:
             return make(content, positions=positions, continues=True)
         if not isinstance(content, TokenIds):
             if shows and prompt.tools:
-                make = partial(make, chat_template_kwargs={"tools": prompt.tools})
+                kwargs = {**(prompt.chat_template_kwargs or {}), "tools": prompt.tools}
+                make = partial(make, chat_template_kwargs=kwargs)
             turns = content if shows else [*map(as_text, content)]
             return make(turns, positions=positions, continues=prompt.continues)
         for piece, token in self._loaded.vocabulary.piece_ids.items():
@@ -128,7 +134,7 @@ class ModelBackend:
                 raise ContextLengthError(len(content), last + 1)
             return
         turns = [{"content": content}] if isinstance(content, str) else content
-        text = "\n".join(turn["content"] for turn in turns)
+        text = "\n".join(turn.get("reasoning_content", "") + turn["content"] for turn in turns)
         for size in (last * characters for characters in PART_CHARACTERS):
             if len(text) <= size:
                 return

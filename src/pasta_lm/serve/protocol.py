@@ -58,7 +58,7 @@ NOT_SHOWN = ("functions", "tools")
 """Fields that are dropped and named in the reply; tools are shown where a template knows them."""
 
 SAMPLING = {
-    *("temperature", "top_p", "top_k", "min_p", "n", "ignore_eos"),
+    *("temperature", "top_p", "top_k", "min_p", "n", "ignore_eos", "max_thinking_tokens"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
 }
 """Fields that are sampling parameters as they stand; null is the default."""
@@ -270,6 +270,9 @@ class ChatCompletionRequest(AnswerRequest):
     messages: Messages
     continue_final_message: bool | None = None  # the two names of vLLM
     add_generation_prompt: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, object] | None, FewKeys] = None
+    reasoning_effort: str | None = None
+    max_thinking_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Few] | None = None
@@ -306,9 +309,12 @@ class ChatCompletionRequest(AnswerRequest):
         if self.add_generation_prompt is continues:
             message = "continue_final_message and add_generation_prompt exclude each other"
             raise bad_request(message, "add_generation_prompt", "unsupported")
+        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        kwargs = {**effort, **(self.chat_template_kwargs or {})}
         made = super().prompts(bounds, strategy)
         tools = [tool.model_dump(exclude_unset=True) for tool in self.tools or () if self.offered]
-        return [replace(prompt, continues=continues, tools=tools) for prompt in made]
+        own = {"continues": continues, "tools": tools, "chat_template_kwargs": kwargs}
+        return [replace(prompt, **own) for prompt in made]
 
     def contents(self, bounds: Bounds) -> Sequence[Turns]:
         if (num := len(self.messages)) > bounds.messages:

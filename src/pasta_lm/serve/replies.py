@@ -23,6 +23,7 @@ from pasta_lm.engines.request import (
     StreamEvent,
     Synced,
     TextDelta,
+    ThoughtDelta,
     ThreadEnded,
     ThreadStarted,
     TokenLogprobs,
@@ -102,11 +103,14 @@ class Reply:
         num_decoded = sum(answer.trace.num_tokens for answer in self.answers.values())
         firsts = self.answers.keys() & range(0, len(self._orders), self.request.params.n)
         num_cached = sum(self.answers[sample].trace.num_cached_tokens for sample in firsts)
+        num_thought = sum(answer.trace.num_thought_tokens for answer in self.answers.values())
+        details = {"completion_tokens_details": {"reasoning_tokens": num_thought}}
         return {
             "prompt_tokens": num_prompt,
             "prompt_tokens_details": {"cached_tokens": num_cached},
             "completion_tokens": num_decoded,
             "total_tokens": num_prompt + num_decoded,
+            **(details if num_thought else {}),
         }
 
     def figures(self, answer: Answer) -> Json:
@@ -155,7 +159,8 @@ class Reply:
         text = answer.program if self._keeps_tags else answer.text
         if self._schema is not None:
             text = parts.filled(answer, self._schema).text
-        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        thought = {} if answer.reasoning is None else {"reasoning_content": answer.reasoning}
+        message: Json = {"role": "assistant", "content": text, "refusal": None, **thought}
         if reader is not None:
             content, calls = reader.feed(text, is_end=True)
             message["content"] = content or (None if calls else "")
@@ -199,7 +204,10 @@ class Reply:
             delta = self._delta(sample, order.feed(own), is_end=is_end)
             if self.body.options.stream == "events":
                 pieces += self._events(own, delta)
-            elif delta:
+                delta = {}
+            elif thought := "".join(e.text for e in own if isinstance(e, ThoughtDelta)):
+                delta = {"reasoning_content": thought, **delta}
+            if delta:
                 pieces.append(self._piece(sample, delta))
             if is_end:
                 answer = self.answers[sample]
@@ -234,6 +242,8 @@ class Reply:
         """Yield one piece an event; the last carries what reading order releases."""
         for event in events:
             added = {"content": "", **(delta if event is events[-1] else {})}
+            if isinstance(event, ThoughtDelta):
+                added["reasoning_content"] = event.text
             self._num_events += 1
             t_ms = round(1000 * (time.monotonic() - self._began_s), 3)
             facts = {**_event_facts(event), "seq": self._num_events, "t_ms": t_ms}
@@ -329,6 +339,8 @@ def _event_facts(event: StreamEvent) -> Json:
             return {**facts, "kind": "traced"}
         case Finished():
             return {**facts, "kind": "finished"}
+        case ThoughtDelta(text=text):
+            facts |= {"kind": "thought", "delta": text}
         case TextDelta(text=text):
             facts |= {"kind": "text", "delta": text}
         case ThreadEnded(reason=reason):

@@ -83,12 +83,16 @@ class TextPart(BaseModel):
     text: str
 
 
+THOUGHT = ("reasoning_content", "thinking")  # the keys of a turn's thought; gpt-oss has the second
+
+
 class Message(BaseModel):
     """One turn of a conversation."""
 
     model_config = LENIENT
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Few] | None = None
+    reasoning_content: str | None = None  # an earlier thought; the template leaves it out or not
     tool_calls: Annotated[list[ToolCall], Few] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -102,6 +106,7 @@ class Message(BaseModel):
         about = (
             {"tool_call_id": self.tool_call_id, "name": self.name} if self.role == "tool" else {}
         )
+        about |= dict.fromkeys(THOUGHT, self.reasoning_content)
         calls = {"tool_calls": [call.shown for call in self.tool_calls or ()] or None}
         return turn | {key: value for key, value in (about | calls).items() if value is not None}
 
@@ -126,6 +131,7 @@ class ClientPrompt:
     positions: str | None = None
     continues: bool = False
     tools: Sequence[Json] = ()
+    chat_template_kwargs: Mapping[str, object] | None = None
     schema: Mapping[str, object] | None = None
     after: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -215,7 +221,8 @@ def as_text(turn: Mapping[str, object]) -> Json:
     functions = [call["function"] for call in calls] if isinstance(calls, list) else []
     texts = [f"{call['name']}({json.dumps(call['arguments'])})" for call in functions]
     contents = [str(turn["content"])] if turn["content"] else []
-    return {"role": turn["role"], "content": "\n".join([*contents, *texts])}
+    kept = {key: turn[key] for key in ("role", *THOUGHT) if key in turn}
+    return {**kept, "content": "\n".join([*contents, *texts])}
 
 
 class CallReader:

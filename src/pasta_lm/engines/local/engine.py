@@ -328,7 +328,7 @@ class TorchEngine:
         for number, active in list(self.active.items()):
             events += [(number, event) for event in active.drain()]
             if active.is_finished:
-                self.scheduler.release(active.ticket)
+                self.scheduler.release(active.ticket, active.plain_text())
                 del self.active[number]
         return events
 

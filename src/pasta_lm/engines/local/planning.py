@@ -28,6 +28,7 @@ from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import PositionStrategy, check_join
 from pasta_lm.interpreter.trace import Kind
+from pasta_lm.interpreter.visibility import PROMPT_OWNER
 from pasta_lm.language.parser import Form
 
 MAX_BATCH_TOKENS = {"cpu": 256, "cuda": 2048}  # CPU: a second with 135M weights; more is no faster
@@ -136,6 +137,14 @@ class ActiveRequest:
     def drain(self) -> list[StreamEvent]:
         """Return the events of all samples since the last call."""
         return [event for response in self.responses for event in response.drain()]
+
+    def plain_text(self) -> list[int]:
+        """Return the tokens from the prompt on up to the first that is not of main, or jumps."""
+        main = self.responses[0].interpreter.main if len(self.responses) == 1 else None
+        owners = {PROMPT_OWNER} if main is None else {PROMPT_OWNER, main.owner}
+        pairs = enumerate(self.entries.items)
+        is_plain = takewhile(lambda p: p[1].position == p[0] and p[1].owner in owners, pairs)
+        return [entry.token for _, entry in is_plain]
 
     @property
     def is_finished(self) -> bool:

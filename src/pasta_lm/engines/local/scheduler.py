@@ -28,7 +28,7 @@ class SharedPages(NamedTuple):
 
 
 class Prefixes:
-    """The pages of prompts that a pool holds, by the hash of all tokens up to their end.
+    """The pages of conversations that a pool holds, by the hash of all tokens up to their end.
 
     Pages that a run holds, running or kept, are copied to a new one: attention reads one run of
     consecutive pages, and a copy costs a hundredth of the computation.
@@ -62,10 +62,11 @@ class Prefixes:
         return id(run) in self._known
 
     def computed(self, run: Run, hashes: Sequence[bytes]) -> None:
-        """Note that a run holds these pages of a prompt."""
-        if id(run) not in self._known:
+        """Note that a run holds these pages; those that it is known to hold come first."""
+        known = self._known.get(id(run), ())
+        if id(run) not in self._known or len(hashes) > len(known):
             self._known[id(run)] = hashes
-            for page_hash in hashes:
+            for page_hash in hashes[len(known) :]:
                 self._holders[page_hash].append(run)
 
     def release(self, run: Run) -> None:
@@ -139,9 +140,16 @@ class Scheduler:
         is_idle = not self._running and not self.waiting
         return is_idle or sum(num_pages) <= self._pool.num_free_pages
 
-    def release(self, ticket: Ticket) -> None:
-        """Take a request's pages back and forget it."""
+    def release(self, ticket: Ticket, text: Sequence[int] = ()) -> None:
+        """Take a request's pages back and forget it.
+
+        ``text``: the tokens at their beginning that are one plain text, of the prompt and behind
+        it: the next turn of a conversation goes on there.
+        """
         if ticket.run is not None:
+            if self._shares_prefixes:
+                hashes = self._prefixes.page_hashes(text[: ticket.num_computed])
+                self._prefixes.computed(ticket.run, hashes)
             self._prefixes.release(ticket.run)
             ticket.run = None
         if ticket in self._running:
