@@ -208,7 +208,7 @@ def print_answer(text: str) -> None:
 
 
 def print_thought(text: str | None) -> None:
-    """Print what a model thought before its answer, dimmed, where a person reads."""
+    """Print the thought before an answer, dimmed, where a person reads."""
     if text and sys.stderr.isatty():
         console(sys.stderr).print(harmless(text) + "\n", style="dim")
 

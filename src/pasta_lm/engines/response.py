@@ -295,7 +295,7 @@ class Response:
             self._emit(live, live.stops.feed(left) + live.stops.flush())
 
     def _think(self, live: LiveThread, texts: tuple[str, str]) -> tuple[str, str]:
-        """Take what a token adds to the thought and to the answer, and return the same."""
+        """Take the additions to the thought and to the answer, and return them."""
         delta, _ = texts
         if delta:
             self._reasoning = (self._reasoning or "") + delta

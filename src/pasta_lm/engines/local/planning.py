@@ -140,11 +140,10 @@ class ActiveRequest:
 
     def plain_text(self) -> list[int]:
         """Return the tokens from the prompt on up to the first that is not of main, or jumps."""
-        main = self.responses[0].interpreter.main if len(self.responses) == 1 else None
-        owners = {PROMPT_OWNER} if main is None else {PROMPT_OWNER, main.owner}
+        last = PROMPT_OWNER + (len(self.responses) == 1)  # main's first owner, if one main alone
         pairs = enumerate(self.entries.items)
-        is_plain = takewhile(lambda p: p[1].position == p[0] and p[1].owner in owners, pairs)
-        return [entry.token for _, entry in is_plain]
+        plain = takewhile(lambda pair: pair[1].position == pair[0] and pair[1].owner <= last, pairs)
+        return [entry.token for _, entry in plain]
 
     @property
     def is_finished(self) -> bool:
