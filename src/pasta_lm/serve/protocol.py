@@ -313,8 +313,10 @@ class ChatCompletionRequest(AnswerRequest):
         kwargs = {**effort, **(self.chat_template_kwargs or {})}
         made = super().prompts(bounds, strategy)
         tools = [tool.model_dump(exclude_unset=True) for tool in self.tools or () if self.offered]
-        own = {"continues": continues, "tools": tools, "chat_template_kwargs": kwargs}
-        return [replace(prompt, **own) for prompt in made]
+        return [
+            replace(prompt, continues=continues, tools=tools, chat_template_kwargs=kwargs)
+            for prompt in made
+        ]
 
     def contents(self, bounds: Bounds) -> Sequence[Turns]:
         if (num := len(self.messages)) > bounds.messages:
