@@ -36,6 +36,14 @@ ADDED = {
     "gpt-oss": ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>"),
 }
 """The special tokens of each family, its end-of-text last."""
+HARMONY = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
+WRITTEN = {  # what the model writes, in front of its answer
+    "qwen3": ("<think>\n", "\n</think>\n\n"),
+    "smollm3": ("<think>\n", "\n</think>\n"),
+    "deepseek-r1": ("", "\n</think>\n\n"),
+    "granite-3.3": ("<think>", "</think>"),
+    "gpt-oss": HARMONY,
+}
 
 
 @cache

@@ -126,6 +126,15 @@ class Vocabulary(PieceTable):
         """Return a prompt and the mark that begins a thought."""
         return [*prompt, *self._prompts.encode(self.thinking.start if self.thinking else "")]
 
+    def encode_thought(self, text: str, prompt: Sequence[int]) -> list[int]:
+        """Encode a thought with its marks, as it stands between a prompt and an answer."""
+        after = self.thinking_after(prompt)
+        if self.thinking is None or after is None:
+            raise RequestError("the chat template of this model leaves no place for a thought")
+        start, end, line = self.thinking.start, self.thinking.end, "\n" * (not self.thinking.skip)
+        head = self._prompts.encode("" if after.is_open else start + line)
+        return [*head, *self._texts.encode(text), *self._prompts.encode(line + end + 2 * line)]
+
     @cached_property
     def _coded_marks(self) -> Thinking | None:
         backend, marks = self.tokenizer.backend_tokenizer, self.thinking

@@ -9,7 +9,7 @@ from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.small_tokenizers import byte_level
-from tests.thinking import ids_of, rendered, saying
+from tests.thinking import WRITTEN, ids_of, rendered, saying
 
 FORK = 'Here: <promise topic="one" tokens="1"/> and'
 QUESTION = [{"role": "user", "content": "Why?"}]
@@ -19,14 +19,6 @@ TURNS = [
     {"role": "user", "content": "Really?"},
 ]
 OPEN, SHUT = "<think>\n", "<think>\n\n</think>\n\n"
-HARMONY = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
-WRITTEN = {  # what the model writes, in front of its answer
-    "qwen3": ("<think>\n", "\n</think>\n\n"),
-    "smollm3": ("<think>\n", "\n</think>\n"),
-    "deepseek-r1": ("", "\n</think>\n\n"),
-    "granite-3.3": ("<think>", "</think>"),
-    "gpt-oss": HARMONY,
-}
 NAMES = [*WRITTEN]
 
 

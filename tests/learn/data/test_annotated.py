@@ -121,6 +121,44 @@ def test_a_prompt_is_read_from_one_of_three_keys(
     assert read_records(path) == [Record("a", prompt, parse("A."))]
 
 
+TWO = '<promise topic="a" tokens="1"/><async> A.</async> B'
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "One?"},
+    {"role": "assistant", "response": TWO, "reasoning_content": "Hm."},
+    {"role": "user", "content": "Two?"},
+    {"role": "assistant", "content": "So <async> it is"},
+    {"role": "user", "content": "Three?"},
+]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_record_has_a_whole_conversation(path: Path, is_whole: bool) -> None:
+    last = {"role": "assistant", "response": "A.", "reasoning_content": "Well."}
+    beside = {"response": "A.", "reasoning_content": "Well."}
+    line = (
+        row(messages=[*TURNS, last], response=None) if is_whole else row(messages=TURNS, **beside)
+    )
+    path.write_text(line, encoding="utf-8")
+    (record,) = read_records(path)
+    assert (record.prompt, record.reasoning, record.document) == ("Three?", "Well.", parse("A."))
+    contents = [turn["content"] for turn in record.messages]
+    assert contents == ["Be brief.", "One?", " A. B", "Two?", "So <async> it is", "Three?"]
+    write_records(path, [record])
+    assert read_records(path) == [record]
+
+
+def test_each_answer_of_a_conversation_is_a_record_that_ends_there(path: Path) -> None:
+    path.write_text(row(messages=TURNS), encoding="utf-8")
+    first, second, last = read_records(path)[0].each_answer()
+    assert (first.id, first.prompt, first.reasoning) == ("a/2", "One?", "Hm.")
+    assert (first.document, first.messages) == (parse(TWO), TURNS[:2])
+    assert (second.id, second.prompt, second.reasoning) == ("a/4", "Two?", None)
+    assert second.document.plain_text == "So <async> it is"
+    assert len(second.messages) == 4
+    assert last.id == "a"
+
+
 @pytest.mark.parametrize(
     ("changes", "name", "source"),
     [
@@ -142,8 +180,10 @@ PROBLEMS = [
     ("[1, 2]", "not a JSON object"),
     (row(messages="Q?"), "'messages' must be a list of objects"),
     (row(messages=["Q?"]), "'messages' must be a list of objects"),
-    (row(messages=[turn("user"), turn("assistant"), turn("user")]), "several turns are not read"),
-    (row(messages=[turn(["user"])]), "several turns are not read"),
+    (row(messages=[turn("assistant"), turn("user")]), "questions and answers in turn"),
+    (row(messages=[turn("user"), turn("assistant")] * 2), "stands both in 'messages'"),
+    (row(messages=[turn("user"), turn("assistant"), turn("tool")]), "questions and answers in"),
+    (row(messages=[turn(["user"])]), "questions and answers in turn"),
     (row(messages=[turn("user", [{"type": "text", "text": "Q?"}])]), "'messages' must have texts"),
     (row(response=None), "no 'response' (written form) and no 'annotated' (annotator form)"),
     (row(response=["A."]), "no 'response' (written form)"),

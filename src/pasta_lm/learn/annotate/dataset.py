@@ -17,10 +17,11 @@ from statistics import geometric_mean, mean, median
 from typing import Any
 
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Journal, Row, write_rows, write_whole
+from pasta_lm.journal import Journal, Row, read_rows, write_rows, write_whole
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import Rejection, speedup
+from pasta_lm.learn.annotate.own_answers import USABLE
 from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, AnnotateConfig, SourceRow, digest
 from pasta_lm.learn.annotate.teacher import MAX_RETURNS, read_prompt
 from pasta_lm.learn.chat.client import ChatReply, Prices, TokenCounts, read_reply
@@ -177,8 +178,19 @@ def write_set(config: AnnotateConfig, log: AnnotationLog) -> list[Path]:
     """
     folder = Path(config.output.folder)
     rows = [row for _, row in sorted(log.rows.items())]
+    thoughts: dict[str, str] = {}
+    if config.answers is not None and config.answers.think:
+        own = read_rows(Path(config.answers.out) / USABLE)
+        thoughts = {row["id"]: row["reasoning"] for row in own if "reasoning" in row}
+    label = config.rows.label
     kept = [
-        Record(row.row.id, row.row.prompt, parse(row.annotated, Form.ANNOTATOR), config.rows.label)
+        Record(
+            row.row.id,
+            row.row.prompt,
+            parse(row.annotated, Form.ANNOTATOR),
+            label,
+            thoughts.get(row.row.id),
+        )
         for row in rows
         if row.annotated is not None
     ]

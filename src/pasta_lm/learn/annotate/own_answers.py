@@ -75,6 +75,7 @@ class AnswerConfig:
     """Of the answers; None: sampled as ``generation_config.json`` says, else at 0.3 with top-k 40.
     """
     max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
+    think: bool = False  # Let the model think first; its thoughts are kept beside the answers.
     seed: int = 0  # Of the sampling.
     dtype: str | None = None
     """``float32`` or ``bfloat16``; None: float32 on a CPU, else as the model was saved."""
@@ -146,7 +147,8 @@ def answer(
         why = why_unusable(text, row["answer"], has_ended=row["ended"])
         counts[why or "usable"] += 1
         if why is None:
-            usable.append({"id": name, "prompt": text, "answer": row["answer"]})
+            thought = {"reasoning": row["reasoning"]} if "reasoning" in row else {}
+            usable.append({"id": name, "prompt": text, "answer": row["answer"], **thought})
     num_tokens = sum(journal.rows[name]["num_tokens"] for name in texts)
     answered = AnswerCounts(len(texts), num_tokens, dict(counts.most_common()))
     write_rows(out / USABLE, usable)
@@ -166,7 +168,9 @@ def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig
 
     def submit(name: str) -> Iterator[Row]:
         params = replace(sampling, seed=_seed(name, config.seed))
-        request = model.request(instructions[name], params, strategy=sequential.NAME)
+        request = model.request(
+            instructions[name], params, strategy=sequential.NAME, think=config.think
+        )
         try:
             running[engine.submit(request)] = name
         except RequestError:  # longer than the context or the pool
@@ -189,6 +193,7 @@ def _row(name: str, config: AnswerConfig, answer: Answer | None = None) -> Row:
     return {
         "id": name,
         "answer": answer.text if answer else "",
+        **({"reasoning": answer.reasoning} if answer and answer.reasoning else {}),
         "num_tokens": answer.usage["completion_tokens"] if answer else 0,
         "ended": answer is not None and answer.finish_reason == "stop",
         "temperature": config.temperature,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,19 +12,43 @@ from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Row, parse_object, read_lines
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
+from pasta_lm.language.tags import escape
+
+Turn = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A prompt and its annotated answer."""
+    """A prompt and its annotated answer; of a conversation, its last turn."""
 
     id: str
     prompt: str
     document: Document  # spaces stand after tags, whoever annotated it
     source: str = ""
+    reasoning: str | None = None  # the thought before the answer
+    turns: tuple[Turn, ...] = ()
+    """The messages before the prompt; an earlier answer may have its written form, ``response``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "document", self.document.with_spaces_after_tags())
+
+    @property
+    def messages(self) -> list[Turn]:
+        """Return the turns of the chat template; earlier answers are without tags, as served."""
+        turns = [
+            {**turn, "content": _answer(turn).plain_text} if turn["role"] == "assistant" else turn
+            for turn in self.turns
+        ]
+        return [*turns, {"role": "user", "content": self.prompt}]
+
+    def each_answer(self) -> Iterator[Record]:
+        """Yield a record for each answer of the conversation, which ends there."""
+        for place, turn in enumerate(self.turns):
+            if turn["role"] == "assistant":
+                asked, thought = self.turns[place - 1]["content"], turn.get("reasoning_content")
+                facts = _answer(turn), self.source, thought, self.turns[: place - 1]
+                yield Record(f"{self.id}/{place}", asked, *facts)
+        yield self
 
 
 class BrokenLine(NamedTuple):
@@ -91,7 +115,23 @@ def read_ids(path: Path) -> list[str]:
     return ids
 
 
+def _written(turn: Row | Turn) -> object:
+    """Return the written form of a turn, or its content."""
+    if turn.get("role") != "assistant" or isinstance(turn.get("response"), str):
+        return turn.get("response", turn.get("content"))
+    content = turn.get("content")
+    return escape(content) if isinstance(content, str) else None
+
+
+def _answer(turn: Turn) -> Document:
+    return parse(str(_written(turn)), Form.WRITTEN)
+
+
 def _record(row: Row, number: int) -> Record:
+    prompt, turns, last = _conversation(row)
+    if last and (row.get("response") or row.get("annotated")):
+        raise InputError("the last answer stands both in 'messages' and beside them")
+    row = {**row, **last}
     if isinstance(row.get("response"), str):
         document = parse(row["response"], Form.WRITTEN)
     elif isinstance(row.get("annotated"), str):
@@ -101,23 +141,32 @@ def _record(row: Row, number: int) -> Record:
     if not document.plain_text:
         raise InputError("the answer is empty")
     name = number if row.get("id") in (None, "") else row["id"]
-    return Record(str(name), _prompt(row), document, str(row.get("source") or ""))
+    thought, source = row.get("reasoning_content"), str(row.get("source") or "")
+    return Record(str(name), prompt, document, source, thought, turns)
 
 
-def _prompt(row: Row) -> str:
+def _conversation(row: Row) -> tuple[str, tuple[Turn, ...], Row]:
+    """Return the prompt, the turns before it, and the answer if it is the last of the messages."""
     messages = row.get("messages")
     if messages is None:
         texts = (row.get(key) for key in ("prompt", "instruction"))
-        return next((text for text in texts if isinstance(text, str)), "")
+        return next((text for text in texts if isinstance(text, str)), ""), (), {}
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise InputError("'messages' must be a list of objects")
-    if any(message.get("role", "user") not in ("user", "system") for message in messages):
-        reason = "conversations of several turns are not read"
-        raise InputError(f"'messages' must be the user's: {reason}")
-    contents = [message.get("content") for message in messages]
-    if not all(isinstance(content, str) for content in contents):
+    if not all(isinstance(_written(message), str) for message in messages):
         raise InputError("'messages' must have texts under 'content'")
-    return "\n\n".join(contents)
+    messages = [{"role": "user", **message} for message in messages]
+    roles = [str(message["role"]) for message in messages]
+    last: Row = {}
+    if roles[-1:] == ["assistant"]:  # a whole conversation: its last answer is the record's
+        (*messages, last), (*roles, _) = messages, roles
+        last = {"response": _written(last), "reasoning_content": last.get("reasoning_content")}
+    if {*roles} <= {"user", "system"}:
+        return "\n\n".join(message["content"] for message in messages), (), last
+    talk = roles[roles[0] == "system" :]
+    if [*talk] != [("user", "assistant")[place % 2] for place in range(len(talk) // 2 * 2 + 1)]:
+        raise InputError("'messages' must be questions and answers in turn, as of a conversation")
+    return messages[-1]["content"], tuple(messages[:-1]), last
 
 
 def _row(record: Record) -> Row:
@@ -125,7 +174,8 @@ def _row(record: Record) -> Row:
     for part, text in (("prompt", record.prompt), ("answer", document.plain_text)):
         if not text:
             raise InputError(f"record {record.id}: its {part} is empty")
-    messages = [{"role": "user", "content": record.prompt}]
+    messages = [*record.turns, {"role": "user", "content": record.prompt}]
     has_lengths = all(block.units is not None for block in document.blocks)
     answer = {"response" if has_lengths else "annotated": document.program}
-    return {"id": record.id, "messages": messages, **answer, "source": record.source}
+    thought = {} if record.reasoning is None else {"reasoning_content": record.reasoning}
+    return {"id": record.id, "messages": messages, **thought, **answer, "source": record.source}

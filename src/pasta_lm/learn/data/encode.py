@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, count, islice
+from typing import Literal
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.placement import Entries, Placer
@@ -25,9 +26,11 @@ from pasta_lm.language.parser import Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, Stages, blocks_of, skeleton_of
 
+Thoughts = Literal["none", "context", "loss"]
 NO_LABEL = -100  # Label of a token that predicts nothing; PyTorch's losses ignore it.
 NUM_BOUNDARIES = 8
 """Boundaries of an answer without blocks that are decisions; a label follows the marker of an item,
@@ -64,10 +67,12 @@ def encode_example(
     strategy: PositionStrategy = PositionStrategy.PREDICT,
     form: Form = Form.MAIN,
     join: Join = Join.SHARED,
+    thoughts: Thoughts = "none",
 ) -> EncodedExample:
     """Encode one record; an answer without tags becomes ordinary next-token training.
 
-    With form FORKED main announces a block by APAR's single piece instead of a promise.
+    With form FORKED main announces a block by APAR's single piece instead of a promise. A record's
+    thought is left out, read as context, or learnt with the answer.
 
     Raises:
         UsageError: ``rotate``, whose keys have several positions each; FORKED with a strategy
@@ -82,14 +87,22 @@ def encode_example(
         )
     if form is Form.FORKED and strategy is not PositionStrategy.CONTINUE:
         raise UsageError(f"forks promise no length: positions {strategy.value!r} need one")
-    prompt = _checked_prompt(record, vocabulary)
+    thought = None if thoughts == "none" else record.reasoning
+    prompt = _checked_prompt(record, vocabulary, thinks=thought is not None)
+    num_asked = len(prompt)
+    if thought is not None:
+        prompt += vocabulary.encode_thought(thought, prompt)
     encoded = vocabulary.encode_document(record.document, form)
     if encoded.blocks or record.document.num_syncs:
         writer = _Writer(prompt, vocabulary, eos_id, strategy, join)
-        return writer.write_blocks(record.id, encoded, form)
-    plain = _plain_example(record.id, prompt, encoded.main, eos_id)
-    slots = compress(count(len(prompt) - 1), decisions_of(encoded.main, vocabulary))
-    return replace(plain, decisions=array("i", slots))
+        example = writer.write_blocks(record.id, encoded, form)
+    else:
+        plain = _plain_example(record.id, prompt, encoded.main, eos_id)
+        slots = compress(count(len(prompt) - 1), decisions_of(encoded.main, vocabulary))
+        example = replace(plain, decisions=array("i", slots))
+    if thoughts == "loss":  # a prompt has the first slots
+        example.labels[num_asked - 1 : len(prompt) - 1] = array("i", prompt[num_asked:])
+    return example
 
 
 def encode_points(
@@ -112,15 +125,15 @@ def encode_points(
         blocks = blocks_of(record.document)
     except ValueError as exc:
         raise InputError(f"record {record.id}: {exc}") from exc
-    user = [{"role": "user", "content": record.prompt}]
-    stages = Stages.of(user, vocabulary, FINETUNED)
+    stages = Stages.of(record.messages, vocabulary, FINETUNED)
     writer = _Writer(stages.prompt, vocabulary, eos_id, strategy)
     return writer.write_points(record.id, blocks, stages)
 
 
-def _checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
+def _checked_prompt(record: Record, vocabulary: Vocabulary, *, thinks: bool = False) -> list[int]:
     vocabulary.check_round_trip(record.document.plain_text)
-    prompt = vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
+    kwargs = think_kwargs(thinks)
+    prompt = vocabulary.encode_prompt(record.messages, chat_template_kwargs=kwargs)
     if not prompt:
         raise InputError(f"record {record.id}: its prompt has no tokens to answer after")
     inside = (item for block in record.document.blocks for item in block.items)

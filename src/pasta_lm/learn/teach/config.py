@@ -22,6 +22,8 @@ class AnswersConfig:
     temperature: float | None = None
     """Of the own answers; None: sampled as ``generation_config.json`` says, else at 0.3."""
     max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
+    thoughts: Literal["none", "context", "loss"] = "none"
+    """Whether it thinks before its answers, and training reads or learns the thoughts."""
     seed: int = 0  # Of the sampling.
     in_flight: int | None = None  # Answers decoded at a time; None: 64, on a CPU 16.
 
@@ -128,6 +130,11 @@ class TeachConfig:
     train: LearningConfig = field(default_factory=LearningConfig)
     preference: StageTwoConfig | None = None  # None: no stage two, which needs a judge.
     measures: MeasuresConfig = field(default_factory=MeasuresConfig)
+
+    def __post_init__(self) -> None:
+        if self.preference is not None and self.answers.thoughts != "none":
+            hint = "leave [preference] out, or answers.thoughts"
+            raise UsageError("stage two learns answers without thoughts", hint=hint)
 
     def for_servers(self) -> TeachConfig:
         """Return the recipe of a model that stock servers decode exactly."""

@@ -44,6 +44,8 @@ class DataConfig:
     """File of ids: these records, the base's own answers, are held out, and measured untagged."""
     plain: bool = False  # Strip the tags, as Baseline-SFT needs it.
     rule: str | None = None  # Learn the answers as a baseline does: ``apar`` or ``sot``.
+    turns: Literal["last", "all"] = "last"
+    """Answers of a conversation that are learnt: ``all`` makes an example of each."""
     max_tokens: int = 4096  # Maximum number of tokens in a forward pass; examples are never cut.
 
     def __post_init__(self) -> None:
@@ -98,6 +100,8 @@ class TrainConfig:
     """Positions of main after a promise and at a sync; ``rotate`` cannot be trained."""
     join: Literal["shared", "recompute"] = "shared"
     """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
+    thoughts: Literal["none", "context", "loss"] = "none"
+    """Thoughts of the records: left out, read before the answer, or learnt with it."""
     save: Literal["merged", "adapter"] = "merged"  # A whole model or an adapter, from ``[lora]``.
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of the saved weights and of frozen ones; None: as the base was saved, frozen ones float32."""

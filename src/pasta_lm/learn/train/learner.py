@@ -100,6 +100,7 @@ class Learner:
             strategy=positions,
             form=form,
             join=join,
+            thoughts=train.thoughts,
         )
 
     def saved_dtype(self, train: TrainConfig) -> torch.dtype:
@@ -114,6 +115,8 @@ class Learner:
             limits=Limits(),
             trained_strategy=self.trained_strategy,
             join=Join(train.join),
+            thinks=train.thoughts != "none",
+            thinking=self.vocabulary.thinking if train.thoughts != "none" else None,
         )
 
 

@@ -46,6 +46,8 @@ def packs_of(
 ) -> list[Pack]:
     """Encode and pack the records of a recipe's files, shuffled by a seed."""
     records = _read_included(config)
+    if config.turns == "all":
+        records = [answer for record in records for answer in record.each_answer()]
     if config.rule is not None:
         rule = RULES[config.rule]
         records = [replace(record, document=rule(record.document)) for record in records]

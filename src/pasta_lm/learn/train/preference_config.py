@@ -180,6 +180,7 @@ class PreferenceConfig:
             "train.freeze_old_rows": self.train.freeze_old_rows,
             "train.decision_weight": self.train.decision_weight != 1,
             "train.save": self.train.save != "merged",
+            "train.thoughts": self.train.thoughts != "none",
         }
         for key, is_set in of_stage_one.items():
             check_not_ignored(key, is_set, "it belongs to stage one")
