@@ -61,8 +61,10 @@ MEASURES: dict[str, Callable[[Row, AnswerRecord], float]] = {
     "repetition": lambda prompt, answer: answer_text.repetition(answer.text),
     "coverage": lambda prompt, answer: answer_text.coverage(prompt["items"], answer.text),
     "cut": lambda prompt, answer: answer.finish_reason == "length",
+    "thinks": lambda prompt, answer: bool(answer.num_thought_tokens),
 }
-"""Measures of an answer's text by key; coverage only where a prompt asks for so many items."""
+"""Measures of an answer's text by key; coverage only where a prompt asks for so many items, and
+the share that thinks only where an answer does: training may unlearn it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +283,8 @@ def _add_text(
         some = [row for row in prompts if key != "coverage" or row["items"] is not None]
         answers = [stored.scored[own] for own in (name, sequential.NAME)]
         ours, base = ([of(row, own[row["id"]]) for row in some] for own in answers)
+        if key == "thinks" and not any((*ours, *base)):
+            continue
         figures = {
             "pasta": mean(ours),
             "sequential": mean(base),

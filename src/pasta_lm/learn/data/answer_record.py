@@ -24,6 +24,7 @@ class AnswerRecord:
     num_threads: int | None = None  # main included; None: not recorded
     kind: str | None = None  # how it came about, a value of ``Kind``; None: not recorded
     wall_s: float | None = None  # seconds, if decoded alone; None among others
+    num_thought_tokens: int | None = None  # of the thought before it; None: not recorded
 
     @classmethod
     def of(cls, answer: Answer, *, is_timed: bool = False) -> Self:
@@ -39,6 +40,7 @@ class AnswerRecord:
             num_threads=len(trace.threads),
             kind=trace.kind.value,
             wall_s=trace.wall_s if is_timed else None,
+            num_thought_tokens=trace.num_thought_tokens,
         )
 
     @classmethod

@@ -54,7 +54,7 @@ export class AnswerView {
   }
 
   shows({ role }) {
-    return this.withTags || role === "content" || role === "given";
+    return this.withTags || role === "content" || role === "given" || role === "thought";
   }
 
   // The box of a thread; a new one stands at the end of its parent's.

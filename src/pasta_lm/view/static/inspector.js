@@ -34,7 +34,7 @@ export class InspectorView {
   }
 
   ofToken(run, thread, token) {
-    const kind = { content: "token", given: "token of the request", topic: "topic token", tag: "tag" }[token.role];
+    const kind = { content: "token", thought: "token of the thought", given: "token of the request", topic: "topic token", tag: "tag" }[token.role];
     const pass = token.decoded < 0 ? "the prefill" : `pass ${token.decoded}`;
     const critical = token.critical ? ", on the critical path" : "";
     const place = `${kind} ${token.index + 1} of ${thread.tokens.length} of ${called(thread)}, written in ${pass}${critical}.`;

@@ -33,6 +33,12 @@ export function stretches(run, passes = Infinity, thread = run.threads[0], found
   return found;
 }
 
+// The thought of main before the answer, as far as it is decoded.
+export function thoughtOf(run) {
+  const tokens = run.threads[0]?.tokens ?? [];
+  return tokens.map(({ role, text }) => (role === "thought" ? text : "")).join("").trim();
+}
+
 export function textOf(run) {
   return stretches(run).map(({ text }) => text).join("");
 }

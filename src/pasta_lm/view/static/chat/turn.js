@@ -3,7 +3,7 @@
 import { copier } from "../copying.js";
 import { button, element, plural, visible } from "../elements.js";
 import { problem } from "../problem.js";
-import { textOf } from "../reading.js";
+import { textOf, thoughtOf } from "../reading.js";
 import { Run } from "../run.js";
 import { shown } from "./conversation.js";
 import { figures } from "./figures.js";
@@ -67,10 +67,14 @@ export class TurnView {
   follow(run, before) {
     const live = new Prose(run, before);
     const strip = new Strip(run, { isLive: true });
-    this.text.replaceChildren(live.root);
+    const thought = this.thought("");
+    this.text.replaceChildren(thought, live.root);
+    thought.open = true;
     this.side.replaceChildren(strip.root);
     this.foot.replaceChildren(element("p", { class: "figures" }, "…"));
     return () => {
+      thought.lastChild.textContent = thoughtOf(run);
+      thought.hidden = !thought.lastChild.textContent;
       live.show();
       strip.grow();
     };
@@ -83,6 +87,7 @@ export class TurnView {
     this.foot.replaceChildren();
     if (!answer) return;
     const run = answer.run ? Run.stored(answer.run) : null;
+    if (run && thoughtOf(run)) this.text.append(this.thought(thoughtOf(run)));
     if (answer.text) this.text.append(this.prose(answer, run));
     if (answer.state === "failed") this.text.append(this.failure(answer));
     if (answer.numForgotten) this.text.append(element("p", { class: "mark" }, `${plural(answer.numForgotten, "earlier turn")} not sent.`));
@@ -90,6 +95,13 @@ export class TurnView {
     if (answer.run) this.side.append(new Strip(run, { isLive: false }).root);
     if (answer.figures) this.foot.append(figures(answer));
     this.foot.append(this.buttons(answer));
+  }
+
+  // What the model thought before its answer, dimmed, to be folded.
+  thought(text) {
+    const details = element("details", { class: "thought" }, element("summary", {}, "Thought"), element("p", {}, visible(text)));
+    details.hidden = !text;
+    return details;
   }
 
   // The text of an answer, in the colours of its threads if its run is still there.
