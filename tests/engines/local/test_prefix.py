@@ -135,7 +135,7 @@ def test_tokens_are_those_of_a_request_alone_while_pages_come_and_go() -> None:
         Request(prompt=[*starts[index % 3], *prompt(9, index)], params=replace(params, seed=index))
         for index in range(12)
     ]
-    recording = Recording(MODEL, pool_tokens=160, shares_prefixes=True)
+    recording = Recording(MODEL, pool_tokens=256, shares_prefixes=True)
     seen = [one for (one,) in recording.run(asked)]
     for index in (0, 5, 11):
         ((alone,),) = Recording(MODEL).run([asked[index]])

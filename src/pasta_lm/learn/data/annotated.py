@@ -45,9 +45,9 @@ class Record:
         """Yield a record for each answer of the conversation, which ends there."""
         for place, turn in enumerate(self.turns):
             if turn["role"] == "assistant":
-                asked, thought = self.turns[place - 1]["content"], turn.get("reasoning_content")
+                prompt, thought = self.turns[place - 1]["content"], turn.get("reasoning_content")
                 facts = _answer(turn), self.source, thought, self.turns[: place - 1]
-                yield Record(f"{self.id}/{place}", asked, *facts)
+                yield Record(f"{self.id}/{place}", prompt, *facts)
         yield self
 
 
