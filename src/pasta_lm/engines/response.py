@@ -118,7 +118,7 @@ class Response:
         return live
 
     def _match(self, live: LiveThread) -> None:
-        start = live.start
+        start = self._starts.get(live.thread.id)
         wanted = (start or self.request.params).structured_outputs
         if wanted and self._matcher_of and (start or self.request.expansion is None):
             live.matcher = self._matcher_of(wanted)
