@@ -34,6 +34,7 @@ from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_
 from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
+from pasta_lm.engines.rows.runner import RowsRunner, as_rows
 from pasta_lm.interpreter.positions import PositionStrategy
 
 DEFAULT_POOL_TOKENS = 16_384
@@ -72,13 +73,15 @@ class TorchEngine:
     ) -> None:
         self.loaded = loaded
         self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
-        self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes)
+        self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes and not loaded.reader)
         self.num_passes = 0
         fast_logits = loaded.fast_logits if captures else None
         self.runner = Runner(loaded.model, self.pool, fast_logits)
+        self.rows = None if loaded.reader is None else RowsRunner(loaded.reader, loaded.vocabulary)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
         self.grammars = Grammars(loaded.vocabulary.tokenizer, loaded.vocab_size, [*loaded.eos_ids])
         # None: passes run over views of the pool.
+        paged = False if self.rows else paged
         self.paged = paged_decoder(loaded, self.pool, self.masks, fast_logits, paged)
         self._planner = Planner(
             self.scheduler,
@@ -86,7 +89,7 @@ class TorchEngine:
             max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens,
             max_rows=max_rows,
-            is_paged=self.paged is not None,
+            needs_masks=self.paged is None and self.rows is None,
         )
         self._on_logits = on_logits
         self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
@@ -130,6 +133,7 @@ class TorchEngine:
         ``UnsupportedModelError`` for positions 'rotate' on a model whose keys cannot be moved.
         """
         check_request(request, self.loaded)
+        request = request if self.rows is None else as_rows(request)
         for wanted in request.structures:
             self.grammars.matcher(wanted)
         may_fork = request.forks or request.forced is not None
@@ -251,6 +255,8 @@ class TorchEngine:
 
     def _run(self, plan: PassPlan) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
+        if self.rows is not None:
+            return self._choose(plan, choices, self.rows.run(plan.parts, plan.indices))
         if self.paged is None or any(part.rotation for _, part in plan.parts):
             return self._choose(plan, choices, self._run_views(plan))
         parts = [PassPart(active.entries, active.tensors, part) for active, part in plan.parts]

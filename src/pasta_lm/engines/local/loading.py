@@ -22,6 +22,7 @@ from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
 from pasta_lm.engines.local.runner import LogitsFunction, Rotation, find_rotations, probe
 from pasta_lm.engines.local.self_test import check_exact, unused_gpu
+from pasta_lm.engines.rows.reader import RowReader, find_reader
 from pasta_lm.errors import (
     UnsupportedModelError,
     UsageError,
@@ -46,7 +47,10 @@ FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A model that calls our attention function, with its vocabulary and its training."""
+    """A model with its vocabulary and its training.
+
+    It calls our attention function, or its threads are rows.
+    """
 
     model: PreTrainedModel
     vocabulary: Vocabulary
@@ -58,6 +62,7 @@ class LoadedModel:
     fork_bias: float = 0.0
     join: Join = Join.SHARED  # the join that it was trained with
     eight_bits: EightBits | None = None  # how the weights of its linear layers are written
+    reader: RowReader | None = None  # of threads as rows; None: passes are flattened
 
     def __post_init__(self) -> None:
         """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
@@ -67,9 +72,10 @@ class LoadedModel:
                 f"the tokenizer has tag pieces for which the model has no rows: it has {num_rows}",
                 hint="add the pieces to tokenizer and model together",
             )
-        register()
         self.model.eval()
-        self.model.set_attn_implementation(NAME)
+        if self.reader is None:
+            register()
+            self.model.set_attn_implementation(NAME)
 
     @cached_property
     def sampling(self) -> Mapping[str, float]:
@@ -114,6 +120,8 @@ class LoadedModel:
     @cached_property
     def layer_shapes(self) -> Sequence[LayerShape]:
         """Return the shape of each layer's keys and values, measured by a pass of one token."""
+        if self.reader is not None:
+            return ()  # the model's own caches hold them
         recorder = probe(self.model, 0, 0)
         return [
             LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
@@ -123,7 +131,7 @@ class LoadedModel:
     @cached_property
     def fast_logits(self) -> LogitsFunction | None:
         """Return a faster function with the model's logits, or None."""
-        return capture(self.model, eight_bits=self.eight_bits)
+        return None if self.reader else capture(self.model, eight_bits=self.eight_bits)
 
     @cached_property
     def rotations(self) -> Mapping[int, Rotation | None]:
@@ -158,19 +166,36 @@ def load(
     eight_bits = EIGHT_BITS.get(dtype or "")
     if eight_bits is not None:
         round_weights(model, eight_bits)
-    check_exact(model)
+    reader = exact_reader(model)
     loaded = LoadedModel(
         model.to(place),  # type: ignore[arg-type]
         pretrained.vocabulary,
         pretrained.name,
         pretrained.eos_ids,
         eight_bits=eight_bits,
+        reader=reader,
     )
+    if reader is not None:  # untaught, it is asked for what rows can decode
+        loaded.positions, loaded.join = PositionStrategy.CONTINUE, Join.RECOMPUTE
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
         loaded.fork_bias = config.fork_bias
         loaded.join = config.join
     return loaded
+
+
+def exact_reader(model: PreTrainedModel) -> RowReader | None:
+    """Return the reader of a model whose threads are rows; None: flattened passes are exact.
+
+    A model that is exact in neither way is an ``UnsupportedModelError``.
+    """
+    try:
+        check_exact(model)
+    except UnsupportedModelError as exc:
+        reader = find_reader(model)
+        warn_once(f"{exc.message}: each thread is decoded by itself, as a row with its own cache")
+        return reader
+    return None
 
 
 def usable_device(name: str | None) -> torch.device:
@@ -242,7 +267,7 @@ def pool_slots(memory: str, loaded: LoadedModel) -> int:
     """Return how many cache entries fit '2GiB', or '40%' of the memory free beside the weights."""
     shapes = loaded.layer_shapes
     numbers = sum(shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
-    entry_bytes = numbers * loaded.dtype.itemsize  # in all layers
+    entry_bytes = max(1, numbers) * loaded.dtype.itemsize  # in all layers
     num_slots = budget_bytes(memory, free_bytes(loaded.device)) // entry_bytes
     if num_slots < 1:
         raise UsageError(f"a cache of {memory} holds nothing: an entry has {entry_bytes} bytes")

@@ -250,7 +250,7 @@ class Planner:
     Prompts are cut beyond ``max_batch_tokens`` of a pass, and at ``chunk_tokens`` in a pass that
     yields tokens; all have a fair share, the shortest come first. ``max_rows`` threads decode in a
     pass: while there are more, blocks wait as deferred ones do, but a thread of each response
-    always runs. Paged passes need no masks.
+    always runs. Paged passes and rows need no masks.
     """
 
     def __init__(
@@ -261,9 +261,9 @@ class Planner:
         max_batch_tokens: int | None,
         chunk_tokens: int | None,
         max_rows: int | None,
-        is_paged: bool,
+        needs_masks: bool,
     ) -> None:
-        self._scheduler, self._device, self._is_paged = scheduler, device, is_paged
+        self._scheduler, self._device, self._needs_masks = scheduler, device, needs_masks
         kind = device.type if device.type in MAX_ROWS else "cpu"
         self._max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS[kind]
         self._chunk_tokens = min(chunk_tokens or CHUNK_TOKENS[kind], self._max_batch_tokens)
@@ -363,7 +363,7 @@ class Planner:
 
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None
-        describe = active.tensors.sketch if self._is_paged else active.tensors.slice
+        describe = active.tensors.slice if self._needs_masks else active.tensors.sketch
         part = describe(plan.num_tokens, first, stop, active.ticket.run)
         plan.parts.append((active, part))
         plan.num_tokens += stop - first

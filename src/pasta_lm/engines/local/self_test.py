@@ -30,6 +30,7 @@ MAX_TESTED_PARAMETERS = 20_000_000  # larger models are tested at tiny width alo
 MAX_PARAMETERS_WITHOUT_TWIN = 300_000_000  # of a model that cannot be made tiny
 NUM_CACHED_STEPS = 3  # tokens of each input that are fed one by one, beside the cache
 MIN_LENGTHS, MAX_LENGTH = (24, 13), 1100  # of the inputs: the first grows with the windows
+TINY_SCALE = 0.2  # deviation of weights: large enough for logits to depend on every token
 _SPANS = ("window", "window_size", "chunk_size", "chunk_length")  # ends of names of settings
 
 # Legend: N tokens of a pass, K entries of the cache, H query heads, G key/value heads, D head size.
@@ -81,7 +82,16 @@ class FlattenedPass:
 
 
 def check_exact(model: PreTrainedModel) -> None:
-    """Refuse a model, in evaluation mode, for which the engine would not be exact."""
+    """Refuse a model, in evaluation mode, for which flattened passes would not be exact."""
+    for tested in models_to_test(model):
+        _check_flattened(tested)
+
+
+def models_to_test(model: PreTrainedModel) -> list[PreTrainedModel]:
+    """Return a tiny model of the same architecture, and the model itself where that is accurate.
+
+    Refuses one that no test of a few tokens can show to be exact.
+    """
     config = model.config
     if any(settings.get("rope_type") == "dynamic" for settings in rope_parameters(config)):
         raise UnsupportedModelError(
@@ -94,13 +104,11 @@ def check_exact(model: PreTrainedModel) -> None:
     except UnsupportedModelError:
         if num_parameters > MAX_PARAMETERS_WITHOUT_TWIN or model.dtype != torch.float32:
             raise
-        _check_flattened(model)
-        return
+        return [model]
     # Weights can hide a fault: those of an untrained model are so small that its logits hardly
     # depend on what came before.
-    _check_flattened(tiny)
-    if num_parameters <= MAX_TESTED_PARAMETERS and model.dtype == torch.float32:
-        _check_flattened(model)
+    is_accurate = num_parameters <= MAX_TESTED_PARAMETERS and model.dtype == torch.float32
+    return [tiny, model] if is_accurate else [tiny]
 
 
 def _check_flattened(model: PreTrainedModel) -> None:
@@ -124,18 +132,11 @@ def _check_flattened(model: PreTrainedModel) -> None:
 def flattened_difference(model: PreTrainedModel) -> float:
     """Return the largest difference, float32, of flattened passes from the model's own logits."""
     register()
-    device = next(model.parameters()).device
-    lengths, embeddings = _lengths(model), model.get_input_embeddings().weight
-    assert isinstance(embeddings, Tensor)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(len(embeddings), (2, max(lengths)), generator=generator)
-    inputs = [row[:length].to(device) for row, length in zip(ids, lengths, strict=True)]
-    with _attention(model, "eager"):
-        alone = [model(input_ids=ids_N[None], use_cache=False).logits[0] for ids_N in inputs]
-    flattened = FlattenedPass(type(model).__name__, device)
+    inputs, alone = logits_alone(model)
+    flattened = FlattenedPass(type(model).__name__, inputs[0].device)
     differences = []
     with _attention(model, NAME):
-        for places in _passes(lengths):
+        for places in _passes([*map(len, inputs)]):
             positions_N = flattened.begin(*zip(*places, strict=True))
             out = model(
                 input_ids=torch.stack([inputs[index][place] for index, place in places])[None],
@@ -147,6 +148,18 @@ def flattened_difference(model: PreTrainedModel) -> float:
             expected = torch.stack([alone[index][place] for index, place in places])
             differences.append((out.logits[0].float() - expected.float()).abs().max())
     return float(torch.stack(differences).nan_to_num(torch.inf, torch.inf).max())
+
+
+def logits_alone(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
+    """Return random inputs, and the logits of one pass of the model's own attention over each."""
+    device = next(model.parameters()).device
+    lengths, embeddings = _lengths(model), model.get_input_embeddings().weight
+    assert isinstance(embeddings, Tensor)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(embeddings), (2, max(lengths)), generator=generator)
+    inputs = [row[:length].to(device) for row, length in zip(ids, lengths, strict=True)]
+    with _attention(model, "eager"):
+        return inputs, [model(input_ids=ids_N[None], use_cache=False).logits[0] for ids_N in inputs]
 
 
 def _passes(lengths: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
@@ -186,7 +199,6 @@ def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
 
 # A tiny model of the same architecture
 
-TINY_SCALE = 0.2  # deviation of weights: large enough for logits to depend on every token
 TINY_SPAN = 8
 
 _TINY: dict[str, int] = {
@@ -196,14 +208,20 @@ _TINY: dict[str, int] = {
     "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
     "topk_group": 1, "moe_intermediate_size": 32, "pad_token_id": 0, "q_lora_rank": 24,
     "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "qk_head_dim": 32,
-    "v_head_dim": 16,
+    "v_head_dim": 16, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32,
+    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16,
+    "mamba_d_ssm": 128, "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "num_heads": 8,
+    "state_size": 16, "ssm_state_size": 16, "attn_layer_period": 2, "attn_layer_offset": 1,
+    "n_mamba_heads": 8, "mamba_headdim": 16, "linear_num_heads": 4, "linear_head_dim": 16,
+    "embedding_dim": 64, "attention_head_dim": 32,
 }  # fmt: skip
 _LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
 _FIXED = (AttributeError, ValueError)  # of settings that follow from others
 _STATES = ("mamba_", "ssm_", "state_size", "conv_L_cache", "linear_conv_kernel_dim")
 
 
-def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
+def tiny_model(config: PreTrainedConfig, scale: float = TINY_SCALE) -> PreTrainedModel:
     """Return a random model of the same architecture and settings at tiny width, float32."""
     try:
         small = _small(config.get_text_config())
@@ -213,7 +231,7 @@ def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
                 small, attn_implementation="eager", trust_remote_code=False
             )
             for matrix in (each for each in tiny.eval().parameters() if each.dim() > 1):
-                matrix.normal_(0, TINY_SCALE)
+                matrix.normal_(0, scale)
             tiny(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as exc:  # a foreign configuration may refuse anything
         reason = f"{type(config).__name__} could not be made small for the self-test: {exc}"
@@ -230,6 +248,10 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), TINY_SPAN)}
     names = ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
     num_heads, num_groups, num_layers = (getattr(config, name, None) for name in names)
+    if inner := getattr(config, "attention_hidden_size", None):
+        sizes["attention_hidden_size"] = sizes["hidden_size"] * inner // config.hidden_size
+    if getattr(config, "attn_layer_indices", None):
+        small.attn_layer_indices = [1]
     if num_groups == num_heads:
         sizes["num_key_value_heads"] = _TINY["num_attention_heads"]
     for name, size in sizes.items():
@@ -242,7 +264,7 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
             # Few layers, but every kind among them.
             kinds = [value for place, value in enumerate(values) if value not in values[:place]]
             with suppress(*_FIXED):
-                setattr(small, name, [*kinds, *values][: _TINY["num_hidden_layers"]])
+                setattr(small, name, [*kinds, *kinds, *values][: _TINY["num_hidden_layers"]])
     if by_layer:
         settings = {config.layer_types[int(place)]: each for place, each in by_layer.items()}
         small.per_layer_config = {

@@ -1,0 +1,171 @@
+"""Threads as rows: each logit is that of the model's own pass over one plain causal text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.self_test import TOLERANCE
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.rows.reader import Reading
+from pasta_lm.errors import RequestError
+from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.language.parser import Form
+from tests.engines.local.test_join import recomputing
+from tests.engines.local.test_oracle import programs
+from tests.engines.rows.hybrids import HYBRIDS, hybrid
+from tests.fakes.recording_engine import Recorded, Recording
+from tests.plain_sequences import plain_sequences, seen_sequence
+
+PROMPT = (5, 6, 7, 8)
+families = pytest.mark.parametrize("name", HYBRIDS)
+
+
+def plain(model: LoadedModel, ids: Sequence[int]) -> Tensor:
+    """Return the logits behind a text from one pass over all of it, without a cache."""
+    with torch.no_grad():
+        out = model.model(input_ids=torch.tensor([[*ids]]), use_cache=False)
+    logits: Tensor = out.logits[0, -1]
+    return logits
+
+
+def check(model: LoadedModel, seen: Recorded, every: int = 1) -> None:
+    """Hold the logits of a response against passes over the texts that they stand behind."""
+    for slot, logits in [*zip(seen.slots, seen.logits, strict=True)][::-every]:
+        expected = plain(model, seen_sequence(seen.entries, slot))
+        assert torch.allclose(logits, expected, atol=TOLERANCE, rtol=0)
+
+
+def sampling(**params: object) -> Request:
+    settings = {"max_tokens": 40, "temperature": 1.0, "seed": 3, **params}
+    return Request(
+        prompt=PROMPT,
+        params=SamplingParams(**settings),  # type: ignore[arg-type]
+        positions=PositionStrategy.CONTINUE,
+        join=Join.RECOMPUTE,
+    )
+
+
+@families
+def test_programs_meet_the_logits_of_the_models_own_passes(name: str) -> None:
+    model = hybrid(name)
+    many = programs(model, 3, f"rows {name}", num_parts=8)
+    requests = [recomputing(p, max_threads=(None, 2)[i % 2]) for i, p in enumerate(many)]
+    found = [seen for (seen,) in Recording(model).run(requests)]
+    assert sum(seen.response.trace.num_recomputed for seen in found) > 0
+    for program, seen in zip(many, found, strict=True):
+        expected = plain_sequences(model.vocabulary, program.prompt, program.answer)
+        sequences = {seen_sequence(seen.entries, slot) for slot in seen.slots}
+        assert sequences <= {program.prompt, *expected.values()}
+        check(model, seen, every=3)
+
+
+@families
+def test_greedy_tokens_are_those_of_the_models_own_passes(name: str) -> None:
+    model = hybrid(name)
+    ((answer,),) = TorchEngine(model).generate(
+        [replace(sampling(temperature=0.0, max_tokens=24), forks=False)]
+    )
+    ids = [*PROMPT]
+    for token in answer.trace.tokens_of(0):
+        logits = plain(model, ids)[: model.vocabulary.num_tokens]
+        logits[[*model.vocabulary.piece_ids.values()]] = -torch.inf
+        assert logits[token.token] >= logits.max() - TOLERANCE
+        ids.append(token.token)
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "jamba", "mamba2", "recurrent_gemma"])
+def test_a_cache_is_copied_at_a_fork_and_few_tokens_are_read_twice(name: str) -> None:
+    model = hybrid(name)
+    (program,) = programs(model, 1, "costs", num_parts=8)
+    engine = TorchEngine(model)
+    ((answer,),) = engine.generate([recomputing(program)])
+    assert engine.rows is not None
+    costs, trace = engine.rows.costs, answer.trace
+    assert costs.num_copies == len(trace.threads) - 1
+    assert costs.num_read_again == 0
+    fed = [token for token in trace.tokens if token.position is not None]
+    assert costs.num_read <= len(program.prompt) + len(fed) + trace.num_recomputed
+    assert engine.rows.num_caches == 0
+
+
+def test_requests_at_once_are_decoded_as_each_alone() -> None:
+    model = hybrid("qwen3_next")
+    requests = [sampling(seed=seed, n=1 + seed % 2, max_tokens=30) for seed in range(4)]
+    together = TorchEngine(model).generate(requests)
+    alone = [samples for each in requests for samples in TorchEngine(model).generate([each])]
+    assert [[a.program for a in samples] for samples in together] == [
+        [a.program for a in samples] for samples in alone
+    ]
+    assert sum(len(a.trace.threads) for samples in together for a in samples) > 8
+
+
+@pytest.mark.parametrize("name", ["falcon_h1", "jamba"])
+def test_samples_that_are_preempted_meet_the_same_logits(name: str) -> None:
+    model = hybrid(name)
+    requests = [sampling(seed=seed, n=2, max_tokens=30) for seed in range(2)]
+    samples = Recording(model).run(requests, preempt_every=7)
+    found = [seen for each in samples for seen in each]
+    assert all(seen.num_preemptions > 1 for seen in found)
+    for seen in found:
+        check(model, seen, every=4)
+
+
+def test_a_long_prompt_is_read_in_chunks_while_others_decode() -> None:
+    model = hybrid("qwen3_next")
+    long = replace(sampling(max_tokens=4, temperature=0.0), prompt=tuple(range(20, 120)))
+    found = Recording(model, max_batch_tokens=16).run([sampling(max_tokens=20), long])
+    for (seen,) in found:
+        check(model, seen, every=3)
+
+
+def test_a_cancelled_request_leaves_no_cache() -> None:
+    model = hybrid("lfm2")
+    engine = TorchEngine(model)
+    number = engine.submit(sampling(max_tokens=60))
+    for _ in range(12):
+        engine.step()
+    assert engine.rows is not None
+    assert engine.rows.num_caches > 0
+    engine.cancel(number)
+    assert engine.rows.num_caches == 0
+
+
+def test_limits_and_stop_strings_cut_rows() -> None:
+    model = hybrid("lfm2")
+    ((whole,),) = TorchEngine(model).generate([sampling(max_tokens=60, n=1)])
+    ((cut,),) = TorchEngine(model).generate([sampling(max_tokens=20)])
+    assert cut.finish_reason == "length"
+    assert cut.trace.num_tokens == 20
+    stop = whole.text[3:5]
+    ((stopped,),) = TorchEngine(model).generate([sampling(max_tokens=60, stop=(stop,))])
+    assert stop not in stopped.text
+
+
+@pytest.mark.parametrize(
+    ("positions", "join"),
+    [("predict", Join.SHARED), ("continue", Join.SHARED), ("rotate", Join.SHARED)],
+)
+def test_what_needs_keys_that_threads_share_is_refused(positions: str, join: Join) -> None:
+    engine = TorchEngine(hybrid("lfm2"))
+    request = replace(sampling(), positions=PositionStrategy(positions), join=join)
+    with pytest.raises(RequestError, match="need keys that threads share"):
+        engine.submit(request)
+    alone = replace(request, forks=False)
+    ((answer,),) = engine.generate([alone])
+    assert answer.trace.num_tokens == 40
+    apar = replace(request, form=Form.FORKED, positions=PositionStrategy.CONTINUE)
+    ((answer,),) = engine.generate([replace(apar, join=Join.SHARED)])
+    assert answer.finish_reason is not None
+
+
+def test_each_family_reads_its_texts_in_the_fastest_way_that_is_exact() -> None:
+    readers = [hybrid(name).reader for name in ("qwen3_next", "jamba", "recurrent_gemma")]
+    expected = [Reading.PARTS, Reading.STEPS, Reading.WHOLE]
+    assert [reader and reader.reading for reader in readers] == expected
