@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from pasta_lm.engines.rows.reader import Reading
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.parser import Form
+from pasta_lm.strategies.model import Pasta
 from tests.engines.local.test_join import recomputing
 from tests.engines.local.test_oracle import programs
 from tests.engines.rows.hybrids import HYBRIDS, hybrid
@@ -159,7 +161,7 @@ def test_what_needs_keys_that_threads_share_is_refused(positions: str, join: Joi
         engine.submit(request)
     alone = replace(request, forks=False)
     ((answer,),) = engine.generate([alone])
-    assert answer.trace.num_tokens == 40
+    assert len(answer.trace.threads) == 1
     apar = replace(request, form=Form.FORKED, positions=PositionStrategy.CONTINUE)
     ((answer,),) = engine.generate([replace(apar, join=Join.SHARED)])
     assert answer.finish_reason is not None
@@ -169,3 +171,20 @@ def test_each_family_reads_its_texts_in_the_fastest_way_that_is_exact() -> None:
     readers = [hybrid(name).reader for name in ("qwen3_next", "jamba", "recurrent_gemma")]
     expected = [Reading.PARTS, Reading.STEPS, Reading.WHOLE]
     assert [reader and reader.reading for reader in readers] == expected
+
+
+def test_a_model_that_flattened_passes_refuse_is_loaded_as_rows_and_this_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = hybrid("lfm2")
+    model.model.save_pretrained(tmp_path)
+    tokenizer = model.vocabulary.tokenizer
+    tokenizer.save_pretrained(tmp_path)
+    answers = [
+        Pasta.from_pretrained(tmp_path, pool_tokens=1024).generate("A", max_tokens=9)
+        for _ in range(2)
+    ]
+    assert answers[0].program == answers[1].program
+    assert answers[0].trace.positions == "continue"
+    (record,) = [one for one in caplog.records if "each thread is decoded by itself" in one.message]
+    assert "Lfm2ForCausalLM is not exact when flattened" in record.message

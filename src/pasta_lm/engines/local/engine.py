@@ -77,7 +77,7 @@ class TorchEngine:
         self.num_passes = 0
         fast_logits = loaded.fast_logits if captures else None
         self.runner = Runner(loaded.model, self.pool, fast_logits)
-        self.rows = None if loaded.reader is None else RowsRunner(loaded.reader, loaded.vocabulary)
+        self.rows = None if loaded.reader is None else RowsRunner(loaded.reader)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
         self.grammars = Grammars(loaded.vocabulary.tokenizer, loaded.vocab_size, [*loaded.eos_ids])
         # None: passes run over views of the pool.

@@ -217,8 +217,8 @@ _TINY: dict[str, int] = {
     "embedding_dim": 64, "attention_head_dim": 32,
 }  # fmt: skip
 _LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
+_PLACES = ("attn_layer_indices", "hybrid_layer_ids")
 _FIXED = (AttributeError, ValueError)  # of settings that follow from others
-_STATES = ("mamba_", "ssm_", "state_size", "conv_L_cache", "linear_conv_kernel_dim")
 
 
 def tiny_model(config: PreTrainedConfig, scale: float = TINY_SCALE) -> PreTrainedModel:
@@ -235,8 +235,6 @@ def tiny_model(config: PreTrainedConfig, scale: float = TINY_SCALE) -> PreTraine
             tiny(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as exc:  # a foreign configuration may refuse anything
         reason = f"{type(config).__name__} could not be made small for the self-test: {exc}"
-        if state := next((key for key in config.to_dict() if key.startswith(_STATES)), None):
-            reason = f"{config.model_type} keeps a state ({state}), which threads could not share"
         raise UnsupportedModelError(reason) from exc
     return tiny
 
@@ -250,8 +248,8 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     num_heads, num_groups, num_layers = (getattr(config, name, None) for name in names)
     if inner := getattr(config, "attention_hidden_size", None):
         sizes["attention_hidden_size"] = sizes["hidden_size"] * inner // config.hidden_size
-    if getattr(config, "attn_layer_indices", None):
-        small.attn_layer_indices = [1]
+    for name in filter(lambda name: getattr(config, name, None), _PLACES):
+        setattr(small, name, [1, 3])
     if num_groups == num_heads:
         sizes["num_key_value_heads"] = _TINY["num_attention_heads"]
     for name, size in sizes.items():

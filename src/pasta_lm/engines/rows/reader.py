@@ -22,9 +22,9 @@ from pasta_lm.errors import UnsupportedModelError
 
 CACHES = ("cache", "past_key_values", "cache_params", "state", "mems")  # as models name theirs
 NUM_TESTED = 3  # tokens that the self-test reads in one part, and one by one
-TOLERANCE = 1e-2
+TOLERANCE = 3e-2
 """Largest difference of logits, float32. Without its state a model is wrong by units; the large
-random weights of some tiny models turn rounding into thousandths."""
+random weights of some tiny models turn rounding into hundredths."""
 
 # Legend: V vocabulary (rows of the model's output matrix).
 

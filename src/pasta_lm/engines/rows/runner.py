@@ -9,7 +9,7 @@ tokens are read again, and changes no logit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -25,8 +25,6 @@ from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
-from pasta_lm.language.tags import MAX_UNITS, closing_piece
-from pasta_lm.models.vocabulary import Vocabulary
 
 NOTHING = -1  # the slot before the first of a text
 
@@ -53,11 +51,10 @@ class RowCaches:
         *,
         num_prompt: int,
         num_samples: int,
-        promise_ends: Collection[int],
     ) -> None:
         self._entries, self._reader, self._costs = entries, reader, costs
         self._num_prompt, self._num_samples = num_prompt, num_samples
-        self._promise_ends = promise_ends  # ids of the pieces that fork a thread
+        self._forks: set[int] = set()  # the slots of the promise ends that forked threads
         self._before: list[int] = []  # of each slot, that of the token before it in its text
         self._last: dict[int, int] = {}  # by owner
         self._num_behind: Counter[int] = Counter()  # the slots that have this one before them
@@ -68,8 +65,9 @@ class RowCaches:
     def __len__(self) -> int:
         return len(self._caches)
 
-    def place(self) -> None:
-        """Find the token before each of those that were placed since the last call."""
+    def place(self, forks: Iterable[int]) -> None:
+        """Find the token before each that was placed since the last call; note slots of forks."""
+        self._forks.update(forks)
         items = self._entries.items
         for slot in range(len(self._before), len(items)):
             owner, position = items[slot].owner, items[slot].position
@@ -120,7 +118,7 @@ class RowCaches:
         num = self._num_behind[slot]
         if slot == self._num_prompt - 1:
             return max(num, self._num_samples)
-        return max(num, 2) if self._entries[slot].token in self._promise_ends else max(num, 1)
+        return max(num, 2 if slot in self._forks else 1)
 
     def _take(self, slot: int) -> RowCache | None:
         if slot == NOTHING:
@@ -155,10 +153,9 @@ def as_rows(request: Request) -> Request:
 class RowsRunner:
     """Run the passes of a local engine as rows."""
 
-    def __init__(self, reader: RowReader, vocabulary: Vocabulary) -> None:
+    def __init__(self, reader: RowReader) -> None:
         self.costs = RowCosts()
-        ids, ends = vocabulary.piece_ids, map(closing_piece, range(1, MAX_UNITS + 1))
-        self._reader, self._promise_ends = reader, {ids[end] for end in ends if end in ids}
+        self._reader = reader
         # By what a request is given anew when it was preempted.
         self._requests: WeakKeyDictionary[EntryTensors, RowCaches] = WeakKeyDictionary()
 
@@ -174,7 +171,8 @@ class RowsRunner:
         logits: dict[int, Tensor] = {}
         for active, part in parts:
             caches = self._caches(active)
-            caches.place()
+            threads = [t for each in active.responses for t in each.interpreter.threads]
+            caches.place(thread.fork_point.slot for thread in threads if thread.fork_point)
             wanted = sorted({index for index in indices if part.start <= index < part.stop})
             num_prompt = min(len(active.request.prompt), part.num_entries)
             if not wanted and part.first_slot < num_prompt and self._reader.in_parts:
@@ -193,7 +191,6 @@ class RowsRunner:
                 self.costs,
                 num_prompt=len(active.request.prompt),
                 num_samples=active.request.params.n,
-                promise_ends=self._promise_ends if active.request.forks else (),
             )
         return caches
 
