@@ -95,7 +95,8 @@ class Pasta:
         if draft is not None:
             guess = drafting.DraftModel(loading.load(draft, dtype=dtype, device=device))
             guess.check(loaded.vocabulary.num_tokens, loaded.name)
-        if pool_tokens is None and (memory := cache_memory or loading.default_cache(loaded.device)):
+        usual = None if loaded.reader else loading.default_cache(loaded.device)
+        if pool_tokens is None and (memory := cache_memory or usual):
             pool_tokens = loading.pool_slots(memory, loaded)
         local = engine.TorchEngine(
             loaded,

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.local.drafting import DraftModel
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.loading import LoadedModel, pool_slots
 from pasta_lm.engines.local.self_test import TOLERANCE
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.rows.reader import Reading
-from pasta_lm.errors import RequestError
+from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.strategies.model import Pasta
@@ -188,3 +189,12 @@ def test_a_model_that_flattened_passes_refuse_is_loaded_as_rows_and_this_is_said
     assert answers[0].trace.positions == "continue"
     (record,) = [one for one in caplog.records if "each thread is decoded by itself" in one.message]
     assert "Lfm2ForCausalLM is not exact when flattened" in record.message
+
+
+def test_a_model_of_rows_neither_guesses_nor_takes_its_cache_in_bytes() -> None:
+    model = hybrid("lfm2")
+    with pytest.raises(UsageError, match="cannot guess"):
+        DraftModel(model)
+    with pytest.raises(UsageError, match="bounded by their tokens"):
+        pool_slots("1GiB", model)
+    assert not model.can_rotate

@@ -141,7 +141,7 @@ class LoadedModel:
     @property
     def can_rotate(self) -> bool:
         with suppress(UnsupportedModelError):
-            return bool(self.rotations)
+            return self.reader is None and bool(self.rotations)
         return False
 
 
@@ -266,8 +266,11 @@ def default_cache(device: torch.device) -> str | None:
 def pool_slots(memory: str, loaded: LoadedModel) -> int:
     """Return how many cache entries fit '2GiB', or '40%' of the memory free beside the weights."""
     shapes = loaded.layer_shapes
+    if not shapes:
+        reason = "each thread has a cache of its own, and all are bounded by their tokens"
+        raise UsageError(f"{loaded.name} cannot be given a cache of {memory}: {reason}")
     numbers = sum(shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
-    entry_bytes = max(1, numbers) * loaded.dtype.itemsize  # in all layers
+    entry_bytes = numbers * loaded.dtype.itemsize  # in all layers
     num_slots = budget_bytes(memory, free_bytes(loaded.device)) // entry_bytes
     if num_slots < 1:
         raise UsageError(f"a cache of {memory} holds nothing: an entry has {entry_bytes} bytes")
