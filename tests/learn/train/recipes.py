@@ -49,14 +49,22 @@ SENTENCES = (
 )
 
 
-def begin(folder: Path, *, is_tied: bool = True) -> ModelConfig:
+HYBRID = {
+    "model_type": "lfm2",
+    "block_auto_adjust_ff_dim": False,
+    "layer_types": ["conv", "full_attention"],
+}
+
+
+def begin(folder: Path, *, is_tied: bool = True, **changes: Any) -> ModelConfig:
     """Write an architecture and a tokenizer, and return what starts from them."""
     tokenizer = FAMILIES["byte_level"]()
     tokenizer.chat_template = CHAT
     tokenizer.eos_token = "<|end|>"
     tokenizer.save_pretrained(folder / "tokenizer")
     architecture = folder / "tiny.json"
-    architecture.write_text(json.dumps(ARCHITECTURE | {"tie_word_embeddings": is_tied}), "utf-8")
+    settings = ARCHITECTURE | {"tie_word_embeddings": is_tied} | changes
+    architecture.write_text(json.dumps(settings), "utf-8")
     tokenizer_folder = str(folder / "tokenizer")
     return ModelConfig(
         random=RandomConfig(architecture=str(architecture), tokenizer=tokenizer_folder)

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.self_test import check_exact
+from pasta_lm.engines.local.loading import exact_reader
 from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -133,11 +133,12 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
         raise ModelError(
             f"[model] {config.base or config.random}: its tokenizer has no end-of-text"
         )
-    check_exact(model)
+    reader = exact_reader(model)
     make_savable(model.generation_config)
     add_pieces(model, tokenizer)
-    register()
-    model.set_attn_implementation(NAME)
+    if reader is None:  # else it learns plain texts
+        register()
+        model.set_attn_implementation(NAME)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     known = None if config.base is None else read_pasta_config(Path(config.base))
     strategy = known.trained_strategy if known else pasta.NAME
