@@ -25,7 +25,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
     "falcon_h1": {},
     "nemotron_h": {},
-    "lfm2": {},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 16},
     "jamba": {},
     "bamba": {"attn_layer_indices": [9, 18, 27]},
     "mamba2": {},
