@@ -364,7 +364,7 @@ class Answer:
         return f"<Answer {text!r}: {self.trace!r}>"
 
     def _repr_html_(self) -> str | None:
-        return None if Trace.picture is None else Trace.picture(self.trace, self.document.parts())
+        return self.trace._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``pasta run --json`` prints."""

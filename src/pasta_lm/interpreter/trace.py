@@ -7,7 +7,7 @@ the engine reads and hands in. Source: PASTA, section 5.1 (critical path, speedu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from itertools import pairwise
@@ -229,7 +229,7 @@ class Trace:
         return f"<Trace {self.kind}: {threads}, {self.num_tokens} tokens, {end}>"
 
     def _repr_html_(self) -> str | None:
-        return None if Trace.picture is None else Trace.picture(self, None)
+        return None if Trace.picture is None else Trace.picture(self)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return the trace as JSON, its derived figures included for readers without this code."""
@@ -262,5 +262,5 @@ class Trace:
         return cls(**values)
 
 
-Picture = Callable[[Trace, Iterable[tuple[int, str]] | None], str]
+Picture = Callable[[Trace], str]
 """From a trace and the texts of its answer (``Document.parts``) to HTML."""

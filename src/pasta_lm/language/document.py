@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import groupby
 
 from pasta_lm.errors import PastaSyntaxError
 from pasta_lm.language import tags
@@ -55,10 +55,6 @@ class Document:
     def blocks(self) -> tuple[Block, ...]:
         """Return all blocks in the order in which they open."""
         return tuple(_blocks(self.items))
-
-    def parts(self) -> Iterator[tuple[int, str]]:
-        """Yield the texts in reading order, each with its block's number from 1; 0 is main."""
-        return _parts(self.items, count(1))
 
     @property
     def num_syncs(self) -> int:
@@ -175,16 +171,6 @@ def _texts(items: Iterable[Item]) -> Iterator[str]:
             yield item.text
         elif isinstance(item, Block):
             yield from _texts(item.items)
-
-
-def _parts(
-    items: Iterable[Item], numbers: Iterator[int], thread: int = 0
-) -> Iterator[tuple[int, str]]:
-    for item in items:
-        if isinstance(item, Text):
-            yield thread, item.text
-        elif isinstance(item, Block):
-            yield from _parts(item.items, numbers, next(numbers))
 
 
 def _with_texts(items: Iterable[Item], texts: Iterator[str]) -> tuple[Item, ...]:
