@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -176,6 +178,24 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
         )
     ):
         assert any((root / name).exists() for root in roots), name
+
+
+def test_the_notebook_was_run_from_top_to_bottom_without_an_error() -> None:
+    cells = json.loads((ROOT / "docs" / "first-minute.ipynb").read_text("utf-8"))["cells"]
+    codes = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in codes] == [*range(1, len(codes) + 1)]
+    kinds = [output["output_type"] for cell in codes for output in cell["outputs"]]
+    assert {*kinds} == {"stream", "execute_result"}
+
+
+def test_every_extra_that_is_installed_somewhere_exists() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    files = [*PAGES, ROOT / "Dockerfile", ROOT / "scripts" / "setup"]
+    files += (ROOT / ".github" / "workflows").iterdir()
+    text = "\n".join(file.read_text("utf-8") for file in files)
+    named = re.findall(r"pip install [^\n\[]*\[([\w,]+)\]", text)
+    assert len(named) > 10
+    assert {*",".join(named).split(",")} <= {*project["optional-dependencies"]}
 
 
 def test_every_page_of_the_documentation_is_in_its_index() -> None:
