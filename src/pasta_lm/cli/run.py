@@ -120,7 +120,6 @@ def fill(
     temperature: flags.Temperature = None,
     seed: flags.Seed = 0,
     engine: flags.Engine = None,
-    dialect: flags.Dialect = None,
     json: flags.Json = False,
 ) -> None:
     """Fill the fields of a schema at the same time, with any model.
@@ -128,7 +127,7 @@ def fill(
     Each field is a thread that sees the prompt and its own key. The object is printed as JSON, and
     matches the schema.
     """
-    servers = require_engine(engine, dialect, allow_inexact=False)
+    servers = require_engine(engine, None, allow_inexact=False)
     require_one_of("--view", view, VIEWS)
     if schema is None:
         raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
@@ -151,14 +150,13 @@ def ask(
     temperature: flags.Temperature = None,
     seed: flags.Seed = 0,
     engine: flags.Engine = None,
-    dialect: flags.Dialect = None,
     json: flags.Json = False,
 ) -> None:
     """Answer many questions about one document at the same time, with any model.
 
     Each question is a thread that sees the document and nothing of the others.
     """
-    servers = require_engine(engine, dialect, allow_inexact=False)
+    servers = require_engine(engine, None, allow_inexact=False)
     lines = [line.strip() for line in terminal.read_text(str(questions)).splitlines()]
     lines, text = [line for line in lines if line], _prompt(None, document)
     if not lines:
