@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,9 @@ from typing import TypeVar
 T = TypeVar("T")
 CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """By the flag of Linux, the best first: kernels differ by it."""
+
+SECONDS_OF_A_MEASUREMENT = 1.0
+ALMOST_FREE = 0.3  # of a core that others use counts as free
 
 
 def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[str, str | int]:
@@ -36,8 +40,16 @@ def processor() -> str:
     return _cpu_facts("model name") or platform.processor() or platform.machine()
 
 
+def _flags() -> set[str]:
+    return {*_cpu_facts("flags").split(), *_cpu_facts("Features").split()}
+
+
+def multiplies_bfloat16() -> bool:
+    return not _flags().isdisjoint(("avx512_bf16", "amx_bf16", "bf16"))
+
+
 def _processor_kind() -> str:
-    flags = {*_cpu_facts("flags").split(), *_cpu_facts("Features").split()}
+    flags = _flags()
     if platform.machine() == "arm64":  # macOS has no flags to read
         flags.add("asimd")
     return next((kind for flag, kind in CPU_KINDS.items() if flag in flags), "scalar")
@@ -75,13 +87,40 @@ def remembered(name: str, key: str, measure: Callable[[], T]) -> T:
     with suppress(OSError, ValueError):
         known = json.loads(file.read_text(encoding="utf-8"))
     if key not in known:
-        known[key] = measure()
+        if (measured := measure()) is None:  # another time
+            return measured
+        known[key] = measured
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_suffix(f".{os.getpid()}")
             part.write_text(json.dumps(known, indent=1), encoding="utf-8")
             part.replace(file)
     return known[key]
+
+
+class IdleCores:
+    """The cores that other processes leave to this one, measured about once a second on Linux."""
+
+    def __init__(self) -> None:
+        self.count = os.cpu_count() or 1
+        self._before = time.monotonic(), time.process_time(), _idle_s()
+
+    def __call__(self) -> int:
+        """Return how many threads would not wait for each other's core."""
+        began_s, own_s, idle_s = self._before
+        passed_s = time.monotonic() - began_s
+        if passed_s > SECONDS_OF_A_MEASUREMENT and idle_s is not None:
+            self._before = now = time.monotonic(), time.process_time(), _idle_s()
+            free = (now[1] - own_s + (now[2] or 0.0) - idle_s) / passed_s
+            self.count = max(1, int(free + ALMOST_FREE))
+        return self.count
+
+
+def _idle_s() -> float | None:
+    with suppress(OSError, ValueError, IndexError):
+        idle, waiting = Path("/proc/stat").read_text("ascii").split()[4:6]
+        return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
+    return None
 
 
 def _cpu_facts(key: str) -> str:

@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from pasta_lm.cli import main
+from pasta_lm.cli import main, terminal
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.models.folder import PastaConfig, save_model_folder
@@ -52,6 +52,7 @@ Pasta = Callable[..., Result]
 @pytest.fixture
 def pasta(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pasta:
     """Return what types a command line; everything is piped, nothing is a terminal."""
+    monkeypatch.setattr(terminal, "SECONDS_OF_SILENCE", 1e6)  # however slow the machine is
     # What it asks of the libraries would outlive the test, and comes too late for this process.
     monkeypatch.setattr("pasta_lm.cli.terminal.silence_libraries", lambda: None)
     disable_progress_bar()

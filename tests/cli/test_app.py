@@ -132,7 +132,7 @@ def test_an_error_has_at_most_four_lines_and_its_exit_code(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("pasta_lm.cli.check.find_errors", fail)
+    monkeypatch.setattr("pasta_lm.cli.doctor.find_errors", fail)
     result = pasta("check", "-", stdin="text")
     assert result.code == code
     assert shown in result.err

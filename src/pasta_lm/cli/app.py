@@ -91,6 +91,7 @@ PLACES = {
     "ask": "run",
     "play": "view",
     "export": "teach",
+    "check": "doctor",
 }
 """Verbs that share a file with another."""
 MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's

@@ -1,4 +1,4 @@
-"""``pasta doctor``: report versions, devices and extras, and test that results are exact."""
+"""``pasta check`` and ``doctor``: check an annotated text, and the installation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import typer
 
 from pasta_lm import __version__
 from pasta_lm.cli.app import packages_by_extra
-from pasta_lm.cli.flags import MODELS, Device, Dtype, Json, option
-from pasta_lm.cli.terminal import FAILED, print_facts, print_json, status
+from pasta_lm.cli.flags import MODELS, Device, Dtype, Json, option, require_one_of
+from pasta_lm.cli.terminal import FAILED, INVALID, print_facts, print_json, read_text, status
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.errors import ModelNotFoundError, install_command
+from pasta_lm.errors import ModelNotFoundError, UsageError, install_command
+from pasta_lm.language import check as find_errors
+from pasta_lm.language import fix as repair
+from pasta_lm.language import render
 from pasta_lm.machine import WEIGHTS_COMMAND, installed_version
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
@@ -21,6 +24,7 @@ from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 if TYPE_CHECKING:
     from pasta_lm.engines.local.self_test import SelfTest
 
+FORMS = ("written", "main", "annotator")
 CORE = ("typer", "rich")
 EARLIER_EXTRAS = ("torch", "data")  # now run and annotate
 Facts = dict[str, object]
@@ -45,7 +49,7 @@ def doctor(
     names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
     packages = {name: installed_version(name) for name in names}
     is_installed = {name: all(map(packages.get, listed)) for name, listed in extras.items()}
-    places, test, builtin, report = list[str](), None, None, None
+    places, test, builtin, report, auto = list[str](), None, None, None, ""
     gpu, gpu_is_exact = dict[str, str](), True
     try:
         from pasta_lm.engines.local import loading, self_test
@@ -56,6 +60,8 @@ def doctor(
         with status("testing"):
             places, test = self_test.devices(), self_test.run_self_test()
             builtin = answer_of_builtin()
+            kind, reason = loading.faster_dtype()
+            auto = f"{str(kind).removeprefix('torch.')} on the CPU: {reason}"
             place = loading.usable_device(device)
             if place.type == "cuda":
                 from pasta_lm.measure.gpu_check import check_gpu
@@ -79,6 +85,7 @@ def doctor(
         tests = {"self_test": result, "builtin_model": builtin, "model": report}
         tests["gpu"] = gpu and {**gpu, "is_exact": gpu_is_exact}
         installed = {"packages": packages, "extras": is_installed, "devices": places}
+        installed["dtype_auto"] = auto
         print_json({**system, **installed, **tests})
     else:
         versions = [(name.replace("_", "-"), value) for name, value in system.items()]
@@ -89,7 +96,8 @@ def doctor(
             if name not in EARLIER_EXTRAS
         ]
         model_rows = [(key.replace("_", " "), str(value)) for key, value in (report or {}).items()]
-        sections = versions, states, _health(places, test, builtin), list(gpu.items()), model_rows
+        health = _health(places, test, builtin) + [("--dtype auto", auto)] * bool(auto)
+        sections = versions, states, health, list(gpu.items()), model_rows
         print_facts(*filter(None, sections))
     if test is not None and not (test.is_exact and gpu_is_exact):
         raise typer.Exit(FAILED)
@@ -128,3 +136,36 @@ def _health(places: list[str], test: SelfTest | None, builtin: Facts | None) -> 
         ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
         ("built-in model", answer),
     ]
+
+
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The text; - for standard input.")],
+    form: Annotated[str, option("--form FORM", "written, main or annotator.")] = "written",
+    output: Annotated[str, option("--format FORMAT", "Form of the report: text or json.")] = "text",
+    fix: Annotated[bool, option("--fix", "Print the repaired text.")] = False,
+) -> None:
+    """Check an annotated text, or repair it.
+
+    Every error has a code, a position and a hint. The exit code is 3 if the text breaks the
+    grammar of PASTA-LANG. With --fix the repaired text is printed on standard output and the
+    errors on standard error, and the exit code is 0.
+    """
+    require_one_of("--form", form, FORMS)
+    require_one_of("--format", output, ("text", "json"))
+    if fix and output == "json":
+        raise UsageError("--fix prints a text, not JSON", hint="leave out one of the two flags")
+    text = read_text(file)
+    diagnostics = find_errors(text, form)
+    is_valid = all(diagnostic.severity != "error" for diagnostic in diagnostics)
+    if output == "json":
+        rows = [diagnostic.to_row() for diagnostic in diagnostics]
+        print_json({"valid": is_valid, "diagnostics": rows})
+    else:
+        for diagnostic in diagnostics:
+            typer.echo(f"{file}: {render(diagnostic, text)}", err=fix)
+        if not diagnostics and not fix:
+            typer.echo(f"{file}: valid")
+    if fix:
+        typer.echo(repair(text, form), nl=False)
+    elif not is_valid:
+        raise typer.Exit(INVALID)

@@ -107,6 +107,7 @@ def _random_model(
     from pasta_lm.learn import random_model as made
     from pasta_lm.models.load import DTYPES
 
+    dtype = None if dtype == "auto" else dtype
     require_one_of("--dtype", dtype, DTYPES)
     texts = (answer.document.plain_text for answer in answers)
     return made.random_model(

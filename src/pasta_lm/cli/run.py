@@ -222,11 +222,11 @@ def load_model(
     shares_prefixes: bool = False,
 ) -> Pasta:
     """Load a model, or connect to servers that hold it; they refuse the flags of a local one."""
-    with terminal.status(f"loading {model or BUILTIN} (a GPU is prepared once)"):
+    with terminal.status(f"loading {model or BUILTIN}"):
         if servers is None:
             return Pasta.from_pretrained(
                 model or BUILTIN,
-                dtype=dtype,
+                dtype=dtype or "auto",
                 device=device,
                 draft=draft,
                 pool_tokens=pool_tokens,

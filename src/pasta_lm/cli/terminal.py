@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 import typer
@@ -29,8 +30,9 @@ STDIN = "-"
 MISSING = "-"  # stands for a number that does not exist
 GAP = "  "  # between columns
 MIN_WIDTH = 20  # columns; COLUMNS=0 and other fancies are no terminal's
-SECONDS_BETWEEN_LINES = 60.0
+SECONDS_OF_SILENCE, SECONDS_BETWEEN_LINES = 1.0, 60.0
 QUIET_SETTINGS = {
+    "GOMP_SPINCOUNT": "10000",  # threads that wait sleep soon: another process needs their core
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
@@ -130,9 +132,15 @@ def can_animate() -> bool:
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
-    """Show in a terminal what the command waits for."""
+    """Show in a terminal, and say elsewhere after a second, what the command waits for."""
     if not can_animate():
-        yield
+        notice = Timer(SECONDS_OF_SILENCE, say, [text])
+        notice.daemon = True
+        notice.start()
+        try:
+            yield
+        finally:
+            notice.cancel()
         return
     with console(sys.stderr).status(text):
         yield

@@ -17,11 +17,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.pytorch_utils import Conv1D
 from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
@@ -144,15 +143,17 @@ def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
 
 
 @torch.no_grad()
-def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
+def merge_adapter(model: transformers.PreTrainedModel, adapter: Adapter) -> None:
     """Add an adapter to the weights of its base, in place; products and sums are float32."""
     modules = dict(model.named_modules())
     for name, (a, b) in adapter.low_rank.items():
         module = modules.get(name)
         if module is model.get_output_embeddings() and len(token_matrices(model)) == 1:
             raise ModelError(f"the adapter changes {name}, which is tied to the input embeddings")
-        weight = module.weight if isinstance(module, nn.Linear | Conv1D) else torch.empty(0)
-        weight = weight.T if isinstance(module, Conv1D) else weight  # GPT-2's are [in, out]
+        weight = torch.empty(0)
+        if isinstance(module, nn.Linear | transformers.Conv1D):
+            weight = module.weight
+        weight = weight.T if isinstance(module, transformers.Conv1D) else weight  # [in, out]
         if weight.shape != (len(b), a.shape[1]):
             raise _other_shapes(name, (len(b), a.shape[1]))
         weight.copy_(weight.float() + b.to(weight.device) @ a.to(weight.device))
@@ -228,7 +229,9 @@ def read_base(folder: Path) -> BaseReference:
 
 
 def reference_to(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **places: str | None
+    model: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    **places: str | None,
 ) -> BaseReference:
     """Return the reference to a model that has not been trained yet, at some places."""
     return BaseReference(
@@ -243,7 +246,7 @@ def place_of(source: str) -> dict[str, str]:
     return {"package" if gguf_of_package(source) else "hub_id": source}
 
 
-def hash_weights(model: PreTrainedModel) -> str:
+def hash_weights(model: transformers.PreTrainedModel) -> str:
     """Return a hash of a model's weights that neither its dtype nor its tag rows change.
 
     Of each weight it reads the name, the shape (of token matrices the width) and the first 4,096
@@ -259,7 +262,7 @@ def hash_weights(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+def hash_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase) -> str:
     """Return a hash of a tokenizer's ids and of how it splits a probe, tag pieces left out."""
     vocab = tokenizer.get_vocab()
     ids = sorted((token, number) for token, number in vocab.items() if token not in PIECES)
@@ -268,7 +271,9 @@ def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def check_base(
-    reference: BaseReference, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    reference: BaseReference,
+    model: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerBase,
 ) -> None:
     """Check by the hashes that a model is the base of an adapter."""
     parts = (

@@ -19,28 +19,21 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from unittest.mock import patch
 
 import gguf
 import torch
+import transformers
 from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
 from pasta_lm.machine import cache_folder
 
 SUFFIX = ".gguf"
-Checkpoint = tuple[PreTrainedModel, PreTrainedTokenizerFast]
+Checkpoint: TypeAlias = "tuple[transformers.PreTrainedModel, PreTrainedTokenizerFast]"
 
 _SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
 _LFS = b"version https://git-lfs"
@@ -94,7 +87,9 @@ def _not_found(source: str | Path, exc: Exception) -> ModelNotFoundError:
 
 def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a folder or a hub id, with transformers' own errors."""
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        source, revision=revision, trust_remote_code=False
+    )
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         kind = type(tokenizer).__name__
         reason = f"the model {source} has no tokenizer.json, and its {kind} has no fast form"
@@ -106,16 +101,16 @@ def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTraine
 def read_without_weights(source: str | Path) -> Checkpoint:
     """Return a model on torch's device ``meta`` and the tokenizer of a folder or a hub id."""
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
         tokenizer = read_tokenizer(source)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            model = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as exc:
         reason = f"{source} holds no configuration and tokenizer of a whole model"
         hint = "name the folder that the servers serve: pasta export MODEL OUT --merged"
         raise ModelNotFoundError(reason, hint=hint) from exc
     with suppress(OSError):  # without the file, the ends are those of the configuration
-        model.generation_config = GenerationConfig.from_pretrained(source)
+        model.generation_config = transformers.GenerationConfig.from_pretrained(source)
     return model, tokenizer
 
 
@@ -131,9 +126,9 @@ def _check_files(folder: Path) -> None:
                 raise ModelError(reason, hint=f"git -C {folder} lfs pull")
 
 
-def _load_whole(source: str | Path, label: str, **settings: object) -> PreTrainedModel:
-    load: Callable[..., tuple[PreTrainedModel, dict[str, Any]]]
-    load = cast("Any", AutoModelForCausalLM.from_pretrained)  # typed for one result
+def _load_whole(source: str | Path, label: str, **settings: object) -> transformers.PreTrainedModel:
+    load: Callable[..., tuple[transformers.PreTrainedModel, dict[str, Any]]]
+    load = cast("Any", transformers.AutoModelForCausalLM.from_pretrained)  # typed for one result
     model, info = load(source, trust_remote_code=False, output_loading_info=True, **settings)
     name = type(model).__name__
     if missing := info["missing_keys"]:
@@ -232,7 +227,9 @@ def _convert(file: Path, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Counter[str]]:
+def _dequantised(
+    file: Path,
+) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerBase, Counter[str]]:
     """Read a GGUF file, and count its weights of each type."""
     types, folder, label = Counter[str](), file.parent, f"the GGUF file {file}"
     # transformers parses the file in each of three calls, and builds the table of names for each
@@ -241,7 +238,7 @@ def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, 
     names_once = patch("gguf.get_tensor_name_map", cache(gguf.get_tensor_name_map))
     try:
         with parsed_once, names_once:
-            tokenizer = AutoTokenizer.from_pretrained(
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
                 folder, gguf_file=file.name, trust_remote_code=False
             )
             packed = _load_whole(folder, label, gguf_file=file.name, dtype=torch.float32)
@@ -258,7 +255,7 @@ def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, 
     # A model from a GGUF file counts as quantised, and could neither be saved nor trained.
     settings = packed.config.to_dict()
     del settings["quantization_config"]
-    model: PreTrainedModel = type(packed)(type(packed.config)(**settings))
+    model: transformers.PreTrainedModel = type(packed)(type(packed.config)(**settings))
     model.load_state_dict(packed.state_dict())
     model.generation_config = packed.generation_config
     return model, tokenizer, types

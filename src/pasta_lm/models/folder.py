@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+import transformers
 
 from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
 from pasta_lm.interpreter.limits import Limits
@@ -40,7 +40,10 @@ class PastaConfig:
 
 
 def save_model_folder(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, path: Path, config: PastaConfig
+    model: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerFast,
+    path: Path,
+    config: PastaConfig,
 ) -> None:
     """Write weights, tokenizer and ``pasta_config.json``; every tag piece needs a token."""
     check_piece_ids(config.piece_ids)

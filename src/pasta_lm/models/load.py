@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+import transformers
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from pasta_lm.journal import Row
@@ -29,8 +24,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Pretrained:
     """A model with its adapter merged, its tokenizer, and the record of its training."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
+    model: transformers.PreTrainedModel
+    tokenizer: transformers.PreTrainedTokenizerFast
     name: str
     config: PastaConfig | None = None  # None: the source does not say how it was trained
 
@@ -71,12 +66,30 @@ def load_pretrained(
     return _named(folder, *_read_whole(source, dtype, notes_loss=True))
 
 
+def files_of(source: str | Path, adapter: str | Path | None = None) -> list[Path] | None:
+    """Return the files that ``load_pretrained`` reads; None: some come from the hub."""
+    places = [resolve(source)] if adapter is None else [resolve(source), resolve(adapter)]
+    if adapter is None and adapters.is_adapter(Path(places[0])):
+        places.append(adapters.find_base(Path(places[0]))[0])
+    files = list[Path]()
+    for place in places:
+        path = checkpoint.gguf_of_package(str(place)) or Path(place)
+        if not path.exists():
+            return None
+        files += filter(Path.is_file, path.iterdir() if path.is_dir() else [path])
+    return files
+
+
 def load_without_weights(source: str | Path) -> Pretrained:
     """Load the facts of a whole model whose weights are elsewhere, such as on servers."""
     return _named(Path(source), *checkpoint.read_without_weights(source))
 
 
-def _named(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Pretrained:
+def _named(
+    folder: Path,
+    model: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerFast,
+) -> Pretrained:
     config = read_pasta_config(folder) if folder.is_dir() else None
     return Pretrained(model, tokenizer, folder.name if folder.exists() else str(folder), config)
 
@@ -116,14 +129,16 @@ def _read_adapted(
     return model, tokenizer
 
 
-def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
+def _cast(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:
     # Weights only, not buffers: RoPE's frequencies are float32.
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
     model.config.dtype = dtype
 
 
-def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+def eos_ids(
+    model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase | None
+) -> frozenset[int]:
     """Return every id that ends a text, from the generation settings, else from the tokenizer."""
     sources = getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer
     candidates = (getattr(source, "eos_token_id", None) for source in sources)
@@ -131,7 +146,7 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -
     return frozenset(ids) if isinstance(ids, (list, tuple)) else frozenset([ids])
 
 
-def sampling_settings(model: PreTrainedModel) -> dict[str, float]:
+def sampling_settings(model: transformers.PreTrainedModel) -> dict[str, float]:
     """Return the sampling of a model's ``generation_config.json`` as of ``SamplingParams``.
 
     Without ``do_sample`` a temperature counts, as in vLLM; where it is false decoding is greedy.
@@ -145,7 +160,7 @@ def sampling_settings(model: PreTrainedModel) -> dict[str, float]:
     return {name: settings[name] for name in names if settings.get(name)}
 
 
-def last_position(model: PreTrainedModel) -> int | None:
+def last_position(model: transformers.PreTrainedModel) -> int | None:
     """Return the last position that a model may be given, or None where it has no bound."""
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for parameters in rope_parameters(model.config):
@@ -155,7 +170,7 @@ def last_position(model: PreTrainedModel) -> int | None:
     return None if context is None else int(context) - 1
 
 
-def rope_parameters(config: PreTrainedConfig) -> list[Row]:
+def rope_parameters(config: transformers.PreTrainedConfig) -> list[Row]:
     """Return a configuration's RoPE settings: one, or one for each type of layer."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
     return [value for value in parameters.values() if isinstance(value, dict)] or [parameters]

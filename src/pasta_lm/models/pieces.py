@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import torch
+import transformers
 from tokenizers import AddedToken
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from pasta_lm.errors import VocabularyError
 from pasta_lm.language.tags import PIECES
@@ -15,13 +15,15 @@ from pasta_lm.models.encoded import check_piece_ids
 from pasta_lm.models.vocabulary import Vocabulary
 
 
-def tag_pieces(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def tag_pieces(tokenizer: transformers.PreTrainedTokenizerBase) -> dict[str, int]:
     """Return the ids of all tag pieces if the tokenizer has every one of them, else nothing."""
     vocab = tokenizer.get_vocab()
     return {piece: vocab[piece] for piece in PIECES} if vocab.keys() >= {*PIECES} else {}
 
 
-def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Mapping[str, int]:
+def add_pieces(
+    model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerFast
+) -> Mapping[str, int]:
     """Give every tag piece a token and a row of its own, and return the token ids.
 
     A new row is the mean of the rows that spelled the piece's text before, in the input and in the
@@ -54,19 +56,19 @@ def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Ma
     return piece_ids
 
 
-def mark_special(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[str]) -> None:
+def mark_special(tokenizer: transformers.PreTrainedTokenizerFast, pieces: Sequence[str]) -> None:
     """Make tag pieces added special tokens of a tokenizer."""
     tokens = [AddedToken(piece, special=True, normalized=False) for piece in pieces]
     if tokens:
         tokenizer.add_tokens(tokens, special_tokens=True)
 
 
-def num_token_rows(model: PreTrainedModel) -> int:
+def num_token_rows(model: transformers.PreTrainedModel) -> int:
     """Return how many token ids can be fed and predicted."""
     return min(map(len, _with_token_rows(model)))
 
 
-def token_matrices(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def token_matrices(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
     """Return the matrices with a row for each token [V, d], by name; tied ones once."""
     modules = [model.get_input_embeddings()]
     if not model.config.get_text_config().tie_word_embeddings:
@@ -75,7 +77,7 @@ def token_matrices(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {names[id(module)]: module.get_parameter("weight") for module in modules}
 
 
-def _with_token_rows(model: PreTrainedModel) -> list[torch.Tensor]:
+def _with_token_rows(model: transformers.PreTrainedModel) -> list[torch.Tensor]:
     """Return the tensors with a row a token: both embeddings [V, D] and the output's bias [V]."""
     modules = [model.get_input_embeddings(), model.get_output_embeddings()]
     tensors = [module.parameters(recurse=False) for module in modules if module is not None]
@@ -83,6 +85,8 @@ def _with_token_rows(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def _set_row_to_mean(model: PreTrainedModel, token_id: int, old_ids: Sequence[int]) -> None:
+def _set_row_to_mean(
+    model: transformers.PreTrainedModel, token_id: int, old_ids: Sequence[int]
+) -> None:
     for matrix in _with_token_rows(model):
         matrix[token_id] = matrix[list(old_ids)].float().mean(dim=0).to(matrix.dtype)

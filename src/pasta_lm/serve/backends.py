@@ -185,7 +185,7 @@ class LocalBackend(ModelBackend):
 
     def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
         super().__init__(model, name, special_tokens=special_tokens)
-        size = self._engine.loaded.model.num_parameters() / 1e6
+        size = self._engine.loaded.num_parameters / 1e6
         self.facts["parameters"] = f"{size:,.0f}M" if size >= 1 else f"{size:.2g}M"
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:

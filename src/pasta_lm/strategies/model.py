@@ -74,8 +74,8 @@ class Pasta:
                 id, an installed package of weights, 'builtin', its sequential baseline
                 'builtin-sequential', which has no tags, or 'builtin-continue', which stock servers
                 decode exactly.
-            dtype: 'float32', 'bfloat16', 'float16', 'int8' (CPU) or 'float8' (GPU); None, 'auto':
-                float32 on a CPU, bfloat16 on a GPU that has it, else as saved.
+            dtype: 'float32', 'bfloat16', 'float16', 'int8' (CPU) or 'float8' (GPU); None: float32
+                on a CPU, bfloat16 on a GPU that has it; 'auto': the same, or the faster on a CPU.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
             cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.
@@ -88,12 +88,13 @@ class Pasta:
             ModelError: the files cannot be loaded, or the engine would not be exact for them.
         """
         with _needs_torch():
+            from pasta_lm.engines.cpu import prepared
             from pasta_lm.engines.local import drafting, engine, loading
         dtype = dtype_name(dtype)
-        loaded = loading.load(source, dtype=dtype, device=device, base=base)
+        loaded = prepared.load(source, dtype=dtype, device=device, base=base)
         guess = None
         if draft is not None:
-            guess = drafting.DraftModel(loading.load(draft, dtype=dtype, device=device))
+            guess = drafting.DraftModel(prepared.load(draft, dtype=dtype, device=device))
             guess.check(loaded.vocabulary.num_tokens, loaded.name)
         usual = None if loaded.reader else loading.default_cache(loaded.device)
         if pool_tokens is None and (memory := cache_memory or usual):

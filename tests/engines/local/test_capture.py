@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, MixtralConfig, PreTrainedModel
 
-from pasta_lm.engines.cpu import kernels, library
-from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
+from pasta_lm.engines.cpu import library
+from pasta_lm.engines.cpu.kernels import Linear, RmsNorm, join
 from pasta_lm.engines.cpu.tracing import CapturedModel, capture
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
@@ -157,8 +157,6 @@ def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("has_compiler", [True, False])
-@pytest.mark.parametrize("min_packed", [1, 10**9])
-@pytest.mark.parametrize("fills_up", [False, True])
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17, 40])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("has_residual", [False, True])
@@ -166,15 +164,11 @@ def test_every_kernel_multiplies(
     num_rows: int,
     has_bias: bool,
     has_residual: bool,
-    min_packed: int,
-    fills_up: bool,
     has_compiler: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not has_compiler:
         monkeypatch.setattr(library, "functions", lambda: None)
-    monkeypatch.setattr(kernels, "fills_up", lambda: fills_up)
-    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", min_packed)
     torch.manual_seed(num_rows)
     weights = [torch.randn(24, 32), torch.randn(8, 32)]
     biases = [torch.randn(24), None] if has_bias else [None, None]
@@ -184,56 +178,8 @@ def test_every_kernel_multiplies(
         expected[..., :24] += biases[0]
     if has_residual:
         expected += residual
-    found = Linear(weights, biases)(x, residual if has_residual else None)
+    found = join(weights, biases)(x, residual if has_residual else None)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_emulated_bfloat16_rounds_its_result_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "has_bfloat16", lambda: False)
-    monkeypatch.setattr(library, "functions", lambda: None)
-    torch.manual_seed(0)
-    weight, x = torch.randn(24, 32).bfloat16(), torch.randn(1, 3, 32).bfloat16()
-    expected = (x.double() @ weight.double().t()).bfloat16()
-    found = Linear([weight], [None])(x)
-    assert found.dtype == torch.bfloat16
-    assert (found == expected).float().mean() > 0.98  # a sum in float32 may fall on a tie
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_of_a_few_has_the_product_that_it_has_alone_where_rows_are_filled_up(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", 1)
-    monkeypatch.setattr(kernels, "fills_up", lambda: True)
-    torch.manual_seed(0)
-    linear = Linear([torch.randn(40, 64).to(dtype)], [None])
-    x, residual = torch.randn(1, 4, 64).to(dtype), torch.randn(1, 4, 40).to(dtype)
-    together = linear(x, residual)
-    for num_rows in (1, 2, 3):
-        alone = linear(x[:, :num_rows], residual[:, :num_rows])
-        assert torch.equal(alone, together[:, :num_rows])
-
-
-@pytest.mark.skipif(not kernels.has_bfloat16(), reason="this CPU has no bfloat16 instructions")
-@pytest.mark.parametrize("has_residual", [False, True])
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 40])
-def test_packed_bfloat16_weights_multiply_any_number_of_rows(
-    num_rows: int, has_bias: bool, has_residual: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", 1)
-    torch.manual_seed(num_rows)
-    weight, x = torch.randn(40, 64).bfloat16(), torch.randn(1, num_rows, 64).bfloat16()
-    bias = torch.randn(40).bfloat16() if has_bias else None
-    residual = torch.randn(1, num_rows, 40).bfloat16() if has_residual else None
-    expected = x.double() @ weight.double().t()
-    for added in (bias, residual):
-        expected = expected if added is None else expected + added.double()
-    linear = Linear([weight], [bias])
-    found = linear(x, residual)
-    assert linear.packed is not None
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), expected, atol=0.13, rtol=2**-7)
 
 
 @pytest.mark.parametrize("has_weight", [False, True])

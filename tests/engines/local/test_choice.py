@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pasta_lm.engines.cpu import kernels, library
-from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm
+from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm, join
 from pasta_lm.engines.cpu.library import MAX_ROWS, PAGE, HugePages
 
 needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C compiler")
@@ -18,7 +18,7 @@ needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C co
 
 def layers(width: int = 64) -> list[Linear]:
     weight = torch.randn(96, width, generator=torch.Generator().manual_seed(0))
-    made = [Linear([weight], [None]) for _ in range(4)]
+    made = [join([weight], [None]) for _ in range(4)]
     made[1].put_before(RmsNorm(1e-5, None))
     made[2].put_before(Gate("silu"))
     return made
@@ -27,6 +27,7 @@ def layers(width: int = 64) -> list[Linear]:
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_most_threads", [])
+    monkeypatch.setattr(library, "idle_cores", lambda: 8)
 
 
 @pytest.fixture
@@ -96,14 +97,25 @@ def test_as_few_threads_as_are_fast_enough_are_chosen(
     assert library.num_threads() == chosen
 
 
-@pytest.mark.parametrize(("of_torch", "chosen", "used"), [(4, None, 4), (4, 2, 2), (2, 4, 2)])
-def test_compiled_functions_never_use_more_threads_than_torch_may(
-    of_torch: int, chosen: int | None, used: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("of_torch", "chosen", "idle", "used"),
+    [(4, None, 8, 4), (4, 2, 8, 2), (2, 4, 8, 2), (4, 3, 1, 1), (4, None, 3, 3)],
+)
+def test_compiled_functions_never_use_more_threads_than_torch_may_or_than_cores_are_idle(
+    of_torch: int, chosen: int | None, idle: int, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: of_torch)
+    monkeypatch.setattr(library, "idle_cores", lambda: idle)
     if chosen is not None:
         library.use_threads(chosen)
     assert library.num_threads() == used
+
+
+def test_a_busy_machine_is_not_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(library, "idle_cores", lambda: 1)
+    kernels.choose(layers())
+    assert not (folder / kernels.FILE).exists()
 
 
 def test_a_small_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

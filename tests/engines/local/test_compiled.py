@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pasta_lm.engines.cpu import kernels, library
-from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm
+from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm, join
 from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear
 from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.local.attention import NAME, register
@@ -68,7 +68,7 @@ def test_a_product_with_8_bit_weights_is_that_of_the_weights_they_stand_for(
 def test_a_row_has_the_same_bits_alone_and_among_others(
     dtype: torch.dtype, before: RmsNorm | Gate | None
 ) -> None:
-    layer = Linear([random(40, 64, dtype=dtype)], [None])
+    layer = join([random(40, 64, dtype=dtype)], [None])
     layer.compiled_rows = MAX_ROWS
     if before is not None:
         layer.put_before(before)
@@ -98,7 +98,7 @@ def test_a_norm_or_a_gate_is_computed_as_torch_does(
     identity = torch.eye(64, dtype=dtype)
     if isinstance(before, RmsNorm) and before.weight is not None:
         before = RmsNorm(before.eps, before.weight.to(dtype), rounds_before=before._rounds_before)
-    layer = Linear([identity], [None])
+    layer = join([identity], [None])
     layer.put_before(before)
     width = 128 if isinstance(before, Gate) else 64
     x = 6 * random(1, 3, width, dtype=dtype)
@@ -113,7 +113,7 @@ def test_a_norm_or_a_gate_is_computed_as_torch_does(
 
 @needs_compiler
 def test_a_gate_takes_what_a_model_may_give_it() -> None:
-    layer = Linear([torch.eye(32)], [None])
+    layer = join([torch.eye(32)], [None])
     layer.put_before(Gate("silu"))
     gates = torch.tensor([0.0, -0.0, 1e-30, -1e30, 1e30, 80.0, -80.0, -104.0]).repeat(4)
     x = torch.cat((gates, torch.ones(32)))[None, None]
@@ -165,7 +165,7 @@ def test_a_compiler_that_is_missing_or_fails_is_not_needed(
     library.functions.cache_clear()
     try:
         assert library.functions() is None
-        assert Linear([random(8, 32)], [None]).compiled is None
+        assert join([random(8, 32)], [None]).compiled is None
     finally:
         monkeypatch.undo()
         library.functions.cache_clear()
@@ -193,5 +193,5 @@ def test_the_library_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @needs_compiler
 def test_inputs_that_do_not_fill_a_step_take_another_kernel() -> None:
-    assert Linear([random(8, 33)], [None]).compiled is None
-    assert kernels.Linear([random(8, 64)], [None]).compiled is not None
+    assert join([random(8, 33)], [None]).compiled is None
+    assert kernels.join([random(8, 64)], [None]).compiled is not None

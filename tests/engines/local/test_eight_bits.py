@@ -24,7 +24,7 @@ from pasta_lm.engines.cpu.eight_bits import (
     dequantise,
     round_weights,
 )
-from pasta_lm.engines.cpu.kernels import Linear
+from pasta_lm.engines.cpu.kernels import join
 from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local import loading
@@ -144,7 +144,7 @@ def check_captured(model: PreTrainedModel, kind: EightBits, **tolerance: float) 
 @pytest.mark.parametrize("num_rows", [1, 3, 8, 16, 40])
 def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: int) -> None:
     weight = dequantise(*INT8.quantise(random(50, 96, seed=1)))
-    layer = Linear([nn.Parameter(weight.clone())], [random(50, seed=2)], eight_bits=INT8)
+    layer = join([nn.Parameter(weight.clone())], [random(50, seed=2)], eight_bits=INT8)
     x = random(1, num_rows, 96)
     exact = x.double() @ weight.double().t() + random(50, seed=2).double()
     assert layer.reads_codes
@@ -154,7 +154,7 @@ def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: in
 @needs_compiler
 def test_a_layer_whose_weights_no_codes_stand_for_keeps_them() -> None:
     weight, x = random(50, 96), random(1, 2, 96, seed=1)
-    layer = Linear([nn.Parameter(weight.clone())], [None], eight_bits=INT8)
+    layer = join([nn.Parameter(weight.clone())], [None], eight_bits=INT8)
     assert not layer.reads_codes
     torch.testing.assert_close(layer(x), x @ weight.t(), atol=1e-4, rtol=1e-5)
 

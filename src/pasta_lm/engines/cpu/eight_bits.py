@@ -59,8 +59,8 @@ FLOAT8 = EightBits("float8", torch.bfloat16, _to_float8)
 
 
 def dequantise(codes: Tensor, scales: Tensor) -> Tensor:
-    """Return the weight float32 [O, I] that codes [O, I] and scales [O] stand for."""
-    return codes.float() * scales[:, None]
+    """Return the weight float32 [..., I] that codes [..., I] and scales [...] stand for."""
+    return codes.float() * scales[..., None]
 
 
 @torch.no_grad()

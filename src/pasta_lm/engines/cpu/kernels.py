@@ -1,9 +1,7 @@
-"""Products and norms of passes of a few rows: the fastest exact one for each.
+"""Products and norms of a pass: the fastest exact one for each, with one layout of the weights.
 
-Few rows take the weight as it lies in memory, by a product compiled from C; ``choose`` measures up
-to how many rows and with how many threads. More rows take weights packed for oneDNN, or torch's own
-product. With AVX-512 the packed product of four rows is faster than that of fewer: these are filled
-up. A CPU without bfloat16 instructions packs a float32 copy: inputs and results stay bfloat16.
+Up to some rows a product compiled from C reads the weight as it lies in memory; ``choose`` measures
+up to how many and with how many threads. More rows take torch's own product.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from functools import cache
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -23,16 +20,14 @@ from torch import Tensor
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, MAX_FLOAT8_ROWS, EightBits, dequantise
 from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear, HugePages
-from pasta_lm.machine import remembered
+from pasta_lm.machine import multiplies_bfloat16, processor, remembered
 
 if TYPE_CHECKING:
     from pasta_lm.engines.gpu.float8 import Float8Linear
 
-PACKED_ROWS = 4  # the rows that packed weights are laid out for; fewer are filled up
-MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
-MAX_COPIED_ELEMENTS = 700_000_000  # larger models are not copied, to save memory
-FILE = "compiled-choice.json"  # in the cache folder
-CANDIDATES = (64, 32, 16, 12, 8, 6, 4, 2, 1)
+MAX_COPIED_ELEMENTS = 700_000_000  # larger models stay in their files
+FILE = "compiled-rows.json"  # in the cache folder
+CANDIDATES = (128, 64, 32, 16, 12, 8, 6, 4, 2, 1)
 MIN_WEIGHTS = 20_000_000  # fewer stay in the processor's caches: measuring would mislead
 MAX_WEIGHTS = 60_000_000  # of more, every n-th layer is measured
 NUM_ROUNDS = 3
@@ -42,79 +37,37 @@ CLEAR_GAIN = 0.97  # more threads must save so much: others can use them
 
 
 class Linear:
-    """One linear layer, or several of the same input side by side.
+    """One linear layer, or several of the same input side by side, with one layout of its weights.
 
-    Weights are [O, I] each, biases [O] or None. ``may_copy``: into better layouts; ``pages``:
-    memory for weights that are read as they are; ``eight_bits``: how codes stand for the weights.
+    The weight is [O, I], of the activations' ``dtype`` or int8 codes with scales [O]; the bias [O].
     """
 
     def __init__(
-        self,
-        weights: Sequence[Tensor],
-        biases: Sequence[Tensor | None],
-        *,
-        may_copy: bool = True,
-        pages: HugePages | None = None,
-        eight_bits: EightBits | None = None,
+        self, weight: Tensor, bias: Tensor | None, scales: Tensor | None, dtype: torch.dtype
     ) -> None:
+        self.weight, self.bias, self.scales, self.dtype = weight, bias, scales, dtype
+        self.shape = tuple(weight.shape)
         self.compiled: CompiledLinear | None = None
         self.compiled_rows = 0  # the compiled product is used up to so many
         self.before: RmsNorm | Gate | None = None
-        self.shape = sum(map(len, weights)), weights[0].shape[1]  # O and I
-        self.dtype = weights[0].dtype
-        self.reads_codes = False  # passes of few rows read weights of eight bits
-        self._float8: Float8Linear | None = None
-        weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
-        self.weight: Tensor = weight.detach()
-        self._bias = _joined(weights, biases)
-        self.packed: Tensor | None = None
-        self._emulates_bfloat16 = False
-        if weights[0].device.type != "cpu":
-            if eight_bits is FLOAT8:
-                self._read_float8()
-        elif self.dtype in (torch.float32, torch.bfloat16):
-            self._prepare_for_cpu(pages or HugePages(), eight_bits, may_copy=may_copy)
-        # The parameters are views, so that no layout is kept twice.
-        for each, part in zip(weights, self.weight.split(list(map(len, weights))), strict=True):
-            each.data = part
+        self.float8: Float8Linear | None = None
+        if weight.is_contiguous() and library.fits(weight):
+            self.compiled = CompiledLinear(weight, bias, scales, dtype)
+            self.compiled_rows = MAX_ROWS
         self.__name__ = "linear"  # its name in a printed graph
 
-    def _prepare_for_cpu(
-        self, pages: HugePages, eight_bits: EightBits | None, *, may_copy: bool
-    ) -> None:
-        if eight_bits is INT8 and self._read_codes(pages):
-            return
-        if library.fits(self.weight) and self.weight.is_contiguous():
-            self.weight = pages.copy(self.weight) if may_copy else self.weight
-            self.compiled = CompiledLinear(self.weight, self._bias, None, self.dtype)
-            self.compiled_rows = MAX_ROWS
-        if not may_copy:
-            return
-        weight = self.weight
-        self._emulates_bfloat16 = self.dtype == torch.bfloat16 and not has_bfloat16()
-        if self._emulates_bfloat16:
-            weight = weight.float()
-            self._bias = None if self._bias is None else self._bias.float()
-        if weight.numel() >= MIN_PACKED_ELEMENTS and torch.backends.mkldnn.is_available():
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let a stored layer be made anew: addresses in memory are not kept."""
+        parts = self.weight, self.bias, self.scales, self.dtype
+        return Linear, parts, self.before
 
-    def _read_codes(self, pages: HugePages) -> bool:
-        if not library.fits(self.weight):
-            return False
-        codes, scales = INT8.quantise(self.weight)
-        if not torch.equal(dequantise(codes, scales), self.weight):
-            return False
-        self.compiled = CompiledLinear(pages.copy(codes), self._bias, scales, self.dtype)
-        self.compiled_rows, self.reads_codes = MAX_ROWS, True
-        return True
+    def __setstate__(self, before: RmsNorm | Gate) -> None:
+        self.put_before(before)
 
-    def _read_float8(self) -> None:
-        from pasta_lm.engines.gpu.float8 import Float8Linear
-
-        codes, scales = FLOAT8.quantise(self.weight)
-        if torch.equal(dequantise(codes, scales), self.weight.float()):
-            self._float8 = Float8Linear(codes, scales, self._bias)
-            self.reads_codes = True
+    @property
+    def reads_codes(self) -> bool:
+        """Return whether passes of few rows read weights of eight bits."""
+        return self.scales is not None or self.float8 is not None
 
     def put_before(self, before: RmsNorm | Gate) -> None:
         """Compute a norm or a gate of the input first."""
@@ -132,46 +85,60 @@ class Linear:
         """
         if self.compiled is not None and x.shape[1] <= self.compiled_rows:
             return self.compiled(x, residual)
-        if self._float8 is not None and x.shape[1] <= MAX_FLOAT8_ROWS:
-            return self._float8(x if self.before is None else self.before(x), residual)
+        if self.float8 is not None and x.shape[1] <= MAX_FLOAT8_ROWS:
+            return self.float8(x if self.before is None else self.before(x), residual)
         return self.uncompiled(x, residual)
 
     def uncompiled(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Do the same by torch's own operations."""
-        if self.before is not None:
-            x = self.before(x)
-        if not self._emulates_bfloat16:
-            return self._product(x, residual)
-        out = self._product(x.float(), None).bfloat16()
+        x = x if self.before is None else self.before(x)
+        weight = self.weight if self.scales is None else dequantise(self.weight, self.scales)
+        out = F.linear(x, weight.to(x.dtype), self.bias)
         return out if residual is None else out + residual
 
-    def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        if self.packed is not None:
-            return _packed_product(x, self.packed, self._bias, residual)
-        out = F.linear(x, self.weight.to(x.dtype), self._bias)
-        return out if residual is None else out + residual
+    def rows(self, indices: Tensor) -> Tensor:
+        """Return rows of the weights that codes stand for, as an embedding does."""
+        assert self.scales is not None
+        return dequantise(self.weight[indices], self.scales[indices])
 
 
-def _packed_product(
-    x: Tensor, packed: Tensor, bias: Tensor | None, residual: Tensor | None
-) -> Tensor:
-    linear = torch.ops.mkldnn._linear_pointwise
-    num_rows = x.shape[-2]
-    if residual is None:
-        out: Tensor = linear(_filled_up(x), packed, bias, "none", [], "")
-    else:
-        out = linear.binary(_filled_up(x), _filled_up(residual), packed, bias, "add")
-    return out if out.shape[1] == num_rows else out[:, :num_rows]
+def join(
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    *,
+    may_copy: bool = True,
+    pages: HugePages | None = None,
+    eight_bits: EightBits | None = None,
+) -> Linear:
+    """Return the layer of weights [O, I] each and biases [O] or None, which have the same input.
+
+    ``may_copy``: into ``pages``, memory for weights; ``eight_bits``: how codes stand for them. The
+    parameters become views of the layer's weight, so that it is not kept twice.
+    """
+    weight = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
+    bias, pages, is_cpu = _joined(weights, biases), pages or HugePages(), _is_on_cpu(weight)
+    can_compile = library.fits(weight) and weight.is_contiguous()
+    codes, scales = None, None
+    if eight_bits is FLOAT8 and not is_cpu or eight_bits is INT8 and can_compile:
+        codes, scales = eight_bits.quantise(weight)
+        if not torch.equal(dequantise(codes, scales), weight.float()):
+            codes = None
+    if can_compile and codes is None and may_copy:
+        weight = pages.copy(weight)
+    for each, part in zip(weights, weight.split(list(map(len, weights))), strict=True):
+        each.data = part
+    if codes is not None and is_cpu:
+        return Linear(pages.copy(codes), bias, scales, weight.dtype)
+    layer = Linear(weight, bias, None, weight.dtype)
+    if codes is not None and scales is not None:
+        from pasta_lm.engines.gpu.float8 import Float8Linear
+
+        layer.float8 = Float8Linear(codes, scales, bias)
+    return layer
 
 
-def _filled_up(x: Tensor) -> Tensor:
-    """Return x [1, R, D] with as many rows as the product with packed weights is fast for."""
-    num_rows = x.shape[-2]
-    if num_rows >= PACKED_ROWS or not fills_up():
-        return x.contiguous()
-    if num_rows == 1:
-        return x.expand(-1, PACKED_ROWS, -1).contiguous()  # cheaper than zeros
-    return F.pad(x, (0, 0, 0, PACKED_ROWS - num_rows))
+def _is_on_cpu(weight: Tensor) -> bool:
+    return weight.device.type == "cpu"
 
 
 class RmsNorm:
@@ -229,22 +196,6 @@ def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tenso
     return torch.cat(parts).detach()
 
 
-@cache
-def fills_up() -> bool:
-    """Return whether packed weights take four rows faster than fewer on this CPU."""
-    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-
-
-@cache
-def has_bfloat16() -> bool:
-    """Return whether this CPU multiplies bfloat16 in hardware, or packs it for oneDNN."""
-    try:
-        torch.ops.mkldnn._reorder_linear_weight(torch.zeros(8, 8, dtype=torch.bfloat16), 1)
-    except RuntimeError:
-        return False
-    return True
-
-
 def choose(layers: Sequence[Linear]) -> None:
     """Let compiled products use the threads, and take the rows, with which they are fastest.
 
@@ -255,13 +206,37 @@ def choose(layers: Sequence[Linear]) -> None:
     if num_weights < MIN_WEIGHTS:
         return
     measured = compiled[:: ceil(num_weights / MAX_WEIGHTS)]
-    shapes = sorted({(*layer.shape, str(layer.dtype), layer.reads_codes) for layer in measured})
+    shapes = sorted(
+        {(*layer.shape, str(layer.dtype), layer.scales is not None) for layer in measured}
+    )
     machine = platform.machine(), os.cpu_count(), torch.get_num_threads()
     key = repr((shapes, machine, torch.__version__, library.version()))
-    choice = remembered(FILE, key, lambda: _measure(measured))
+    is_busy = library.idle_cores() < torch.get_num_threads()  # what is measured then is wrong
+    choice = remembered(FILE, key, lambda: None if is_busy else _measure(measured))
+    if choice is None:
+        return
     library.use_threads(choice["threads"])
     for layer in compiled:
         layer.compiled_rows = choice["rows"]
+
+
+def faster_dtype() -> tuple[torch.dtype, str]:
+    """Return bfloat16 where this processor multiplies it, and faster, else float32; and why."""
+    if not multiplies_bfloat16():
+        return torch.float32, "the processor does not multiply bfloat16"
+    key = repr((processor(), torch.__version__, library.version()))
+    ratio = remembered("bfloat16.json", key, _bfloat16_ratio)
+    dtype = torch.bfloat16 if ratio < CLEAR_GAIN else torch.float32
+    return dtype, f"products of bfloat16 take {ratio:.2f} times as long as those of float32"
+
+
+def _bfloat16_ratio() -> float:
+    seconds = []
+    for dtype in (torch.bfloat16, torch.float32):
+        layers = [join([torch.ones(2048, 1024, dtype=dtype)], [None]) for _ in range(8)]
+        is_compiled = layers[0].compiled is not None
+        seconds.append(sum(_seconds(layers, rows, is_compiled=is_compiled) for rows in (1, 16)))
+    return seconds[0] / seconds[1]
 
 
 def _measure(layers: Sequence[Linear]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pasta_lm.machine import cache_folder
+from pasta_lm.machine import IdleCores, cache_folder
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ PAGE = 2 << 20
 BLOCK = 32 * PAGE  # bytes that are taken from the system at once
 ALIGNMENT = 64  # bytes of a cache line
 _most_threads: list[int] = []  # at most one number
+idle_cores = IdleCores()
 
 # Legend: R rows, I inputs, O outputs.
 
@@ -64,8 +65,8 @@ def use_threads(most: int) -> None:
 
 
 def num_threads() -> int:
-    """Return the threads of a compiled function: those of torch, or fewer if they are enough."""
-    return min([torch.get_num_threads(), *_most_threads])
+    """Return the threads of a compiled function: those of torch, or as few as are fast or idle."""
+    return min([torch.get_num_threads(), idle_cores(), *_most_threads])
 
 
 def version() -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from pasta_lm.engines.cpu.eight_bits import EightBits
-from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, choose
+from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, choose, join
 from pasta_lm.engines.cpu.library import HugePages
 from pasta_lm.engines.cpu.patterns import (
     fuse_rotary,
@@ -49,9 +49,14 @@ def rewrite(
     for fuse in (*fusions, _merge_equal):  # fused layers leave equal views behind
         fuse(graph)
         graph.graph.eliminate_dead_code()
-    choose([node.target for node in graph.graph.nodes if isinstance(node.target, Linear)])
+    choose_kernels(graph.graph)
     graph.graph.lint()
     graph.recompile()
+
+
+def choose_kernels(graph: fx.Graph) -> None:
+    """Choose the kernels of all linear layers."""
+    choose([node.target for node in graph.nodes if isinstance(node.target, Linear)])
 
 
 def _free_sizes(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
@@ -173,8 +178,10 @@ def _fuse_linears(graph: fx.GraphModule, eight_bits: EightBits | None) -> None:
         weights = [_attribute(graph, layers[node]["weight"]) for node in group]
         biases = [layers[node].get("bias") for node in group]
         values = [None if bias is None else _attribute(graph, bias) for bias in biases]
-        kernel = Linear(weights, values, may_copy=may_copy, pages=pages, eight_bits=eight_bits)
+        kernel = join(weights, values, may_copy=may_copy, pages=pages, eight_bits=eight_bits)
         _replace_linears(graph, group, layers[group[0]]["x"], kernel)
+        if kernel.scales is not None and len(group) == 1:
+            _read_codes(graph, layers[group[0]]["weight"], kernel)
 
 
 def _linear_parts(node: Node) -> dict[str, Any]:
@@ -199,6 +206,13 @@ def _replace_linears(graph: fx.GraphModule, group: list[Node], x: Node, kernel: 
             start = stop
             node.replace_all_uses_with(replacement)
             replacement.meta["val"] = node.meta["val"]
+
+
+def _read_codes(graph: fx.GraphModule, weight: Node, kernel: Linear) -> None:
+    """Let an embedding read the codes of a head that is tied to it."""
+    for node in list(weight.users):
+        if node.target is aten.embedding.default and node.args[0] is weight:
+            replace(graph, node, kernel.rows, (node.args[1],))
 
 
 def _fuse_residuals(graph: fx.GraphModule) -> None:

@@ -8,18 +8,21 @@ by dispatch, not by arithmetic, so most of their speed comes from here.
 from __future__ import annotations
 
 import logging
+import operator
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
-from transformers import PreTrainedModel
 
 from pasta_lm.engines.cpu.attention import Heads
 from pasta_lm.engines.cpu.eight_bits import EightBits
 from pasta_lm.engines.cpu.patterns import attend_joined, split_heads
-from pasta_lm.engines.cpu.rewrite import rewrite
+from pasta_lm.engines.cpu.rewrite import choose_kernels, rewrite
 from pasta_lm.engines.local.attention import LayerCall, Pass
 from pasta_lm.engines.local.runner import CachedPass, KeyRecorder, plain_logits
 
@@ -50,6 +53,11 @@ def _attend_operation() -> Any:
     return torch.ops.pasta_lm.attend.default
 
 
+def attend_alone(q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
+    """Stand for attention in a graph."""
+    raise AssertionError("the operation is replaced before it runs")
+
+
 class TracingPass:
     """A pass that records an operation instead of attention, and keeps each layer's settings."""
 
@@ -68,12 +76,28 @@ class CapturedModel:
     def __init__(self, graph: fx.GraphModule, calls: dict[int, LayerCall]) -> None:
         self._calls = calls
         self._pass: Pass | None = None
-        targets = {_attend_operation(): self._attend, attend_joined: self._attend_joined}
+        self._targets = {attend_alone: self._attend, attend_joined: self._attend_joined}
         for node in graph.graph.nodes:
-            node.target = targets.get(node.target, node.target)
+            node.target = self._targets.get(node.target, node.target)
             node.meta.clear()  # found while tracing, of the weights as they were
         graph.recompile()
         self.graph = graph
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let a stored pass be made anew of its operations."""
+        names = {value: key for key, value in self._targets.items()}
+        steps: list[Step] = []
+        for node in self.graph.graph.nodes:
+            target = names.get(node.target, node.target)
+            if node.op == "get_attr":
+                target = operator.attrgetter(str(target))(self.graph)
+            target = str(target) if isinstance(target, OpOverload) else target
+            arguments = fx.node.map_aggregate(
+                (node.args, node.kwargs),
+                lambda each: Name(each.name) if isinstance(each, fx.Node) else each,
+            )
+            steps.append((node.op, node.name, target, arguments))
+        return restored, (steps, self._calls)
 
     def _attend(self, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
         assert self._pass is not None
@@ -103,7 +127,33 @@ class CapturedModel:
         return out
 
 
-def capture(model: PreTrainedModel, *, eight_bits: EightBits | None = None) -> CapturedModel | None:
+class Name(str):
+    """The name of an operation whose result is an argument."""
+
+
+Step = tuple[str, str, object, Any]
+"""An operation's kind, name, function or tensor, and arguments."""
+
+
+def restored(steps: Sequence[Step], calls: dict[int, LayerCall]) -> CapturedModel:
+    """Return a pass as it was stored."""
+    graph, root, nodes = fx.Graph(), dict[str, object](), dict[str, fx.Node]()
+    for op, name, target, arguments in steps:
+        if op == "get_attr":
+            root[name], target = target, name
+        elif op == "call_function" and isinstance(target, str):
+            target = operator.attrgetter(target)(torch.ops)
+        args, kwargs = fx.node.map_aggregate(
+            arguments, lambda each: nodes[each] if isinstance(each, Name) else each
+        )
+        nodes[name] = graph.create_node(op, target, args, kwargs, name)  # type: ignore[arg-type]
+    choose_kernels(graph)
+    return CapturedModel(fx.GraphModule(root, graph), calls)
+
+
+def capture(
+    model: transformers.PreTrainedModel, *, eight_bits: EightBits | None = None
+) -> CapturedModel | None:
     """Return a faster function with the logits of a model, or None if there is no exact one.
 
     The model must be in evaluation mode, with ``pasta_attention``. With ``eight_bits`` few rows
@@ -122,7 +172,7 @@ def capture(model: PreTrainedModel, *, eight_bits: EightBits | None = None) -> C
     return captured
 
 
-def _trace(model: PreTrainedModel, eight_bits: EightBits | None) -> CapturedModel:
+def _trace(model: transformers.PreTrainedModel, eight_bits: EightBits | None) -> CapturedModel:
     tracing = TracingPass()
     # It raises what it reports: an operation, such as one of experts, that cannot be traced.
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -135,10 +185,14 @@ def _trace(model: PreTrainedModel, eight_bits: EightBits | None) -> CapturedMode
     with torch.no_grad():
         graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
         rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation(), eight_bits)
+    for node in graph.graph.nodes:
+        node.target = attend_alone if node.target is _attend_operation() else node.target
     return CapturedModel(graph, tracing.calls)
 
 
-def _difference(model: PreTrainedModel, captured: CapturedModel, num_tokens: int) -> float:
+def _difference(
+    model: transformers.PreTrainedModel, captured: CapturedModel, num_tokens: int
+) -> float:
     """Return the difference of the captured pass, relative to the largest logit."""
     generator = torch.Generator().manual_seed(num_tokens)
     weight: Any = model.get_input_embeddings().weight

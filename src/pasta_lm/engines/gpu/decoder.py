@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -43,7 +42,7 @@ from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Pool, Run
-from pasta_lm.engines.local.runner import LogitsFunction, plain_logits
+from pasta_lm.engines.local.runner import LogitsFunction
 from pasta_lm.engines.local.sampling import Choice, TokenMasks
 from pasta_lm.interpreter.placement import Entries
 
@@ -347,7 +346,7 @@ def paged_decoder(
     loaded: LoadedModel,
     pool: Pool,
     masks: TokenMasks,
-    fast_logits: LogitsFunction | None,
+    logits: LogitsFunction,
     wanted: bool | None,
 ) -> PagedDecoder | None:
     """Return a decoder of a model; None if passes should run over views of the pool.
@@ -357,11 +356,8 @@ def paged_decoder(
     on_gpu = loaded.device.type == "cuda"
     if wanted is False or (wanted is None and not on_gpu) or (on_gpu and not has_triton()):
         return None
-    logits = fast_logits or partial(plain_logits, loaded.model)
-    num_heads = loaded.model.config.get_text_config().num_attention_heads
-    decoder = PagedDecoder(
-        logits, pool, masks, vocab_size=loaded.vocab_size, num_query_heads=num_heads
-    )
+    sizes = {"vocab_size": loaded.vocab_size, "num_query_heads": loaded.num_query_heads}
+    decoder = PagedDecoder(logits, pool, masks, **sizes)
     try:
         decoder.try_out()
     except torch.OutOfMemoryError:

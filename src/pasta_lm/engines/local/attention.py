@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from pasta_lm.errors import UnsupportedModelError
 from pasta_lm.interpreter.placement import Entries
@@ -93,7 +93,7 @@ def register() -> None:
     """Make the function known to transformers; calling it again changes nothing."""
     # The pass decides what is seen. For a name without a mask function the model makes no mask, and
     # so never asks the device whether its positions are packed, which no captured graph could.
-    AttentionInterface.register(NAME, pasta_attention)
+    transformers.AttentionInterface.register(NAME, pasta_attention)
 
 
 MAX_GROUPED_ROWS = 256  # rows of queries that share a pass over the keys of their group

@@ -41,10 +41,10 @@ class DraftModel:
         self._num_slots = NUM_SLOTS if last is None else min(NUM_SLOTS, last + 1)
         pool = Pool(draft.layer_shapes, self._num_slots, dtype=draft.dtype, device=draft.device)
         self._run = pool.allocate(self._num_slots)
-        self._runner = Runner(draft.model, pool, draft.fast_logits)
+        self._runner = Runner(draft.logits, pool)
         masks = TokenMasks(draft.vocabulary, draft.eos_ids, draft.vocab_size, draft.device)
         self._legal_V = masks.row(PLAIN_TEXT)
-        self._paged = paged_decoder(draft, pool, masks, draft.fast_logits, paged)
+        self._paged = paged_decoder(draft, pool, masks, draft.logits, paged)
         if self._paged is not None:
             self._paged.prepare(1, self._num_slots)  # nothing is captured while a request waits
         self._epoch, self._entries = Epoch(), Entries()

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ from pasta_lm.engines.local.planning import (
     check_request,
 )
 from pasta_lm.engines.local.pool import Pool
-from pasta_lm.engines.local.runner import Runner
+from pasta_lm.engines.local.runner import Runner, plain_logits
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
@@ -75,14 +76,14 @@ class TorchEngine:
         self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
         self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes and not loaded.reader)
         self.num_passes = 0
-        fast_logits = loaded.fast_logits if captures else None
-        self.runner = Runner(loaded.model, self.pool, fast_logits)
+        logits = loaded.logits if captures else partial(plain_logits, loaded.model)
+        self.runner = Runner(logits, self.pool)
         self.rows = None if loaded.reader is None else RowsRunner(loaded.reader)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
         self.grammars = Grammars(loaded.vocabulary.tokenizer, loaded.vocab_size, [*loaded.eos_ids])
         # None: passes run over views of the pool.
         paged = False if self.rows else paged
-        self.paged = paged_decoder(loaded, self.pool, self.masks, fast_logits, paged)
+        self.paged = paged_decoder(loaded, self.pool, self.masks, logits, paged)
         self._planner = Planner(
             self.scheduler,
             loaded.device,

@@ -8,19 +8,27 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+import transformers
+from transformers import PreTrainedTokenizerFast
 
 from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, EightBits, round_weights
+from pasta_lm.engines.cpu.kernels import faster_dtype as faster_dtype
 from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
-from pasta_lm.engines.local.runner import LogitsFunction, Rotation, find_rotations, probe
+from pasta_lm.engines.local.runner import (
+    LogitsFunction,
+    Rotation,
+    find_rotations,
+    plain_logits,
+    probe,
+)
 from pasta_lm.engines.local.self_test import check_exact, unused_gpu
 from pasta_lm.engines.rows.reader import RowReader, find_reader
 from pasta_lm.errors import (
@@ -41,7 +49,8 @@ from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
 EIGHT_BITS = {kind.name: kind for kind in (INT8, FLOAT8)}
-DTYPE_NAMES = (*DTYPES, *EIGHT_BITS)
+AUTO = "auto"
+DTYPE_NAMES = (AUTO, *DTYPES, *EIGHT_BITS)
 FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
 
 
@@ -52,7 +61,7 @@ class LoadedModel:
     It calls our attention function, or its threads are rows.
     """
 
-    model: PreTrainedModel
+    model: transformers.PreTrainedModel
     vocabulary: Vocabulary
     name: str
     eos_ids: frozenset[int]  # all ids that end main
@@ -86,11 +95,11 @@ class LoadedModel:
         """Return the join that it was trained with, as far as it goes with positions."""
         return self.join if positions is self.positions else Join.SHARED
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         return self.model.device
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
         """Return the dtype of its weights, which is that of its cache."""
         return next(self.model.parameters()).dtype
@@ -101,7 +110,15 @@ class LoadedModel:
         kind = self.eight_bits
         return str(self.dtype).removeprefix("torch.") if kind is None else kind.name
 
-    @property
+    @cached_property
+    def num_parameters(self) -> int:
+        return int(self.model.num_parameters())
+
+    @cached_property
+    def num_query_heads(self) -> int:
+        return int(self.model.config.get_text_config().num_attention_heads)
+
+    @cached_property
     def vocab_size(self) -> int:
         """Return the rows of the output matrix, which may exceed the tokenizer."""
         return len(self.model.get_output_embeddings().weight)
@@ -133,6 +150,11 @@ class LoadedModel:
         """Return a faster function with the model's logits, or None."""
         return None if self.reader else capture(self.model, eight_bits=self.eight_bits)
 
+    @property
+    def logits(self) -> LogitsFunction:
+        """Return the fastest function with the model's logits."""
+        return self.fast_logits or partial(plain_logits, self.model)
+
     @cached_property
     def rotations(self) -> Mapping[int, Rotation | None]:
         """Return how each layer turns its keys; an ``UnsupportedModelError`` if one cannot."""
@@ -155,11 +177,12 @@ def load(
     """Load a model with ``load_pretrained``, and test that the engine is exact for it.
 
     ``dtype`` None stands for: float32 on a CPU, bfloat16 on a GPU that has it, else as saved.
+    'auto' is bfloat16 on a CPU that multiplies it, and faster, too.
     'int8' (CPU) and 'float8' (GPU) are those of linear layers, beside float32 and bfloat16.
     ``base`` is that of an adapter, None: as the adapter says.
     """
     place = usable_device(device)
-    weights = _dtype(dtype, place)
+    weights = weights_dtype(dtype, place)
     names = (source,) if base is None else (base, source)
     pretrained = load_pretrained(*names, dtype=weights)
     model, config = pretrained.model, pretrained.config
@@ -184,7 +207,7 @@ def load(
     return loaded
 
 
-def exact_reader(model: PreTrainedModel) -> RowReader | None:
+def exact_reader(model: transformers.PreTrainedModel) -> RowReader | None:
     """Return the reader of a model whose threads are rows; None: flattened passes are exact.
 
     A model that is exact in neither way is an ``UnsupportedModelError``.
@@ -211,9 +234,9 @@ def usable_device(name: str | None) -> torch.device:
         raise UsageError(f"device {wanted!r} cannot be used", hint=hint) from exc
 
 
-def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
-    if name is None:
-        return default_dtype(place)
+def weights_dtype(name: str | None, place: torch.device) -> torch.dtype | None:
+    if name is None or name == AUTO:
+        return faster_dtype()[0] if name and place.type == "cpu" else default_dtype(place)
     if name not in DTYPE_NAMES:
         raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
     if name == INT8.name and place.type != "cpu":

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from pasta_lm.engines.cpu import attention as compiled
 from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries
@@ -262,17 +261,12 @@ class CachedPass:
 
 
 class Runner:
-    """Run batches through a model, whose attention is ``pasta_attention``, against a pool.
+    """Run batches through a model, whose attention is ``pasta_attention``, against a pool."""
 
-    ``fast_logits`` is used instead of the model.
-    """
-
-    def __init__(
-        self, model: PreTrainedModel, pool: Pool, fast_logits: LogitsFunction | None = None
-    ) -> None:
+    def __init__(self, logits: LogitsFunction, pool: Pool) -> None:
         self.pool = pool
         self.rotations: Mapping[int, Rotation | None] | None = None  # positions 'rotate' need them
-        self._logits = fast_logits or partial(plain_logits, model)
+        self._logits = logits
 
     def run(self, batch: Batch) -> Tensor:
         """Run one forward pass; return the logits of the wanted rows, float32 [W, V]."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from pasta_lm.engines.local.attention import NAME, LayerCall, additive, attend, in_window, register
 from pasta_lm.errors import PastaError, UnsupportedModelError
@@ -81,13 +81,13 @@ class FlattenedPass:
             )
 
 
-def check_exact(model: PreTrainedModel) -> None:
+def check_exact(model: transformers.PreTrainedModel) -> None:
     """Refuse a model, in evaluation mode, for which flattened passes would not be exact."""
     for tested in models_to_test(model):
         _check_flattened(tested)
 
 
-def models_to_test(model: PreTrainedModel) -> list[PreTrainedModel]:
+def models_to_test(model: transformers.PreTrainedModel) -> list[transformers.PreTrainedModel]:
     """Return a tiny model of the same architecture, and the model itself where that is accurate.
 
     Refuses one that no test of a few tokens can show to be exact.
@@ -111,7 +111,7 @@ def models_to_test(model: PreTrainedModel) -> list[PreTrainedModel]:
     return [tiny, model] if is_accurate else [tiny]
 
 
-def _check_flattened(model: PreTrainedModel) -> None:
+def _check_flattened(model: transformers.PreTrainedModel) -> None:
     name = type(model).__name__
     try:
         difference = flattened_difference(model)
@@ -129,7 +129,7 @@ def _check_flattened(model: PreTrainedModel) -> None:
 
 
 @torch.inference_mode()
-def flattened_difference(model: PreTrainedModel) -> float:
+def flattened_difference(model: transformers.PreTrainedModel) -> float:
     """Return the largest difference, float32, of flattened passes from the model's own logits."""
     register()
     inputs, alone = logits_alone(model)
@@ -150,7 +150,7 @@ def flattened_difference(model: PreTrainedModel) -> float:
     return float(torch.stack(differences).nan_to_num(torch.inf, torch.inf).max())
 
 
-def logits_alone(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
+def logits_alone(model: transformers.PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
     """Return random inputs, and the logits of one pass of the model's own attention over each."""
     device = next(model.parameters()).device
     lengths, embeddings = _lengths(model), model.get_input_embeddings().weight
@@ -170,7 +170,7 @@ def _passes(lengths: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
         yield [(index, steps[step]) for index, steps in enumerate(bounds) if step < len(steps)]
 
 
-def _lengths(model: PreTrainedModel) -> tuple[int, int]:
+def _lengths(model: transformers.PreTrainedModel) -> tuple[int, int]:
     # The first is longer than every window if the context allows it.
     config = model.config.get_text_config()
     longest = max((getattr(config, name) for name in _spans(config)), default=0)
@@ -180,13 +180,13 @@ def _lengths(model: PreTrainedModel) -> tuple[int, int]:
     return min(first, context), min(second, context)
 
 
-def _spans(config: PreTrainedConfig) -> list[str]:
+def _spans(config: transformers.PreTrainedConfig) -> list[str]:
     settings = config.to_dict()
     return [name for name, size in settings.items() if name.endswith(_SPANS) and type(size) is int]
 
 
 @contextmanager
-def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
+def _attention(model: transformers.PreTrainedModel, name: str) -> Iterator[None]:
     before = model.config._attn_implementation
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -221,13 +221,15 @@ _PLACES = ("attn_layer_indices", "hybrid_layer_ids")
 _FIXED = (AttributeError, ValueError)  # of settings that follow from others
 
 
-def tiny_model(config: PreTrainedConfig, scale: float = TINY_SCALE) -> PreTrainedModel:
+def tiny_model(
+    config: transformers.PreTrainedConfig, scale: float = TINY_SCALE
+) -> transformers.PreTrainedModel:
     """Return a random model of the same architecture and settings at tiny width, float32."""
     try:
         small = _small(config.get_text_config())
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(0)
-            tiny: PreTrainedModel = AutoModelForCausalLM.from_config(
+            tiny: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
                 small, attn_implementation="eager", trust_remote_code=False
             )
             for matrix in (each for each in tiny.eval().parameters() if each.dim() > 1):
@@ -239,7 +241,7 @@ def tiny_model(config: PreTrainedConfig, scale: float = TINY_SCALE) -> PreTraine
     return tiny
 
 
-def _small(config: PreTrainedConfig) -> PreTrainedConfig:
+def _small(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConfig:
     config = copy.deepcopy(config)
     if by_layer := config.to_dict().get("per_layer_config"):
         config.per_layer_config = None  # else settings that differ by layer cannot be read
@@ -310,8 +312,8 @@ def unused_gpu(
     )
 
 
-def tiny_llama() -> PreTrainedModel:
-    return tiny_model(AutoConfig.for_model("llama"))
+def tiny_llama() -> transformers.PreTrainedModel:
+    return tiny_model(transformers.AutoConfig.for_model("llama"))
 
 
 def run_self_test() -> SelfTest:

@@ -14,8 +14,8 @@ from enum import Enum
 from functools import cached_property
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from pasta_lm.engines.local import self_test
 from pasta_lm.errors import UnsupportedModelError
@@ -44,7 +44,7 @@ class Reading(Enum):
 class RowReader:
     """A model that reads texts."""
 
-    model: PreTrainedModel
+    model: transformers.PreTrainedModel
     reading: Reading
 
     @property
@@ -86,7 +86,7 @@ def copy_cache(cache: RowCache) -> RowCache:
         return copy.deepcopy(cache)
 
 
-def find_reader(model: PreTrainedModel) -> RowReader:
+def find_reader(model: transformers.PreTrainedModel) -> RowReader:
     """Return the reader of a model, in evaluation mode; refuse one that no reader reads exactly."""
     tested, reason = self_test.models_to_test(model), ""
     for reading in Reading:
@@ -103,7 +103,7 @@ def find_reader(model: PreTrainedModel) -> RowReader:
 
 
 @torch.inference_mode()
-def rows_difference(model: PreTrainedModel, reading: Reading) -> float:
+def rows_difference(model: transformers.PreTrainedModel, reading: Reading) -> float:
     """Return the largest difference, float32, of texts read bit by bit from one pass over each.
 
     Two texts take turns, so that a state outside their caches shows; so do copies of the caches.

@@ -1,0 +1,162 @@
+"""Models as they are decoded, kept in the cache: the next start reads one file.
+
+It holds the list of operations, the weights in the layouts that these read, and what else the
+engine asks. It is valid for the files, versions and processor that it was made with, which stand
+beside it; another one is written anew. Without it a model is loaded, merged, tested and traced from
+its own files.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from pasta_lm.engines.cpu import library
+from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS
+from pasta_lm.engines.cpu.library import HugePages
+from pasta_lm.engines.local import loading
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.errors import UnsupportedModelError
+from pasta_lm.machine import cache_folder, installed_version, processor
+from pasta_lm.models.checkpoint import note
+from pasta_lm.models.load import files_of
+from pasta_lm.models.names import resolve
+from pasta_lm.models.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+logger = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).parents[2]
+LIBRARIES = ("torch", "transformers", "tokenizers")
+STORED = (
+    *("name", "eos_ids", "kind", "positions", "trained_strategy", "fork_bias", "join", "device"),
+    *("eight_bits", "dtype", "vocab_size", "num_tokens", "max_position", "num_parameters"),
+    *("layer_shapes", "fast_logits", "sampling"),
+)
+MIN_PARAMETERS = 1_000_000  # of a model that is kept: smaller ones are read as fast
+MAX_KEPT = 6  # models of the cache
+PICKLE_PROTOCOL = 5
+MIN_FREE = 12  # bytes a weight that must be free on the disk: three times the file at most
+
+
+class PreparedModel(LoadedModel):
+    """A model of the cache; what is not stored of it is asked of the whole model, loaded then."""
+
+    def __init__(self, stored: dict[str, object], load: Callable[[], LoadedModel]) -> None:
+        vocabulary = Vocabulary(*stored["vocabulary"])  # type: ignore[misc]
+        vars(self).update(stored, vocabulary=vocabulary)
+        self._load = load
+
+    @cached_property
+    def model(self) -> PreTrainedModel:  # type: ignore[override]
+        return self._load().model
+
+
+def load(
+    source: str | Path,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    base: str | Path | None = None,
+) -> LoadedModel:
+    """Load a model as ``loading.load`` does; on a CPU from the cache, or so that it is there."""
+    load_whole = partial(loading.load, source, dtype=dtype, device=device, base=base)
+    place = loading.usable_device(device)
+    if place.type != "cpu":
+        return load_whole()
+    paths = [Path(resolve(each)) for each in (source, base or source)]
+    names = [str(path.absolute()) if path.exists() else str(path) for path in paths]
+    weights = None if dtype in loading.EIGHT_BITS else loading.weights_dtype(dtype, place)
+    key = *names, dtype if weights is None else str(weights), processor()
+    file = cache_folder() / "prepared" / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    if (stored := _read(file)) is not None:
+        return PreparedModel(stored, load_whole)
+    note(f"preparing {source} for this processor, which takes longer than the next start")
+    loaded = load_whole()
+    sources = files_of(source) if base is None else files_of(base, source)
+    is_kept = MIN_PARAMETERS <= loaded.num_parameters <= MAX_COPIED_ELEMENTS
+    if sources is None or not is_kept or loaded.fast_logits is None:
+        return loaded
+    try:
+        _write(file, loaded, sources)
+    except (OSError, RuntimeError, TypeError, AttributeError) as exc:
+        logger.info("%s is not kept: %s", loaded.name, exc)
+        return loaded
+    if (stored := _read(file)) is None:
+        return loaded
+    del loaded
+    gc.collect()  # the graph refers to itself
+    return PreparedModel(stored, load_whole)
+
+
+@cache
+def _versions() -> list[str | None]:
+    """Return the code and the versions that the layout and the operations depend on."""
+    digest = hashlib.sha256()
+    for folder in ("engines/cpu", "engines/local", "models", "interpreter", "language"):
+        for file in sorted((PACKAGE / folder).glob("*.py")):
+            digest.update(file.read_bytes())
+    versions = [*map(installed_version, LIBRARIES), platform.python_version()]
+    return [digest.hexdigest(), library.version(), *versions]
+
+
+def _states(files: Iterable[Path]) -> dict[str, list[int]]:
+    states = ((str(file), file.stat()) for file in files)
+    return {name: [state.st_size, state.st_mtime_ns] for name, state in states}
+
+
+def _read(file: Path) -> dict[str, object] | None:
+    pages = HugePages()
+
+    def copied(storage: torch.UntypedStorage, _: str) -> torch.UntypedStorage:
+        return pages.copy(torch.empty(0, dtype=torch.uint8).set_(storage)).untyped_storage()
+
+    try:
+        header = json.loads(file.with_suffix(".json").read_text("utf-8"))
+        states = _states(map(Path, header["files"]))
+        if header["versions"] != _versions() or header["files"] != states:
+            return None
+        stored: dict[str, object]
+        stored = torch.load(file, map_location=copied, mmap=True, weights_only=False)  # type: ignore[arg-type]
+    except Exception as exc:  # whatever a damaged file does
+        logger.info("%s is not read: %s", file, exc)
+        return None
+    return stored
+
+
+def _write(file: Path, loaded: LoadedModel, sources: Iterable[Path]) -> None:
+    stored = {name: getattr(loaded, name) for name in STORED}
+    with suppress(UnsupportedModelError):
+        stored["rotations"] = loaded.rotations
+    vocabulary = loaded.vocabulary
+    stored["vocabulary"] = vocabulary.tokenizer, dict(vocabulary.piece_ids)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(file.parent).free < MIN_FREE * loaded.num_parameters:
+        raise OSError("the disk is almost full")
+    part = file.with_suffix(f".{os.getpid()}")
+    try:
+        torch.save(stored, part, pickle_protocol=PICKLE_PROTOCOL)
+        part.replace(file)
+        header = {"files": _states([*sources, file]), "versions": _versions()}
+        part.write_text(json.dumps(header), encoding="utf-8")
+        part.replace(file.with_suffix(".json"))
+        kept = sorted(file.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
+        for old in kept[:-MAX_KEPT]:
+            old.with_suffix("").unlink(missing_ok=True)
+            old.unlink(missing_ok=True)
+    finally:
+        part.unlink(missing_ok=True)
