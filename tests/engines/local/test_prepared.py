@@ -27,7 +27,7 @@ from tests.tiny import tiny
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a taught model, in an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared, "MIN_PARAMETERS", 0)
+    monkeypatch.setattr(prepared, "MIN_BYTES", 0)
     loaded = tiny("tiny").engine.loaded
     assert isinstance(loaded, LoadedModel)
     vocabulary = loaded.vocabulary

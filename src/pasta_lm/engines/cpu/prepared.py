@@ -47,7 +47,7 @@ STORED = (
     *("eight_bits", "dtype", "vocab_size", "num_tokens", "max_position", "num_parameters"),
     *("layer_shapes", "fast_logits", "sampling"),
 )
-MIN_PARAMETERS = 1_000_000  # of a model that is kept: smaller ones are read as fast
+MIN_BYTES = 10_000_000  # of a model's files: smaller ones are read as fast
 MAX_KEPT = 6  # models of the cache
 PICKLE_PROTOCOL = 5
 MIN_FREE = 12  # bytes a weight that must be free on the disk: three times the file at most
@@ -85,10 +85,12 @@ def load(
     file = cache_folder() / "prepared" / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     if (stored := _read(file)) is not None:
         return PreparedModel(stored, load_whole)
-    note(f"preparing {source} for this processor, which takes longer than the next start")
-    loaded = load_whole()
     sources = files_of(source) if base is None else files_of(base, source)
-    is_kept = MIN_PARAMETERS <= loaded.num_parameters <= MAX_COPIED_ELEMENTS
+    is_kept = sources is not None and sum(each.stat().st_size for each in sources) >= MIN_BYTES
+    if is_kept:
+        note(f"preparing {source} for this processor, which takes longer than the next start")
+    loaded = load_whole()
+    is_kept = is_kept and loaded.num_parameters <= MAX_COPIED_ELEMENTS
     if sources is None or not is_kept or loaded.fast_logits is None:
         return loaded
     try:
