@@ -1,4 +1,4 @@
-"""Given answers on the server: checked, decoded with forced tokens, bounded like every request."""
+"""Given answers on the server: decoded with forced tokens, bounded like every request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.serve.conftest import (
 )
 from tests.serve.test_served import served
 
-CHECK, REPLAY = "/v1/check", "/v1/replay"
+REPLAY = "/v1/replay"
 GIVEN = {**CHAT, "response": SCRIPT, "form": "annotator"}
 PLAIN = "One line.\nAnd &lt;sync/> another, caf\u00e9."
 CHAINED = (
@@ -96,20 +96,6 @@ def test_a_given_answer_is_decoded_as_it_is(app: App, text: str, form: str) -> N
         None,
         *(block.topic for block in document.blocks),
     ]
-    assert reply["run"]["annotated"] == document.annotator_form()
-
-
-@on_both
-@given_answers
-def test_the_cost_that_is_read_from_a_structure_is_the_cost_of_its_replay(
-    app: App, text: str, form: str
-) -> None:
-    checked = post(CHECK, {"response": text, "form": form}, app=app()).json()
-    reply = replayed(app(), response=text, form=form)
-    assert checked["valid"]
-    assert checked["text"] == reply["text"]
-    told = ("critical_path_tokens", "sequential_tokens", "parallelism", "theoretical_speedup")
-    assert {name: checked["cost"][name] for name in told} == {name: reply[name] for name in told}
     assert reply["critical_path_tokens"] == reply["forward_passes"]
 
 
@@ -182,14 +168,11 @@ def test_a_model_without_tags_replays_an_answer_without_tags() -> None:
     assert "no tag pieces" in reply.json()["error"]["message"]
 
 
-def test_stock_servers_decode_no_given_answer_and_check_it_all_the_same() -> None:
+def test_stock_servers_decode_no_given_answer() -> None:
     with served() as (backend, _):
         reply = post(REPLAY, GIVEN, app=create_app(backend))
         assert reply.status_code == 400
         assert "no given answer" in reply.json()["error"]["message"]
-    with served() as (backend, _):
-        reply = post(CHECK, {"response": SCRIPT, "form": "annotator"}, app=create_app(backend))
-        assert reply.json()["cost"]["sequential_tokens"] == backend.count_tokens(TEXT)
 
 
 # --- faults of the text
@@ -220,16 +203,12 @@ def test_an_invalid_text_is_refused_with_the_diagnostics_of_pasta_check(
     assert error["diagnostics"] == expected["diagnostics"]
     first = next(one for one in error["diagnostics"] if one["severity"] == "error")
     assert f"line {first['line']}, column {first['column']}" in error["message"]
-    checked = post(CHECK, {"response": text, "form": form}).json()
-    assert checked == {**expected, "text": None, "cost": None}
 
 
 def test_a_text_with_warnings_is_decoded_and_they_are_told() -> None:
     text = 'a <async topic="x">b</async><sync/><sync/>'
     reply = replayed(scripted_app(), response=text)
     assert [one["code"] for one in reply["diagnostics"]] == ["PASTA104", "PASTA101"]
-    checked = post(CHECK, {"response": text, "form": "annotator"}).json()
-    assert (checked["valid"], checked["diagnostics"]) == (True, reply["diagnostics"])
 
 
 def test_of_many_faults_the_first_hundred_are_told_and_an_error_is_among_them() -> None:
@@ -238,7 +217,6 @@ def test_of_many_faults_the_first_hundred_are_told_and_an_error_is_among_them() 
     error = post(REPLAY, {**GIVEN, **body}).json()["error"]
     assert len(error["diagnostics"]) == 100
     assert error["code"] == error["diagnostics"][-1]["code"] == "PASTA017"
-    assert post(CHECK, body).json()["diagnostics"] == error["diagnostics"]
 
 
 # --- what is refused
@@ -271,11 +249,9 @@ async def test_bad_bodies_are_refused() -> None:
                 assert reply.json()["error"]["message"], name
         other = await client.post(REPLAY, json={**GIVEN, "model": "other"})
         assert other.status_code == 404
-        endless = await client.post(CHECK, json={"response": "<sync/>" * 10_000})
+        endless = await client.post(REPLAY, json={**GIVEN, "response": "<sync/>" * 10_000})
         assert endless.status_code == 400
         assert "70000 characters" in endless.json()["error"]["message"]
-        other = await client.post(CHECK, json={"response": "a", "model": "other"})
-        assert other.status_code == 404
 
 
 def test_what_the_model_or_its_cache_cannot_hold_is_refused() -> None:

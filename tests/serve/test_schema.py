@@ -72,7 +72,7 @@ def test_no_request_without_a_body_is_an_error_of_the_server(operation: Any, url
 def test_every_route_of_the_api_is_in_the_schema() -> None:
     labels = {one.label for one in OPERATIONS}
     assert labels >= {"POST /v1/chat/completions", "POST /v1/completions", "GET /v1/models"}
-    assert labels >= {"POST /v1/check", "POST /v1/replay"}
+    assert labels >= {"POST /v1/replay"}
     assert labels >= {"GET /health", "GET /metrics", "GET /version"}
 
 

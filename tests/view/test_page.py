@@ -13,7 +13,7 @@ import pytest
 from pasta_lm.serve.app import create_app
 from pasta_lm.view.page import STATIC, joined_modules, page_of
 from pasta_lm.view.run_data import run_data
-from tests.serve.conftest import CHAT, LIMIT_S, SCRIPT, post, scripted, serving, streamed
+from tests.serve.conftest import CHAT, LIMIT_S, post, scripted, serving, streamed
 from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
 from tests.view.conftest import CHROMIUM, Open, expect, serious_faults
 
@@ -67,7 +67,6 @@ def test_the_stream_of_events_ends_with_the_run_as_the_page_shows_it() -> None:
     runs = [one["pasta"]["run"] for one in pieces if "run" in one.get("pasta", {})]
     assert [one["name"] for one in runs] == ["pasta"]
     assert [one["topic"] for one in runs[0]["threads"]] == [None, "walk", "sleep", "eat"]
-    assert runs[0]["annotated"] == SCRIPT
 
 
 # --- in a browser

@@ -103,7 +103,6 @@ def create_app(
 def _routes(service: Service, number: str) -> APIRouter:
     errors: Responses = {kind: {"description": f"{kind} error"} for kind in ("4XX", "5XX")}
     router = APIRouter(route_class=StrictRoute, responses=errors)
-    router.post("/v1/check")(service.check_answer)
     streams: Responses = {200: {"content": {"text/event-stream": {}}}}
     router.post("/v1/replay", responses=streams)(service.replay_answer)
     name = service.backend.name

@@ -346,25 +346,6 @@ class CompletionRequest(AnswerRequest):
 AnyRequest = ChatCompletionRequest | CompletionRequest
 
 
-class CheckRequest(BaseModel):
-    """An answer with its tags; in the form ``plain`` it has none, and all of it is text."""
-
-    model_config = STRICT
-    _has_few_keys = model_validator(mode="before")(_with_few_keys)
-    model: str | None = None
-    response: Annotated[str, Field(min_length=1)]
-    form: Literal["written", "annotator", "plain"] = "written"
-
-    def diagnostics(self) -> list[Diagnostic]:
-        return [] if self.form == "plain" else check(self.response, self.form)
-
-    def document(self) -> Document:
-        """Return the answer, which has no errors."""
-        if self.form == "plain":
-            return Document((Text(self.response),))
-        return parse(self.response, self.form)
-
-
 class ReplayOptions(BaseModel):
     """How a written answer is decoded."""
 
@@ -374,13 +355,20 @@ class ReplayOptions(BaseModel):
     trace: bool = False
 
 
-class ReplayRequest(CheckRequest):
-    """An answer with its tags, and the prompt in front of it: messages, or a text or token ids."""
+class ReplayRequest(BaseModel):
+    """An answer, and the prompt in front of it: messages, or a text or token ids.
+
+    An answer in the form ``plain`` has no tags: all of it is text.
+    """
 
     model_config = ConfigDict(
         **STRICT,
         json_schema_extra={"oneOf": [{"required": [name]} for name in ("messages", "prompt")]},
     )
+    _has_few_keys = model_validator(mode="before")(_with_few_keys)
+    model: str | None = None
+    response: Annotated[str, Field(min_length=1)]
+    form: Literal["written", "annotator", "plain"] = "written"
     messages: Messages | None = None
     prompt: str | Ids | None = None
     stream: bool | None = None
@@ -391,6 +379,15 @@ class ReplayRequest(CheckRequest):
         if (self.messages is None) == (self.prompt is None):
             raise ValueError("give either messages or prompt")
         return self
+
+    def diagnostics(self) -> list[Diagnostic]:
+        return [] if self.form == "plain" else check(self.response, self.form)
+
+    def document(self) -> Document:
+        """Return the answer, which has no errors."""
+        if self.form == "plain":
+            return Document((Text(self.response),))
+        return parse(self.response, self.form)
 
     def completion(self) -> AnyRequest:
         """Return the request for a new answer to the same prompt, in the same form of reply."""

@@ -123,7 +123,7 @@ class Reply:
         }
         if self.body.options.trace:
             figures["trace"] = json.loads(answer.trace.to_json())
-            figures["run"] = run_data(answer.trace, "", answer.document.annotator_form())
+            figures["run"] = run_data(answer.trace)
         return figures
 
     def _unfinished(self, answer: Answer) -> Json:
@@ -287,7 +287,7 @@ class ReplayReply(Reply):
             "program": answer.program,
             "diagnostics": self._diagnostics,
             "sequential_tokens": self.backend.count_tokens(answer.text),
-            "run": run_data(answer.trace, "replayed", answer.document.annotator_form()),
+            "run": run_data(answer.trace, "replayed"),
         }
 
     def whole(self) -> Json:

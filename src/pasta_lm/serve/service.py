@@ -17,17 +17,15 @@ from starlette.types import Receive, Scope, Send
 
 from pasta_lm.engines.request import Request
 from pasta_lm.errors import RequestError
-from pasta_lm.interpreter import speed
 from pasta_lm.language.check import Diagnostic
 from pasta_lm.language.document import NUM_BLOCK_TAGS
-from pasta_lm.language.events import Text
 from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.backends import Backend, ServedBackend
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, Rows, bad_request, internal
 from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.jobs import ResponseStream
-from pasta_lm.serve.protocol import AnyRequest, CheckRequest, ReplayRequest
+from pasta_lm.serve.protocol import AnyRequest, ReplayRequest
 from pasta_lm.serve.replies import DONE, ReplayReply, Reply, sse
 from pasta_lm.serve.tool_calls import ClientPrompt
 
@@ -90,24 +88,17 @@ class Service:
         self._log_prompts(prompts, http)
         return await self._decode(Reply(body, requests, self.backend), http)
 
-    async def check_answer(self, body: CheckRequest) -> Json:
-        self._refuse(body)
-        return await asyncio.to_thread(_checked, body, self.backend.count_tokens)
-
     async def replay_answer(self, body: ReplayRequest, http: HttpRequest) -> Response:
-        self._refuse(body)
-        completion = body.completion()
-        prompts = completion.prompts(self.recipe.limits, "")
-        self._log_prompts(prompts, http)
-        request, rows = await asyncio.to_thread(self._prepare_replay, body, prompts[0])
-        return await self._decode(ReplayReply(completion, request, self.backend, rows), http)
-
-    def _refuse(self, body: CheckRequest) -> None:
         check_model(body.model, self.backend.name)
         num, limit = len(body.response), MAX_CHARACTERS_A_TOKEN * self.recipe.limits.tokens
         if num > limit:
             message = f"the answer has {num} characters, but at most {limit} are read"
             raise bad_request(message, "response")
+        completion = body.completion()
+        prompts = completion.prompts(self.recipe.limits, "")
+        self._log_prompts(prompts, http)
+        request, rows = await asyncio.to_thread(self._prepare_replay, body, prompts[0])
+        return await self._decode(ReplayReply(completion, request, self.backend, rows), http)
 
     def _prepare_replay(self, body: ReplayRequest, prompt: ClientPrompt) -> tuple[Request, Rows]:
         """Return the request for all of an answer, with its diagnostics; or refuse it."""
@@ -196,26 +187,6 @@ class Service:
             log.exception("a stream failed")
             yield sse(internal("internal_error").body)
         yield DONE
-
-
-def _checked(body: CheckRequest, count: Callable[[str], int]) -> Json:
-    diagnostics = body.diagnostics()
-    checked: Json = {"valid": True, "diagnostics": _rows(diagnostics), "text": None, "cost": None}
-    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
-        return {**checked, "valid": False}
-    document = body.document()
-    path = speed.document_critical_path(document, count)
-    texts = [item.text for item in document.items if isinstance(item, Text)]
-    num_content = sum(map(count, [*texts, *(block.plain_text for block in document.blocks)]))
-    parallelism = speed.parallelism(num_content, path, is_parallel=bool(document.blocks))
-    cost = {  # of an answer all of whose threads decode at once
-        "critical_path_tokens": path,
-        "sequential_tokens": count(document.plain_text),
-        "num_content_tokens": num_content,
-        "parallelism": round(parallelism, 4),
-        "theoretical_speedup": round(speed.document_speedup(document, count), 4),
-    }
-    return {**checked, "text": document.plain_text, "cost": cost}
 
 
 def _rows(diagnostics: Sequence[Diagnostic]) -> Rows:

@@ -63,7 +63,6 @@ class RunData(TypedDict):
     forks: list[Edge]
     joins: list[Edge]
     critical: list[Span]
-    annotated: str | None  # the answer in the annotator form, for its tags to be edited
 
 
 FACTS = (
@@ -73,7 +72,7 @@ FACTS = (
 )
 
 
-def run_data(trace: Trace, name: str = "", annotated: str | None = None) -> RunData:
+def run_data(trace: Trace, name: str = "") -> RunData:
     """Return the data of a whole trace; with an answer in annotator form, the page can edit it."""
     run = LiveRun(trace.num_prompt_tokens)
     run.add(trace)
@@ -94,7 +93,6 @@ def run_data(trace: Trace, name: str = "", annotated: str | None = None) -> RunD
         "forks": run.forks,
         "joins": run.joins,
         "critical": run.critical,
-        "annotated": annotated,
     }
 
 

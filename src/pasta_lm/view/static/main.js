@@ -2,7 +2,6 @@
 
 import { AnswerView } from "./answer.js";
 import { AnswersView } from "./answers.js";
-import { TagEditor } from "./edit.js";
 import { byId, element } from "./elements.js";
 import { InspectorView } from "./inspector.js";
 import { AskForm } from "./live.js";
@@ -14,7 +13,6 @@ import { FactsView, TableView } from "./table.js";
 import { offerColours, offerTheme } from "./theme.js";
 
 let current = null;
-let editor = null; // there is none without a server
 let prose = null; // what draws Markdown; there is none without a server
 
 // A root without what earlier views put and heard there.
@@ -44,7 +42,6 @@ function showRuns(runs) {
   new AnswerView(stage, emptied("answer"), { withTags: false, label: "Answer" });
   new AnswerView(stage, emptied("written"), { withTags: true, label: "Written form" });
   new TableView(stage, byId("table"));
-  editor?.follow(stage);
   return stage;
 }
 
@@ -59,5 +56,4 @@ if (stored) {
     element("a", { href: "index.html", "aria-current": "page" }, "Compare strategies"), element("a", { href: "chat.html" }, "Chat")));
   const form = new AskForm(byId("ask"), byId("facts"), showRuns, () => { byId("main").hidden = byId("keys").hidden = byId("player").hidden = true; });
   form.ready = import("./chat/prose.js").then((module) => { prose = module.Prose; }, () => {});
-  editor = new TagEditor(byId("edit"), () => form.key.value);
 }

@@ -23,7 +23,6 @@ export class Run {
     this.isOver = false; // complete, or given up
     this.data = null; // the stored form
     this.asked = null; // of a live run: {messages, max_threads}, what the server was asked
-    this.annotated = null; // its answer in the annotator form, if the server told it
   }
 
   static stored(data) {
@@ -63,8 +62,8 @@ export class Run {
   complete(data) {
     const isSame = ({ thread, text }, index) => data.tokens[index]?.thread === thread && data.tokens[index].text === text;
     if (!this.tokens.every(isSame)) [this.threads, this.tokens] = [[], []];
-    const { facts, prefill_s, step_s, syncs, forks, joins, critical, annotated = null } = data;
-    Object.assign(this, { facts, prefill_s, step_s, syncs, forks, joins, critical, annotated });
+    const { facts, prefill_s, step_s, syncs, forks, joins, critical } = data;
+    Object.assign(this, { facts, prefill_s, step_s, syncs, forks, joins, critical });
     Object.assign(this, { data: { ...data, name: this.name }, isComplete: true, isOver: true });
     data.threads.slice(this.threads.length).forEach((thread) => this.addThread(thread));
     data.tokens.slice(this.tokens.length).forEach((token) => this.addToken(token));
