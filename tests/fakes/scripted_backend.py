@@ -54,6 +54,8 @@ class ScriptedBackend:
         if prompt.strategy not in (*STRATEGIES, parts.NAME):
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {prompt.strategy!r}", hint=f"one of {names}")
+        if params.structured_outputs is not None:
+            raise RequestError("a script has no other form", hint="leave out the schema")
         content = prompt.content
         ids = content if isinstance(content, TokenIds) else None
         text = "" if isinstance(content, TokenIds) else _text(content)

@@ -74,10 +74,6 @@ class Service:
         calls = body.must_call(self.backend.tools)
         if calls is not None:
             params = replace(params, structured_outputs=calls)
-        if params.structured_outputs is not None and not self.backend.has_logprobs:
-            message = "this server decodes no schemas: its tokens come from elsewhere"
-            param = "response_format" if calls is None else "tool_choice"
-            raise bad_request(message, param, "unsupported")
         if params.logprobs is not None and not self.backend.has_logprobs:
             message = "this engine gives no log-probabilities"
             raise bad_request(message, "logprobs", "unsupported")
