@@ -72,7 +72,6 @@ class RunFolder:
         return data
 
     def settings_of(self, kind: type[T]) -> T:
-        """Read the stored settings into their dataclass."""
         try:
             return validated(kind, self.settings())
         except UsageError as exc:

@@ -29,7 +29,6 @@ Baseline = Annotated[str | None, option("--baseline DIR|HF_ID", "The sequential 
 
 
 def split_names(listed: str | None) -> list[str] | None:
-    """Return the names in a list that is separated by commas."""
     return None if listed is None else [name.strip() for name in listed.split(",")]
 
 

@@ -54,7 +54,6 @@ class Contexts:
         self._num_given: dict[int, int] = {0: len(self._ids[0])}  # ids that are not of the answer
 
     def of(self, thread: Thread) -> Sequence[int]:
-        """Return the ids that a thread sees."""
         return self._ids[thread.id]
 
     def answer_of(self, thread: Thread) -> Sequence[int]:

@@ -68,7 +68,6 @@ class LiveThread:
 
     @property
     def is_full(self) -> bool:
-        """Return whether it has all the tokens that its start allows."""
         return self.max_tokens is not None and self.thread.num_tokens >= self.max_tokens
 
     @property
@@ -83,7 +82,6 @@ class LiveThread:
 
     @property
     def decodes(self) -> bool:
-        """Return whether it decodes a token after the pass."""
         return self.thread.state is ThreadState.RUNNING
 
 

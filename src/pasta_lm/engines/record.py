@@ -75,7 +75,6 @@ class Recorder:
         self.trace.forward_passes += 1
 
     def finished(self, threads: Sequence[Thread], reason: str, *, t_s: float) -> None:
-        """Record the end of the response."""
         for thread in threads:
             self.thread_started(thread)
             if thread.finish_reason is not None:

@@ -47,7 +47,6 @@ class StructuredOutputs:
 
     @property
     def kind(self) -> str:
-        """Return the name of what is to be matched."""
         kind = next(name for name in STRUCTURES if getattr(self, name) is not None)
         return "JSON schema" if kind == "json" else kind
 
@@ -199,7 +198,6 @@ class Request:
 
     @property
     def structures(self) -> list[StructuredOutputs]:
-        """Return all that the texts of its threads must match."""
         threads = (start.structured_outputs for start in self.known)
         wanted = self.params.structured_outputs, *threads
         return [*filter(None, wanted)]
@@ -337,7 +335,6 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Return the answer without tags."""
         return self.document.plain_text
 
     @property
@@ -347,7 +344,6 @@ class Answer:
 
     @property
     def finish_reason(self) -> str:
-        """Return why the response ended."""
         assert self.trace.finish_reason is not None
         return self.trace.finish_reason
 

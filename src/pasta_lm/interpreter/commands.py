@@ -64,7 +64,6 @@ class Legal(NamedTuple):
     needs_text: bool = False  # not only white space, which no topic may consist of
 
     def allows(self, tag: Lexeme) -> bool:
-        """Return whether a tag piece is legal."""
         return tag.kind in self.kinds and (tag.units or 0) <= self.units
 
 

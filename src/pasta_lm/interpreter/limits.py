@@ -38,7 +38,6 @@ class Limits:
                 raise UsageError(f"{name} is {value}, but must be at least {bound}")
 
     def has_room(self, position: int) -> bool:
-        """Return whether a thread may decode a token from a position on."""
         return self.max_position is None or position < self.max_position - 1  # where it must end
 
     def largest_units(self, promise_end: int) -> int:

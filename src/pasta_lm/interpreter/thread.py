@@ -75,7 +75,6 @@ class Thread:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it may still decode."""
         return self.state is not ThreadState.ENDED
 
     @property

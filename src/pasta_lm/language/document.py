@@ -53,7 +53,6 @@ class Document:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """Return all blocks in the order in which they open."""
         return tuple(_blocks(self.items))
 
     @property

@@ -136,11 +136,9 @@ class Fault(Enum):
 
     @property
     def hint(self) -> str:
-        """Return the repair that a user can make."""
         return self.value[2]
 
     def message(self, detail: str = "") -> str:
-        """Return the message with the detail put in."""
         return self.value[1].replace("{}", detail)
 
 

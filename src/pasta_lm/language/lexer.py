@@ -31,7 +31,6 @@ _STOPS = {"": re.compile("[\"'<>]"), '"': re.compile('["<]'), "'": re.compile("[
 
 
 def spelling(tag: Lexeme) -> str:
-    """Return the piece of a vocabulary that spells a lexeme of a tag."""
     if tag.kind is LexemeKind.PROMISE_CLOSE:
         return tags.closing_piece(tag.units or 1)
     return _SPELLING[tag.kind]

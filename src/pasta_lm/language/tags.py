@@ -56,7 +56,6 @@ PIECES: Final = (PROMISE_OPEN, ASYNC_OPEN, ASYNC_CLOSE, SYNC, *_CLOSING)
 
 
 def promise_tag(topic: str, units: int) -> str:
-    """Return a whole promise as it is written."""
     return f"{PROMISE_OPEN}{escape_topic(topic)}{closing_piece(units)}"
 
 

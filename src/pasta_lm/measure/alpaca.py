@@ -120,7 +120,6 @@ class AlpacaRun:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the systems."""
         return [system.name for system in self.settings.all_systems]
 
     def judge(self) -> LLMJudge | None:

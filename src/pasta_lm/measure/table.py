@@ -145,7 +145,6 @@ class Report:
         ]
 
     def note(self, place: Place, *paragraphs: str) -> None:
-        """Add footnotes to the table of a place."""
         self.notes.setdefault(place, []).extend(filter(None, paragraphs))
 
     def to_dict(self) -> Figures:
@@ -159,7 +158,6 @@ class Report:
         return result
 
     def tables(self) -> list[Table]:
-        """Return a table for each place that has figures with titles."""
         places: dict[Place, list[Sequence[Cell]]] = {}
         for row in self.rows:
             places.setdefault(row.place, []).extend(row.rows())

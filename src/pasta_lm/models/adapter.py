@@ -275,7 +275,6 @@ def check_base(
     model: transformers.PreTrainedModel,
     tokenizer: transformers.PreTrainedTokenizerBase,
 ) -> None:
-    """Check by the hashes that a model is the base of an adapter."""
     parts = (
         ("weights", reference.weights_sha256, hash_weights(model)),
         ("tokenizer", reference.tokenizer_sha256, hash_tokenizer(tokenizer)),

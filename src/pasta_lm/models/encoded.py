@@ -57,7 +57,6 @@ class PieceTable:
 
 
 def check_piece_ids(ids: Mapping[str, int]) -> None:
-    """Check that every tag piece has a token of its own."""
     if missing := [piece for piece in PIECES if piece not in ids]:
         share = f"{len(missing)} of {len(PIECES)}"
         raise VocabularyError(f"{share} tag pieces have no token, first {missing[0]!r}")

@@ -55,7 +55,6 @@ FORMS = (
 
 
 def thinking_of(template: str) -> Thinking | None:
-    """Return the marks that a chat template speaks of."""
     return next((form for form in FORMS if (form.skip or form.end) in template), None)
 
 
@@ -89,7 +88,6 @@ class Thought:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether no more of a thought comes."""
         return self._phase in (_Phase.BEHIND, _Phase.ANSWER)
 
     @property

@@ -123,7 +123,6 @@ class Vocabulary(PieceTable):
         return text if marks is None or text.endswith(marks.skip) else text + marks.skip
 
     def with_thought(self, prompt: Sequence[int]) -> list[int]:
-        """Return a prompt and the mark that begins a thought."""
         return [*prompt, *self._prompts.encode(self.thinking.start if self.thinking else "")]
 
     def encode_thought(self, text: str, prompt: Sequence[int]) -> list[int]:
@@ -230,7 +229,6 @@ class Vocabulary(PieceTable):
         return TextStream(self._bytes)
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Return the text of ordinary tokens in the middle of a text."""
         return b"".join(self._bytes[i] for i in token_ids).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:

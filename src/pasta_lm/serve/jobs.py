@@ -119,7 +119,6 @@ class Metrics(Collector):
             yield gauge
 
     def stepped(self, job: Job, batch: Sequence[StreamEvent], now_s: float) -> None:
-        """Take the events of a request in one step."""
         if any(isinstance(event, TextDelta) for event in batch):
             if job.last_text_s is None:
                 self._first.observe(now_s - job.arrived_s)

@@ -199,7 +199,6 @@ class AnswerRequest(BaseModel):
 
     @property
     def offered(self) -> Sequence[Function]:
-        """Return the functions that the model may call."""
         return ()
 
     def must_call(self, template: ToolTemplate) -> StructuredOutputs | None:

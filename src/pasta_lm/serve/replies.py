@@ -193,7 +193,6 @@ class Reply:
         return b"".join(map(sse, pieces))
 
     def pieces(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the pieces for the events of one step."""
         self.take(events)
         pieces: list[Json] = []
         for sample, order in enumerate(self._orders):

@@ -22,7 +22,6 @@ POSITIONS = PositionStrategy.CONTINUE
 
 
 def request(prompt: Sequence[int], params: SamplingParams) -> Request:
-    """Return the request for a prompt of token ids."""
     return Request(
         prompt=prompt, params=params, positions=POSITIONS, form=Form.FORKED, strategy=NAME
     )

@@ -286,7 +286,6 @@ class Pasta:
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Iterator[StreamEvent]:
-        """Answer a prompt and yield its events as they happen."""
         return self.engine.stream(self._request(prompt, params, options))
 
     def stream_text(
@@ -311,7 +310,6 @@ class Pasta:
     def astream(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> AsyncIterator[StreamEvent]:
-        """Answer a prompt and yield its events as they happen."""
         return self._in_executor(self.stream(prompt, params, **options))
 
     def astream_text(

@@ -366,7 +366,6 @@ def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
 
 
 def answered(answer: Answer, questions: Sequence[str]) -> PartsAnswer:
-    """Return the answers to questions about a document."""
     pairs = _texts(answer)
     texts = [text.strip() for text, _ in pairs]
     cut = [name for name, (_, has_ended) in zip(questions, pairs, strict=True) if not has_ended]

@@ -55,7 +55,6 @@ def parts_of(node: Any, *patterns: Any) -> dict[str, Any]:
 def replace(
     graph: fx.GraphModule, node: Node, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
-    """Compute a node by another function."""
     with graph.graph.inserting_before(node):
         new = graph.graph.call_function(function, args)
     new.meta["val"] = node.meta["val"]

@@ -55,7 +55,6 @@ def rewrite(
 
 
 def choose_kernels(graph: fx.Graph) -> None:
-    """Choose the kernels of all linear layers."""
     choose([node.target for node in graph.nodes if isinstance(node.target, Linear)])
 
 

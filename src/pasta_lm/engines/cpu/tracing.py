@@ -54,7 +54,6 @@ def _attend_operation() -> Any:
 
 
 def attend_alone(q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
-    """Stand for attention in a graph."""
     raise AssertionError("the operation is replaced before it runs")
 
 
@@ -136,7 +135,6 @@ Step = tuple[str, str, object, Any]
 
 
 def restored(steps: Sequence[Step], calls: dict[int, LayerCall]) -> CapturedModel:
-    """Return a pass as it was stored."""
     graph, root, nodes = fx.Graph(), dict[str, object](), dict[str, fx.Node]()
     for op, name, target, arguments in steps:
         if op == "get_attr":

@@ -179,7 +179,6 @@ class PagedBatch:
         return [request.pages[s // size] * size + s % size for s in range(request.first_slot, stop)]
 
     def to(self, device: torch.device) -> PagedBatch:
-        """Return the arrays on a device."""
         arrays = (self.rows, self.blocks, self.table, self.cutoffs, self.wanted)
         return PagedBatch(self.bucket, self.page_size, *(array.to(device) for array in arrays))
 

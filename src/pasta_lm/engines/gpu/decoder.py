@@ -212,7 +212,6 @@ class PagedDecoder:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """Return the buckets whose shapes are kept."""
         return [bucket for bucket, _ in self._shapes]
 
     @property

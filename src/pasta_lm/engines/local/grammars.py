@@ -49,23 +49,19 @@ class Matcher:
         return allowed
 
     def consume(self, token: int) -> None:
-        """Take a token that was decoded."""
         self._matcher.consume_token(token)
 
     def allows(self, token: int) -> bool:
-        """Return whether a token may come next."""
         if token in self._eos_ids:
             return bool(self._matcher.is_accepting())
         return bool(self._matcher.validate_tokens([token]))
 
     def allowed_ids(self) -> list[int]:
-        """Return the tokens that may come next."""
         ids: list[int] = self.allowed().nonzero().flatten().tolist()
         return ids
 
     @property
     def is_complete(self) -> bool:
-        """Return whether nothing can follow."""
         return bool(self._matcher.is_stopped())
 
 

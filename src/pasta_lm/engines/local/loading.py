@@ -152,7 +152,6 @@ class LoadedModel:
 
     @property
     def logits(self) -> LogitsFunction:
-        """Return the fastest function with the model's logits."""
         return self.fast_logits or partial(plain_logits, self.model)
 
     @cached_property

@@ -220,7 +220,6 @@ class PassPlan:
     spare_rows: int | None = None  # for threads beyond the first of each response; None: no bound
 
     def threads_to_feed(self, response: Response) -> list[LiveThread]:
-        """Return the threads of a response for which there are rows."""
         if self.spare_rows is None:
             return response.threads_to_feed()
         threads = response.threads_to_feed(1 + self.spare_rows)

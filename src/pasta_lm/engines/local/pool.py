@@ -85,7 +85,6 @@ class Pool:
 
     @property
     def num_slots(self) -> int:
-        """Return the capacity in tokens."""
         return self.num_pages * self.page_size
 
     @property
@@ -114,7 +113,6 @@ class Pool:
         return run
 
     def can_grow(self, run: Run, num_slots: int) -> bool:
-        """Return whether a run can grow to this many tokens."""
         num_more = self.pages_for(num_slots) - run.num_pages
         return num_more <= 0 or num_more <= self.num_free_pages  # free pages are counted
 
@@ -192,7 +190,6 @@ class Pool:
         self.values[layer].index_copy_(1, slots_N, v_GND)
 
     def start(self, run: Run) -> int:
-        """Return the slot of the pool at which a run begins."""
         return run.first_page * self.page_size
 
     def layer_views(self, run: Run, first: int, stop: int) -> LayerViews:

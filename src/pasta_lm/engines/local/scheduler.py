@@ -58,7 +58,6 @@ class Prefixes:
         return None
 
     def holds(self, run: Run) -> bool:
-        """Return whether a run still holds what it held."""
         return id(run) in self._known
 
     def computed(self, run: Run, hashes: Sequence[bytes]) -> None:

@@ -92,7 +92,6 @@ class HttpClient:
 
 
 async def read_whole(reply: httpx.Response) -> HttpReply:
-    """Read a reply to its end."""
     data = bytearray()
     async for piece in reply.aiter_bytes():
         data += piece
@@ -120,7 +119,6 @@ class StockServer:
 
     @property
     def url(self) -> str:
-        """Return the address without a password."""
         return without_passwords(self.address)
 
     def connection(self) -> Connection:
@@ -141,7 +139,6 @@ class Connection:
 
     @property
     def dialect(self) -> Dialect:
-        """Return the dialect of a server that was introduced."""
         assert self.server.dialect is not None
         return self.server.dialect
 

@@ -210,7 +210,6 @@ class CompletionsEngine:
         return events
 
     def wake(self) -> None:
-        """End a step that waits."""
         self._events.put((NO_REQUEST, None))
 
     def _apart(self) -> closing[CompletionsEngine]:

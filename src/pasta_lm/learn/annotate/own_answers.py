@@ -101,7 +101,6 @@ class AnswerCounts(NamedTuple):
 
 
 def read_instructions(path: Path) -> dict[str, Row]:
-    """Return the rows of a file of instructions by their ids."""
     rows = {row["id"]: row for row in read_rows(path)}
     for name, row in rows.items():
         if not isinstance(row.get("instruction"), str):

@@ -139,7 +139,6 @@ class SourceRow:
 
 
 def read_source(config: SourceConfig) -> Iterator[SourceRow]:
-    """Yield every row in the order of the source."""
     path = Path(config.file or "")
     if config.hub is not None:
         rows = _hub_rows(config.hub, config.split, config.revision)

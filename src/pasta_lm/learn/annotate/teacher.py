@@ -65,7 +65,6 @@ def _shown(prompt: Prompt) -> tuple[Message, ...]:
 
 @cache
 def read_prompt() -> Prompt:
-    """Return the prompt of the newest version."""
     folder = files("pasta_lm.learn.annotate") / "prompts" / PROMPT_VERSION
     texts = {
         item.name.removesuffix(".md"): item.read_text("utf-8").rstrip("\n")

@@ -123,7 +123,6 @@ class Prices:
 
     @property
     def are_known(self) -> bool:
-        """Return whether costs can be computed."""
         return self.input is not None
 
     def cost_usd(self, tokens: TokenCounts) -> float:

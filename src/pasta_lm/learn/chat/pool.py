@@ -55,7 +55,6 @@ class Spending:
         return self.prices.cost_usd(self.tokens)
 
     def count(self, tokens: TokenCounts) -> None:
-        """Add a reply that is on disk."""
         self.num_replies += 1
         self.tokens = TokenCounts(*map(sum, zip(self.tokens, tokens, strict=True)))
 
@@ -132,7 +131,6 @@ def format_usd(amount: float) -> str:
 
 
 def estimate_tokens(messages: Sequence[Message]) -> int:
-    """Return the approximate number of tokens of messages."""
     return _num_bytes(messages) // CHARACTERS_PER_TOKEN
 
 

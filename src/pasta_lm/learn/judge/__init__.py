@@ -171,7 +171,6 @@ class Reading(NamedTuple):
 
 
 def read_verdict(method: Method, reply: ChatReply) -> Reading:
-    """Read a reply by the method of its template."""
     if reply.refusal:
         return Reading(None, NoVerdict.REFUSED)
     return _one_token(reply) if method is Method.LOGPROBS else _stated(reply)
@@ -303,7 +302,6 @@ class LLMJudge:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
     def estimate(self, comparisons: Sequence[Comparison]) -> Estimate:
-        """Estimate the requests for comparisons that have no stored reply."""
         requests = [self.template.request(pair) for pair in self._wanted(comparisons).values()]
         prompt = sum(estimate_tokens(request.messages) for request in requests)
         each = 1 if self.template.method is Method.LOGPROBS else EXPECTED_STATED_TOKENS

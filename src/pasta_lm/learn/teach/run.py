@@ -153,7 +153,6 @@ def learning_steps(
 def last_steps(
     recipes: Recipes, out: Path, config: TeachConfig, journal: Journal, bar: Show
 ) -> Iterator[Step]:
-    """Yield the steps after the last training."""
 
     def copy() -> Result:
         trained = journal.rows["pasta" if recipes.preference is None else "preference"]

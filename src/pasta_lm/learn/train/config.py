@@ -58,7 +58,6 @@ class DataConfig:
 
     @property
     def paths(self) -> list[Path]:
-        """Return the files of annotated answers."""
         return _paths(self.file)
 
     @property
@@ -69,7 +68,6 @@ class DataConfig:
 
     @property
     def trained_strategy(self) -> str:
-        """Return the strategy that a model learns from these data."""
         if self.rule is None:
             return pasta.NAME
         return sot.NAME if self.rule == sot.NAME else apar.NAME

@@ -222,7 +222,6 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
 
 @contextmanager
 def _returning(module: nn.Module, output: ModelOutput) -> Iterator[None]:
-    """Let a module return an output that is known."""
     forward = module.forward
     module.forward = lambda *_, **__: output
     try:

@@ -215,7 +215,6 @@ class OwnText(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Measure the model of a checkpoint."""
         nats, step = self._nats(args), state.global_step
         log = map(json.loads, self._log.read_text("utf-8").splitlines())
         untrained = [row[NATS] for row in log if NATS in row and row["step"] == 0][-1]

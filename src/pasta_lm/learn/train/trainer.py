@@ -81,7 +81,6 @@ class PackTrainer(Trainer):
         self.remove_callback(PrinterCallback)  # standard output is for the result
 
     def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of a pack with these nats of its M labels."""
         raise NotImplementedError
 
     def compute_loss(self, model: nn.Module, inputs: Batch, *_: object, **__: object) -> Tensor:
