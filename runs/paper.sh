@@ -11,7 +11,7 @@
 #   TEACHER_URL, TEACHER_MODEL, TEACHER_KEY_ENV   who annotates: any OpenAI-compatible server, up to /v1
 #   JUDGE_URL, JUDGE_MODEL, JUDGE_KEY_ENV         who judges; *_KEY_ENV name the variables that hold the keys
 #   ROWS=87000         answers to annotate         COST_LIMIT   US dollars for annotation, if prices are known
-#   OUT, PASTA, PYTHON, LAUNCH    another folder, command, interpreter, way to start several processes
+#   OUT, PASTA, PYTHON    another folder, command, interpreter
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -40,7 +40,6 @@ if [[ -z ${PASTA:-} ]]; then
     PYTHON=.venv/bin/python
 fi
 PYTHON=${PYTHON:-python3}
-LAUNCH=${LAUNCH:-accelerate launch --config_file runs/recipes/paper/fsdp.yaml -m pasta_lm}
 out=${OUT:-$out}
 mkdir -p "$out/recipes" "$out/alpaca"
 
@@ -121,11 +120,7 @@ train() { # name, what changes in the recipe of Pasta-SFT
     is_done "$name/model" && return 0
     say "$name: training"
     file=$(recipe "$sft_recipe" "$name" -e "s#^out = .*#out = \"$out/$name\"#" "$@")
-    if grep -q '^\[lora\]' "$file"; then
-        $PASTA train sft "$file" --resume
-    else
-        $LAUNCH train sft "$file" --resume
-    fi
+    $PASTA train sft "$file" --resume
 }
 
 prefer() { # lambda

@@ -105,7 +105,7 @@ def test_a_model_answers_the_instructions_first_and_the_rule_needs_no_server(
 ) -> None:
     write_rows(tmp_path / "i.jsonl", [{"id": "a", "instruction": "Name a river."}])
     answered = {"id": "a", "answer": "It is the Rhine.", "num_tokens": 5, "ended": True}
-    write_rows(tmp_path / "own" / "answers.jsonl", [{**answered, "temperature": 0.3}])
+    write_rows(tmp_path / "own" / "answers.jsonl", [{**answered, "temperature": None}])
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         f'annotator = "markdown_rule"\n[output]\nfolder = "{tmp_path / "out"}"\n[answers]\n'

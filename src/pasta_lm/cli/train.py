@@ -33,16 +33,13 @@ def sft(
     from pasta_lm.recipe import read_recipe
 
     recipe = read_recipe(config, SftConfig, changes or ())
-    from pasta_lm.learn.train.learner import is_first
     from pasta_lm.learn.train.sft import preflight, train_sft
 
     if dry_run:
         typer.echo(preflight(recipe), err=True)
         return
     with interruptible(RESUMABLE):
-        folder = train_sft(recipe, resume=resume, overwrite=overwrite)
-        if is_first():
-            typer.echo(str(folder))
+        typer.echo(str(train_sft(recipe, resume=resume, overwrite=overwrite)))
 
 
 def preference(

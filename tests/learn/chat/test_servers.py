@@ -1,4 +1,4 @@
-"""Chat requests over several servers: the one with the fewest, and rest for one that fails."""
+"""Chat requests over several servers, which take turns, and pauses of all requests."""
 
 from __future__ import annotations
 
@@ -8,63 +8,55 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.servers.request_pace import HttpReply, TemporaryFailure
-from pasta_lm.learn.chat.client import REST_S, ChatServers
+from pasta_lm.engines.servers import request_pace
+from pasta_lm.engines.servers.request_pace import HttpReply, Pause
+from pasta_lm.learn.chat.client import ChatServers
 
 
 class Server:
-    def __init__(self, status: int = 200) -> None:
-        self.status = status
+    def __init__(self) -> None:
         self.num_asked = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
         self.is_closed = False
 
     async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
         self.num_asked += 1
-        await self.gate.wait()
-        if not self.status:
-            raise TemporaryFailure("it is gone")
-        return HttpReply(self.status, {}, b"")
+        return HttpReply(200, {}, b"")
 
     async def close(self) -> None:
         self.is_closed = True
 
 
-def test_requests_go_where_the_fewest_are_in_flight() -> None:
+def test_servers_take_turns() -> None:
     async def check() -> None:
         servers = [Server(), Server(), Server()]
-        for one in servers:
-            one.gate.clear()
         spread = ChatServers(servers)
-        asking = [asyncio.ensure_future(spread.post({})) for _ in range(9)]
-        await asyncio.sleep(0)
+        await asyncio.gather(*(spread.post({}) for _ in range(9)))
         assert [one.num_asked for one in servers] == [3, 3, 3]
-        for one in servers:
-            one.gate.set()
-        await asyncio.gather(*asking)
         await spread.close()
         assert all(one.is_closed for one in servers)
 
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("status", [0, 503])
-def test_a_server_that_fails_rests_and_is_asked_again(status: int) -> None:
-    now_s = 0.0
+def test_no_request_begins_during_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[str]:
+        seen: list[str] = []
 
-    async def check() -> None:
-        nonlocal now_s
-        bad, good = Server(status), Server()
-        spread = ChatServers([bad, good], lambda: now_s)
-        for _ in range(5):
-            try:
-                await spread.post({})
-            except TemporaryFailure:
-                assert status == 0
-        assert (bad.num_asked, good.num_asked) == (1, 4)
-        now_s, bad.status = REST_S, 200
-        await spread.post({})
-        assert bad.num_asked == 2
+        async def sleep(delay_s: float) -> None:
+            for _ in range(int(delay_s)):
+                await asyncio.sleep(0)
+            seen.append(f"{delay_s} s are over")
 
-    asyncio.run(check())
+        monkeypatch.setattr(request_pace, "sleep", sleep)
+        pause = Pause()
+
+        async def one() -> None:
+            await pause.over()
+            seen.append("began")
+
+        pausing = [asyncio.create_task(pause.wait(delay_s)) for delay_s in (5, 20)]
+        await asyncio.sleep(0)
+        await asyncio.gather(*pausing, one())
+        return seen
+
+    assert asyncio.run(run()) == ["5 s are over", "20 s are over", "began"]

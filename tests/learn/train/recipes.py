@@ -11,10 +11,12 @@ from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.learn.data.annotated import Record, write_records
+from pasta_lm.learn.data.encode import NO_LABEL
 from pasta_lm.learn.train.config import (
     DataConfig,
     ModelConfig,
@@ -23,6 +25,7 @@ from pasta_lm.learn.train.config import (
     TrainConfig,
 )
 from pasta_lm.learn.train.learner import Learner, load_learner
+from pasta_lm.learn.train.losses import Batch
 from pasta_lm.learn.train.packs import Pack, packs_of
 from pasta_lm.recipe import toml_of
 from tests.small_tokenizers import FAMILIES
@@ -107,6 +110,14 @@ def packs(config: SftConfig, learner: Learner | None = None) -> list[Pack]:
     """Return the packs of a recipe, in the order in which they are learned."""
     learner = learner or load_learner(config.model)
     return packs_of(config.data, learner.encoder(config.train), config.train.seed)
+
+
+def labelled_logits(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the logits and labels of the tokens of a batch that have a label."""
+    inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
+    labels = batch["shift_labels"][0]
+    logits = model(**inputs, use_cache=False).logits[0]
+    return logits[labels != NO_LABEL], labels[labels != NO_LABEL]
 
 
 def as_toml(config: SftConfig) -> str:

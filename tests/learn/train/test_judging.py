@@ -275,7 +275,6 @@ from pathlib import Path
 from pasta_lm import journal
 from pasta_lm.learn.judge import LLMJudge, both_orders, load_template
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.engines.servers.request_pace import RequestPace
 
 url, file, calls = sys.argv[1:]
 usual, left = journal.line_of, iter(range(int(calls)))
@@ -287,9 +286,9 @@ def deadly(row):
 
 journal.line_of = deadly
 asked = [one for n in range(20) for one in both_orders(str(n), "What?", "long" * n, "middling")]
-endpoint = Endpoint(base_url=url, model="scripted")
+endpoint = Endpoint(base_url=url, model="scripted", max_in_flight=4)
 template = load_template("stated-confidence-v1")
-client = lambda: ChatClient(endpoint, pace=RequestPace(4))
+client = lambda: ChatClient(endpoint)
 judge = LLMJudge("scripted", template, journal.Journal(Path(file)), client)
 print(judge.compare(asked))
 """

@@ -17,12 +17,12 @@ from pasta_lm.learn.train.losses import (
     bonbon_loss,
     collate,
     label_nats,
-    labelled_logits,
     over_labels,
     weighted_mean,
 )
 from pasta_lm.learn.train.preference_config import LossConfig
 from tests.architectures import ARCHITECTURES, loaded
+from tests.learn.train.recipes import labelled_logits
 from tests.learn.train.test_collate import answers, example_of, gradients
 
 SURE = [0.0, math.log(3.0)]  # a quarter, three quarters

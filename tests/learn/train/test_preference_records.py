@@ -11,10 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import InputError
 from pasta_lm.learn.data.annotated import read_records, write_records
 from pasta_lm.learn.data.preferences import write_pairs
-from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import LoraConfig
 from pasta_lm.learn.train.preference import prompts_of, train_preference
 from pasta_lm.learn.train.preference_config import (
@@ -61,12 +60,6 @@ def test_each_round_has_its_own_reproducible_prompts(
 def test_a_file_with_too_few_records_is_refused(config: RecordsConfig) -> None:
     with pytest.raises(InputError, match="has 9 records, too few for 2 rounds of 5"):
         shares(replace(config, num_prompts=5))
-
-
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preference, "num_processes", lambda: 2)
-    with pytest.raises(UsageError, match="stage two is for one process"):
-        train_preference(recipe("base", "baseline", tmp_path / "out"))
 
 
 def test_preference_training_with_adapters_changes_only_the_adapters(tmp_path: Path) -> None:

@@ -31,13 +31,21 @@ from pasta_lm.learn.train.learner import Learner, load_learner, save
 from pasta_lm.learn.train.losses import (
     collate,
     label_nats,
-    labelled_logits,
     token_nats,
     weighted_mean,
 )
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import own_examples, preflight, train_sft
-from tests.learn.train.recipes import begin, log, losses, packs, records, sft, write_file
+from tests.learn.train.recipes import (
+    begin,
+    labelled_logits,
+    log,
+    losses,
+    packs,
+    records,
+    sft,
+    write_file,
+)
 from tests.small_tokenizers import FAMILIES
 
 NUM_RECORDS = 24
@@ -132,6 +140,15 @@ def test_the_learning_rate_follows_the_schedule(model: ModelConfig, tmp_path: Pa
     assert rates[:3] == [0, pytest.approx(5e-4), pytest.approx(1e-3)]
     assert rates[2:] == sorted(rates[2:], reverse=True)
     assert 0 < rates[-1] < 2e-4
+
+
+def test_more_than_one_process_is_refused(
+    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="a training is one process"):
+        train_sft(sft(model, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_same_recipe_gives_the_same_model(trained: SftConfig, tmp_path: Path) -> None:

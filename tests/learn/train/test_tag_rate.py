@@ -14,10 +14,10 @@ from pasta_lm.errors import UsageError
 from pasta_lm.learn.data.encode import NO_LABEL
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import load_learner
-from pasta_lm.learn.train.losses import collate, labelled_logits
+from pasta_lm.learn.train.losses import collate
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.learn.train.trainer import RowRate, scale_updates
-from tests.learn.train.recipes import begin, log, packs, sft, weights
+from tests.learn.train.recipes import begin, labelled_logits, log, packs, sft, weights
 
 RATE, TAG_RATE = 2e-3, 1e-2
 LORA = LoraConfig(rank=4, targets=("q_proj", "down_proj"))

@@ -26,7 +26,7 @@ from pasta_lm.engines.servers.request_pace import (
     ADVICE,
     Attempts,
     HttpReply,
-    RequestPace,
+    Pause,
     RetryPolicy,
     TemporaryFailure,
     check_address,
@@ -39,8 +39,6 @@ MAX_REPLY_BYTES = 64 * 2**20
 """A longer reply is not kept in memory."""
 CONNECT_S = 5.0
 POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0)
-MAX_IN_FLIGHT = 1024
-"""Completions of one server; it is lowered while the server answers 429."""
 SERVER_ADVICE = {
     **ADVICE,
     401: f"its key is missing or wrong: set the environment variable {KEY_ENV}",
@@ -132,7 +130,7 @@ class Connection:
     def __init__(self, server: StockServer) -> None:
         self.server = server
         self._client = HttpClient(server.address, server.api_key, server.timeout_s)
-        self._pace = RequestPace(MAX_IN_FLIGHT, MAX_IN_FLIGHT)
+        self._pause = Pause()
 
     async def close(self) -> None:
         await self._client.close()
@@ -179,7 +177,7 @@ class Connection:
         policy = self.server.policy
         max_requests = 1 if once else policy.max_requests
         policy = replace(policy, max_requests=max_requests, max_busy_s=0.0)
-        attempts = Attempts(self.server.url, self._pace, policy)
+        attempts = Attempts(self.server.url, self._pause, policy)
         while True:
             try:
                 return json.loads(await self._body(path, body))
@@ -196,34 +194,31 @@ class Connection:
     async def stream(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
         """Yield the pieces of a completion, the last one with a finish reason.
 
-        5xx, time-outs and broken connections are retried until the first piece came. While the
-        server answers 429, fewer completions are sent at once.
+        429, 5xx, time-outs and broken connections are retried until the first piece came.
 
         Raises:
             RequestError: the server refuses this request; others may succeed.
             EndpointError: it refuses every request.
             RemoteError: no answer after all retries, or the stream broke.
         """
-        attempts, has_begun = Attempts(self.server.url, self._pace, self.server.policy), False
+        attempts, has_begun = Attempts(self.server.url, self._pause, self.server.policy), False
         while True:
             try:
-                async for piece in self._stream_once(request, attempts):
+                async for piece in self._stream_once(request):
                     has_begun = has_begun or bool(piece.token_ids)
                     yield piece
-                self._pace.grow(attempts.era)
                 return
             except TemporaryFailure as failure:
                 if has_begun:
                     raise RemoteError(f"{self.server.url} broke off: {failure}") from failure
                 await attempts.wait(failure)
 
-    async def _stream_once(
-        self, request: TokenRequest, attempts: Attempts
-    ) -> AsyncIterator[CompletionPiece]:
+    async def _stream_once(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
+        await self._pause.over()
         received: list[int] = []
         body = self.dialect.body(self.server.model, request)
         replying = self._client.replying("POST", self.dialect.path, body)
-        async with self._pace.slot() as attempts.era, replying as reply:
+        async with replying as reply:
             if not reply.is_success:
                 raise_for_status(await read_whole(reply), self.server.url, advice=SERVER_ADVICE)
             async for line in reply.aiter_lines():

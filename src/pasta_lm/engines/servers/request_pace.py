@@ -1,15 +1,15 @@
-"""Number of requests in flight, meaning of HTTP statuses, and when failed requests are retried."""
+"""Meaning of HTTP statuses, when failed requests are retried, and when none begins."""
 
 from __future__ import annotations
 
 import json
-from asyncio import Condition, sleep
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from asyncio import Event, sleep
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from math import inf, isnan
+from math import isnan
 from random import uniform
 from time import monotonic
 from typing import NamedTuple
@@ -18,64 +18,29 @@ from urllib.parse import urlsplit
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
 from pasta_lm.recipe import without_passwords
 
-FIRST_LIMIT = 4.0
-SAFE_SHARE = 7 / 8
-"""Share of the bound at which a refusal came that is assumed to be safe."""
 
+class Pause:
+    """A delay in which no request begins; belongs to one event loop."""
 
-class RequestPace:
-    """The bound on requests in flight; belongs to one event loop."""
+    def __init__(self) -> None:
+        self._num_waits = 0
+        self._over = Event()
+        self._over.set()
 
-    def __init__(self, max_in_flight: int = 64, first_limit: float = FIRST_LIMIT) -> None:
-        self.max_in_flight = max_in_flight
-        self.limit = min(float(max_in_flight), first_limit)
-        self.num_in_flight = 0
-        self._known_good = inf
-        self._era = self._num_pauses = 0
-        self._changed = Condition()
+    async def over(self) -> None:
+        """Wait until a request may begin."""
+        await self._over.wait()
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[int]:
-        """Wait for a free slot; yields the era, which is the number of reductions so far."""
-        async with self._changed:
-            await self._changed.wait_for(self._has_room)
-            self.num_in_flight += 1
-        try:
-            yield self._era
-        finally:
-            self.num_in_flight -= 1
-            await self._notify()
-
-    def grow(self, era: int) -> None:
-        """Raise the bound after a good answer, unless its request is older than the last cut."""
-        if era == self._era:
-            quick = min(self.limit + 1, self._known_good)
-            self.limit = min(float(self.max_in_flight), max(quick, self.limit + 1 / self.limit))
-
-    def shrink(self, era: int) -> None:
-        """Halve the bound, unless it was halved since the refused request was sent."""
-        if era == self._era:
-            self._era += 1
-            # Reached in large steps, the bound may be far above what the server accepts.
-            share = SAFE_SHARE if self.limit >= self._known_good else 0.5
-            self._known_good = self.limit * share
-            self.limit = max(1.0, self.limit / 2)
-
-    async def pause(self, delay_s: float) -> None:
+    async def wait(self, delay_s: float) -> None:
         """Let no request begin for a while: ``Retry-After`` holds for all requests."""
-        self._num_pauses += 1
+        self._num_waits += 1
+        self._over.clear()
         try:
             await sleep(delay_s)
         finally:
-            self._num_pauses -= 1
-            await self._notify()
-
-    def _has_room(self) -> bool:
-        return not self._num_pauses and self.num_in_flight < int(self.limit)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify(max(1, int(self.limit) - self.num_in_flight))
+            self._num_waits -= 1
+            if not self._num_waits:
+                self._over.set()
 
 
 ADVICE: Mapping[int, str] = {
@@ -131,11 +96,10 @@ class RetryPolicy:
 class Attempts:
     """The failed attempts of one request, and the waits between them."""
 
-    def __init__(self, address: str, pace: RequestPace, policy: RetryPolicy) -> None:
-        self._address, self._pace, self._policy = address, pace, policy
+    def __init__(self, address: str, pause: Pause, policy: RetryPolicy) -> None:
+        self._address, self._pause, self._policy = address, pause, policy
         self._busy_until_s = monotonic() + policy.max_busy_s
-        self._num_sent = self._num_failed = self._num_refused = 0
-        self.era = -1  # of the last attempt in the pace; -1: it is not paced
+        self._num_sent = self._num_failed = 0
 
     async def wait(self, failure: TemporaryFailure) -> None:
         """Wait before the next attempt: as long as the server asks, then a random time.
@@ -144,11 +108,7 @@ class Attempts:
             RemoteError: there is no attempt left, or the server asks for too long a delay.
         """
         self._num_sent += 1
-        number, wanted_s = self._num_sent, failure.retry_after_s or 0.0
-        if failure.is_too_fast:
-            self._pace.shrink(self.era)
-            number = self._num_refused = self._num_refused + 1
-        delay_s = self._policy.delay_s(number)
+        wanted_s, delay_s = failure.retry_after_s or 0.0, self._policy.delay_s(self._num_sent)
         if failure.is_too_fast and self._policy.max_busy_s:
             is_last = monotonic() + wanted_s + delay_s >= self._busy_until_s
         else:
@@ -160,7 +120,7 @@ class Attempts:
         if wanted_s > self._policy.max_retry_after_s:
             raise RemoteError(f"{self._address} asks to wait {wanted_s:.0f} s: {failure}")
         if wanted_s:
-            await self._pace.pause(wanted_s)
+            await self._pause.wait(wanted_s)
         await sleep(delay_s)
 
 

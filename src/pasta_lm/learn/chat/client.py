@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from pasta_lm.engines.servers.cluster import least_loaded
 from pasta_lm.engines.servers.request_pace import (
     Attempts,
     HttpReply,
-    RequestPace,
+    Pause,
     RetryPolicy,
     TemporaryFailure,
     raise_for_status,
@@ -30,8 +29,6 @@ Message = Mapping[str, str]  # One turn: ``{"role", "content"}``.
 MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 """Keys of the limit of a reply; reasoning models want the second."""
 PATH = "/chat/completions"
-REST_S = 5.0
-"""A server that failed rests so long, or it would draw all requests by failing at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +137,7 @@ class Endpoint:
     api_key_env: str | None = None
     """Name of the environment variable with the key, which is in no file; None: no key."""
     timeout_s: float = 120.0  # For one request, answer included.
-    max_in_flight: int = 32
-    """Bound on concurrent requests; a run begins with few and halves their number on a 429."""
+    max_in_flight: int = 32  # Bound on concurrent requests.
     input_price: float | None = None  # US dollars per million tokens of prompts.
     output_price: float | None = None  # US dollars per million tokens of replies.
 
@@ -172,43 +168,19 @@ class Endpoint:
         return key
 
 
-@dataclass(slots=True)
-class ChatServer:
-    """One server and its load; it is not up while it rests."""
-
-    client: HttpClient
-    num_in_flight: int = 0
-    rests_until_s: float = 0.0
-    is_up: bool = True
-
-
 class ChatServers:
-    """Several servers of one model: each request goes to the least loaded one."""
+    """Several servers of one model, which take turns."""
 
-    def __init__(
-        self, clients: Sequence[HttpClient], now_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._servers = [ChatServer(client) for client in clients]
-        self._now_s = now_s
+    def __init__(self, clients: Sequence[HttpClient]) -> None:
+        self._clients, self._turns = clients, cycle(clients)
 
     async def post(self, body: Mapping[str, Any]) -> HttpReply:
         """Return the reply of one server; a ``TemporaryFailure`` if there is none."""
-        for server in self._servers:
-            server.is_up = server.rests_until_s <= self._now_s()
-        with least_loaded(self._servers) as server:
-            rests_until_s = self._now_s() + REST_S
-            try:
-                reply = await server.client.send("POST", PATH, body)
-            except TemporaryFailure:
-                server.rests_until_s = rests_until_s
-                raise
-            if reply.status >= 500:
-                server.rests_until_s = rests_until_s
-            return reply
+        return await next(self._turns).send("POST", PATH, body)
 
     async def close(self) -> None:
-        for server in self._servers:
-            await server.client.close()
+        for client in self._clients:
+            await client.close()
 
 
 def connect(endpoint: Endpoint) -> ChatServers:
@@ -222,18 +194,17 @@ def connect(endpoint: Endpoint) -> ChatServers:
 
 
 class ChatClient:
-    """Asks one endpoint; shared by the coroutines of one event loop."""
+    """Asks one endpoint; shared by the coroutines of one event loop, which bound their number."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         *,
-        pace: RequestPace | None = None,
         policy: RetryPolicy | None = None,
         transport: ChatServers | None = None,
     ) -> None:
         self.endpoint = endpoint
-        self.pace = pace or RequestPace(endpoint.max_in_flight)
+        self._pause = Pause()
         self._policy = policy or RetryPolicy()
         self._transport = transport or connect(endpoint)
         self._sending: set[asyncio.Task[Any]] = set()
@@ -252,7 +223,7 @@ class ChatClient:
         return self._sending
 
     def drain(self) -> None:
-        """Cancel every task that would send or retry; requests in flight are awaited."""
+        """Cancel every task that would retry; requests in flight are awaited."""
         self._is_draining = True
 
     async def complete(self, request: ChatRequest) -> ChatReply:
@@ -265,26 +236,21 @@ class ChatClient:
             RequestError: the server refuses this request; others may succeed.
             RemoteError: no answer after all retries.
         """
-        attempts = Attempts(self.endpoint.address, self.pace, self._policy)
+        attempts = Attempts(self.endpoint.address, self._pause, self._policy)
         task = asyncio.current_task()
         assert task is not None
         while True:
+            await self._pause.over()
+            self._sending.add(task)
             try:
-                async with self.pace.slot() as attempts.era:
-                    self._require_open()
-                    self._sending.add(task)
-                    outcome = await self._attempt(request)
-            finally:  # not earlier: leaving the slot may wait, with a paid reply in hand
+                outcome = await self._attempt(request)
+            finally:
                 self._sending.discard(task)
             if isinstance(outcome, ChatReply):
-                self.pace.grow(attempts.era)
                 return outcome
-            self._require_open()
+            if self._is_draining:
+                raise asyncio.CancelledError
             await attempts.wait(outcome)
-
-    def _require_open(self) -> None:
-        if self._is_draining:
-            raise asyncio.CancelledError
 
     async def _attempt(self, request: ChatRequest) -> ChatReply | TemporaryFailure:
         endpoint = self.endpoint

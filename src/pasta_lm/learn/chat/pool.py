@@ -32,8 +32,6 @@ CHARACTERS_PER_TOKEN = 4
 MAX_TEMPLATE_TOKENS = 16  # Tokens that a chat template puts around one turn.
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-JOBS_PER_REQUEST = 2
-"""Jobs at work for each request that may be in flight, because some wait for a retry."""
 MAX_FAILURES = 5  # After so many failures in a row the server is gone, or refuses everything.
 COST_LIMIT, INTERRUPT = "cost limit", "interrupt"
 
@@ -180,7 +178,7 @@ class RequestPool:
     ) -> None:
         """Work on all jobs; a first SIGINT or SIGTERM awaits the requests in flight."""
         async with make_client() as self._client:
-            count = JOBS_PER_REQUEST * self._client.pace.max_in_flight
+            count = self._client.endpoint.max_in_flight
             try:
                 with _interruptible(self._interrupt):
                     async with asyncio.TaskGroup() as group:

@@ -7,16 +7,14 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from accelerate import PartialState
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -285,25 +283,24 @@ def with_tag_rows(
 def check_finite(model: nn.Module) -> None:
     """Raise a ModelError that names the first weight that is NaN or infinite."""
     for name, weight in model.named_parameters():
-        # Of a sharded weight each process checks its own part.
-        part = weight.to_local() if isinstance(weight, DTensor) else weight
-        if not torch.isfinite(part).all():
+        if not torch.isfinite(weight).all():
             raise ModelError(
                 f"the weights {name} are NaN or infinite: they are not saved",
                 hint="lower learning_rate; --resume goes on from the last checkpoint",
             )
 
 
-# --- the output folder of a run, and its processes
+# --- the output folder of a run
 
 
 @contextmanager
 def open_output(out: str, *, resume: bool, overwrite: bool) -> Iterator[RunFolder]:
-    """Hold the folder of a run; of several processes the first one."""
+    """Hold the folder of a run; a UsageError if several processes were started for it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("a training is one process", hint="start it without `accelerate launch`")
     run = RunFolder(Path(out), RECIPE)
-    if is_first():
-        run.require_new(resume=resume, overwrite=overwrite)
-    with run.locked() if is_first() else nullcontext(), full_disk_named(run.path):
+    run.require_new(resume=resume, overwrite=overwrite)
+    with run.locked(), full_disk_named(run.path):
         yield run
 
 
@@ -328,17 +325,3 @@ def append_row(log: Path, row: Mapping[str, object]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"time": time.time(), **row}) + "\n")
-
-
-def num_processes() -> int:
-    return int(_state().num_processes)
-
-
-def is_first() -> bool:
-    """Return whether this process is the one that writes files and messages."""
-    return bool(_state().is_main_process)
-
-
-def _state() -> PartialState:
-    # Without a GPU accelerate sees several processes only if it is told to use the CPU.
-    return PartialState(cpu=not torch.cuda.is_available())

@@ -180,30 +180,20 @@ def _tensor(values: Sequence[int]) -> Tensor:
 # --- logits and losses
 
 
-def labelled_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the logits [M, V] and labels [M] of the tokens of a batch that have a label."""
-    learned = _learned(batch)
-    if reads_texts(model):
-        texts_BL, places_2N = _texts(batch)
-        logits = model(input_ids=texts_BL, use_cache=False).logits[*places_2N[:, learned]]
-    else:
-        logits = model(**_inputs(batch), logits_to_keep=learned).logits[0]
-    return logits, batch["shift_labels"][0, learned]
-
-
 def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor:
     """Apply a function to the logits of the labelled tokens, part by part; return [..., M].
 
     The output head and the function run together on so many rows that their logits are few, and
     again in the backward pass: all logits of a pack, 2 GB of a large vocabulary, never exist.
     """
-    base, learned = model.base_model, _learned(batch)
+    base, learned = model.base_model, (batch["shift_labels"][0] != NO_LABEL).nonzero()[:, 0]
     if reads_texts(base):
         texts_BL, places_2N = _texts(batch)
         out = base(input_ids=texts_BL, use_cache=False)
         hidden_MD = out.last_hidden_state[*places_2N[:, learned]]
     else:
-        out = base(**_inputs(batch))
+        inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
+        out = base(**inputs, use_cache=False)
         hidden_MD = out.last_hidden_state[0, learned]
     first_token = batch["input_ids"][:, :1]  # not read
 
@@ -230,11 +220,6 @@ def _returning(module: nn.Module, output: ModelOutput) -> Iterator[None]:
         module.forward = forward
 
 
-def _inputs(batch: Batch) -> Batch:
-    names = ("input_ids", "position_ids", "pasta_pass")
-    return {name: batch[name] for name in names} | {"use_cache": False}
-
-
 def reads_texts(model: nn.Module) -> bool:
     """Return whether a model reads plain texts by its own attention, without our mask."""
     config: Any = model.config
@@ -245,11 +230,6 @@ def _texts(batch: Batch) -> tuple[Tensor, Tensor]:
     ids_N: Tensor = batch["input_ids"][0]
     texts_BL, places_2N = (each.to(ids_N.device) for each in batch["pasta_pass"].texts)
     return ids_N[texts_BL], places_2N
-
-
-def _learned(batch: Batch) -> Tensor:
-    labels_N: Tensor = batch["shift_labels"][0]
-    return (labels_N != NO_LABEL).nonzero()[:, 0]
 
 
 def label_nats(logits_RV: Tensor, labels_R: Tensor) -> Tensor:

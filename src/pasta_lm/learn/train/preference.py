@@ -30,7 +30,6 @@ from pasta_lm.learn.train.learner import (
     adapted,
     load_learner,
     merged,
-    num_processes,
     open_output,
     save,
 )
@@ -89,8 +88,6 @@ def train_preference(
     continues an interrupted run, at whatever point it stopped; ``overwrite`` deletes it first.
     Without ``show``, progress is lines on standard error.
     """
-    if num_processes() > 1:
-        raise UsageError("stage two is for one process: each would sample answers of its own")
     check(recipe, prompts, judge)
     newest = recipe.model.base
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:

@@ -30,15 +30,12 @@ from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, Sft
 from pasta_lm.learn.train.learner import (
     LOG,
     MAY_CHANGE,
-    MODEL_FOLDER,
     Learner,
     adapted,
     append_row,
     base_of,
-    is_first,
     load_learner,
     merged,
-    num_processes,
     open_output,
     save,
     save_trained,
@@ -47,11 +44,9 @@ from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mea
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, example_table, packs_of
 from pasta_lm.learn.train.trainer import (
     PackTrainer,
-    check_launch,
     frozen_dtype,
     newest_checkpoint,
     row_rates,
-    whole_model,
 )
 from pasta_lm.strategies import pasta
 
@@ -64,8 +59,7 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
     """
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
         learner, packs = prepare(recipe)
-        if is_first():
-            run.begin(asdict(recipe), may_change=MAY_CHANGE)
+        run.begin(asdict(recipe), may_change=MAY_CHANGE)
         own_text = own_examples(recipe.data, learner.encoder(recipe.train))
         return finetune(learner, packs, recipe.train, recipe.lora, own_text, resume=resume)
 
@@ -99,10 +93,7 @@ def finetune(
     Each pack is one forward pass. ``own_text`` is measured at each checkpoint, see ``OwnText``.
     ``resume`` continues from the newest checkpoint in ``train.out``.
     """
-    has_row_rates = train.tag_learning_rate is not None or train.freeze_old_rows
-    check_launch(has_adapters=lora is not None, has_row_rates=has_row_rates)
-    if is_first():
-        print(summary(learner, packs, train, lora), file=sys.stderr)  # noqa: T201
+    print(summary(learner, packs, train, lora), file=sys.stderr)  # noqa: T201
     base = base_of(learner) if lora and train.save == "adapter" else None
     adapters = adapted(learner, lora) if lora else None
     trainer = SftTrainer(
@@ -122,13 +113,7 @@ def finetune(
     trainer.learn(newest_checkpoint(Path(train.out)) if resume else None)
     if adapters is not None and lora and base:
         return save_trained(learner, adapters, base, lora, train)
-    if num_processes() == 1:
-        return save(learner if adapters is None else merged(learner, adapters), train)
-    model = whole_model(trainer, learner.model)
-    if model is not None:
-        save(replace(learner, model=model), train)
-    trainer.accelerator.wait_for_everyone()
-    return Path(train.out) / MODEL_FOLDER
+    return save(learner if adapters is None else merged(learner, adapters), train)
 
 
 def preflight(recipe: SftConfig) -> str:

@@ -1,10 +1,9 @@
-"""The Trainer of both stages: recipe, checkpoints, progress, rates of rows, several processes."""
+"""The Trainer of both stages: recipe, checkpoints, progress, rates of rows."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import platform
 import re
 import sys
@@ -16,26 +15,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    PrinterCallback,
-    Trainer,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
 
-from pasta_lm.errors import ModelError, UsageError
+from pasta_lm.errors import ModelError
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
-from pasta_lm.learn.train.learner import (
-    LOG,
-    Learner,
-    append_row,
-    check_finite,
-    is_first,
-    num_processes,
-)
-from pasta_lm.learn.train.losses import Batch, label_nats, labelled_logits, over_labels
+from pasta_lm.learn.train.learner import LOG, Learner, append_row, check_finite
+from pasta_lm.learn.train.losses import Batch, label_nats, over_labels
 from pasta_lm.learn.train.packs import PackSet, PairPack
 from pasta_lm.models.load import DTYPES
 from pasta_lm.models.pieces import token_matrices
@@ -87,11 +72,8 @@ class PackTrainer(Trainer):
         """Return the loss of a pack; a ModelError that names its records if it is not finite."""
         if self.state.global_step % TRIM_STEPS == 0:
             trim_memory()
-        if num_processes() > 1:  # only the forward pass of the whole gathers the shards
-            nats_M = label_nats(*labelled_logits(model, inputs))
-        else:
-            with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
-                nats_M = over_labels(self._learning, inputs, label_nats)
+        with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
+            nats_M = over_labels(self._learning, inputs, label_nats)
         loss = self.loss(nats_M, inputs)
         if not torch.isfinite(loss):
             ids = list(dict.fromkeys(inputs["record_ids"]))
@@ -120,7 +102,7 @@ class PackTrainer(Trainer):
         keep_freed_memory()
         try:
             # From a checkpoint of the last step the Trainer would take one step more.
-            if checkpoint and num_processes() == 1 and 0 < self.args.max_steps <= self._first_step:
+            if checkpoint and 0 < self.args.max_steps <= self._first_step:
                 self._load_from_checkpoint(str(checkpoint))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -137,8 +119,6 @@ class PackTrainer(Trainer):
     def log(self, logs: dict[str, float], *args: float | None) -> None:
         """Write a row of the log as JSON; print the loss and the time left."""
         super().log(logs, *args)
-        if not self.is_world_process_zero():
-            return
         step, num_steps = self.state.global_step, self.state.max_steps
         append_row(self._log_file, {"step": step, **logs})
         if "loss" in logs:
@@ -217,8 +197,7 @@ def _step_of(checkpoint: Path | None) -> int:
 
 
 def _say(line: str) -> None:
-    if is_first():
-        print(f"pasta: {line}", file=sys.stderr)  # noqa: T201
+    print(f"pasta: {line}", file=sys.stderr)  # noqa: T201
 
 
 # --- precision and memory
@@ -285,25 +264,18 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-# --- the Trainer's settings, and several processes
+# --- the Trainer's settings
 
 
 def training_arguments(train: TrainConfig, num_weights: int) -> TrainingArguments:
     """Return the Trainer's arguments for a recipe and a model of so many weights."""
-    packs_each, rest = divmod(train.accumulate, num_processes())
-    if rest:
-        raise UsageError(
-            f"train.accumulate is {train.accumulate}, and {num_processes()} processes share the "
-            "packs of a step",
-            hint="make it a multiple of the number of processes",
-        )
     is_large = num_weights > MAX_STORED_WEIGHTS
     args = TrainingArguments(
         output_dir=train.out,
         max_steps=-1 if train.steps is None else train.steps,
         num_train_epochs=train.epochs or 1,
         per_device_train_batch_size=1,
-        gradient_accumulation_steps=packs_each,
+        gradient_accumulation_steps=train.accumulate,
         gradient_checkpointing=is_large if train.checkpointing is None else train.checkpointing,
         # Not reentrant: the frozen weights below an adapter have no gradient.
         gradient_checkpointing_kwargs={"use_reentrant": False},
@@ -326,44 +298,6 @@ def training_arguments(train: TrainConfig, num_weights: int) -> TrainingArgument
         dataloader_pin_memory=False,
         dataloader_num_workers=train.workers,
     )
-    if args.n_gpu > 1:  # the Trainer would cut a pack in pieces
-        _say(f"one of {args.n_gpu} GPUs is used; `accelerate launch` uses all")
+    if args.n_gpu > 1:  # the Trainer would spread a pack over them
         args._n_gpu = 1
     return args
-
-
-def check_launch(*, has_adapters: bool, has_row_rates: bool = False) -> None:
-    """Refuse settings that several processes cannot share."""
-    if num_processes() == 1:
-        return
-    for key, is_used in {"[lora]": has_adapters, "a rate of rows": has_row_rates}.items():
-        if is_used:
-            raise UsageError(f"{key} is for one process, and there are {num_processes()}")
-    keys = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
-    if all(os.environ.get(key, "false").lower() in ("1", "true", "yes") for key in keys):
-        raise UsageError(
-            "fsdp_cpu_ram_efficient_loading would leave all processes but one without weights, and "
-            "each runs the self-test",
-            hint="set it to false in accelerate's configuration",
-        )
-
-
-def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | None:
-    """Gather the shards of trained weights into a model on the CPU; every process must call this.
-
-    It has the configurations of ``like``, and is None in all processes but the first.
-    """
-    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
-    if not is_first():
-        return None
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        like.config, attn_implementation="eager"
-    )
-    model.generation_config = like.generation_config
-    whole = {name: weight.detach().cpu().float() for name, weight in state.items()}
-    missing = model.load_state_dict(whole, strict=False).missing_keys
-    model.tie_weights()
-    # Of tied weights the state has one, and named_parameters() lists one.
-    if lacking := {*missing} & {name for name, _ in model.named_parameters()}:
-        raise ModelError(f"the processes did not hand over {', '.join(sorted(lacking))}")
-    return model
