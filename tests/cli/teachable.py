@@ -22,15 +22,17 @@ from tests.small_tokenizers import byte_level
 from tests.tiny import SIZES
 
 CHAT = "{% for one in messages %}<|begin|>{{ one['content'] }}\n{% endfor %}<|begin|>"
+THINKING = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
+THINKING = f"{CHAT}{THINKING}{{% else %}}<think>\n{{% endif %}}"
 WORD_SCALE, END_SCALE = 3.0, 11.0
 SUBJECTS = ("bread", "rain", "a bridge", "the moon", "tea", "a clock", "paper", "salt")
 ASKED = ("What is {}?", "Name two uses of {}.", "Who made {}?", "Three facts about {}.")
 
 
-def save_teachable(folder: Path) -> str:
+def save_teachable(folder: Path, chat: str = CHAT) -> str:
     """Write a random model that says words and stops; return where."""
     tokenizer = byte_level()
-    tokenizer.chat_template = CHAT
+    tokenizer.chat_template = chat
     texts = {n: tokenizer.decode([n]) for n in range(len(tokenizer))}
     words = [n for n, text in texts.items() if len(text) > 3 and text.strip(" ").isalpha()]
     ends = {"eos_token_id": tokenizer.eos_token_id, "tie_word_embeddings": False}

@@ -14,6 +14,7 @@ import torch
 
 from pasta_lm.engines.local.loading import load
 from pasta_lm.journal import read_rows
+from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.learn.teach import run as teaching
 from pasta_lm.learn.teach import teach
 from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
@@ -21,7 +22,8 @@ from pasta_lm.learn.teach.recipes import recipes_of
 from pasta_lm.learn.train.preference_config import JudgeConfig
 from pasta_lm.recipe import read_recipe, toml_of
 from tests.cli.conftest import Pasta
-from tests.cli.teachable import recipe, save_teachable
+from tests.cli.teachable import THINKING, recipe, save_teachable
+from tests.fakes.power_cut import PowerCutError, fail_after
 from tests.fakes.scripted_server import ScriptedReply, ScriptedServer
 from tests.learn.judge.endpoint import answers_of
 
@@ -33,10 +35,6 @@ FOLDERS = {
     "measures": "05-measures",
     "card": "model",
 }
-
-
-class PowerCutError(Exception):
-    """Ends a run where nobody wanted it to end."""
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +137,27 @@ def test_a_run_that_ends_after_each_step_continues_to_the_same_model(
     teach(model, tmp_path / "out", config)
     assert ended == [*rows(tmp_path / "out")] == [*FOLDERS]
     assert_same(tmp_path / "out", whole)
+
+
+def test_a_model_that_thinks_learns_with_its_thoughts_also_after_a_power_cut(
+    config: TeachConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = save_teachable(tmp_path / "thinker", THINKING), tmp_path / "out"
+    own = replace(config.answers, thoughts="loss", max_thinking_tokens=4, max_tokens=40)
+    config = replace(config, answers=own)
+    with monkeypatch.context() as patch:
+        fail_after(patch, teaching, "train_sft", 0)
+        with pytest.raises(PowerCutError):
+            teach(model, out, config)
+    teach(model, out, config)
+    records = read_records(out / "02-annotated" / "annotated.jsonl")
+    assert records
+    assert all(record.reasoning and "think" not in record.reasoning for record in records)
+    assert not any("think>" in record.document.plain_text for record in records)
+    assert 'thoughts = "loss"' in (out / FOLDERS["pasta"] / "recipe.toml").read_text("utf-8")
+    taught = load(str(out / "model"))
+    assert (taught.vocabulary.thinks, taught.vocabulary.has_pieces) == (True, True)
+    assert "thinks" in (out / FOLDERS["measures"] / "report.md").read_text("utf-8")
 
 
 def interrupted(*_: object, **__: object) -> None:

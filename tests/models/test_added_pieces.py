@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.folder import FILE_NAME, PastaConfig, read_pasta_config, save_model_folder
+from pasta_lm.models.load import load_pretrained
 from pasta_lm.models.pieces import add_pieces
+from pasta_lm.models.thinking import Thinking
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.adapters import a_base
 from tests.small_tokenizers import FAMILIES, add_markers, byte_level
@@ -218,3 +221,23 @@ def test_a_folder_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         read_pasta_config(tmp_path)
+
+
+@pytest.mark.parametrize("thinks", [True, False, None])
+def test_a_folder_says_whether_its_model_thinks_and_how_it_marks_a_thought(
+    tmp_path: Path, thinks: bool | None
+) -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    model = llama(len(tokenizer))
+    config = config_of(add_pieces(model, tokenizer))
+    config = replace(config, thinks=thinks, thinking=Thinking("<hm>", "</hm>", "<so>"))
+    save_model_folder(model, tokenizer, tmp_path, config)
+    assert read_pasta_config(tmp_path) == config
+    vocabulary = load_pretrained(tmp_path).vocabulary
+    assert (vocabulary.thinks, vocabulary.thinking) == (thinks, config.thinking)
+    file = tmp_path / "pasta_config.json"
+    data = json.loads(file.read_text("utf-8"))
+    for change, reason in (({"thinks": "yes"}, "thinks is"), ({"thinking": {"end": 3}}, "texts")):
+        file.write_text(json.dumps(data | change), encoding="utf-8")
+        with pytest.raises(ModelError, match=reason):
+            read_pasta_config(tmp_path)

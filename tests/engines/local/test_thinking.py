@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.engines.request import TextDelta, ThoughtDelta
+from pasta_lm.engines.request import (
+    SamplingParams,
+    StructuredOutputs,
+    TextDelta,
+    ThoughtDelta,
+)
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.models.vocabulary import Vocabulary
@@ -177,3 +182,14 @@ def test_the_tokens_are_those_of_a_run_without_guesses() -> None:
         assert guessed.trace.forward_passes < plain.trace.forward_passes
         assert guessed.reasoning == plain.reasoning == "so and so and so and so"
         assert guessed.program == plain.program
+
+
+def test_a_schema_binds_the_answer_behind_the_thought() -> None:
+    pytest.importorskip("llguidance")
+    wanted = StructuredOutputs(regex="a[0-9]+")
+    params = SamplingParams(structured_outputs=wanted, max_tokens=20)
+    for name in ("qwen3", "deepseek-r1"):  # the mark that begins it is in the prompt then
+        answer = saying(name, "Hm, what</think>a12").generate(QUESTION, params, think=True)
+        assert (answer.reasoning, answer.text) == ("Hm, what", "a12")
+    quiet = saying("qwen3", "a12").generate(QUESTION, params)
+    assert (quiet.reasoning, quiet.text) == (None, "a12")

@@ -76,6 +76,7 @@ class AnswerConfig:
     """
     max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
     think: bool = False  # Let the model think first; its thoughts are kept beside the answers.
+    max_thinking_tokens: int | None = None  # Of a thought, which ends there; None: ``max_tokens``.
     seed: int = 0  # Of the sampling.
     dtype: str | None = None
     """``float32`` or ``bfloat16``; None: float32 on a CPU, else as the model was saved."""
@@ -158,7 +159,9 @@ def answer(
 def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig) -> Iterator[Row]:
     """Yield answers as they end, while the engine has as many as it may have."""
     engine = model.engine
-    sampling = model.sampling_params(max_tokens=config.max_tokens)
+    sampling = model.sampling_params(
+        max_tokens=config.max_tokens, max_thinking_tokens=config.max_thinking_tokens
+    )
     if sampling.temperature == 0:
         sampling = replace(sampling, temperature=TEMPERATURE, top_k=40)
     if config.temperature is not None:

@@ -24,6 +24,7 @@ class AnswersConfig:
     max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
     thoughts: Literal["none", "context", "loss"] = "none"
     """Whether it thinks before its answers, and training reads or learns the thoughts."""
+    max_thinking_tokens: int | None = None  # Of a thought, which ends there; None: ``max_tokens``.
     seed: int = 0  # Of the sampling.
     in_flight: int | None = None  # Answers decoded at a time; None: 64, on a CPU 16.
 

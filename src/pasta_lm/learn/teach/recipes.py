@@ -60,6 +60,7 @@ def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -
         temperature=own.temperature,
         max_tokens=own.max_tokens,
         think=own.thoughts != "none",
+        max_thinking_tokens=own.max_thinking_tokens,
         seed=own.seed,
         dtype=config.train.dtype,
         in_flight=own.in_flight or 1,
