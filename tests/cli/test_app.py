@@ -18,7 +18,7 @@ from pasta_lm.cli import app, terminal
 from pasta_lm.errors import InputError, PastaError
 from tests.cli.conftest import Pasta
 
-MAX_FLAGS = 10
+MAX_FLAGS = 11
 VERBS = {
     *("run", "chat", "play", "check", "replay", "serve", "view", "teach", "annotate", "export"),
     *("doctor", "train", "train sft", "train preference", "bench", "evaluate", "evaluate alpaca"),

@@ -35,7 +35,13 @@ class ScriptedModel:
         self._stops_after = list(stops_after)
 
     def request(
-        self, messages: Messages, params: SamplingParams, *, strategy: str, continues: bool = False
+        self,
+        messages: Messages,
+        params: SamplingParams,
+        *,
+        strategy: str,
+        continues: bool = False,
+        think: bool | None = None,
     ) -> Request:
         assert messages == "?" or continues is (messages[-1]["role"] == "assistant")
         if strategy == "draft-model":

@@ -42,7 +42,6 @@ _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("web_search_options", ()),
     ("allowed_token_ids bad_words documents guided_choice logits_processors", ([],)),
     ("stop_token_ids", ([],)),
-    ("chat_template_kwargs", ({},)),
     ("echo include_stop_str_in_output use_beam_search", (False,)),
     ("skip_special_tokens", (True,)),
     ("grammar suffix", ("",)),
