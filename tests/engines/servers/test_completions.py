@@ -221,6 +221,7 @@ def test_a_completion_that_goes_another_way_when_asked_again_is_left(temperature
         (Request(prompt=()), "the prompt is empty"),
         (asked(repetition_penalty=1.2), "count tag pieces"),
         (asked(logprobs=1), "are not read"),
+        (asked(max_thinking_tokens=5), "ends no thought"),
         (Request(prompt=PROMPT, forced=ANSWER), "not a given one"),
     ],
 )

@@ -319,6 +319,9 @@ class CompletionsEngine:
             )
         for wanted in request.structures:
             self._grammars.matcher(wanted)
+        if params.max_thinking_tokens is not None:  # its mark is no token of the server's choice
+            problem = "a stock server ends no thought after a number of tokens"
+            raise RequestError(problem, hint="leave out max_thinking_tokens")
         if params.logprobs is not None:
             problem = "log-probabilities of a stock server are not read"
             raise RequestError(problem, hint="leave it out")
