@@ -101,6 +101,12 @@ def _compile(file: Path) -> None:
     part.replace(file)
 
 
+def give_back_memory() -> None:
+    """Give what was freed back to the system, where the C library can."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def address(tensor: Tensor | None) -> int | None:
     """Return where a tensor's first element lies, or None for a null pointer."""
     return None if tensor is None else tensor.data_ptr()

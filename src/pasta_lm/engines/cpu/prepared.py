@@ -102,6 +102,7 @@ def load(
         return loaded
     del loaded
     gc.collect()  # the graph refers to itself
+    library.give_back_memory()
     return PreparedModel(stored, load_whole)
 
 
