@@ -13,7 +13,7 @@ import typer
 
 from pasta_lm.cli import flags
 from pasta_lm.cli.flags import option, require_draft, require_one_of
-from pasta_lm.cli.run import load_model
+from pasta_lm.cli.run import checked, load_model
 from pasta_lm.cli.terminal import decoded, print_answer, print_thought, say
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.reading_order import ReadingOrder
@@ -185,7 +185,7 @@ def chat(
     require_one_of("--strategy", strategy, STRATEGIES)
     if strategy in DRAFTED:
         require_draft(draft, strategy)
-    settings = flags.checked(
+    settings = checked(
         max_tokens=max_tokens, temperature=temperature, fork_bias=fork_bias, seed=seed
     )
     pool_tokens = MAX_CONTEXT + 2 * max_tokens  # a sync may feed an answer again

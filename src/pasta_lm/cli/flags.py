@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pasta_lm.errors import UsageError
 from pasta_lm.models.names import dtype_name
-from pasta_lm.strategies.requests import Options, sampling_params
 
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Servers
@@ -103,13 +102,6 @@ CostLimit = Annotated[
     option("--cost-limit USD", "Limit on the total cost; the recipe must name prices.", min=0),
 ]
 Json = Annotated[bool, option("--json", "Print one JSON object.")]
-
-
-def checked(**settings: object) -> Options:
-    """Drop the settings that were left out; a ``UsageError`` if another is out of its range."""
-    kept = cast("Options", {name: value for name, value in settings.items() if value is not None})
-    sampling_params(None, kept)
-    return kept
 
 
 def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None:

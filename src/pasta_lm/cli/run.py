@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from json import loads
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -19,7 +19,7 @@ from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 from pasta_lm.strategies.parts import OWN, VIEWS, PartsAnswer
-from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES, Options
+from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES, Options, sampling_params
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
@@ -68,7 +68,7 @@ def run(
     require_one_of("--strategy", strategy, STRATEGIES)
     require_draft(draft, strategy)
     require_one_of("--positions", positions, POSITIONS)
-    settings = flags.checked(
+    settings = checked(
         max_tokens=max_tokens,
         max_threads=max_threads,
         temperature=temperature,
@@ -131,7 +131,7 @@ def fill(
     require_one_of("--view", view, VIEWS)
     if schema is None:
         raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
-    settings = flags.checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    settings = checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
     wanted, waits, text = _schema(schema), _waits(after or ()), _prompt(prompt, file)
     loaded = load_model(model, servers, dtype=dtype, device=device)
     with live_threads() as show:
@@ -161,12 +161,19 @@ def ask(
     lines, text = [line for line in lines if line], _prompt(None, document)
     if not lines:
         raise UsageError(f"{questions} has no questions", hint="write one a line")
-    settings = flags.checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    settings = checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
     loaded = load_model(model, servers, dtype=dtype, device=device)
     with live_threads() as show:
         answer = loaded.ask(text, lines, watch=lambda event: show([event]), **settings)
     pairs = zip(lines, answer.data, strict=False)
     _print_parts(answer, "\n\n".join(f"{line}\n{reply}" for line, reply in pairs), as_json=json)
+
+
+def checked(**settings: object) -> Options:
+    """Drop the settings that were left out; a ``UsageError`` if another is out of its range."""
+    kept = cast("Options", {name: value for name, value in settings.items() if value is not None})
+    sampling_params(None, kept)
+    return kept
 
 
 def _schema(file: Path) -> dict[str, object]:
