@@ -19,7 +19,13 @@ from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 from pasta_lm.strategies.parts import OWN, VIEWS, PartsAnswer
-from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES, Options, sampling_params
+from pasta_lm.strategies.requests import (
+    EXACT_SEQUENTIAL,
+    POSITIONS,
+    STRATEGIES,
+    Options,
+    sampling_params,
+)
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
