@@ -21,7 +21,7 @@ BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
 WIDTH = 200
 MEMORY = 6 << 30  # bytes of address space of each process
 TIMEOUT_S = 900
-BATCH = 16  # families that a process tests
+BATCH = 4  # families that a process tests
 FLATTENED, REFUSED = "flattened", "refused"
 ROWS = {
     "PARTS": "Rows, texts read in parts",

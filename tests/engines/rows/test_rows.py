@@ -198,3 +198,25 @@ def test_a_model_of_rows_neither_guesses_nor_takes_its_cache_in_bytes() -> None:
     with pytest.raises(UsageError, match="bounded by their tokens"):
         pool_slots("1GiB", model)
     assert not model.can_rotate
+
+
+def test_a_pass_that_fails_is_run_again_for_each_request_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = hybrid("lfm2")
+    assert model.reader is not None
+    requests = [sampling(seed=seed, max_tokens=20) for seed in range(2)]
+    expected = TorchEngine(model).generate(requests)
+    calls, read = iter(range(100_000)), model.reader.read
+
+    def failing(cache: object, tokens: Sequence[int]) -> tuple[object, Tensor]:
+        if next(calls) in (9, 24):
+            raise RuntimeError("a fault of the machine")
+        return read(cache, tokens)
+
+    monkeypatch.setattr(model.reader, "read", failing)
+    engine = TorchEngine(model)
+    found = engine.generate(requests)
+    assert [samples[0].program for samples in found] == [samples[0].program for samples in expected]
+    assert engine.rows is not None
+    assert engine.rows.costs.num_read_again > 0

@@ -21,6 +21,7 @@ from pasta_lm.learn.train.sft import train_sft
 from tests.architectures import loaded
 from tests.learn.train.recipes import HYBRID, begin, losses, sft
 from tests.learn.train.test_collate import PROMPT, answers, eager, example_of, gradients
+from tests.learn.train.test_sft import PowerCutError, cut_power
 
 NAMES = pytest.mark.parametrize("name", ["llama", "mistral", "qwen3"])
 
@@ -65,7 +66,16 @@ def test_an_example_with_gaps_is_refused() -> None:
         plain_texts(gaps)
 
 
-def test_a_hybrid_model_learns_its_records_and_decodes_them(tmp_path: Path) -> None:
+def test_a_hybrid_model_that_would_learn_gaps_is_refused_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UsageError, match="Lfm2ForCausalLM learns plain texts only"):
+        train_sft(sft(begin(tmp_path, **HYBRID), tmp_path / "out"))
+
+
+def test_a_hybrid_model_that_is_killed_and_resumed_learns_its_records_and_decodes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "data.jsonl"
     answer = parse('<async topic="a">one</async><async topic="b">two</async><sync/>.', "annotator")
     write_records(path, [Record("only", "Count.", answer)])
@@ -76,7 +86,11 @@ def test_a_hybrid_model_learns_its_records_and_decodes_them(tmp_path: Path) -> N
         DataConfig(file=str(path)),
         **{**settings, "epochs": 60, "positions": "continue", "join": "recompute"},
     )
-    loaded_model = load(train_sft(config))
+    with monkeypatch.context() as patch:
+        cut_power(patch, 40)
+        with pytest.raises(PowerCutError):
+            train_sft(config)
+    loaded_model = load(train_sft(config, resume=True))
     assert max(losses(config)) == 60
     assert loaded_model.reader is not None
     request = Request(

@@ -32,6 +32,7 @@ from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
 from pasta_lm.learn.random_model import load_tokenizer, read_architecture
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
+from pasta_lm.learn.train.losses import reads_texts
 from pasta_lm.learn.train.packs import Encode
 from pasta_lm.models.adapter import (
     Adapter,
@@ -91,6 +92,12 @@ class Learner:
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
         form = Form.FORKED if self.trained_strategy == apar.NAME else Form.MAIN
+        is_plain = (positions, join) == (PositionStrategy.CONTINUE, Join.RECOMPUTE)
+        if form is Form.MAIN and reads_texts(self.model) and not is_plain:
+            raise UsageError(
+                f"{type(self.model).__name__} learns plain texts only: its threads share no cache",
+                hint="train with positions 'continue' and join 'recompute' (teach --for servers)",
+            )
         return partial(
             encode_example,
             vocabulary=vocabulary,
