@@ -15,7 +15,7 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, pool_slots
 from pasta_lm.engines.local.self_test import TOLERANCE
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.engines.rows.reader import Reading
+from pasta_lm.engines.rows.reader import RowCache, RowReading
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.parser import Form
@@ -170,8 +170,11 @@ def test_what_needs_keys_that_threads_share_is_refused(positions: str, join: Joi
 
 def test_each_family_reads_its_texts_in_the_fastest_way_that_is_exact() -> None:
     readers = [hybrid(name).reader for name in ("qwen3_next", "jamba", "recurrent_gemma")]
-    expected = [Reading.PARTS, Reading.STEPS, Reading.WHOLE]
+    expected = [RowReading.PARTS, RowReading.STEPS, RowReading.WHOLE]
     assert [reader and reader.reading for reader in readers] == expected
+    bamba = hybrid("bamba").reader  # it does not ask its cache where the text goes on
+    assert bamba is not None
+    assert bamba.counts
 
 
 def test_a_model_that_flattened_passes_refuse_is_loaded_as_rows_and_this_is_said_once(
@@ -209,7 +212,7 @@ def test_a_pass_that_fails_is_run_again_for_each_request_alone(
     expected = TorchEngine(model).generate(requests)
     calls, read = iter(range(100_000)), model.reader.read
 
-    def failing(cache: object, tokens: Sequence[int]) -> tuple[object, Tensor]:
+    def failing(cache: RowCache | None, tokens: Sequence[int]) -> tuple[RowCache, Tensor]:
         if next(calls) in (9, 24):
             raise RuntimeError("a fault of the machine")
         return read(cache, tokens)

@@ -214,7 +214,7 @@ _TINY: dict[str, int] = {
     "mamba_d_ssm": 128, "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "num_heads": 8,
     "state_size": 16, "ssm_state_size": 16, "attn_layer_period": 2, "attn_layer_offset": 1,
     "n_mamba_heads": 8, "mamba_headdim": 16, "linear_num_heads": 4, "linear_head_dim": 16,
-    "embedding_dim": 64, "attention_head_dim": 32,
+    "embedding_dim": 64, "attention_head_dim": 32, "decoder_attention_heads": 4,
 }  # fmt: skip
 _LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
 _PLACES = ("attn_layer_indices", "hybrid_layer_ids")

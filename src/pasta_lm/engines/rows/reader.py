@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import product
 
 import torch
 import transformers
@@ -28,11 +29,16 @@ random weights of some tiny models turn rounding into hundredths."""
 
 # Legend: V vocabulary (rows of the model's output matrix).
 
-RowCache = object
-"""What a model keeps of a text that it has read; it changes when the text goes on."""
+
+@dataclass(slots=True)
+class RowCache:
+    """A text that was read, and what the model keeps of it, which changes when the text goes on."""
+
+    text: tuple[int, ...]
+    kept: object | None = None
 
 
-class Reading(Enum):
+class RowReading(Enum):
     """How a model reads tokens behind a cache with the logits of a pass over the whole text."""
 
     PARTS = "several tokens in a pass"
@@ -42,14 +48,15 @@ class Reading(Enum):
 
 @dataclass(eq=False)
 class RowReader:
-    """A model that reads texts."""
+    """A model that reads texts; ``counts``: it does not know by its cache where a token stands."""
 
     model: transformers.PreTrainedModel
-    reading: Reading
+    reading: RowReading
+    counts: bool = False
 
     @property
     def in_parts(self) -> bool:
-        return self.reading is Reading.PARTS
+        return self.reading is RowReading.PARTS
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -59,25 +66,34 @@ class RowReader:
     @torch.inference_mode()
     def read(self, cache: RowCache | None, tokens: Sequence[int]) -> tuple[RowCache, Tensor]:
         """Read tokens behind those of a cache; return it and the logits [V] behind the last."""
-        if self.reading is Reading.WHOLE:
-            text = (*cache, *tokens) if isinstance(cache, tuple) else tuple(tokens)
-            return text, self._pass(None, text, keeps=False)[1]
-        is_whole = cache is None or self.in_parts
-        logits = torch.empty(0)
-        for part in [tokens] if is_whole else [[token] for token in tokens]:
-            cache, logits = self._pass(cache, part, keeps=True)
-            if cache is None:
+        before = RowCache(()) if cache is None else cache
+        text = (*before.text, *tokens)
+        if self.reading is RowReading.WHOLE:
+            return RowCache(text), _last(self._pass(text, 0, use_cache=False))
+        kept, first, logits = before.kept, len(before.text), torch.empty(0)
+        size = len(tokens) if cache is None or self.in_parts else 1
+        for start in range(first, len(text), size):
+            own = {} if kept is None else {self._names[0]: kept}
+            out = self._pass(text[start : start + size], start, use_cache=True, **own)
+            kept, logits = out.get(self._names[0]) if self._names else None, _last(out)
+            if kept is None:
                 raise UnsupportedModelError(f"{type(self.model).__name__} has no cache of a text")
-        return cache, logits
+        return RowCache(text, kept), logits
 
-    def _pass(
-        self, cache: RowCache | None, tokens: Sequence[int], *, keeps: bool
-    ) -> tuple[RowCache | None, Tensor]:
+    def _pass(self, tokens: Sequence[int], start: int, **settings: object) -> transformers.utils.ModelOutput:
         ids = torch.tensor([[*tokens]], device=self.model.device)
-        last = {"logits_to_keep": 1} if "logits_to_keep" in self._names else {}
-        own = {} if cache is None else {self._names[0]: cache}
-        out = self.model(input_ids=ids, use_cache=keeps, **last, **own)
-        return out.get(self._names[0]) if self._names else None, out.logits[0, -1].float()
+        if "logits_to_keep" in self._names:
+            settings["logits_to_keep"] = 1
+        if self.counts:
+            places = torch.arange(start, start + len(tokens), device=ids.device)
+            settings["position_ids"] = places[None]
+        out: transformers.utils.ModelOutput = self.model(input_ids=ids, **settings)
+        return out
+
+
+def _last(out: transformers.utils.ModelOutput) -> Tensor:
+    logits_1NV: Tensor = out["logits"]
+    return logits_1NV[0, -1].float()
 
 
 def copy_cache(cache: RowCache) -> RowCache:
@@ -89,27 +105,27 @@ def copy_cache(cache: RowCache) -> RowCache:
 def find_reader(model: transformers.PreTrainedModel) -> RowReader:
     """Return the reader of a model, in evaluation mode; refuse one that no reader reads exactly."""
     tested, reason = self_test.models_to_test(model), ""
-    for reading in Reading:
+    for reading, counts in product(RowReading, (False, True)):
         try:
-            difference = max(rows_difference(each, reading) for each in tested)
+            difference = max(rows_difference(RowReader(each, reading, counts)) for each in tested)
         except Exception as exc:  # whatever a foreign architecture does
             reason = f"{type(exc).__name__}: {exc}"
             continue
         if difference <= TOLERANCE:
-            return RowReader(model, reading)
+            return RowReader(model, reading, counts)
         reason = f"its logits differ by {difference:.2g}, {TOLERANCE:g} is allowed"
     name = type(model).__name__
     raise UnsupportedModelError(f"{name} does not read a text from left to right: {reason}")
 
 
 @torch.inference_mode()
-def rows_difference(model: transformers.PreTrainedModel, reading: Reading) -> float:
+def rows_difference(reader: RowReader) -> float:
     """Return the largest difference, float32, of texts read bit by bit from one pass over each.
 
     Two texts take turns, so that a state outside their caches shows; so do copies of the caches.
     """
-    inputs, alone = self_test.logits_alone(model)
-    reader, differences = RowReader(model, reading), list[float]()
+    inputs, alone = self_test.logits_alone(reader.model)
+    differences: list[float] = []
 
     def read(cache: RowCache | None, index: int, start: int, stop: int) -> RowCache:
         cache, logits = reader.read(cache, inputs[index][start:stop].tolist())
