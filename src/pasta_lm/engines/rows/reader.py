@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import product
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -20,6 +21,9 @@ from torch import Tensor
 
 from pasta_lm.engines.local import self_test
 from pasta_lm.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from transformers.utils.generic import ModelOutput
 
 CACHES = ("cache", "past_key_values", "cache_params", "state", "mems")  # as models name theirs
 NUM_TESTED = 3  # tokens that the self-test reads in one part, and one by one
@@ -80,18 +84,20 @@ class RowReader:
                 raise UnsupportedModelError(f"{type(self.model).__name__} has no cache of a text")
         return RowCache(text, kept), logits
 
-    def _pass(self, tokens: Sequence[int], start: int, **settings: object) -> transformers.utils.ModelOutput:
+    def _pass(
+        self, tokens: Sequence[int], start: int, **settings: object
+    ) -> ModelOutput:
         ids = torch.tensor([[*tokens]], device=self.model.device)
         if "logits_to_keep" in self._names:
             settings["logits_to_keep"] = 1
         if self.counts:
             places = torch.arange(start, start + len(tokens), device=ids.device)
             settings["position_ids"] = places[None]
-        out: transformers.utils.ModelOutput = self.model(input_ids=ids, **settings)
+        out: ModelOutput = self.model(input_ids=ids, **settings)
         return out
 
 
-def _last(out: transformers.utils.ModelOutput) -> Tensor:
+def _last(out: ModelOutput) -> Tensor:
     logits_1NV: Tensor = out["logits"]
     return logits_1NV[0, -1].float()
 
