@@ -84,9 +84,7 @@ class RowReader:
                 raise UnsupportedModelError(f"{type(self.model).__name__} has no cache of a text")
         return RowCache(text, kept), logits
 
-    def _pass(
-        self, tokens: Sequence[int], start: int, **settings: object
-    ) -> ModelOutput:
+    def _pass(self, tokens: Sequence[int], start: int, **settings: object) -> ModelOutput:
         ids = torch.tensor([[*tokens]], device=self.model.device)
         if "logits_to_keep" in self._names:
             settings["logits_to_keep"] = 1
