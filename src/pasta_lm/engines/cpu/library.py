@@ -102,7 +102,7 @@ def _compile(file: Path) -> None:
 
 
 def give_back_memory() -> None:
-    """Give what was freed back to the system, where the C library can."""
+    """Return freed memory to the system, where the C library can."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

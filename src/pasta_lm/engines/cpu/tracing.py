@@ -93,7 +93,7 @@ class CapturedModel:
             target = str(target) if isinstance(target, OpOverload) else target
             arguments = fx.node.map_aggregate(
                 (node.args, node.kwargs),
-                lambda each: Name(each.name) if isinstance(each, fx.Node) else each,
+                lambda each: ResultName(each.name) if isinstance(each, fx.Node) else each,
             )
             steps.append((node.op, node.name, target, arguments))
         return restored, (steps, self._calls)
@@ -126,7 +126,7 @@ class CapturedModel:
         return out
 
 
-class Name(str):
+class ResultName(str):
     """The name of an operation whose result is an argument."""
 
 
@@ -142,7 +142,7 @@ def restored(steps: Sequence[Step], calls: dict[int, LayerCall]) -> CapturedMode
         elif op == "call_function" and isinstance(target, str):
             target = operator.attrgetter(target)(torch.ops)
         args, kwargs = fx.node.map_aggregate(
-            arguments, lambda each: nodes[each] if isinstance(each, Name) else each
+            arguments, lambda each: nodes[each] if isinstance(each, ResultName) else each
         )
         nodes[name] = graph.create_node(op, target, args, kwargs, name)  # type: ignore[arg-type]
     choose_kernels(graph)
