@@ -1,4 +1,4 @@
-"""Text in reading order, for random answers, speeds, limits and stop strings."""
+"""Text in reading order, for random answers, limits and stop strings."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def random_items(rng: random.Random, depth: int) -> tuple[Item, ...]:
 @pytest.mark.parametrize("keeps_tags", [False, True])
 def test_the_pieces_make_up_the_answer_whatever_happens(seed: int, keeps_tags: bool) -> None:
     rng = random.Random(seed)
-    speeds = [rng.choice([0.3, 1, 1, 2.5]) for _ in range(100)]
-    engine = ScriptedEngine(Document(random_items(rng, 2)), speeds=dict(enumerate(speeds)))
+    engine = ScriptedEngine(Document(random_items(rng, 2)))
     params = SamplingParams(
         max_tokens=rng.choice([5, 20, 1000]),
         max_threads=rng.choice([None, 1, 2]),

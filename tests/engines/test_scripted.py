@@ -33,7 +33,6 @@ BLOCKS = st.builds(
 DOCUMENTS = st.lists(TEXTS | BLOCKS | st.just(Sync()), max_size=7).map(
     lambda items: Document(tuple(items))
 )
-SPEEDS = st.dictionaries(st.integers(0, 4), st.sampled_from([0.1, 0.3, 0.5, 1.0, 2.0, 7.5]))
 
 
 def test_the_worked_example_takes_eleven_passes_with_its_slots_and_positions() -> None:
@@ -55,12 +54,10 @@ def test_the_worked_example_takes_eleven_passes_with_its_slots_and_positions() -
     }
 
 
-@given(DOCUMENTS, SPEEDS)
-def test_an_answer_is_its_script_whatever_the_speeds(
-    document: Document, speeds: dict[int, float]
-) -> None:
+@given(DOCUMENTS)
+def test_an_answer_is_its_script(document: Document) -> None:
     # A sync that waits for nothing is no part of what a model could have decoded, but is harmless.
-    answer = ScriptedEngine(document, speeds=speeds).answer()
+    answer = ScriptedEngine(document).answer()
     assert answer.document == document
     trace = answer.trace
     assert (answer.finish_reason, trace.num_illegal) == ("stop", 0)
@@ -74,18 +71,6 @@ def test_an_answer_is_its_script_whatever_the_speeds(
 def test_at_one_token_a_step_passes_are_the_critical_path(document: Document) -> None:
     trace = ScriptedEngine(document).answer().trace
     assert trace.forward_passes == trace.critical_path
-
-
-def test_a_slow_thread_makes_main_wait_and_no_token_different() -> None:
-    slow, even = ScriptedEngine(GOLDEN, speeds={1: 0.25}).answer(), ScriptedEngine(GOLDEN).answer()
-    assert slow.document == even.document
-    assert slow.trace.critical_path == even.trace.critical_path
-    assert slow.trace.forward_passes > even.trace.forward_passes
-
-
-def test_the_same_request_gives_the_same_trace() -> None:
-    engine = ScriptedEngine(GOLDEN, speeds={2: 0.3})
-    assert engine.answer("hello").trace == engine.answer("hello").trace
 
 
 def test_blocks_within_blocks_are_played() -> None:
@@ -121,8 +106,6 @@ def test_a_request_may_bring_an_answer_of_its_own(document: Document) -> None:
 def test_what_cannot_be_played_is_refused() -> None:
     with pytest.raises(InputError, match="no topic"):
         ScriptedEngine(Document((Block(" ", 1),)))
-    with pytest.raises(ValueError, match="speed 0"):
-        ScriptedEngine(GOLDEN, speeds={1: 0}).answer()
     engine = ScriptedEngine(GOLDEN)
     with pytest.raises(RequestError, match="empty"):
         engine.generate([replace(engine.request("p"), prompt=())])

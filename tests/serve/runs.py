@@ -23,10 +23,8 @@ HOSTILE = (
 )
 
 
-def answered(text: str, speeds: dict[int, float] | None = None) -> Answer:
-    return ScriptedEngine(parse(text, "annotator", max_depth=2), speeds=speeds).answer(
-        "a prompt here", PARAMS
-    )
+def answered(text: str) -> Answer:
+    return ScriptedEngine(parse(text, "annotator", max_depth=2)).answer("a prompt here", PARAMS)
 
 
 def sequential(text: str) -> Answer:

@@ -25,7 +25,6 @@ from tests.serve.conftest import CHAT, ask, post, scripted, streamed
 from tests.serve.runs import FLAT, NESTED, PARAMS, wide
 
 TEXTS = {"flat": FLAT, "nested": NESTED, "wide": wide(12), "no block": "only main writes"}
-SPEEDS = {"even": {}, "uneven": {1: 0.4, 2: 2.0, 3: 0.7}}
 
 
 def put_together(pieces: list[dict[str, Any]]) -> dict[str, Any]:
@@ -60,8 +59,8 @@ def without_its_end(run: Any) -> dict[str, Any]:
     return dict(run)
 
 
-def decoded(text: str, speeds: dict[int, float], **params: Any) -> tuple[list[Any], Trace, Any]:
-    engine = ScriptedEngine(parse(text, "annotator", max_depth=2), speeds=speeds)
+def decoded(text: str, **params: Any) -> tuple[list[Any], Trace, Any]:
+    engine = ScriptedEngine(parse(text, "annotator", max_depth=2))
     request = engine.request("a prompt here", replace(PARAMS, **params))
     events = list(engine.stream(replace(request, traces=True)))
     live = LiveRun(3)
@@ -69,13 +68,10 @@ def decoded(text: str, speeds: dict[int, float], **params: Any) -> tuple[list[An
     return pieces, events[-1].answer.trace, events[-1]
 
 
-@pytest.mark.parametrize("speeds", SPEEDS.values(), ids=SPEEDS.keys())
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 @pytest.mark.parametrize("max_threads", [2, 64])
-def test_the_pieces_of_a_live_run_are_its_stored_form(
-    text: str, speeds: dict[int, float], max_threads: int
-) -> None:
-    pieces, trace, last = decoded(text, speeds, max_threads=max_threads)
+def test_the_pieces_of_a_live_run_are_its_stored_form(text: str, max_threads: int) -> None:
+    pieces, trace, last = decoded(text, max_threads=max_threads)
     assert isinstance(last, Finished)
     live = put_together(pieces)
     stored = without_its_end(run_data(trace, "run"))

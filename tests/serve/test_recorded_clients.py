@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from pasta_lm.serve import Bounds
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.errors import ApiError
-from pasta_lm.serve.protocol import NEUTRAL, NOT_SHOWN, ChatCompletionRequest
-from tests.serve.conftest import CHAT, TEXT, ask, post, scripted, streamed, text_of
+from pasta_lm.serve.protocol import NEUTRAL, ChatCompletionRequest
+from tests.serve.conftest import CHAT, TEXT, ask, scripted, streamed, text_of
 
 FILES = sorted(Path(__file__).with_name("recorded").glob("*.json"))
 RECORDED = {
@@ -86,7 +86,7 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=4,
 )
-KNOWN = {*ChatCompletionRequest.model_fields, *NEUTRAL, *NOT_SHOWN}
+KNOWN = {*ChatCompletionRequest.model_fields, *NEUTRAL}
 
 
 @given(name=st.text(max_size=20).filter(lambda name: name not in KNOWN), value=JSON_VALUES)
@@ -119,12 +119,3 @@ def test_null_asks_for_nothing(name: str) -> None:
         raise AssertionError(f"{name} may not be null") from error
     if name != "seed":
         assert found.params(Bounds(), {}) == plain.params(Bounds(), {})
-
-
-@pytest.mark.parametrize("name", NOT_SHOWN)
-def test_what_the_model_is_not_shown_stands_in_the_reply(name: str) -> None:
-    said = post(
-        "/v1/chat/completions", {**CHAT, name: [{"type": "function", "function": {"name": "f"}}]}
-    )
-    assert said.json()["pasta"]["ignored"] == [name]
-    assert "ignored" not in post("/v1/chat/completions", {**CHAT, name: []}).json()["pasta"]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from typer.testing import CliRunner
 
-from pasta_lm.cli.app import app as command_line
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import parse
+from pasta_lm.language.check import check
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.learn.data.annotated import Record
@@ -188,35 +185,14 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("text", "form", "code"), FAULTS.values(), ids=FAULTS.keys())
-def test_an_invalid_text_is_refused_with_the_diagnostics_of_pasta_check(
-    text: str, form: str, code: str, tmp_path: Path
+def test_an_invalid_text_is_refused_with_the_place_of_its_first_error(
+    text: str, form: str, code: str
 ) -> None:
-    file = tmp_path / "answer.txt"
-    file.write_text(text, encoding="utf-8")
-    printed = CliRunner().invoke(
-        command_line, ["check", str(file), "--form", form, "--format", "json"]
-    )
-    expected = json.loads(printed.stdout)
+    (first, *_) = [fault for fault in check(text, form) if fault.severity == "error"]
     reply = post(REPLAY, {**GIVEN, "response": text, "form": form})
     error = reply.json()["error"]
     assert (reply.status_code, error["param"], error["code"]) == (400, "response", code)
-    assert error["diagnostics"] == expected["diagnostics"]
-    first = next(one for one in error["diagnostics"] if one["severity"] == "error")
-    assert f"line {first['line']}, column {first['column']}" in error["message"]
-
-
-def test_a_text_with_warnings_is_decoded_and_they_are_told() -> None:
-    text = 'a <async topic="x">b</async><sync/><sync/>'
-    reply = replayed(scripted_app(), response=text)
-    assert [one["code"] for one in reply["diagnostics"]] == ["PASTA104", "PASTA101"]
-
-
-def test_of_many_faults_the_first_hundred_are_told_and_an_error_is_among_them() -> None:
-    text = 'a <async topic="x">b</async>' * 60 + "<sync/>" * 120 + "</async>" * 50
-    body = {"response": text, "form": "annotator"}
-    error = post(REPLAY, {**GIVEN, **body}).json()["error"]
-    assert len(error["diagnostics"]) == 100
-    assert error["code"] == error["diagnostics"][-1]["code"] == "PASTA017"
+    assert f"line {first.line}, column {first.column}" in error["message"]
 
 
 # --- what is refused
@@ -226,16 +202,11 @@ BAD: dict[str, dict[str, Any]] = {
     "no prompt": {"messages": None},
     "two prompts": {"prompt": "a"},
     "no answer": {"response": ""},
-    "an answer that is a number": {"response": 3},
-    "an unknown form": {"form": "main"},
     "an unknown key": {"temperature": 0.5},
     "an unknown option": {"pasta": {"strategy": "pasta"}},
-    "unknown positions": {"pasta": {"positions": "best"}},
-    "no threads": {"pasta": {"max_threads": 0}},
     "too many blocks": {"response": BLOCKS},
     "too long": {"response": "word " * 5000},
     "too long a block": {"response": f'<async topic="x">{"word " * 1100}</async>'},
-    "stream as a text": {"stream": "yes"},
 }
 
 

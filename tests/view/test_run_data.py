@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,17 +18,10 @@ from tests.serve.runs import FLAT, NESTED, PARAMS, answered, sequential, wide
 from tests.visibility import is_visible
 
 TEXTS = {"flat": FLAT, "nested": NESTED, "wide": wide(20), "no block": "only main writes"}
-SPEEDS = {"even": {}, "uneven": {1: 0.4, 2: 2.0, 3: 0.7}}
+of_every_run = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 
 
-def of_every_run(test: Callable[..., None]) -> Callable[..., None]:
-    test = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())(test)
-    return pytest.mark.parametrize("speeds", SPEEDS.values(), ids=SPEEDS.keys())(test)
-
-
-def entries_of(
-    text: str, speeds: dict[int, float], patch: pytest.MonkeyPatch
-) -> tuple[Trace, Entries]:
+def entries_of(text: str, patch: pytest.MonkeyPatch) -> tuple[Trace, Entries]:
     """Return a trace, and the entries that the engine kept while it wrote the trace."""
     kept: list[Entries] = []
     of_prompt = Entries.of_prompt
@@ -38,7 +31,7 @@ def entries_of(
         return kept[0]
 
     patch.setattr(Entries, "of_prompt", keep)
-    engine = ScriptedEngine(parse(text, "annotator", max_depth=2), speeds=speeds)
+    engine = ScriptedEngine(parse(text, "annotator", max_depth=2))
     return engine.answer("a prompt here", PARAMS).trace, kept[0]
 
 
@@ -52,9 +45,9 @@ def counts(data: RunData, thread: int, index: int) -> dict[int, int]:
 
 @of_every_run
 def test_a_token_sees_on_the_page_exactly_the_entries_that_its_query_saw(
-    text: str, speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch
+    text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace, entries = entries_of(text, speeds, monkeypatch)
+    trace, entries = entries_of(text, monkeypatch)
     data = run_data(trace, "run")
     ends = {one["forks"]: i for i, one in enumerate(data["tokens"]) if one["forks"] is not None}
     for thread in trace.threads:
@@ -81,14 +74,14 @@ def written(data: RunData, thread: int) -> Iterator[str]:
 
 
 @of_every_run
-def test_the_tags_are_those_of_the_written_form(text: str, speeds: dict[int, float]) -> None:
-    answer = answered(text, speeds)
+def test_the_tags_are_those_of_the_written_form(text: str) -> None:
+    answer = answered(text)
     assert "".join(written(run_data(answer.trace, "run"), 0)) == answer.program
 
 
 @of_every_run
-def test_the_critical_path_is_one_chain_of_every_depth(text: str, speeds: dict[int, float]) -> None:
-    trace = answered(text, speeds).trace
+def test_the_critical_path_is_one_chain_of_every_depth(text: str) -> None:
+    trace = answered(text).trace
     data = run_data(trace, "run")
     marked = [
         one for one, shown in zip(trace.tokens, data["tokens"], strict=True) if shown["critical"]
@@ -101,11 +94,9 @@ def test_the_critical_path_is_one_chain_of_every_depth(text: str, speeds: dict[i
 
 
 @of_every_run
-def test_a_run_of_one_thread_and_one_that_a_limit_cut_are_shown(
-    text: str, speeds: dict[int, float]
-) -> None:
+def test_a_run_of_one_thread_and_one_that_a_limit_cut_are_shown(text: str) -> None:
     assert len(run_data(sequential(text).trace, "run")["threads"]) == 1
-    engine = ScriptedEngine(parse(text, "annotator", max_depth=2), speeds=speeds)
+    engine = ScriptedEngine(parse(text, "annotator", max_depth=2))
     for max_tokens in range(1, 12):
         params = PARAMS.__class__(max_tokens=max_tokens)
         data = run_data(engine.answer("a prompt here", params).trace, "run")
@@ -113,9 +104,7 @@ def test_a_run_of_one_thread_and_one_that_a_limit_cut_are_shown(
 
 
 @of_every_run
-def test_a_thread_without_a_promise_has_no_visibility_to_show(
-    text: str, speeds: dict[int, float]
-) -> None:
+def test_a_thread_without_a_promise_has_no_visibility_to_show(text: str) -> None:
     trace = sequential(text).trace
     trace.threads.append(ThreadRecord(1, 0, "a point", None))
     assert run_data(trace, "run")["threads"][1]["seen"] is None

@@ -8,7 +8,6 @@ from typing import Any
 from pasta_lm.errors import ContextLengthError, InputError, PastaError, UsageError
 
 Json = dict[str, Any]
-Rows = list[dict[str, str | int]]
 
 HEADERS = {
     401: {"WWW-Authenticate": "Bearer"},
@@ -28,7 +27,6 @@ class ApiError(Exception):
     _: KW_ONLY
     param: str | None = None
     code: str | None = None
-    diagnostics: Rows | None = None  # as `pasta check` has them
 
     def __str__(self) -> str:
         return self.message
@@ -37,8 +35,7 @@ class ApiError(Exception):
     def body(self) -> Json:
         kind = KINDS.get(self.status, "invalid_request_error")
         fields = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        more = {} if self.diagnostics is None else {"diagnostics": self.diagnostics}
-        return {"error": {**fields, **more}}
+        return {"error": fields}
 
     @property
     def headers(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pasta_lm.engines.request import SamplingParams, StructuredOutputs
-from pasta_lm.language.check import Diagnostic, check
+from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
 from pasta_lm.serve import Bounds
@@ -52,9 +52,6 @@ _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
 )
 NEUTRAL = {name: values for names, values in _NEUTRAL for name in names.split()}
 """Fields that are not supported, with the values that ask for nothing; null always does."""
-
-NOT_SHOWN = ("functions", "tools")
-"""Fields that are dropped and named in the reply; tools are shown where a template knows them."""
 
 SAMPLING = {
     *("temperature", "top_p", "top_k", "min_p", "n", "ignore_eos", "max_thinking_tokens"),
@@ -378,13 +375,14 @@ class ReplayRequest(BaseModel):
             raise ValueError("give either messages or prompt")
         return self
 
-    def diagnostics(self) -> list[Diagnostic]:
-        return [] if self.form == "plain" else check(self.response, self.form)
-
     def document(self) -> Document:
-        """Return the answer, which has no errors."""
+        """Return the answer; an ``ApiError`` with the first mistake if it has any."""
         if self.form == "plain":
             return Document((Text(self.response),))
+        for fault in check(self.response, self.form):
+            if fault.severity == "error":
+                message = f"line {fault.line}, column {fault.column}: {fault.message}; {fault.hint}"
+                raise bad_request(message, "response", fault.code)
         return parse(self.response, self.form)
 
     def completion(self) -> AnyRequest:

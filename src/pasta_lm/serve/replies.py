@@ -32,8 +32,8 @@ from pasta_lm.engines.request import (
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.errors import Json, Rows
-from pasta_lm.serve.protocol import NOT_SHOWN, AnyRequest, ChatCompletionRequest
+from pasta_lm.serve.errors import Json
+from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest
 from pasta_lm.serve.tool_calls import CallReader
 from pasta_lm.strategies import parts
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
@@ -132,16 +132,15 @@ class Reply:
         return {"unfinished": [*names]} if names else {}
 
     def _limits(self) -> Json:
-        params, extra = self.request.params, self.body.model_extra or {}
-        ignored = [name for name in NOT_SHOWN if extra.get(name)]
-        ignored += ["tools"] if self.body.offered and not self.backend.tools.shows else []
+        params = self.request.params
+        ignores_tools = self.body.offered and not self.backend.tools.shows
         return {
             "strategy": self.request.strategy,
             "seed": params.seed,
             "max_tokens": params.max_tokens,
             "max_threads": params.max_threads,
             "max_tokens_per_thread": params.max_tokens_per_thread,
-            **({"ignored": ignored} if ignored else {}),
+            **({"ignored": ["tools"]} if ignores_tools else {}),
         }
 
     # A whole answer
@@ -271,11 +270,6 @@ class Reply:
 class ReplayReply(Reply):
     """The reply to a replay of one answer."""
 
-    def __init__(self, body: AnyRequest, request: Request, backend: Backend, faults: Rows) -> None:
-        super().__init__(body, [request], backend)
-        self.id = f"replay-{secrets.token_hex(16)}"
-        self._diagnostics = faults
-
     def figures(self, answer: Answer) -> Json:
         return super().figures(answer) | {
             "strategy": answer.trace.strategy,
@@ -284,7 +278,6 @@ class ReplayReply(Reply):
             "finish_reason": answer.finish_reason,
             "text": answer.text,
             "program": answer.program,
-            "diagnostics": self._diagnostics,
             "sequential_tokens": self.backend.count_tokens(answer.text),
             "run": run_data(answer.trace, "replayed"),
         }
@@ -292,10 +285,8 @@ class ReplayReply(Reply):
     def whole(self) -> Json:
         (answer,) = self.finished
         return {
-            "id": self.id,
+            **self._head("replay"),
             "object": "replay",
-            "created": self.created,
-            "model": self.backend.name,
             "kind": answer.trace.kind.value,
             "usage": self.usage(),
             **self.figures(answer),

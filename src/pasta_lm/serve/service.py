@@ -17,12 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from pasta_lm.engines.request import Request
 from pasta_lm.errors import RequestError
-from pasta_lm.language.check import Diagnostic
 from pasta_lm.language.document import NUM_BLOCK_TAGS
 from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.backends import Backend, ServedBackend
 from pasta_lm.serve.engine_loop import EngineLoop
-from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, Rows, bad_request, internal
+from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, bad_request, internal
 from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import AnyRequest, ReplayRequest
@@ -32,7 +31,6 @@ from pasta_lm.serve.tool_calls import ClientPrompt
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_CHARACTERS_A_TOKEN = 16  # of a written answer with its tags; longer ones are not even read
-MAX_DIAGNOSTICS = 100  # in one reply
 
 # SIGTERM must not cut running streams: the engine loop ends them at its own deadline.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
@@ -93,18 +91,12 @@ class Service:
         completion = body.completion()
         prompts = completion.prompts(self.recipe.limits, "")
         self._log_prompts(prompts, http)
-        request, rows = await asyncio.to_thread(self._prepare_replay, body, prompts[0])
-        return await self._decode(ReplayReply(completion, request, self.backend, rows), http)
+        request = await asyncio.to_thread(self._prepare_replay, body, prompts[0])
+        return await self._decode(ReplayReply(completion, [request], self.backend), http)
 
-    def _prepare_replay(self, body: ReplayRequest, prompt: ClientPrompt) -> tuple[Request, Rows]:
-        """Return the request for all of an answer, with its diagnostics; or refuse it."""
+    def _prepare_replay(self, body: ReplayRequest, prompt: ClientPrompt) -> Request:
+        """Return the request for all of an answer; or refuse it."""
         backend, bounds = self.backend, self.recipe.limits
-        diagnostics = body.diagnostics()
-        rows = _rows(diagnostics)
-        for error in diagnostics:
-            if error.severity == "error":
-                message = f"line {error.line}, column {error.column}: {error.message}; {error.hint}"
-                raise ApiError(400, message, param="response", code=error.code, diagnostics=rows)
         document = body.document()
         if (num := len(document.blocks)) > bounds.blocks:
             message = f"{num} blocks, but a response has at most {bounds.blocks}"
@@ -124,7 +116,7 @@ class Service:
             if num > limit:
                 message = f"{part} has {num} tokens, but at most {limit} are decoded"
                 raise bad_request(message, "response")
-        return request, rows
+        return request
 
     def _log_prompts(self, prompts: Sequence[ClientPrompt], http: HttpRequest) -> None:
         if self._logs_prompts:
@@ -183,15 +175,6 @@ class Service:
             log.exception("a stream failed")
             yield sse(internal("internal_error").body)
         yield DONE
-
-
-def _rows(diagnostics: Sequence[Diagnostic]) -> Rows:
-    """Return the first diagnostics; the first error is among them, however many warnings are."""
-    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
-    shown = list(diagnostics[:MAX_DIAGNOSTICS])
-    if errors and errors[0] not in shown:
-        shown[-1] = errors[0]
-    return [diagnostic.to_row() for diagnostic in shown]
 
 
 async def _collect(reply: Reply, stream: ResponseStream) -> None:

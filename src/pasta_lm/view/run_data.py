@@ -73,7 +73,7 @@ FACTS = (
 
 
 def run_data(trace: Trace, name: str = "") -> RunData:
-    """Return the data of a whole trace; with an answer in annotator form, the page can edit it."""
+    """Return the data of a whole trace."""
     run = LiveRun(trace.num_prompt_tokens)
     run.add(trace)
     critical = {id(token) for token in trace.critical_tokens()}

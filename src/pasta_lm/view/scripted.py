@@ -1,14 +1,14 @@
 """Replay a written answer through the real interpreter: no model, no clock, the standard library.
 
 The engine of the tests, the documents and ``pasta play``. The response, with its threads, places
-and trace, is that of every engine; tokens are the words of a script, and each thread decodes them
-at a speed of its own. The clock is simulated, so token counts are real and seconds mean nothing.
+and trace, is that of every engine; tokens are the words of a script, and each thread decodes one
+in a step. The clock is simulated, so token counts are real and seconds mean nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -24,7 +24,6 @@ from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import PieceTable, encode_document
 
 STEP_S = 0.02  # seconds of a step on the simulated clock
-ONE_TOKEN = 1 - 1e-9  # credits add up in floating point: ten times a tenth is not quite one
 _WORD = re.compile(r"\s*\S+|\s+")
 
 
@@ -63,11 +62,10 @@ class WordIds(PieceTable):
 
 @dataclass(slots=True)
 class _Playback:
-    """One sample: a response, and how many tokens each of its threads may feed now."""
+    """One sample: a response, and the threads that may still feed a token in this step."""
 
     response: Response
-    speeds: Mapping[int, float]
-    credits: dict[int, float] = field(default_factory=dict)
+    due: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.response.take(self.response.live[0], END_OF_TEXT, t_s=0.0)
@@ -77,19 +75,11 @@ class _Playback:
             return
         self.response.begin_pass()
         self.response.passed(now_s)
-        for number, live in self.response.live.items():
-            speed = self.speeds.get(number, 1.0)
-            # Unused credit does not add up; the ``</async>`` of an ended thread is free.
-            credit = min(self._credit(number) + speed, max(1.0, speed))
-            self.credits[number] = credit if live.thread.is_alive else 1.0
+        self.due = {*self.response.live}
         while fed := list(self._feed_ready()):
             for live in sorted(fed, key=lambda live: live.thread.reading_key):
                 if live.decodes:
                     self.response.take(live, END_OF_TEXT, t_s=now_s)
-
-    def _credit(self, number: int) -> float:
-        # The ``<async>`` or first word of a new thread is free.
-        return self.credits.setdefault(number, max(0.0, 1 - self.speeds.get(number, 1.0)))
 
     def _feed_ready(self) -> Iterator[LiveThread]:
         for live in self.response.threads_to_feed():
@@ -98,26 +88,21 @@ class _Playback:
             unfed = [other.thread for other in lives if other.next_token is not None]
             has_place = thread.row is not None or thread.fork_point is not None
             joins_unfed = any(joined in unfed for joined in live.joined or ())
-            if self._credit(thread.id) >= ONE_TOKEN and has_place and not joins_unfed:
+            if thread.id in self.due and has_place and not joins_unfed:
                 self.response.feed(live)
-                self.credits[thread.id] -= 1
+                self.due.remove(thread.id)
                 yield live
 
 
 class ScriptedEngine:
     """Decode one written answer, or the one that a request brings.
 
-    Blocks without a length get that of their words. ``speeds``: tokens that a thread, by its id,
-    decodes in a step; 1 for those left out.
+    Blocks without a length get that of their words.
     """
 
-    def __init__(self, script: Document, *, speeds: Mapping[int, float] | None = None) -> None:
+    def __init__(self, script: Document) -> None:
         self.script = _with_lengths(script)
         self.ids = WordIds()
-        self._speeds = speeds or {}
-        for thread, speed in self._speeds.items():
-            if not speed > 0:
-                raise ValueError(f"thread {thread} has speed {speed}, but must decode something")
 
     def request(self, prompt: str, params: SamplingParams | None = None) -> Request:
         """Return a request; the prompt's words are counted and change nothing."""
@@ -149,7 +134,7 @@ class ScriptedEngine:
             raise RequestError("the prompt is empty", hint="give at least one token")
         entries = Entries.of_prompt(request.prompt)
         samples = [
-            _Playback(self._response(request, sample, entries), self._speeds)
+            _Playback(self._response(request, sample, entries))
             for sample in range(request.params.n)
         ]
         for step in count(1):
