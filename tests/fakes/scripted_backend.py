@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
-from threading import Lock
+from threading import Event, Lock, Semaphore
 from types import MappingProxyType
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
@@ -130,21 +130,26 @@ class ScriptedBackend:
 
 
 class HeldBackend(ScriptedBackend):
-    """Steps decode nothing until ``may_step`` is set; an ``error`` is raised once."""
+    """Steps decode when ``may_step`` is set, or as many as are allowed; raises ``error`` once."""
 
-    def __init__(self, script: Document, *, capacity: int = 256) -> None:
+    def __init__(self, script: Document, *, num_steps: int = 0, capacity: int = 256) -> None:
         super().__init__(ScriptedEngine(script), capacity=capacity)
-        self.may_step = asyncio.Event()
+        self.may_step = Event()  # also set from other threads than the server's
         self.error: Exception | None = None
+        self._allowed = Semaphore(num_steps)
+
+    def allow(self, num_steps: int) -> None:
+        self._allowed.release(num_steps)
 
     async def step(self) -> Events:
-        """Wait a moment, and take a step if it may."""
-        if not self.may_step.is_set():
-            await asyncio.sleep(0.002)
+        """Wait a moment, or take a step if it may."""
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-        return await super().step() if self.may_step.is_set() else []
+        if self.may_step.is_set() or self._allowed.acquire(blocking=False):
+            return await super().step()
+        await asyncio.sleep(0.002)
+        return []
 
 
 class HangingBackend(ScriptedBackend):

@@ -28,7 +28,7 @@ from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.replies import Reply
 from pasta_lm.serve.service import EventStream
 from pasta_lm.view.scripted import ScriptedEngine
-from tests.fakes.scripted_backend import ScriptedBackend
+from tests.fakes.scripted_backend import HeldBackend
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
 HELD_BY_A_REQUEST = (ResponseStream, Reply, EventStream, Job, Response, LiveThread)
@@ -44,14 +44,13 @@ def script_of(name: str, num_blocks: int) -> Document:
     return parse(f"{name} begins:{blocks}<sync/> {name} ends.", "annotator")
 
 
-class ByPrompt(ScriptedBackend):
+class ByPrompt(HeldBackend):
     """A backend whose answer is made of the prompt's last word; it steps when it may."""
 
     def __init__(self, num_blocks: int, *, pace_s: float = 0.0) -> None:
-        super().__init__(ScriptedEngine(script_of("x", 1)), capacity=1000)
+        super().__init__(script_of("x", 1), capacity=1000)
         self.num_blocks = num_blocks
         self.pace_s = pace_s
-        self.may_step = threading.Event()
         self._engines: dict[tuple[int, ...], ScriptedEngine] = {}
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
@@ -68,9 +67,6 @@ class ByPrompt(ScriptedBackend):
         return number
 
     async def step(self) -> Events:
-        if not self.may_step.is_set():
-            await asyncio.sleep(0.002)
-            return []
         await asyncio.sleep(self.pace_s)
         return await super().step()
 

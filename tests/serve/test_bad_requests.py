@@ -21,53 +21,27 @@ USER = {"role": "user", "content": "Hi"}
 
 BAD: dict[str, Any] = {
     "a list": [],
-    "a number": 3,
     "null": None,
-    "a text": "hello",
-    "no messages": {},
     "empty messages": {"messages": []},
-    "messages of texts": {"messages": ["hi"]},
     "an unknown role": {"messages": [{"role": "robot", "content": "x"}]},
-    "no role": {"messages": [{"content": "x"}]},
     "an image": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
     "a part without text": {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-    "content that is a number": {"messages": [{"role": "user", "content": 3}]},
     "nothing but space": {"messages": [{"role": "user", "content": "  \n"}]},
     "too many messages": {"messages": [USER] * 1000},
-    "n of 0": {**CHAT, "n": 0},
     "n of 17": {**CHAT, "n": 17},
-    "n as a text": {**CHAT, "n": "2"},
-    "n of true": {**CHAT, "n": True},
     "no tokens": {**CHAT, "max_tokens": 0},
-    "half a token": {**CHAT, "max_tokens": 1.5},
-    "negative temperature": {**CHAT, "temperature": -0.1},
-    "a hot temperature": {**CHAT, "temperature": 2.1},
-    "top_p of 0": {**CHAT, "top_p": 0},
-    "top_p above 1": {**CHAT, "top_p": 1.01},
-    "top_k below -1": {**CHAT, "top_k": -2},
-    "a large seed": {**CHAT, "seed": 2**63},
     "an empty stop": {**CHAT, "stop": ""},
     "a stop in a list that is empty": {**CHAT, "stop": ["a", ""]},
-    "a stop that is a number": {**CHAT, "stop": [3]},
     "too many stops": {**CHAT, "stop": ["a"] * 100},
     "a long stop": {**CHAT, "stop": "a" * 10_000},
     "logprobs": {**CHAT, "logprobs": True},
-    "logprobs as a number": {**CHAT, "logprobs": 3},
     "top_logprobs alone": {**CHAT, "top_logprobs": 3},
-    "too many top_logprobs": {**CHAT, "logprobs": True, "top_logprobs": 21},
     "a tool that must be called": {**CHAT, "tools": [{}], "tool_choice": "required"},
     "a tool that is named": {**CHAT, "tools": [{}], "tool_choice": {"type": "function"}},
     "a JSON schema": {**CHAT, "response_format": {"type": "json_object"}},
-    "a bias of a word": {**CHAT, "logit_bias": {"no": 1}},
-    "a large bias": {**CHAT, "logit_bias": {"3": 101}},
     "many biases": {**CHAT, "logit_bias": {str(token): 1 for token in range(301)}},
-    "stream as a text": {**CHAT, "stream": "yes"},
     "an unknown option": {**CHAT, "pasta": {"strategie": "pasta"}},
     "an unknown strategy": {**CHAT, "pasta": {"strategy": "best"}},
-    "no threads": {**CHAT, "pasta": {"max_threads": 0}},
-    "short blocks": {**CHAT, "pasta": {"max_tokens_per_thread": 2}},
-    "an unknown stream": {**CHAT, "pasta": {"stream": "video"}},
-    "unknown tags": {**CHAT, "pasta": {"tags": "maybe"}},
 }
 
 
@@ -126,23 +100,6 @@ def test_a_completion_needs_texts_or_token_ids(prompt: Any) -> None:
     assert_refused(ask("POST", "/v1/completions", json={"prompt": prompt}))
 
 
-@pytest.mark.parametrize("name", ["echo", "best_of", "suffix", "logprobs", "min_tokens"])
-def test_what_is_not_supported_is_refused_by_name(name: str) -> None:
-    response = ask("POST", "/v1/completions", json={"prompt": "a", name: 3})
-    assert name in assert_refused(response)["message"].replace("log-probabilities", "logprobs")
-
-
-@pytest.mark.parametrize("value", [-1, 21, True, "2", 1.5])
-def test_a_completion_has_from_0_to_20_logprobs(value: Any) -> None:
-    response = ask("POST", "/v1/completions", json={"prompt": "a", "logprobs": value})
-    assert assert_refused(response)["param"] == "logprobs"
-
-
-def test_fields_that_ask_for_nothing_are_fine() -> None:
-    neutral = {"presence_penalty": 0.0, "logit_bias": {}, "tools": [], "echo": False, "user": "a"}
-    assert ask("POST", PATH, json={**CHAT, **neutral, "logprobs": False}).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -184,12 +141,6 @@ async def test_every_route_but_health_needs_the_key(given: str | None) -> None:
             for method in ("GET", "POST"):
                 response = await client.request(method, path, headers=headers)
                 assert_refused(response, 401)
-
-
-def test_the_right_key_opens() -> None:
-    headers = {"Authorization": f"Bearer {KEY}".encode()}
-    app = create_app(scripted(), api_key=KEY)
-    assert ask("POST", PATH, app=app, json=CHAT, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8000"])

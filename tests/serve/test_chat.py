@@ -143,14 +143,6 @@ def test_usage_comes_last_when_it_is_asked_for() -> None:
     assert all(piece["usage"] is None for piece in pieces[:-1])
 
 
-def test_limits_are_lowered_and_echoed() -> None:
-    asked = {**CHAT, "max_tokens": 10**6, "seed": 7, "pasta": {"max_threads": 500}}
-    echoed = post(CHAT_PATH, asked).json()["pasta"]
-    assert (echoed["max_tokens"], echoed["max_threads"], echoed["seed"]) == (4096, 65, 7)
-    pieces = streamed(post(CHAT_PATH, {**asked, "stream": True}))
-    assert pieces[0]["pasta"]["max_tokens"] == 4096
-
-
 def test_several_turns_and_parts_are_one_prompt() -> None:
     messages = [
         {"role": "developer", "content": "Be brief."},

@@ -73,18 +73,6 @@ def test_completions(client: openai.OpenAI) -> None:
     assert "".join(piece.choices[0].text for piece in stream) == TEXT
 
 
-def test_events_reach_the_client_beside_the_text(client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(
-        model="script", messages=MESSAGES, stream=True, extra_body={"pasta": {"stream": "events"}}
-    )
-    pieces = list(stream)
-    kinds = [
-        piece.pasta["kind"] for piece in pieces if "kind" in (getattr(piece, "pasta", 0) or ())
-    ]
-    assert {"started", "text", "ended", "synced", "finished"} <= set(kinds)
-    assert "".join(c.delta.content or "" for p in pieces for c in p.choices) == TEXT
-
-
 def test_errors_are_the_package_s_own(client: openai.OpenAI, url: str) -> None:
     with pytest.raises(openai.BadRequestError, match="log-probabilities"):
         client.chat.completions.create(model="script", messages=MESSAGES, logprobs=True)
@@ -128,20 +116,6 @@ def test_llm_prints_the_answer(llm: Command, flags: list[str]) -> None:
     assert llm("-m", "pasta", *flags, "How do I live well?").rstrip("\n") == TEXT
 
 
-def test_llm_continues_a_conversation(llm: Command) -> None:
-    llm("-m", "pasta", "How do I live well?")
-    llm("-c", "And what else?")
-    turns = json.loads(llm("logs", "--json", "-n", "2"))
-    assert [turn["response"] for turn in turns] == [TEXT, TEXT]
-    assert turns[0]["conversation_id"] == turns[1]["conversation_id"]
-    first, second = (turn["input_tokens"] for turn in turns)
-    assert second > first + len(TEXT.split()) // 2, "the first answer went along"
-
-
-def test_llm_completes_a_text(llm: Command) -> None:
-    assert llm("-m", "text", "Once").rstrip("\n") == TEXT
-
-
 @pytest.fixture
 def curl(url: str) -> Command:
     if shutil.which("curl") is None:
@@ -156,17 +130,6 @@ def curl(url: str) -> Command:
 
 
 JSON = ("-H", "Content-Type: application/json")
-
-
-def test_curl_reads_a_stream_line_by_line(curl: Command) -> None:
-    asked = json.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}})
-    said = curl("/v1/chat/completions", "--no-buffer", *JSON, "-d", asked)
-    lines = [line.removeprefix("data: ") for line in said.split("\n") if line]
-    assert lines[-1] == "[DONE]"
-    pieces = [json.loads(line) for line in lines[:-1]]
-    text = "".join(one["delta"].get("content", "") for p in pieces for one in p["choices"])
-    assert text == TEXT
-    assert pieces[-1]["usage"]["completion_tokens"] > 0
 
 
 def test_curl_without_a_content_type_is_told_what_to_send(curl: Command) -> None:

@@ -31,7 +31,6 @@ from tests.serve.conftest import (
     client_of,
     held,
     is_idle,
-    poisoned,
     recipe,
     run,
     scenario,
@@ -47,24 +46,6 @@ STREAM = {**CHAT, "stream": True}
 
 def posts(client: httpx.AsyncClient, *bodies: dict[str, Any]) -> list[asyncio.Task[Any]]:
     return [asyncio.ensure_future(client.post(PATH, json=body)) for body in bodies]
-
-
-@pytest.mark.parametrize("body", [CHAT, STREAM, {**STREAM, "n": 4}])
-@pytest.mark.parametrize("is_queued", [False, True])
-@scenario
-async def test_a_client_that_goes_away_leaves_nothing(
-    body: dict[str, Any], is_queued: bool
-) -> None:
-    app = create_app(held(capacity=0 if is_queued else 8))
-    async with client_of(app) as client:
-        (gone,) = posts(client, body)
-        engine = app.state.service.engine
-        await settle(
-            lambda: engine.load["num_requests_running"] + engine.load["num_requests_waiting"] == 1
-        )
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        await settle(lambda: is_idle(app))
 
 
 @scenario
@@ -84,26 +65,6 @@ async def test_an_error_in_a_step_ends_its_responses_and_leaves_the_server_up() 
         assert "secret" not in whole.text + stream.text
         backend.may_step.set()
         assert (await queued[0]).json()["choices"][0]["message"]["content"] == TEXT
-        assert (await client.get("/health")).status_code == 200
-        await settle(lambda: is_idle(app))
-
-
-@pytest.mark.parametrize("num_good_steps", [0, 5])
-@scenario
-async def test_an_error_in_a_step_ends_only_the_response_that_it_concerns(
-    num_good_steps: int,
-) -> None:
-    app = create_app(poisoned("poison", num_good_steps))
-    bad = {"messages": [{"role": "user", "content": "poison"}]}
-    async with client_of(app) as client:
-        for _ in range(MAX_FAILED_STEPS + 1):
-            bodies = [STREAM, bad, {**STREAM, "n": 2}, {**bad, "stream": True}, CHAT]
-            stream, whole, several, broken, other = await asyncio.gather(*posts(client, *bodies))
-            assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
-            assert streamed(broken)[-1]["error"]["code"] == "engine_error"
-            assert "secret" not in whole.text + broken.text
-            assert {text_of(streamed(stream)), text_of(streamed(several), 1)} == {TEXT}
-            assert other.json()["choices"][0]["message"]["content"] == TEXT
         assert (await client.get("/health")).status_code == 200
         await settle(lambda: is_idle(app))
 
@@ -239,30 +200,6 @@ def test_a_silent_stream_is_pinged() -> None:
     assert Queue().ping_s == 15
 
 
-def test_a_reader_that_does_not_read_is_dropped() -> None:
-    calls = []
-
-    async def read_nothing(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            await asyncio.Event().wait()
-
-    async def endless() -> AsyncIterator[bytes]:
-        while True:
-            yield b"data: {}\n\n"
-
-    async def send() -> None:
-        stream = EventStream(
-            endless(),
-            Queue(send_s=0.05),
-            close=lambda: calls.append("close"),
-            drop=lambda _: calls.append("drop"),
-        )
-        await stream(SCOPE, stays, read_nothing)
-
-    run(send())
-    assert calls == ["drop", "close"]
-
-
 @scenario
 async def test_the_steps_that_wait_for_a_slow_reader_are_bounded() -> None:
     app = create_app(scripted(), recipe(unread_steps=3))
@@ -328,16 +265,6 @@ async def test_draining_refuses_new_work_and_finishes_running_requests() -> None
         assert (await client.get("/health")).json() == {"status": "draining"}
         backend.may_step.set()
         assert text_of(streamed(await running)) == TEXT
-
-
-@scenario
-async def test_at_the_deadline_of_draining_running_requests_end_with_an_error() -> None:
-    app = create_app(held(), recipe(drain_s=0.05))
-    async with client_of(app) as client:
-        (running,) = posts(client, STREAM)
-        await settle(lambda: app.state.service.engine.load["num_requests_running"] == 1)
-        app.state.service.engine.drain()
-        assert streamed(await running)[-1]["error"]["code"] == "shutdown"
 
 
 # Metrics and the log

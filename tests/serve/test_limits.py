@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hmac
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pasta_lm.recipe import read_recipe
-from pasta_lm.serve import Bounds, Queue, ServeRecipe
+from pasta_lm.serve import Bounds, ServeRecipe
 from pasta_lm.serve.app import create_app
 from tests.serve.conftest import CHAT, ask, client_of, post, run, scripted
 
 PATH = "/v1/chat/completions"
 JSON = {"Content-Type": "application/json"}
-TABLES = {"limits": Bounds(), "queue": Queue()}
-KEYS = [(table, one.name) for table, made in TABLES.items() for one in dataclasses.fields(made)]
-
-
-@pytest.mark.parametrize(("table", "key"), KEYS, ids=lambda one: str(one))
-def test_every_limit_is_a_key_of_the_recipe_file_and_a_flag(
-    table: str, key: str, tmp_path: Path
-) -> None:
-    value = getattr(TABLES[table], key) + 1
-    file = tmp_path / "limits.toml"
-    file.write_text(f"[{table}]\n{key} = {value}\n", "utf-8")
-    for found in (
-        read_recipe(file, ServeRecipe, []),
-        read_recipe(None, ServeRecipe, [f"{table}.{key}={value}"]),
-    ):
-        changed = dataclasses.replace(TABLES[table], **{key: value})
-        assert getattr(found, table) == changed
 
 
 @pytest.mark.parametrize(("num_more", "status"), [(0, 200), (1, 413)])

@@ -14,7 +14,6 @@ from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import (
     TEXT,
     client_of,
-    held,
     is_idle,
     poisoned,
     post,
@@ -42,22 +41,6 @@ def test_every_prompt_has_n_choices_whole_and_streamed(prompt: Any, n: int) -> N
     pieces = streamed(post(PATH, asked))
     assert [text_of(pieces, index) for index in indices] == [TEXT] * len(indices)
     assert pieces[-1]["usage"] == body["usage"]
-
-
-@pytest.mark.parametrize("streams", [False, True])
-@scenario
-async def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool) -> None:
-    app = create_app(held(capacity=2))
-    async with client_of(app) as client:
-        body = {"prompt": ["a", "b", "c", "d"], "stream": streams}
-        gone = asyncio.ensure_future(client.post(PATH, json=body))
-        engine = app.state.service.engine
-        await settle(
-            lambda: engine.load["num_requests_running"] == engine.load["num_requests_waiting"] == 2
-        )
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        await settle(lambda: is_idle(app))
 
 
 @scenario

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -63,14 +62,6 @@ def torch_app(name: str = "llama", pool_tokens: int = 4096, **settings: Any) -> 
     return create_app(LocalBackend(Pasta(engine), "tiny"), **settings)
 
 
-def scripted_app(**settings: Any) -> FastAPI:
-    return create_app(scripted(), **settings)
-
-
-on_both = pytest.mark.parametrize("app", [torch_app, scripted_app], ids=["torch", "scripted"])
-App = Callable[..., FastAPI]
-
-
 def replayed(app: FastAPI, **changes: Any) -> dict[str, Any]:
     reply = post(REPLAY, {**GIVEN, **changes}, app=app)
     assert reply.status_code == 200, reply.text
@@ -80,14 +71,13 @@ def replayed(app: FastAPI, **changes: Any) -> dict[str, Any]:
 # --- what is decoded
 
 
-@on_both
 @given_answers
-def test_a_given_answer_is_decoded_as_it_is(app: App, text: str, form: str) -> None:
+def test_a_given_answer_is_decoded_as_it_is(text: str, form: str) -> None:
     document = document_of(text, form)
-    reply = replayed(app(), response=text, form=form)
+    reply = replayed(torch_app(), response=text, form=form)
     assert (reply["text"], reply["finish_reason"]) == (document.plain_text, "stop")
     assert parse(reply["program"]).annotator_form() == document.annotator_form()
-    assert reply["kind"] == ("replayed" if reply["model"] == "tiny" else "simulated")
+    assert reply["kind"] == "replayed"
     assert reply["strategy"] == ("pasta" if document.blocks else "sequential")
     assert [one["topic"] for one in reply["run"]["threads"]] == [
         None,
@@ -112,31 +102,28 @@ def test_an_answer_is_decoded_at_the_positions_that_are_asked_for(positions: str
     assert reply["text"] == TEXT
 
 
-@on_both
-def test_threads_are_lowered_to_the_limit_and_fewer_threads_take_more_passes(app: App) -> None:
-    many = replayed(app(), pasta={"max_threads": 10**6})
+def test_threads_are_lowered_to_the_limit_and_fewer_threads_take_more_passes() -> None:
+    many = replayed(torch_app(), pasta={"max_threads": 10**6})
     assert many["max_threads"] == Bounds().threads
-    few = replayed(app(), pasta={"max_threads": 2})
+    few = replayed(torch_app(), pasta={"max_threads": 2})
     assert few["max_threads"] == 2
     assert few["forward_passes"] > many["forward_passes"]
     assert few["text"] == many["text"]
 
 
-@on_both
 @pytest.mark.parametrize("prompt", ["Once upon a time", [5, 300, 7]], ids=["text", "ids"])
-def test_a_text_or_token_ids_may_stand_in_front_of_the_answer(app: App, prompt: Any) -> None:
+def test_a_text_or_token_ids_may_stand_in_front_of_the_answer(prompt: Any) -> None:
     body = {"prompt": prompt, "response": SCRIPT, "form": "annotator"}
-    reply = post(REPLAY, body, app=app()).json()
+    reply = post(REPLAY, body, app=torch_app()).json()
     assert reply["text"] == TEXT
     if isinstance(prompt, list):
         assert reply["usage"]["prompt_tokens"] == len(prompt)
 
 
-@on_both
-def test_a_stream_tells_each_thread_as_it_is_decoded_and_ends_with_the_run(app: App) -> None:
-    whole = replayed(app())
+def test_a_stream_tells_each_thread_as_it_is_decoded_and_ends_with_the_run() -> None:
+    whole = replayed(torch_app())
     asked = {**GIVEN, "stream": True, "pasta": {"trace": True}}
-    pieces = streamed(post(REPLAY, asked, app=app()))
+    pieces = streamed(post(REPLAY, asked, app=torch_app()))
     assert text_of(pieces) == TEXT
     events = [piece["pasta"] for piece in pieces if "kind" in piece.get("pasta", {})]
     for thread, topic in enumerate([None, "walk", "sleep", "eat"]):
@@ -212,7 +199,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 @scenario
 async def test_bad_bodies_are_refused() -> None:
-    async with client_of(scripted_app()) as client:
+    async with client_of(create_app(scripted())) as client:
         for name, changes in BAD.items():
             for stream in (False, True):
                 reply = await client.post(REPLAY, json={**GIVEN, "stream": stream, **changes})
@@ -235,6 +222,3 @@ def test_what_the_model_or_its_cache_cannot_hold_is_refused() -> None:
         reply = post(REPLAY, body, app=torch_app(pool_tokens=256))
         assert reply.status_code == 400
         assert told in reply.json()["error"]["message"]
-
-
-# --- like every request

@@ -143,24 +143,6 @@ def test_characters_of_several_tokens_are_never_split_and_stop_strings_never_lea
     assert all(stop is None or stop not in one for one in [expected, *threads.values()])
 
 
-def test_earlier_turns_go_through_the_chat_template_as_text() -> None:
-    typed = '<promise topic="a" tokens="3"/><async>b</async><sync/>'
-    turns = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hello"},
-        {"role": "assistant", "content": typed},
-        {"role": "user", "content": "Go on"},
-    ]
-    own = model("qwen2")
-    vocabulary = own.engine.loaded.vocabulary
-    ids = LocalBackend(own, "tiny").prepare(ClientPrompt(turns), SamplingParams()).prompt
-    assert list(ids) == vocabulary.encode_prompt(turns)
-    assert not set(ids) & set(vocabulary.piece_ids.values())
-    shown = vocabulary.text(ids)
-    places = [shown.index(turn["content"]) for turn in turns]
-    assert places == sorted(places)
-
-
 @scenario
 async def test_long_prompts_tools_and_cached_tokens_are_told_in_openais_words() -> None:
     own = Pasta(

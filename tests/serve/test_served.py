@@ -81,27 +81,6 @@ def test_an_answer_is_that_of_the_servers_in_reading_order() -> None:
     assert kinds.count("started") == kinds.count("ended") == 3
 
 
-def test_many_responses_are_spread_over_the_servers_and_nothing_is_mixed() -> None:
-    async def together(backend: ServedBackend) -> list[str]:
-        async with client_of(create_app(backend)) as client:
-            bodies = [asked(number % 8, n=1 + number % 2) for number in range(24)]
-            replies = await asyncio.gather(*(client.post(PATH, json=body) for body in bodies))
-            return [
-                choice["message"]["content"]
-                for reply in replies
-                for choice in reply.json()["choices"]
-            ]
-
-    with served(StockFaults(), StockFaults(pause_s=0.005)) as (backend, servers):
-        texts = run(together(backend))
-        assert all(server.prompts for server in servers)
-        assert not backend.threads()
-    expected = [
-        document(number % 8).plain_text for number in range(24) for _ in range(1 + number % 2)
-    ]
-    assert texts == expected
-
-
 def test_a_client_that_leaves_takes_all_its_completions_with_it(
     until: Callable[[Callable[[], bool]], None],
 ) -> None:
@@ -161,9 +140,3 @@ def test_what_servers_cannot_compute_is_refused_by_name(wrong: dict[str, Any]) -
         reply = post(PATH, asked(1, **wrong), app=create_app(backend))
         assert reply.status_code == 400, reply.text
         assert written(1)[0] not in server.prompts
-
-
-def test_the_model_tells_that_servers_decode() -> None:
-    with served() as (backend, _):
-        facts = dict(backend.facts)
-    assert facts["device"] == facts["dtype"] == "servers"

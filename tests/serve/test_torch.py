@@ -59,13 +59,6 @@ def test_tags_that_a_user_types_are_text() -> None:
         assert not set(ids) & set(vocabulary.piece_ids.values())
 
 
-def test_a_completion_is_not_read_by_the_chat_template() -> None:
-    backend = LocalBackend(model(), "tiny")
-    vocabulary = loaded("llama").vocabulary
-    ids = backend.prepare(ClientPrompt("Once upon"), SamplingParams()).prompt
-    assert list(ids) == vocabulary.encode_prompt("Once upon")
-
-
 def test_token_ids_are_a_prompt_and_those_of_tags_are_refused() -> None:
     vocabulary = loaded("llama").vocabulary
     ids = vocabulary.encode_prompt("Once upon")

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.serve.app import create_app
 from pasta_lm.view.page import STATIC, joined_modules, page_of
 from pasta_lm.view.run_data import run_data
-from tests.serve.conftest import CHAT, LIMIT_S, post, scripted, serving, streamed
-from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
+from tests.serve.runs import FLAT, HOSTILE, answered, wide
 from tests.view.conftest import CHROMIUM, Open, expect, serious_faults
 
 MODULES = sorted(STATIC.glob("*.js"))
@@ -59,14 +57,6 @@ def test_top_level_names_differ_in_all_modules_and_none_is_left_out() -> None:
     assert not re.findall(r"^(?:import|export) ", joined, re.MULTILINE)
     for module in MODULES:
         assert module.read_text("utf-8").splitlines()[0] in joined, module.name
-
-
-def test_the_stream_of_events_ends_with_the_run_as_the_page_shows_it() -> None:
-    asked = {"strategy": "pasta", "stream": "events", "trace": True}
-    pieces = streamed(post("/v1/chat/completions", {**CHAT, "stream": True, "pasta": asked}))
-    runs = [one["pasta"]["run"] for one in pieces if "run" in one.get("pasta", {})]
-    assert [one["name"] for one in runs] == ["pasta"]
-    assert [one["topic"] for one in runs[0]["threads"]] == [None, "walk", "sleep", "eat"]
 
 
 # --- in a browser
@@ -158,17 +148,6 @@ def test_axe_finds_nothing_serious(opened: Open, scheme: str, picks: bool) -> No
     assert not serious_faults(page)
 
 
-def test_a_hostile_answer_is_text_and_breaks_no_policy(opened: Open) -> None:
-    text = f'{HOSTILE}<async topic="<b>x</b>">{HOSTILE}{"long" * 50_000}</async><sync/>end'
-    page = opened(exported(text), viewport={"width": 390, "height": 800})
-    assert shown(page, "#answer").startswith("<script>document.title = 'taken'</script><img")
-    assert page.title().endswith("pasta-lm")
-    expect(page.locator("#answer script, #answer img, #written b, #timeline b")).to_have_count(0)
-    assert "⟨U+202E⟩" in shown(page, "#answer")
-    assert "\u202e" not in page.locator("body").inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
 def test_sixty_five_threads_fit_a_phone_and_a_frame_of_replay_is_little_work(opened: Open) -> None:
     page = opened(exported(wide(64)), viewport={"width": 360, "height": 700})
     expect(page.locator(".row")).to_have_count(65)
@@ -184,34 +163,6 @@ def test_sixty_five_threads_fit_a_phone_and_a_frame_of_replay_is_little_work(ope
         }"""
     )
     assert changed < 1000
-
-
-def test_two_runs_stand_on_one_clock_and_the_finish_line_is_told(opened: Open) -> None:
-    runs = [run_data(sequential(FLAT).trace, "sequential"), run_data(answered(FLAT).trace, "pasta")]
-    page = opened(page_of(runs))
-    expect(page.locator(".picture")).to_have_count(2)
-    page.get_by_role("button", name="sequential").click()
-    assert shown(page, "#written") == sequential(FLAT).text
-    page.get_by_role("button", name="pasta").click()
-    assert shown(page, "#written") == answered(FLAT).program
-
-
-# --- served
-
-
-def test_the_served_page_says_what_the_server_refuses(browser: Any) -> None:
-    with serving(create_app(scripted(), api_key="secret")) as (_, address):
-        page = browser.new_page()
-        page.set_default_timeout(1000 * LIMIT_S)
-        page.goto(address)
-        page.get_by_label("Prompt").fill("How do I live well?")
-        page.get_by_role("button", name="Ask").click()
-        page.locator(".ask [role=status]:not(:empty)").wait_for()
-        assert "key" in page.locator(".ask [role=status]").inner_text().lower()
-        page.get_by_label("API key").fill("secret")
-        page.get_by_role("button", name="Ask").click()
-        page.get_by_role("button", name="same text, one thread").wait_for()
-        page.close()
 
 
 IS_CI = os.environ.get("CI") == "true"

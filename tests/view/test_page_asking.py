@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,37 +15,17 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Events
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
 from pasta_lm.view.scripted import ScriptedEngine
-from tests.fakes.scripted_backend import ScriptedBackend
-from tests.serve.conftest import DOCUMENT, TEXT, ask, scripted, serving
+from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
+from tests.serve.conftest import DOCUMENT, TEXT, ask, held, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered
 from tests.view.conftest import Open, expect, faults_of, serious_faults
 
 QUESTION = "How do I live well?"
 ALL_FOUR = ("sequential", "pasta", "apar", "sot")
-
-
-class Stepped(ScriptedBackend):
-    """A backend that takes as many steps as it is told to."""
-
-    def __init__(self, text: str | None = None, num_steps: int = 0) -> None:
-        document = DOCUMENT if text is None else parse(text, "annotator", max_depth=2)
-        super().__init__(ScriptedEngine(document))
-        self._allowed = threading.Semaphore(num_steps)
-        self.is_free = False
-
-    def allow(self, num_steps: int) -> None:
-        self._allowed.release(num_steps)
-
-    async def step(self) -> Events:
-        if self.is_free or self._allowed.acquire(blocking=False):
-            return await super().step()
-        await asyncio.sleep(0.005)
-        return []
 
 
 class Watched:
@@ -217,7 +195,7 @@ def test_keys_of_the_replay_are_characters_where_one_writes(watched: Watched) ->
 def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
     browser: Any, until: Callable[[Callable[[], bool]], None]
 ) -> None:
-    backend = Stepped()
+    backend = held()
     with served(browser, create_app(backend)) as watched:
         watched.ask()
         backend.allow(9)
@@ -228,7 +206,7 @@ def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
         assert watched.shown("#answer")
         expect(watched.page.locator(".run-figures")).to_have_text("stopped", use_inner_text=True)
         until(lambda: not backend.has_work)
-        backend.is_free = True
+        backend.may_step.set()
         watched.ask()
         watched.finish()
         assert watched.shown("#answer") == TEXT
@@ -312,7 +290,7 @@ def test_the_chat_is_one_click_away_in_the_same_theme_and_a_file_has_neither(
 
 
 def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(browser: Any) -> None:
-    backend = Stepped(num_steps=14)
+    backend = held(num_steps=14)
     with served(browser, create_app(backend)) as watched:
         watched.ask()
         watched.written(18)
@@ -325,7 +303,7 @@ def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(browse
         assert seen.endswith('<promise topic="walk" tokens="1"/><async>')
         told = page.locator("#inspector .sight").inner_text()
         assert "5 tokens of the prompt" in told
-        backend.is_free = True
+        backend.may_step.set()
         watched.finish()
         # The same run became the stored one: what was picked is picked, and sees the same.
         assert "".join(page.locator("#written .seen").all_text_contents()) == seen
@@ -338,7 +316,7 @@ def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(browse
 def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
     browser: Any, scheme: str
 ) -> None:
-    backend = Stepped(num_steps=14)
+    backend = held(num_steps=14)
     settings = {"color_scheme": scheme, "bypass_csp": True}
     with served(browser, create_app(backend), **settings) as watched:
         page = watched.page
@@ -350,7 +328,7 @@ def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
             elif state == "picked":
                 page.locator("#answer .token", has_text="Walk").click()
             elif state == "over":
-                backend.is_free = True
+                backend.may_step.set()
                 watched.finish()
                 page.get_by_text("Examples").click()
             assert not serious_faults(page), state
@@ -359,7 +337,9 @@ def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
 def test_a_hostile_megabyte_in_one_line_is_text_and_the_page_stays_usable(browser: Any) -> None:
     text = f'{HOSTILE}<async topic="<b>x</b>">{HOSTILE}{"long" * 250_000}</async><sync/>end'
     with served(
-        browser, create_app(Stepped(text, 1000)), viewport={"width": 390, "height": 800}
+        browser,
+        create_app(HeldBackend(parse(text, "annotator"), num_steps=1000)),
+        viewport={"width": 390, "height": 800},
     ) as (watched):
         page = watched.page
         page.get_by_label("same text, one thread").uncheck()  # too long for a replay
@@ -424,13 +404,13 @@ sleep(8)</async>
 def test_answers_stand_beside_each_other_as_markdown_in_the_colours_of_threads(
     browser: Any,
 ) -> None:
-    backend = Stepped(LIST)
+    backend = HeldBackend(parse(LIST, "annotator"))
     with served(browser, create_app(backend), viewport={"width": 1200, "height": 900}) as watched:
         page = watched.page
         watched.ask()
         backend.allow(12)
         page.locator(".live .part.hue-0.writing").wait_for()
-        backend.is_free = True
+        backend.may_step.set()
         watched.finish()
         answers = page.locator(".column")
         threads, alone = answers.nth(0), answers.nth(1)

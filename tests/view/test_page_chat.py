@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -16,12 +15,11 @@ import pytest
 
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Events
 from pasta_lm.view.page import STATIC
 from pasta_lm.view.scripted import ScriptedEngine
-from tests.fakes.scripted_backend import ScriptedBackend
+from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
 from tests.serve.conftest import TEXT, scripted, serving
-from tests.serve.runs import HOSTILE, wide
+from tests.serve.runs import HOSTILE
 from tests.view.conftest import expect, faults_of, serious_faults
 
 MODULES = sorted({*STATIC.rglob("*.js")} - {*(STATIC / "vendor").rglob("*.js")})
@@ -85,27 +83,15 @@ def test_vendored_files_are_those_that_the_table_names_and_have_their_licence() 
 # --- in a browser
 
 
-class PausingBackend(ScriptedBackend):
-    """A script that pauses after some steps, so that a browser sees it being written."""
-
-    num_steps = 40
-
-    async def step(self) -> Events:
-        if not self.num_steps:
-            await asyncio.sleep(0.005)
-            return []
-        self.num_steps -= 1
-        return await super().step()
-
-
 def answering(text: str) -> ScriptedBackend:
     return ScriptedBackend(ScriptedEngine(parse(text, "annotator")))
 
 
 def pausing() -> ScriptedBackend:
+    """Return a script that pauses after some steps, so that a browser sees it being written."""
     words = " ".join(f"w{number}" for number in range(400))
     text = f'Begin<async topic="left"> {words}</async><async topic="right"> {words}</async><sync/>.'
-    return PausingBackend(ScriptedEngine(parse(text, "annotator")))
+    return HeldBackend(parse(text, "annotator"), num_steps=40)
 
 
 @pytest.fixture
@@ -238,17 +224,6 @@ def test_a_stopped_answer_has_every_block_in_its_place_and_no_skeleton(chatting:
         }"""
     )
     assert texts == ["One two three four", "two three "]
-
-
-def test_sixty_five_threads_fit_a_phone(chatting: Open) -> None:
-    page = chatting(answering(wide(64)), viewport={"width": 360, "height": 700})
-    page.locator(".options summary").click()
-    page.get_by_label("Max tokens").fill("4096")
-    ask(page, "Everything at once")
-    finished(page)
-    assert page.locator(".strip.many .lanes .bar").count() >= 65
-    assert page.locator(".lanes").bounding_box()["height"] < 500
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_another_seed_and_an_edited_question_are_variants_and_the_first_one_stays(
