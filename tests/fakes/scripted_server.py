@@ -168,7 +168,7 @@ class ScriptedServer(ThreadedServer):
                 self._reply(handler, json.loads(body), outcome)
             else:
                 self._count(str(refused[0]))
-                _send(handler, refused[0], _error(refused[1]))
+                send(handler, refused[0], _error(refused[1]))
         finally:
             with self._lock:
                 self._num_in_flight -= 1
@@ -182,12 +182,12 @@ class ScriptedServer(ThreadedServer):
             return
         if outcome == "server_error":
             self._count(outcome)
-            return _send(handler, 500, _error("the script says so"))
+            return send(handler, 500, _error("the script says so"))
         if outcome == "too_many":
             self._count(outcome)
             wait_s = self._faults.retry_after_s
             more = {} if wait_s is None else {"Retry-After": f"{wait_s:g}"}
-            return _send(handler, 429, _error("too many requests"), more)
+            return send(handler, 429, _error("too many requests"), more)
         messages = json.dumps(asked["messages"], sort_keys=True)
         reply = self._play(asked)
         if Random(f"{self._faults.seed}/{messages}").random() < self._faults.refusal:
@@ -198,14 +198,14 @@ class ScriptedServer(ThreadedServer):
         data = json.dumps(body).encode()
         half = data[: len(data) // 2]
         if outcome == "truncated":
-            _send(handler, 200, half)
+            send(handler, 200, half)
         elif outcome == "broken_off":
-            _send(handler, 200, half, announced=len(data))
+            send(handler, 200, half, announced=len(data))
         else:
             outcome = "refusal" if reply.refusal else outcome
             with self._lock:
                 self.paid[messages] += 1
-            _send(handler, 200, data)
+            send(handler, 200, data)
         self._count(outcome)
 
     def _refuse(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, str] | None:
@@ -293,7 +293,7 @@ def _error(message: str) -> bytes:
     return json.dumps({"error": {"message": message, "type": "scripted", "code": None}}).encode()
 
 
-def _send(
+def send(
     handler: BaseHTTPRequestHandler,
     status: int,
     data: bytes,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.fakes.scripted_server import ThreadedServer
+from tests.fakes.scripted_server import ThreadedServer, send
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,9 @@ class StockTestServer(ThreadedServer):
             self.num_open += not is_refused
             self.num_refused += is_refused
         if is_refused:
-            _refuse(handler, self._faults)
-            return
+            after_s, error = self._faults.retry_after_s, {"message": "the script says so"}
+            headers = {} if after_s is None else {"Retry-After": str(after_s)}
+            return _send(handler, self._faults.status, {"error": error}, headers)
         try:
             chunks = self._chunks(asked, _WRITE[dialect])
             if not asked.is_streamed:
@@ -289,22 +290,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def _refuse(handler: BaseHTTPRequestHandler, faults: StockFaults) -> None:
-    after = {} if faults.retry_after_s is None else {"Retry-After": str(faults.retry_after_s)}
-    _send(handler, faults.status, {"error": {"message": "the script says so"}}, after)
-
-
 def _send(
     handler: BaseHTTPRequestHandler,
     status: int,
     data: Mapping[str, Any],
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    text = json.dumps(data).encode()
-    handler.send_response(status)
-    handler.send_header("Content-Type", "application/json")
-    handler.send_header("Content-Length", str(len(text)))
-    for name, value in (headers or {}).items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(text)
+    send(handler, status, json.dumps(data).encode(), headers)

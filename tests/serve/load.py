@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,16 +179,3 @@ class Held:
             files=len(list(Path("/proc/self/fd").iterdir())),
             objects=tuple(sorted(found.items())),
         )
-
-
-def num_objects() -> int:
-    """Count all objects but the timers that ended, of which asyncio keeps up to a hundred.
-
-    Such a timer has dropped what it would have called; one that still waits is counted by it.
-    """
-    return sum(not isinstance(one, asyncio.TimerHandle | Context) for one in gc.get_objects())
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-    return pages * 4096

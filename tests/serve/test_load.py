@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -15,7 +13,7 @@ import pytest
 
 from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.app import create_app
-from tests.serve.conftest import CHAT, LIMIT_S, TEXT, run, scripted, serving, text_of
+from tests.serve.conftest import LIMIT_S, run, serving, text_of
 from tests.serve.conftest import streamed as pieces_of
 from tests.serve.load import (
     CHAT_PATH,
@@ -27,8 +25,6 @@ from tests.serve.load import (
     chat,
     go_away,
     hasty,
-    num_objects,
-    resident_bytes,
     script_of,
 )
 
@@ -123,50 +119,3 @@ def test_three_hundred_clients_that_go_away_leave_nothing_and_disturb_nobody(
         until(lambda: not Held.by(server).grown_since(before, "tasks"))
     errors = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     assert not errors
-
-
-def start_all_encoding_threads(loop: asyncio.AbstractEventLoop) -> None:
-    """Start all threads of the loop's pool, which otherwise begins them as it needs them."""
-    num_threads = min(32, (os.cpu_count() or 1) + 4)  # the default of ``ThreadPoolExecutor``
-    barrier = threading.Barrier(num_threads)
-
-    async def meet() -> None:
-        await asyncio.gather(
-            *(asyncio.to_thread(barrier.wait, LIMIT_S) for _ in range(num_threads))
-        )
-
-    asyncio.run_coroutine_threadsafe(meet(), loop).result(LIMIT_S)
-
-
-@pytest.mark.parametrize("num_each", [120, pytest.param(500, marks=pytest.mark.slow)])
-def test_after_many_requests_a_server_holds_what_it_held_before(
-    num_each: int, until: Until
-) -> None:
-    app = create_app(scripted())
-
-    async def ask_many(url: str, num: int) -> None:
-        async with client_of(url) as client:
-
-            async def some(worker: int) -> None:
-                for number in range(num // 10):
-                    body = {**CHAT, "max_tokens": 8, "stream": (number + worker) % 2 == 0}
-                    reply = await client.post(CHAT_PATH, json=body)
-                    assert reply.status_code == 200
-                    assert TEXT[:10] in reply.text or "Three" in reply.text
-
-            await asyncio.gather(*(some(worker) for worker in range(10)))
-
-    with serving(app) as (server, url):
-        start_all_encoding_threads(server.loop)
-        held, objects, resident = [], [], []
-        for _ in range(4):
-            run(ask_many(url, num_each))
-            until(lambda: not (server.server_state.connections or server.server_state.tasks))
-            until(lambda: app.state.service.engine.load["num_requests_running"] == 0)
-            held.append(Held.by(server))
-            resident.append(resident_bytes())
-            objects.append(num_objects())
-    assert not held[-1].grown_since(held[0], "tasks", "threads", "files"), held
-    assert objects[-1] - objects[0] < num_each / 3, objects  # less than one each nine requests
-    # The first round fills the allocator's own stores, by some megabytes.
-    assert resident[-1] - resident[1] < 8 * 2**20, resident

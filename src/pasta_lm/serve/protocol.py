@@ -27,7 +27,6 @@ from pasta_lm.serve.tool_calls import (
     Few,
     Function,
     Message,
-    NamedTool,
     TokenIds,
     Tool,
     ToolTemplate,
@@ -271,7 +270,7 @@ class ChatCompletionRequest(AnswerRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Few] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool | None = None
 
     @property
@@ -283,14 +282,14 @@ class ChatCompletionRequest(AnswerRequest):
         choice, functions = self.tool_choice, self.offered
         if choice in (None, "none", "auto"):
             return None
-        if isinstance(choice, NamedTool):
+        if isinstance(choice, Tool):
             functions = [each for each in functions if each.name == choice.function.name]
         if not functions:
             raise bad_request("tool_choice needs a function among the tools", "tool_choice")
         if self.structure is not None:
             message = "the answer is a call of a tool, or has the form of response_format"
             raise bad_request(message, "tool_choice")
-        is_single = isinstance(choice, NamedTool) or self.parallel_tool_calls is False
+        is_single = isinstance(choice, Tool) or self.parallel_tool_calls is False
         return template.calls(functions, is_single=is_single)
 
     @property

@@ -150,26 +150,11 @@ class Function(BaseModel):
 
 
 class Tool(BaseModel):
-    """A function that the model may ask the client to call."""
+    """A function that the model may ask the client to call, or one that it must call."""
 
     model_config = LENIENT
     type: Literal["function"]
     function: Function
-
-
-class NamedFunction(BaseModel):
-    """The name of a function."""
-
-    model_config = LENIENT
-    name: str
-
-
-class NamedTool(BaseModel):
-    """The choice of one function that must be called."""
-
-    model_config = LENIENT
-    type: Literal["function"]
-    function: NamedFunction
 
 
 class ToolTemplate(NamedTuple):

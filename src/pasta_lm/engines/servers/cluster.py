@@ -50,10 +50,7 @@ class Loaded(Protocol):
     """A server with its load."""
 
     num_in_flight: int
-
-    @property
-    def is_up(self) -> bool:
-        """Return whether the server is preferred to those that are not."""
+    is_up: bool  # preferred to those that are not
 
 
 L = TypeVar("L", bound=Loaded)
