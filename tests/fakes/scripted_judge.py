@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import log
 from typing import Any
 
-from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
+from tests.fakes.scripted_server import Play, ScriptedReply, serve
 
 _ANSWERS = re.compile(r'<answer name="[AB]">\n(.*?)\n</answer>', re.DOTALL)
 
@@ -55,13 +55,5 @@ def asked_answers(messages: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     return found[0], found[-1]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve a scripted judge until interrupted."""
-    parser = server_arguments("An OpenAI-compatible server with a scripted judge", 8002)
-    parser.add_argument("--mute", type=float, default=0.0, help="share without a verdict")
-    flags = parser.parse_args(arguments)
-    serve(mute_at_times(prefer_more_words, flags.mute), flags)
-
-
 if __name__ == "__main__":
-    main()
+    serve(prefer_more_words)

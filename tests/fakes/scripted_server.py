@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,7 +25,6 @@ PATH = "/v1/chat/completions"
 FINGERPRINT = "scripted"
 """In every reply, whatever the model's name: figures made from such replies are no results."""
 SHARES = ("too_many", "server_error", "hang", "truncated", "broken_off")
-FLAGS = ("latency_s", "too_many", "server_error", "hang", "truncated", "refusal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,6 @@ class Faults:
     """Failures of the server: shares of all requests, drawn reproducibly from a seed."""
 
     latency_s: float = 0.0
-    refusal_latency_s: float | None = None
-    """Of 429 and 500, which real servers often send sooner; None: as for a reply."""
     too_many: float = 0.0
     """429."""
     server_error: float = 0.0
@@ -82,12 +79,6 @@ class Faults:
             if place < 0:
                 return name
         return "ok"
-
-    def latency_of(self, outcome: str) -> float:
-        """Return the seconds before the server answers."""
-        if self.refusal_latency_s is not None and outcome in ("too_many", "server_error"):
-            return self.refusal_latency_s
-        return self.latency_s
 
 
 class ThreadedServer(ThreadingHTTPServer):
@@ -162,7 +153,7 @@ class ScriptedServer(ThreadedServer):
             is_full = self._num_in_flight > (self._faults.max_in_flight or self._num_in_flight)
         try:
             outcome = "too_many" if is_full else self._faults.draw(number)
-            self._closing.wait(self._faults.latency_of(outcome))
+            self._closing.wait(self._faults.latency_s)
             refused = self._refuse(handler, body)
             if refused is None:
                 self._reply(handler, json.loads(body), outcome)
@@ -261,27 +252,13 @@ def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> di
     }
 
 
-def server_arguments(description: str, port: int) -> ArgumentParser:
-    """Return a parser with the flags that all scripted servers share."""
-    parser = ArgumentParser(description=description)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=port)
-    parser.add_argument("--api-key")
-    for name in FLAGS:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=0.0)
-    return parser
-
-
-def serve(play: Play, flags: Namespace) -> None:
-    """Serve until interrupted, then print the outcomes of the requests."""
-    faults = Faults(**{name: getattr(flags, name) for name in FLAGS})
-    address = (flags.host, flags.port)
-    server = ScriptedServer(play, faults, api_key=flags.api_key, address=address)
+def serve(play: Play) -> None:
+    """Serve on the port that the command line names."""
+    parser = ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    server = ScriptedServer(play, address=("127.0.0.1", parser.parse_args().port))
     sys.stderr.write(f"{server.base_url}, model 'scripted'\n")
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{dict(server.outcomes)}\n")
+    server.serve_forever()
 
 
 def _logprobs(candidates: Mapping[str, float]) -> dict[str, Any]:

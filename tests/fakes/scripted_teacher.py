@@ -1,25 +1,20 @@
-"""A scripted teacher for tests and rehearsals: tags by rule and mistakes, or recorded replies.
+"""A scripted teacher for tests and rehearsals: tags by rule, and mistakes.
 
-``python -m tests.fakes.scripted_teacher --port 8001`` serves it; ``--replies journal.jsonl``
-gives the replies of an earlier run.
+``python -m tests.fakes.scripted_teacher --port 8001`` serves it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from pasta_lm.journal import read_rows
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.language.tags import unescape
-from pasta_lm.learn.annotate.teacher import TeacherConversation, unwrap
-from pasta_lm.learn.chat.client import read_reply
-from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
+from pasta_lm.learn.annotate.teacher import unwrap
+from tests.fakes.scripted_server import Play, ScriptedReply, serve
 
 MIN_WORDS = 5
 _PARAGRAPH = re.compile(r"\S[\s\S]*?(?=\n\s*\n|\s*\Z)")
@@ -74,45 +69,5 @@ def teacher_by_rule(wrong: float = 0.0, hopeless: float = 0.0) -> Play:
     return play
 
 
-def teacher_by_record(path: Path) -> Play:
-    """Return a teacher that gives the replies of a run's journal.
-
-    Raises:
-        InputError: the file is not a journal.
-    """
-    talks: dict[int, TeacherConversation] = {}
-    known: dict[str, ScriptedReply] = {}
-    for row in read_rows(path):
-        if row["id"].startswith("row/"):
-            talks[row["index"]] = TeacherConversation(row["prompt"], row["answer"])
-        elif row["id"].startswith("reply/"):
-            talk, reply = talks[row["index"]], read_reply(row["raw"])
-            known[_key(talk.messages)] = ScriptedReply(
-                reply.text, refusal=reply.refusal, finish_reason=reply.finish_reason
-            )
-            talk.feed(reply)
-
-    def play(asked: Mapping[str, Any]) -> ScriptedReply:
-        missing = ScriptedReply("", refusal="no such request was recorded")
-        return known.get(_key(asked["messages"]), missing)
-
-    return play
-
-
-def _key(messages: Sequence[Mapping[str, str]]) -> str:
-    return json.dumps([dict(one) for one in messages], sort_keys=True)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve a scripted teacher until interrupted."""
-    parser = server_arguments("An OpenAI-compatible server with a scripted teacher", 8001)
-    parser.add_argument("--replies", type=Path, help="journal.jsonl of an earlier run")
-    parser.add_argument("--wrong", type=float, default=0.0, help="share of wrong first copies")
-    parser.add_argument("--hopeless", type=float, default=0.0, help="share never copied right")
-    flags = parser.parse_args(arguments)
-    by_rule = teacher_by_rule(flags.wrong, flags.hopeless)
-    serve(teacher_by_record(flags.replies) if flags.replies else by_rule, flags)
-
-
 if __name__ == "__main__":
-    main()
+    serve(teacher_by_rule())
