@@ -22,6 +22,7 @@ from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
 if TYPE_CHECKING:
+    from pasta_lm.engines.local.loading import LoadedModel
     from pasta_lm.engines.local.self_test import SelfTest
 
 FORMS = ("written", "main", "annotator")
@@ -68,17 +69,7 @@ def doctor(
 
                 gpu, gpu_is_exact = check_gpu(place)
             if model is not None:
-                loaded = loading.load(model, dtype=dtype, device=device)
-                report = {
-                    "name": loaded.name,
-                    "architecture": type(loaded.model).__name__,
-                    "num_parameters": loaded.model.num_parameters(),
-                    "device": str(loaded.device),
-                    "dtype": loaded.dtype_name,
-                    "has_tag_pieces": loaded.vocabulary.has_pieces,
-                    "can_rotate": loaded.can_rotate,
-                    "max_position": loaded.max_position,
-                }
+                report = _facts_of(loading.load(model, dtype=dtype, device=device))
     system = {"pasta_lm": __version__, "python": python_version(), "platform": platform()}
     if json:
         result = test and asdict(test) | {"is_exact": test.is_exact}
@@ -101,6 +92,19 @@ def doctor(
         print_facts(*filter(None, sections))
     if test is not None and not (test.is_exact and gpu_is_exact):
         raise typer.Exit(FAILED)
+
+
+def _facts_of(loaded: LoadedModel) -> Facts:
+    return {
+        "name": loaded.name,
+        "architecture": type(loaded.model).__name__,
+        "num_parameters": loaded.model.num_parameters(),
+        "device": str(loaded.device),
+        "dtype": loaded.dtype_name,
+        "has_tag_pieces": loaded.vocabulary.has_pieces,
+        "can_rotate": loaded.can_rotate,
+        "max_position": loaded.max_position,
+    }
 
 
 def answer_of_builtin() -> Facts | None:
