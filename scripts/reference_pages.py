@@ -28,7 +28,7 @@ anything is loaded: unknown keys, wrong types and contradictions are errors that
 `--set table.key=value` changes a key and may be repeated; without a value it removes the key.
 """
 TRAIN, TEACH = "learn/train/config.py", "learn/teach/config.py"
-STAGE_TWO, ANNOTATION = "learn/train/preference_config.py", "learn/annotate/recipe.py"
+ANNOTATION = "learn/annotate/recipe.py"
 ROOMS = {  # heading: its tables, each with its file below src/pasta_lm and its dataclass
     "Supervised finetuning": {
         "model": (TRAIN, "ModelConfig"),
@@ -38,15 +38,15 @@ ROOMS = {  # heading: its tables, each with its file below src/pasta_lm and its 
         "lora": (TRAIN, "LoraConfig"),
     },
     "Preference optimisation": {
-        "model": (STAGE_TWO, "StartConfig"),
-        "data": (STAGE_TWO, "PairsConfig"),
-        "data.records": (STAGE_TWO, "RecordsConfig"),
-        "rollouts": (STAGE_TWO, "RolloutsConfig"),
+        "model": (TRAIN, "StartConfig"),
+        "data": (TRAIN, "PairsConfig"),
+        "data.records": (TRAIN, "RecordsConfig"),
+        "rollouts": (TRAIN, "RolloutsConfig"),
         "rollouts.servers": ("strategies/model.py", "Servers"),
         "score": ("learn/data/preferences.py", "ScoreConfig"),
-        "judge": (STAGE_TWO, "JudgeConfig"),
-        "loss": (STAGE_TWO, "LossConfig"),
-        "train": (STAGE_TWO, "PreferenceTrainConfig"),
+        "judge": (TRAIN, "JudgeConfig"),
+        "loss": (TRAIN, "LossConfig"),
+        "train": (TRAIN, "PreferenceTrainConfig"),
     },
     "Teaching": {
         "answers": (TEACH, "AnswersConfig"),

@@ -19,7 +19,7 @@ from pasta_lm.learn.teach import run as teaching
 from pasta_lm.learn.teach import teach
 from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
 from pasta_lm.learn.teach.recipes import recipes_of
-from pasta_lm.learn.train.preference_config import JudgeConfig
+from pasta_lm.learn.train.config import JudgeConfig
 from pasta_lm.recipe import read_recipe, toml_of
 from tests.cli.conftest import Pasta
 from tests.cli.teachable import THINKING, recipe, save_teachable

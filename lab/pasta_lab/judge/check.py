@@ -21,7 +21,7 @@ from pasta_lm.errors import PastaError, cause
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.judge import TIE_TOLERANCE, Judge, LLMJudge, same_winner
-from pasta_lm.learn.train.preference_config import JudgeConfig, judge_of
+from pasta_lm.learn.train.config import JudgeConfig, judge_of
 from pasta_lm.measure.table import ratio, to_json
 
 Figures = dict[str, Any]

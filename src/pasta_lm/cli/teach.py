@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.flags import MODELS, DryRun, Out, Set, option, require_one_of
-from pasta_lm.cli.terminal import bars, has_bars, interruptible, say
+from pasta_lm.cli.terminal import bars, interruptible, say
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 
@@ -36,24 +36,17 @@ def teach(
     from pasta_lm.learn.teach.config import TeachConfig
     from pasta_lm.recipe import read_recipe
 
+    config = read_recipe(recipe, TeachConfig, changes or ())
     if target is not None:
         require_one_of("--for", target, ["servers"])
-    config = read_recipe(recipe, TeachConfig, changes or ())
+        config = config.for_servers()
     from pasta_lm.learn.teach import run
 
-    for_servers = target is not None
     if dry_run:
-        typer.echo(run.describe(model, config, for_servers=for_servers), err=True)
+        typer.echo(run.describe(model, config), err=True)
         return
     with interruptible(), bars() as show:
-        folder = run.teach(
-            model,
-            out,
-            config,
-            for_servers=for_servers,
-            budget_hours=budget_hours,
-            show=show if has_bars() else None,
-        )
+        folder = run.teach(model, out, config, budget_hours=budget_hours, show=show)
     typer.echo(str(folder))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.flags import AllowInexact, Dialect, DryRun, Engine, Set, option, server_flags
-from pasta_lm.cli.terminal import bars, has_bars, interruptible
+from pasta_lm.cli.terminal import bars, interruptible
 
 Recipe = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Examples: docs/training.md.")]
 RESUMABLE = "--resume goes on from what was saved"
@@ -58,7 +58,7 @@ def preference(
     each prompt. Writes everything to train.out, and prints the model folder of the last round.
     With --engine, servers sample; from round two on they must serve the newest folder.
     """
-    from pasta_lm.learn.train.preference_config import PreferenceConfig
+    from pasta_lm.learn.train.config import PreferenceConfig
     from pasta_lm.recipe import read_recipe
 
     flags = server_flags(engine, dialect, allow_inexact=allow_inexact).items()
@@ -70,6 +70,5 @@ def preference(
         typer.echo(preflight(recipe), err=True)
         return
     with interruptible(RESUMABLE), bars() as show:
-        show_bars = show if has_bars() else None
-        folder = train_preference(recipe, resume=resume, overwrite=overwrite, show=show_bars)
+        folder = train_preference(recipe, resume=resume, overwrite=overwrite, show=show)
         typer.echo(str(folder))

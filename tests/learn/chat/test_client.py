@@ -16,7 +16,6 @@ from pasta_lm.engines.servers.request_pace import (
     HttpReply,
     RetryPolicy,
     TemporaryFailure,
-    raise_for_status,
     retry_after,
 )
 from pasta_lm.errors import (
@@ -171,22 +170,6 @@ def test_a_retry_after_of_an_hour_is_a_failure() -> None:
 def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, expected: float | None) -> None:
     now = datetime(2026, 10, 21, 7, 28, tzinfo=UTC)
     assert retry_after({"retry-after": value}, now) == expected
-
-
-def test_timeouts_conflicts_429_and_5xx_are_temporary_and_other_statuses_are_not() -> None:
-    def is_temporary(number: int) -> bool:
-        try:
-            raise_for_status(HttpReply(number, {}, b""), "http://h")
-        except TemporaryFailure:
-            return True
-        except (EndpointError, RequestError):
-            return False
-        return False
-
-    assert {number for number in range(200, 600) if is_temporary(number)} == {
-        *(408, 409, 429),
-        *range(500, 600),
-    }
 
 
 def test_delays_grow_to_a_bound_and_never_pass_it() -> None:

@@ -11,8 +11,7 @@ from pasta_lm.interpreter import Limits, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, ScoreConfig
 from pasta_lm.learn.judge import Comparison
-from pasta_lm.learn.train.preference import train_preference
-from pasta_lm.learn.train.preference_config import (
+from pasta_lm.learn.train.config import (
     LossConfig,
     PairsConfig,
     PreferenceConfig,
@@ -20,6 +19,7 @@ from pasta_lm.learn.train.preference_config import (
     RolloutsConfig,
     StartConfig,
 )
+from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.strategies import apar, pasta

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -121,16 +120,6 @@ def worst(first: Tensor, second: Tensor) -> float:
 
 @architectures
 @torch.no_grad()
-def test_examples_of_a_pack_do_not_see_each_other(name: str) -> None:
-    model = loaded(name).model
-    pack = [example_of(name, document) for document in answers(name)]
-    for together, example in zip(logits(model, pack), pack, strict=True):
-        (alone,) = logits(model, [example])
-        assert worst(together, alone) <= TOLERANCE
-
-
-@architectures
-@torch.no_grad()
 def test_a_pack_gives_the_logits_of_the_models_own_attention_under_an_explicit_mask(
     name: str,
 ) -> None:
@@ -172,21 +161,6 @@ def test_products_in_bfloat16_on_a_cpu_see_what_float32_sees(name: str) -> None:
             rounded = logits(model, pack)
     for ours, theirs in zip(rounded, exact, strict=True):
         assert (ours - theirs).norm() < 0.03 * theirs.norm()
-
-
-@some
-@torch.no_grad()
-def test_hiding_a_visible_token_changes_the_logits(name: str) -> None:
-    document = answers(name)[0]
-    example = example_of(name, document)
-    (right,) = logits(loaded(name).model, [example])
-    assert example.rows is not None
-    for owner in range(2, len(example.rows[0])):
-        first = example.owners.index(owner)
-        blind = [row[:owner] + (min(row[owner], first),) + row[owner + 1 :] for row in example.rows]
-        if tuple(blind) != example.rows:
-            (found,) = logits(loaded(name).model, [replace(example, rows=tuple(blind))])
-            assert worst(found, right) > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("strategy", TRAINABLE)
@@ -271,19 +245,6 @@ def test_the_mask_follows_the_visibility_of_the_example(document: Document) -> N
     slots = range(len(example))
     expected = [[is_seen(example, query, key) for key in slots] for query in slots]
     assert seen(example).tolist() == expected
-
-
-def test_packs_are_flattened_in_order() -> None:
-    first, second, third = (encoded(text, text) for text in ("A.", "B", "Ca<sync/>"))
-    batch = collate([[first, second], [third]])
-    flat = [first, second, third]
-    assert batch["input_ids"].tolist() == [[t for e in flat for t in e.token_ids]]
-    assert batch["position_ids"].tolist() == [[p for e in flat for p in e.positions]]
-    assert batch["shift_labels"].tolist() == [[n for e in flat for n in e.labels]]
-    assert batch["record_ids"] == ["r", "r", "r"]
-    for key in ("input_ids", "position_ids", "shift_labels"):
-        assert batch[key].dtype == torch.int64
-        assert batch[key].shape == (1, sum(map(len, flat)))
 
 
 # --- weights of labels

@@ -12,7 +12,6 @@ import pytest
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.learn.train.config import (
-    DataConfig,
     ModelConfig,
     RandomConfig,
     SftConfig,
@@ -52,14 +51,6 @@ def read(tmp_path: Path, text: str, changes: Sequence[str] = ()) -> SftConfig:
     path = tmp_path / "recipe.toml"
     path.write_text(text, encoding="utf-8")
     return read_recipe(path, SftConfig, changes)
-
-
-def test_defaults_are_as_documented(tmp_path: Path) -> None:
-    assert read(tmp_path, recipe({})) == SftConfig(
-        model=ModelConfig(base="some/model"),
-        data=DataConfig(file="data.jsonl"),
-        train=TrainConfig(out="build/x", steps=10),
-    )
 
 
 def test_every_kind_of_key_is_read(tmp_path: Path) -> None:

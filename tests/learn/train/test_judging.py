@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,31 +11,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from math import log
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import PastaError, UsageError
-from pasta_lm.journal import Journal, read_rows, write_rows
+from pasta_lm.journal import read_rows, write_rows
 from pasta_lm.language.document import parse
-from pasta_lm.learn.chat.pool import CostLimitError
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
 from pasta_lm.learn.judge import MissingVerdictsError
-from pasta_lm.learn.train import rounds
-from pasta_lm.learn.train.preference import preflight, train_preference
-from pasta_lm.learn.train.preference_config import (
+from pasta_lm.learn.train import preference
+from pasta_lm.learn.train.config import (
     JudgeConfig,
     PairsConfig,
     PreferenceConfig,
     RecordsConfig,
-    ScoreConfig,
     judge_of,
 )
-from pasta_lm.learn.train.rounds import Round, sampling_of
-from tests.fakes.power_cut import PowerCutError, fail_after
-from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
+from pasta_lm.learn.train.preference import Round, preflight, sampling_of, train_preference
+from tests.fakes.scripted_server import ScriptedReply, ScriptedServer
 from tests.learn.data.rollouts import sample
 from tests.learn.judge.endpoint import answers_of
 from tests.learn.train.preferences import prompts, recipe, rows, save_tiny
@@ -95,29 +90,11 @@ def round_of(config: PreferenceConfig) -> Round:
 
 def pairs_of(config: PreferenceConfig) -> list[PreferencePair]:
     """Make the pairs of round one."""
-    return rounds.pairs_of(config, round_of(config), PROMPTS, None)
+    return preference.pairs_of(config, round_of(config), PROMPTS, None)
 
 
 def replies(config: PreferenceConfig) -> Path:
     return Path(config.train.out) / "replies.jsonl"
-
-
-def scores(pairs: list[PreferencePair]) -> list[tuple[str, float, float]]:
-    return [(one.id, one.score_chosen, one.score_rejected) for one in pairs]
-
-
-class Whole(NamedTuple):
-    scores: list[tuple[str, float, float]]
-    num_paid: int
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Whole:
-    """Return the scores of a round that nothing disturbed, and how many replies it paid for."""
-    folder = tmp_path / "whole"
-    with ScriptedServer(longer_wins) as server:
-        found = scores(pairs_of(judged(folder, server.base_url)))
-        return Whole(found, sum(server.paid.values()))
 
 
 @pytest.mark.parametrize(("method", "confidence"), [("confidence", 0.8), ("logprobs", 0.75)])
@@ -143,32 +120,6 @@ def test_quality_combines_verdicts_on_both_opponents_in_both_orders(
         True,
     )
     assert (logged["num_unjudged"], logged["no_verdict"]) == (0, {})
-
-
-def test_a_repeated_round_and_recipes_that_share_a_journal_ask_nothing_twice(
-    tmp_path: Path,
-) -> None:
-    shared = str(tmp_path / "shared-replies.jsonl")
-    with ScriptedServer(longer_wins) as server:
-        first = judged(tmp_path, server.base_url, journal=shared)
-        before = scores(pairs_of(first))
-        num_paid = server.num_requests
-        (round_of(first).folder / "pairs.jsonl").unlink()
-        assert scores(pairs_of(first)) == before
-        train = replace(first.train, out=str(tmp_path / "other"))
-        other = replace(first, train=train, score=ScoreConfig(quality_weight=8.0))
-        shutil.copytree(rollouts_of(first).parent, rollouts_of(other).parent)
-        (rollouts_of(other).parent / "pairs.jsonl").unlink()
-        assert scores(pairs_of(other)) not in ([], before)
-        assert server.num_requests == num_paid
-
-
-def test_bursts_of_429_and_other_faults_change_no_score(tmp_path: Path, whole: Whole) -> None:
-    faults = Faults(storm_every=20, storm_length=8, server_error=0.1, truncated=0.1, broken_off=0.1)
-    with ScriptedServer(longer_wins, faults) as server:
-        assert scores(pairs_of(judged(tmp_path, server.base_url))) == whole.scores
-        assert server.outcomes["too_many"] > 8
-        assert {*server.paid.values()} == {1}
 
 
 def mute(asked: Mapping[str, Any]) -> ScriptedReply:
@@ -228,45 +179,6 @@ def test_a_dry_run_sends_no_request_and_shows_an_estimate_and_one_request(tmp_pa
 
 
 PRICES = {"input_price": 10.0, "output_price": 30.0}
-
-
-def cost_usd(config: PreferenceConfig) -> float:
-    used = [one["reply"]["usage"] for one in read_rows(replies(config))]
-    return sum(10 * one["prompt_tokens"] + 30 * one["completion_tokens"] for one in used) / 1e6
-
-
-def test_a_round_stops_below_the_cost_limit_and_resumes_with_a_higher_one(
-    tmp_path: Path, whole: Whole, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ScriptedServer(longer_wins) as server:
-        for limit in (0.06, 0.12):
-            config = judged(tmp_path, server.base_url, **PRICES, cost_limit=limit)
-            with pytest.raises(CostLimitError, match=f"limit of {limit:g} USD leaves") as caught:
-                pairs_of(config)
-            assert limit - 0.04 < cost_usd(config) <= limit
-            assert f"{cost_usd(config):.4f} USD" in caught.value.message
-        assert not (round_of(config).folder / "pairs.jsonl").exists()
-        capsys.readouterr()
-        config = judged(tmp_path, server.base_url, **PRICES, cost_limit=9.0)
-        assert scores(pairs_of(config)) == whole.scores
-        assert (sum(server.paid.values()), {*server.paid.values()}) == (whole.num_paid, {1})
-    (logged,) = rows(Path(config.train.out), 1)
-    assert logged["spent"].endswith(f"{cost_usd(config):.4f} USD")
-    assert "requests, about" in capsys.readouterr().err  # the estimate
-
-
-def test_a_stop_between_two_verdicts_changes_no_score(
-    tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with ScriptedServer(longer_wins) as server:
-        config = judged(tmp_path, server.base_url)
-        for num_rows in (3, 1, 17):
-            with monkeypatch.context() as patch:
-                fail_after(patch, Journal, "append", num_rows)
-                with pytest.raises(PowerCutError):
-                    pairs_of(config)
-        assert len(read_rows(replies(config))) >= 3 + 1 + 17
-        assert scores(pairs_of(config)) == whole.scores
 
 
 CHILD = """

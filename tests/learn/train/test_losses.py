@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,15 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pasta_lm.learn.train import losses
+from pasta_lm.learn.train.config import LossConfig
 from pasta_lm.learn.train.losses import (
     Batch,
     bonbon_loss,
     collate,
     label_nats,
     over_labels,
-    weighted_mean,
 )
-from pasta_lm.learn.train.preference_config import LossConfig
 from tests.architectures import ARCHITECTURES, loaded
 from tests.learn.train.recipes import labelled_logits
 from tests.learn.train.test_collate import answers, example_of, gradients
@@ -51,23 +49,6 @@ def test_low_precision_logits_are_summed_in_float32() -> None:
     found = label_nats(logits, torch.arange(50))
     assert found.dtype == torch.float32
     assert torch.equal(found, label_nats(logits.float(), torch.arange(50)))
-
-
-@pytest.mark.parametrize(
-    ("nats", "weights", "mean"),
-    [
-        ([1.0, 2.0], None, 1.5),
-        ([1.0, 2.0], [1.0, 1.0], 1.5),
-        ([1.0, 2.0], [1.0, 3.0], 1.75),
-        ([1.0, 2.0], [0.0, 2.0], 2.0),
-        ([], None, math.nan),
-    ],
-)
-def test_the_loss_is_the_weighted_mean(
-    nats: list[float], weights: list[float] | None, mean: float
-) -> None:
-    found = weighted_mean(torch.tensor(nats), None if weights is None else torch.tensor(weights))
-    assert float(found) == pytest.approx(mean, nan_ok=True)
 
 
 # --- the head over parts of the rows
@@ -111,15 +92,6 @@ def test_no_more_logits_than_the_bound_exist_at_a_time(monkeypatch: pytest.Monke
     assert len(shapes) == 2 * num_parts  # each part again, instead of being kept
     handle.remove()
     model.zero_grad()
-
-
-@pytest.mark.parametrize("part", [lambda t: t, lambda t: torch.stack([t, 2 * t])])
-def test_values_of_any_shape_are_joined_along_the_labels(part: Callable[[Tensor], Tensor]) -> None:
-    model, batch = loaded("llama").model, batch_of("llama")
-    with torch.no_grad():
-        nats_M = over_labels(model, batch, label_nats)
-        found = over_labels(model, batch, lambda *pair: part(label_nats(*pair)))
-    assert torch.equal(found, part(nats_M))
 
 
 # --- preference

@@ -15,8 +15,7 @@ from time import sleep
 import pytest
 
 from pasta_lm.learn.data.annotated import read_records
-from pasta_lm.learn.train.config import SftConfig
-from pasta_lm.learn.train.preference_config import PreferenceConfig
+from pasta_lm.learn.train.config import PreferenceConfig, SftConfig
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.model import Pasta
 

@@ -18,14 +18,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.errors import InputError, ModelError, UsageError
+from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.preferences import read_pairs, write_pairs
 from pasta_lm.learn.judge import Comparison
-from pasta_lm.learn.train import packs, preference, rounds
+from pasta_lm.learn.train import packs, preference
+from pasta_lm.learn.train.config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.learn.train.preference import train_preference
-from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.strategies.model import Pasta
 from tests.fakes.power_cut import PowerCutError, fail_after
 from tests.learn.train.preferences import (
@@ -128,17 +128,6 @@ def test_each_round_samples_the_newest_model_and_keeps_the_reference(
     assert last.has_tag_pieces
 
 
-def test_saving_in_another_dtype_does_not_change_the_trained_weights(
-    models: Models, whole: PreferenceConfig, tmp_path: Path
-) -> None:
-    config = recipe(*models, tmp_path / "out", rounds=1, dtype="bfloat16")
-    copy_rollouts(whole, config)
-    train(config)
-    for step, (margin,) in margins(out(config), 1).items():
-        assert margins(out(whole), 1)[step] == [pytest.approx(margin, abs=1e-4)]
-    assert {weight.dtype for weight in weights(config, 1).values()} == {torch.bfloat16}
-
-
 # --- what comes from elsewhere
 
 
@@ -212,12 +201,6 @@ def test_a_base_that_was_not_taught_tags_is_refused(models: Models, tmp_path: Pa
 # --- refusals
 
 
-def test_an_existing_run_is_not_overwritten(whole: PreferenceConfig) -> None:
-    with pytest.raises(UsageError, match="has a run already") as caught:
-        train(whole)
-    assert "--resume" in str(caught.value.hint)
-
-
 def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> None:
     files = [path for path in out(whole).glob("round-*/**/*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in files}
@@ -244,13 +227,6 @@ def test_a_run_cannot_be_resumed_with_another_recipe(
         train(config, resume=True)
 
 
-def test_an_existing_run_is_replaced_where_the_user_says_so(models: Models, tmp_path: Path) -> None:
-    for weight in (1.0, 8.0):
-        config = recipe(*models, tmp_path / "out", quality_weight=weight, rounds=1, steps=1)
-        train(config, overwrite=weight == 8.0)
-        assert len(rows(out(config), 1)) == 3  # figures, a step, the end
-
-
 def test_what_is_missing_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
     config = recipe("absent", "absent", tmp_path / "out")
     with pytest.raises(UsageError, match=r"\[data\] needs exactly one of file and records"):
@@ -275,20 +251,13 @@ def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path)
         train_preference(config, prompts=prompts(2, 1), judge=Undecided())
 
 
-def test_a_nan_loss_stops_the_run_and_names_the_pairs(models: Models, tmp_path: Path) -> None:
-    config = of_file(models, tmp_path, pair("one", FORKED, "Tea."), learning_rate=1e30)
-    with pytest.raises(ModelError, match="(the loss is|are) (nan|inf|NaN)"):
-        train(config)
-    assert not (out(config) / "round-1" / "model").exists()
-
-
 # --- going on
 
 
 STOPS = {
     # A batch of prompts is two calls of an engine, and a round of 24 prompts six.
     "while it samples round two": (TorchEngine, "generate", 9),
-    "before it has scored": (rounds, "pair_round", 1),
+    "before it has scored": (preference, "pair_round", 1),
     "while it asks the reference": (packs, "over_labels", 1),
     "while it learns round two": (preference, "pair_log_probs", 16),
     "while it keeps the last model": (preference, "save", 1),

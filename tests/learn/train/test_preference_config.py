@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import UsageError
-from pasta_lm.learn.train.preference_config import (
+from pasta_lm.learn.train.config import (
     LossConfig,
     PairsConfig,
     PreferenceConfig,

@@ -14,15 +14,14 @@ from safetensors.torch import load_file
 from pasta_lm.errors import InputError
 from pasta_lm.learn.data.annotated import read_records, write_records
 from pasta_lm.learn.data.preferences import write_pairs
-from pasta_lm.learn.train.config import LoraConfig
-from pasta_lm.learn.train.preference import prompts_of, train_preference
-from pasta_lm.learn.train.preference_config import (
+from pasta_lm.learn.train.config import (
+    LoraConfig,
     PairsConfig,
     RecordsConfig,
     RolloutsConfig,
     StartConfig,
 )
-from pasta_lm.learn.train.rounds import Prompts
+from pasta_lm.learn.train.preference import Prompts, prompts_of, train_preference
 from tests.learn.train.preferences import margins, pair, recipe, save_tiny
 from tests.learn.train.recipes import records
 

@@ -14,7 +14,7 @@ from pasta_lm.learn.data.preferences import (
     Sampling,
     roll_out,
 )
-from pasta_lm.learn.train.rounds import Round, check_newest
+from pasta_lm.learn.train.preference import Round, check_newest
 from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.model import Pasta, Servers
 from tests.learn.train.preferences import save_tiny

@@ -51,13 +51,6 @@ def test_a_record_beyond_the_context_is_named(file: DataConfig, last: int) -> No
     assert caught.value.message.endswith(str(last))
 
 
-def test_a_record_that_is_too_long_for_a_pack_is_no_error(file: DataConfig) -> None:
-    assert file.file is not None
-    shorter = DataConfig(file=file.file, max_tokens=15)
-    packs = packs_of(shorter, encoded, seed=0, last_position=9)
-    assert sorted(name for pack in ids(packs) for name in pack) == ["of-10", "of-5"]
-
-
 def test_answers_of_a_file_are_transformed_as_the_recipe_says(tmp_path: Path) -> None:
     text = "Two parts.\n\n1. Bread: it is baked from flour.\n2. Jam: it is boiled from fruit."
     text += "\n3. Tea: it is brewed."

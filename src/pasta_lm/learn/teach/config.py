@@ -8,7 +8,7 @@ from typing import Literal
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
 from pasta_lm.learn.annotate.recipe import MARKDOWN_RULE, TEACHER, TeacherConfig
-from pasta_lm.learn.train.preference_config import JudgeConfig
+from pasta_lm.learn.train.config import JudgeConfig
 from pasta_lm.recipe import check_not_ignored, check_positive
 
 

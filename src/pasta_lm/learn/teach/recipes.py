@@ -15,16 +15,20 @@ from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.learn.data.annotated import read_ids, read_records, write_records
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
-from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
-from pasta_lm.learn.train.learner import MODEL_FOLDER
-from pasta_lm.learn.train.preference_config import (
+from pasta_lm.learn.train.config import (
+    DataConfig,
+    LoraConfig,
+    ModelConfig,
     PairsConfig,
     PreferenceConfig,
     PreferenceTrainConfig,
     RecordsConfig,
     RolloutsConfig,
+    SftConfig,
     StartConfig,
+    TrainConfig,
 )
+from pasta_lm.learn.train.learner import MODEL_FOLDER
 from pasta_lm.measure.instructions import InstructionSettings
 from pasta_lm.measure.prompt_sets import SetFiles
 

@@ -46,11 +46,9 @@ from pasta_lm.learn.teach.recipes import (
     split_instructions,
     write_held_out,
 )
-from pasta_lm.learn.train.config import SftConfig
+from pasta_lm.learn.train.config import PreferenceConfig, SftConfig
 from pasta_lm.learn.train.learner import MODEL_FOLDER, full_disk_named
-from pasta_lm.learn.train.preference import train_preference
-from pasta_lm.learn.train.preference_config import PreferenceConfig
-from pasta_lm.learn.train.rounds import Show
+from pasta_lm.learn.train.preference import Show, train_preference
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
 from pasta_lm.learn.train.trainer import free_memory
 from pasta_lm.measure.instructions import (
@@ -85,16 +83,15 @@ def teach(
     out: str | Path,
     recipe: TeachConfig | None = None,
     *,
-    for_servers: bool = False,
     budget_hours: float | None = None,
-    show: Show | None = None,
+    show: Show = lambda *_: None,
 ) -> Path:
     """Teach a model from its own answers; return the folder of the taught model.
 
     The same call continues a run that was stopped in any way.
 
-    ``model`` is a folder, a GGUF file or a hub id. With ``for_servers`` it learns positions and a
-    join that stock servers compute. No further step begins once ``budget_hours`` are used up.
+    ``model`` is a folder, a GGUF file or a hub id. No further step begins once ``budget_hours`` are
+    used up.
 
     Raises:
         UsageError: the folder holds a run with another model or recipe.
@@ -102,7 +99,6 @@ def teach(
         PastaError: the budget is used up, or a step failed; what was done is kept.
     """
     config = (recipe or TeachConfig()).on(usable_device(None).type)
-    config = config.for_servers() if for_servers else config
     source = str(Path(model).resolve()) if Path(model).exists() else model
     run = RunFolder(Path(out).resolve(), SETTINGS)
     instructions, held_out = split_instructions(config)
@@ -114,10 +110,9 @@ def teach(
         )
         journal = run.journal(JOURNAL)
         recipes = recipes_of(source, run.path, config, instructions)
-        bar = show or (lambda name, done, total, note="": None)
         steps = [
-            *learning_steps(recipes, run.path, config, bar, show),
-            *last_steps(recipes, run.path, config, journal, bar),
+            *learning_steps(recipes, run.path, config, show),
+            *last_steps(recipes, run.path, config, journal, show),
         ]
         for number, step in enumerate(steps, start=1):
             if step.name not in journal.rows:
@@ -127,16 +122,16 @@ def teach(
     return run.path / MODEL_FOLDER
 
 
-def learning_steps(
-    recipes: Recipes, out: Path, config: TeachConfig, bar: Show, show: Show | None
-) -> Iterator[Step]:
+def learning_steps(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> Iterator[Step]:
     """Yield the steps up to the last training."""
-    yield Step("answers", "the model answers instructions", ANSWERS, partial(_answer, recipes, bar))
+    yield Step(
+        "answers", "the model answers instructions", ANSWERS, partial(_answer, recipes, show)
+    )
     yield Step(
         "annotated",
         "its answers are annotated",
         ANNOTATED,
-        partial(_annotate, recipes, out, config, bar),
+        partial(_annotate, recipes, out, config, show),
         recipes.annotation,
         "pasta annotate {}/recipe.toml",
     )
@@ -151,7 +146,7 @@ def learning_steps(
 
 
 def last_steps(
-    recipes: Recipes, out: Path, config: TeachConfig, journal: Journal, bar: Show
+    recipes: Recipes, out: Path, config: TeachConfig, journal: Journal, show: Show
 ) -> Iterator[Step]:
 
     def copy() -> Result:
@@ -161,7 +156,7 @@ def last_steps(
         return {}
 
     def measure() -> Result:
-        evaluate_instructions(out / MEASURES, recipes.measures, bar)
+        evaluate_instructions(out / MEASURES, recipes.measures, show)
         instructions_report(out / MEASURES).write(out / MEASURES)
         return {}
 
@@ -200,10 +195,9 @@ def carry_out(step: Step, out: Path, journal: Journal) -> None:
     free_memory()
 
 
-def describe(model: str, recipe: TeachConfig | None = None, *, for_servers: bool = False) -> str:
+def describe(model: str, recipe: TeachConfig) -> str:
     """Describe the steps of ``teach``, with the measured time of one training pass."""
-    config = (recipe or TeachConfig()).on(usable_device(None).type)
-    config = config.for_servers() if for_servers else config
+    config = recipe.on(usable_device(None).type)
     instructions, held_out = split_instructions(config)
     with TemporaryDirectory() as folder:
         own = recipes_of(model, Path(folder), config, instructions).pasta
@@ -232,18 +226,18 @@ def say(line: str) -> None:
 # --- the steps
 
 
-def _answer(recipes: Recipes, bar: Show) -> Result:
+def _answer(recipes: Recipes, show: Show) -> Result:
     own = recipes.answers
     load = partial(Pasta.from_pretrained, own.model, dtype=own.dtype, pool_tokens=own.pool_tokens)
-    return answer(own, load, partial(bar, "answers"))._asdict()
+    return answer(own, load, partial(show, "answers"))._asdict()
 
 
-def _annotate(recipes: Recipes, out: Path, config: TeachConfig, bar: Show) -> Result:
+def _annotate(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> Result:
     total = len(read_rows(out / ANSWERS / USABLE))
     run = annotate(
         recipes.annotation,
         rule=markdown_rule if recipes.annotation.teacher is None else None,
-        progress=lambda tally: bar("answers annotated", tally.num_ended, total),
+        progress=lambda tally: show("answers annotated", tally.num_ended, total),
     )
     if run.stopped_by:
         raise KeyboardInterrupt

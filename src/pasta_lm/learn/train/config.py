@@ -1,18 +1,28 @@
-"""The recipe of stage one, supervised finetuning, as dataclasses."""
+"""The recipes of both stages, supervised finetuning and preference optimisation, as dataclasses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from math import ceil
 from pathlib import Path
 from typing import Literal
 
+from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
+from pasta_lm.journal import Journal
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.learn.chat.pool import require_prices
 from pasta_lm.learn.data.layout import RULES
+from pasta_lm.learn.data.preferences import ScoreConfig
+from pasta_lm.learn.judge import LLMJudge, Progress, load_template
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.model import Servers
+
+BY_RULE = "auto"  # ``loss.beta`` by BoNBoN's rule for the number of samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +189,190 @@ def check_stage_one(
             f"{strategy} makes no promises: positions {train.positions!r} need their lengths",
             hint=f'train.positions = "{apar.POSITIONS}"',
         )
+
+
+# --- stage two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartConfig:
+    """The models that stage two begins with; ``[model]``."""
+
+    base: str  # Pasta-SFT: samples in round one, learns, and is the reference of all rounds.
+    baseline: str | None = None  # Baseline-SFT, whose answers are compared with the samples.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsConfig:
+    """Annotated data whose prompts are sampled and whose answers are compared with the samples."""
+
+    file: str  # Annotated answers.
+    num_prompts: int | None = None  # Of one round; None: the file divided among the rounds.
+    seed: int = 0  # Of the order of the prompts.
+
+    def __post_init__(self) -> None:
+        check_positive("data.records", self, "num_prompts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairsConfig:
+    """The training data: a file of pairs, or pairs made from samples; ``[data]``."""
+
+    file: str | None = None  # Pairs, instead of samples.
+    records: RecordsConfig | None = None  # Prompts to sample.
+    max_tokens: int = 4096  # Of a forward pass, both answers of a pair together.
+
+    def __post_init__(self) -> None:
+        check_positive("data", self, "max_tokens")
+        if self.file is not None:
+            check_one_of("data", file=self.file, records=self.records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsConfig:
+    """How answers are sampled; ``[rollouts]``."""
+
+    samples: int = 10  # N: a pair is the best and the worst of N, also if it comes from a file.
+    temperature: float = 1.0  # Of text and tags alike.
+    max_tokens: int = 1024  # Of one answer, all threads together.
+    pool_tokens: int = 65_536  # KV cache size of the sampling engine, in tokens.
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the sampling engine; None: float32 on a CPU, else as the model was saved."""
+    servers: Servers | None = None  # Stock servers that sample; None: the model is loaded.
+
+    def __post_init__(self) -> None:
+        if self.samples < 2:
+            raise UsageError("rollouts.samples must be at least 2: of one sample none is better")
+        check_positive("rollouts", self, "temperature", "max_tokens", "pool_tokens")
+
+
+REPLIES = "replies.jsonl"
+TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
+"""The prompt template of each method of ``[judge]``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeConfig(Endpoint):
+    """The model that compares samples with other answers; ``[judge]``."""
+
+    TABLE = "judge"
+    method: Literal["confidence", "logprobs"] = "confidence"
+    """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
+    journal: str | None = None  # Of the replies; None: ``replies.jsonl`` in ``train.out``.
+    max_missing: float = 0.1  # Maximum share of comparisons without a verdict.
+    cost_limit: float | None = None  # Limit, in US dollars, on the cost of all replies.
+
+    def __post_init__(self) -> None:
+        Endpoint.__post_init__(self)
+        if not 0 <= self.max_missing < 1:
+            raise UsageError("judge.max_missing must be at least 0 and below 1")
+        if self.cost_limit is not None and self.cost_limit < 0:
+            raise UsageError("judge.cost_limit is below 0")
+        require_prices(self.prices, self.cost_limit)
+
+
+def judge_of(
+    config: JudgeConfig,
+    out: Path,
+    progress: Progress = lambda done, total, spent: None,
+    *,
+    policy: RetryPolicy | None = None,
+) -> LLMJudge:
+    """Return the judge of a recipe; its replies are in ``out`` unless the recipe names a file."""
+    return LLMJudge(
+        config.model,
+        load_template(TEMPLATES[config.method]),
+        Journal(Path(config.journal) if config.journal else out / REPLIES),
+        lambda: ChatClient(config, policy=policy),
+        max_missing=config.max_missing,
+        prices=config.prices,
+        cost_limit_usd=config.cost_limit,
+        progress=progress,
+    )
+
+
+def bonbon_beta(num_samples: int) -> float:
+    """Return BoNBoN's beta for the best and the worst of n samples: 1 / (2 (n - 1) H(n - 1)).
+
+    H is the harmonic number. The target margin is 1 / (2 beta).
+
+    Source: Gui, Garbacea and Veitch, "BoNBoN alignment", arXiv 2406.00832. PASTA leaves beta open.
+    """
+    if num_samples < 2:
+        raise ValueError(f"best of {num_samples}: there is no pair")
+    harmonic = sum(Fraction(1, k) for k in range(1, num_samples))
+    return float(1 / (2 * (num_samples - 1) * harmonic))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossConfig:
+    """BoNBoN's loss over pairs; ``[loss]``."""
+
+    alpha: float = 0.005  # Weight of the likelihood of the better answer.
+    beta: float | str = BY_RULE
+    """Of the target margin 1 / (2 beta); ``auto``: BoNBoN's rule for the number of samples."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise UsageError("loss.alpha must be between 0 and 1")
+        if isinstance(self.beta, float):
+            check_positive("loss", self, "beta")
+        else:
+            check_choice("loss.beta", self.beta, (BY_RULE, "a number"))
+
+    def beta_for(self, num_samples: int) -> float:
+        """Return beta for pairs of the best and the worst of some samples."""
+        return self.beta if isinstance(self.beta, float) else bonbon_beta(num_samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceTrainConfig(TrainConfig):
+    """Optimiser, schedule and output; ``steps`` and ``epochs`` are per round; ``[train]``."""
+
+    learning_rate: float = 5e-7  # AdamW's, at its highest; the paper's for 7B.
+    rounds: int = 2  # Of sampling and training; each begins with the model of the one before.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceConfig:
+    """A recipe of preference optimisation."""
+
+    model: StartConfig
+    data: PairsConfig
+    train: PreferenceTrainConfig
+    rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
+    score: ScoreConfig | None = None
+    judge: JudgeConfig | None = None
+    loss: LossConfig = field(default_factory=LossConfig)
+    lora: LoraConfig | None = None  # None: all weights are trained.
+
+    def __post_init__(self) -> None:
+        check_positive("train", self.train, "rounds")
+        of_stage_one = {
+            "train.tag_learning_rate": self.train.tag_learning_rate is not None,
+            "train.freeze_old_rows": self.train.freeze_old_rows,
+            "train.decision_weight": self.train.decision_weight != 1,
+            "train.save": self.train.save != "merged",
+            "train.thoughts": self.train.thoughts != "none",
+        }
+        for key, is_set in of_stage_one.items():
+            check_not_ignored(key, is_set, "it belongs to stage one")
+        if self.data.file is not None:
+            self._check_file()
+            return
+        if self.score is None:
+            raise UsageError("[score] is missing: samples need a quality_weight")
+        if self.model.baseline is None:
+            raise UsageError(
+                "model.baseline is missing: its answers are compared with the samples",
+                hint="name the model that was trained on the same data without tags",
+            )
+
+    def _check_file(self) -> None:
+        check_not_ignored("[score]", self.score is not None, "data.file has scores of its own")
+        check_not_ignored("[judge]", self.judge is not None, "data.file has scores of its own")
+        others = self.rollouts != RolloutsConfig(samples=self.rollouts.samples)
+        check_not_ignored("[rollouts]", others, "data.file has the pairs; only samples is read")
+        check_not_ignored("model.baseline", self.model.baseline is not None, "nothing is sampled")
+        if self.train.rounds != 1:
+            raise UsageError("a file of pairs has one round: give [train] rounds = 1")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, starmap
+from itertools import starmap
 from random import Random
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -26,8 +26,9 @@ from pasta_lm.learn.train.config import DataConfig
 from pasta_lm.learn.train.losses import Batch, collate, label_nats, on_device, over_labels, seen
 from pasta_lm.models.vocabulary import Vocabulary
 
-NUM_HEAD, NUM_TAIL = 4, 3
-"""Rows of a table at the ends of a longer run of tokens of one thread."""
+NUM_ENDS = 4
+"""Rows of a table at each end of a longer run of tokens of one thread."""
+GAP = f"{'...':>5}"
 
 Encode = Callable[[Record], EncodedExample]
 Pack = list[EncodedExample]
@@ -230,37 +231,27 @@ def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) 
     """
     names = {number: piece for piece, number in vocabulary.piece_ids.items()}
     names |= {eos_id: "end of text", NO_LABEL: "-"}
-
-    def spelled(token: int) -> str:
-        return names.get(token) or repr(vocabulary.token_text(token))
-
     threads = [_thread(example, slot) for slot in range(len(example))]
     visible_LL = seen(example)
-
-    def line(slot: int) -> str:
+    num_learned = sum(label != NO_LABEL for label in example.labels)
+    lines = [
+        f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
+        f"{num_learned} are predicted",
+        f"{'slot':>5} {'pos':>5}  {'thread':<10}{'token':<20}{'predicts':<20}sees",
+    ]
+    for slot, thread in enumerate(threads):
+        if threads[slot - NUM_ENDS : slot + NUM_ENDS + 1] == [thread] * (2 * NUM_ENDS + 1):
+            lines += [GAP] * (lines[-1] != GAP)
+            continue
         counts = Counter(threads[other] for other in visible_LL[slot].nonzero()[:, 0].tolist())
         sees = ", ".join(f"{name} {number}" for name, number in counts.items())
-        token, label = spelled(example.token_ids[slot]), spelled(example.labels[slot])
-        place = f"{slot:>5} {example.positions[slot]:>5}  {threads[slot]:<10}"
-        return f"{place}{token:<20}{label:<20}{sees}"
-
-    def lines() -> Iterator[str]:
-        for _, run in groupby(range(len(example)), key=threads.__getitem__):
-            slots = list(run)
-            if len(slots) <= NUM_HEAD + NUM_TAIL + 1:
-                yield from map(line, slots)
-            else:
-                yield from map(line, slots[:NUM_HEAD])
-                yield f"{'...':>5}"
-                yield from map(line, slots[-NUM_TAIL:])
-
-    num_learned = sum(label != NO_LABEL for label in example.labels)
-    title = (
-        f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
-        f"{num_learned} are predicted"
-    )
-    head = f"{'slot':>5} {'pos':>5}  {'thread':<10}{'token':<20}{'predicts':<20}sees"
-    return "\n".join([title, head, *lines()])
+        token, label = (
+            names.get(number) or repr(vocabulary.token_text(number))
+            for number in (example.token_ids[slot], example.labels[slot])
+        )
+        place = f"{slot:>5} {example.positions[slot]:>5}  {thread:<10}"
+        lines.append(f"{place}{token:<20}{label:<20}{sees}")
+    return "\n".join(lines)
 
 
 def _thread(example: EncodedExample, slot: int) -> str:

@@ -2,17 +2,21 @@
 
 In each round the newest model samples several answers to each prompt. The best and the worst are a
 pair, and the model is trained to prefer the better one by a margin over the reference model, which
-is Pasta-SFT in all rounds.
+is Pasta-SFT in all rounds. A round resumes after any interruption, because everything is written to
+its folder before it is used: ``rollouts.jsonl`` grows by batches, and ``pairs.jsonl`` is complete
+or absent.
 
 Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import torch
@@ -20,14 +24,29 @@ from torch import Tensor
 from transformers import set_seed
 
 from pasta_lm.engines.local.loading import usable_device
-from pasta_lm.errors import UsageError
-from pasta_lm.learn.data.preferences import PreferencePair, comparisons_of, read_pairs
-from pasta_lm.learn.judge import Judge
-from pasta_lm.learn.train.config import ModelConfig
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.learn.chat.pool import Spending
+from pasta_lm.learn.data.annotated import read_records
+from pasta_lm.learn.data.preferences import (
+    PreferencePair,
+    PromptWithReference,
+    Rollout,
+    Sampling,
+    ScoreConfig,
+    comparisons_of,
+    read_pairs,
+    roll_out,
+    select_pairs,
+    write_pairs,
+)
+from pasta_lm.learn.judge import Judge, LLMJudge, describe_missing, missing_to_json
+from pasta_lm.learn.train.config import ModelConfig, PreferenceConfig, RolloutsConfig, judge_of
 from pasta_lm.learn.train.learner import (
+    LOG,
     MAY_CHANGE,
     MODEL_FOLDER,
     adapted,
+    append_row,
     load_learner,
     merged,
     open_output,
@@ -41,16 +60,6 @@ from pasta_lm.learn.train.packs import (
     pair_log_probs,
     reference_log_probs,
 )
-from pasta_lm.learn.train.preference_config import PreferenceConfig, judge_of
-from pasta_lm.learn.train.rounds import (
-    Prompts,
-    Round,
-    Show,
-    pairs_of,
-    prompts_of,
-    sample_round,
-    show_lines,
-)
 from pasta_lm.learn.train.trainer import (
     PackTrainer,
     free_memory,
@@ -59,8 +68,10 @@ from pasta_lm.learn.train.trainer import (
     newest_checkpoint,
 )
 from pasta_lm.models.folder import read_pasta_config
-from pasta_lm.strategies.model import SERVER_KEYS
+from pasta_lm.strategies import pasta
+from pasta_lm.strategies.model import SERVER_KEYS, Pasta
 
+ROLLOUTS, PAIRS = "rollouts.jsonl", "pairs.jsonl"
 NUM_DRY_PROMPTS = 4
 """Prompts that a dry run samples."""
 _MAY_CHANGE = {
@@ -72,6 +83,32 @@ _MAY_CHANGE = {
 }
 """Keys that change no figure of finished rounds."""
 
+Prompts = Sequence[PromptWithReference]
+Show = Callable[..., None]
+"""Shows the progress of one activity: ``show("answers", 3, 10, note)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The number of a round, counted from 1, its folder, and the model that it begins with."""
+
+    number: int
+    folder: Path
+    newest: str
+    """Folder or hub id of the model that is sampled and then trained further."""
+    show: Show = lambda *_: None
+
+    def say(self, line: str) -> None:
+        """Print a line about the round on standard error."""
+        print(f"pasta: round {self.number}: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def show_sampling(self, num_done: int, num_all: int, left_s: float | None) -> None:
+        left = "" if left_s is None else f"{left_s / 60:.1f} min left"
+        self.show(f"prompts of round {self.number} sampled", num_done, num_all, left)
+
+    def show_judging(self, num_done: int, num_all: int, spent: Spending) -> None:
+        self.show(f"comparisons of round {self.number} judged", num_done, num_all, str(spent))
+
 
 def train_preference(
     recipe: PreferenceConfig,
@@ -80,13 +117,12 @@ def train_preference(
     judge: Judge | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    show: Show | None = None,
+    show: Show = lambda *_: None,
 ) -> Path:
     """Carry out a recipe; return the model folder of the last round.
 
     ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``. ``resume``
     continues an interrupted run, at whatever point it stopped; ``overwrite`` deletes it first.
-    Without ``show``, progress is lines on standard error.
     """
     check(recipe, prompts, judge)
     newest = recipe.model.base
@@ -94,7 +130,7 @@ def train_preference(
         drawn = prompts or prompts_of(recipe)
         run.begin(asdict(recipe), may_change=_MAY_CHANGE)
         for number in range(1, recipe.train.rounds + 1):
-            round = Round(number, run.path / f"round-{number}", newest, show or show_lines)
+            round = Round(number, run.path / f"round-{number}", newest, show)
             folder = round.folder / MODEL_FOLDER
             if folder.is_dir():
                 round.say("done before")
@@ -127,6 +163,128 @@ def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Ju
                 f"train.{key} is {value!r}, and model.base was taught {taught.value!r}",
                 hint="decoding, the reference and training must agree",
             )
+
+
+# --- samples and pairs of a round
+
+
+def prompts_of(recipe: PreferenceConfig) -> Sequence[Prompts]:
+    """Return the prompts of each round: its share of a file's records, in shuffled order.
+
+    There are none if the data are pairs.
+    """
+    config, num_rounds = recipe.data.records, recipe.train.rounds
+    if config is None:
+        return [[]] * num_rounds
+    records = read_records(Path(config.file))
+    Random(f"records/{config.seed}").shuffle(records)
+    count = config.num_prompts or len(records) // num_rounds
+    if not count or count * num_rounds > len(records):
+        raise InputError(
+            f"{config.file} has {len(records)} records, too few for {num_rounds} rounds of "
+            f"{count or 1}",
+            hint="lower data.records.num_prompts",
+        )
+    prompts = [PromptWithReference(own.id, own.prompt, own.document.plain_text) for own in records]
+    return [prompts[number * count : (number + 1) * count] for number in range(num_rounds)]
+
+
+def pairs_of(
+    recipe: PreferenceConfig, round: Round, prompts: Prompts, judge: Judge | None
+) -> list[PreferencePair]:
+    """Return a round's pairs: those of the recipe's file, or those made from its rollouts."""
+    path = round.folder / PAIRS
+    if recipe.data.file is not None or path.exists():
+        return read_pairs(path if recipe.data.file is None else Path(recipe.data.file))
+    if judge is None:
+        assert recipe.judge is not None
+        judge = judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
+    assert recipe.score is not None
+    rollouts = sample_round(recipe, round, prompts)
+    return pair_round(round, prompts, rollouts, judge, recipe.score)
+
+
+def sample_round(recipe: PreferenceConfig, round: Round, prompts: Prompts) -> list[Rollout]:
+    """Return a round's rollouts; a UsageError if the model was not taught the tags."""
+    sampling = sampling_of(recipe, round)
+    load = partial(load_models, round, sampling.baseline, recipe.rollouts)
+    return roll_out(round.folder / ROLLOUTS, prompts, sampling, load, round.show_sampling)
+
+
+def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
+    rollouts, is_first = recipe.rollouts, round.newest == recipe.model.base
+    return Sampling(
+        # Not the whole path, because a run may be moved.
+        model=round.newest if is_first else "/".join(Path(round.newest).parts[-2:]),
+        baseline=recipe.model.baseline or "",
+        round=round.number,
+        seed=recipe.train.seed,
+        strategy=pasta.NAME,
+        samples=rollouts.samples,
+        temperature=rollouts.temperature,
+        max_tokens=rollouts.max_tokens,
+    )
+
+
+def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> tuple[Pasta, Pasta]:
+    load = partial(Pasta.from_pretrained, dtype=rollouts.dtype, pool_tokens=rollouts.pool_tokens)
+    if rollouts.servers is None:
+        model = load(round.newest)
+    else:
+        model = rollouts.servers.holding(round.newest)
+        check_newest(round, model.engine.served_names)
+    if not model.supports(pasta.NAME):
+        raise UsageError(
+            f"model.base {round.newest} was not taught PASTA-LANG",
+            hint="train it with `pasta train sft` first",
+        )
+    return model, model if baseline == round.newest else load(baseline)
+
+
+def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
+    """Refuse servers, with their names of the model, that hold the one of an earlier round.
+
+    Their weights cannot be compared, so from the second round on they must name the folder.
+    """
+    newest = Path(round.newest).parts[-2:]
+    for url, names in served.items():
+        if round.number > 1 and all(Path(name).parts[-2:] != newest for name in names):
+            raise UsageError(
+                f"round {round.number} samples {round.newest}, and {url} serves {names[0]}",
+                hint="let it serve that folder under its own name, then --resume",
+            )
+
+
+def pair_round(
+    round: Round,
+    prompts: Prompts,
+    rollouts: Sequence[Rollout],
+    judge: Judge,
+    score: ScoreConfig,
+) -> list[PreferencePair]:
+    """Judge and score the samples, and write and return the pairs of a round."""
+    originals = {prompt.id: prompt.reference for prompt in prompts}
+    if isinstance(judge, LLMJudge):
+        estimate = judge.estimate(comparisons_of(rollouts, originals))
+        round.say(f"{judge.name} is to judge: {estimate}")
+    selection = select_pairs(rollouts, originals, judge, score)
+    row: dict[str, object] = {"round": round.number, **selection.figures()}
+    if isinstance(judge, LLMJudge):
+        if judge.missing:
+            reasons = f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"
+            round.say(f"{reasons}; {selection.num_unjudged} samples left out")
+        row |= {"judge": judge.name, "is_scripted": judge.is_scripted}
+        row |= {"no_verdict": missing_to_json(judge.missing, "prompts")}
+        row |= {"spent": str(judge.spending())}
+    round.say(", ".join(f"{key} {value:.4g}" for key, value in selection.figures().items()))
+    if not selection.pairs:
+        raise InputError("nothing to learn: no prompt has two samples of different score")
+    append_row(round.folder / LOG, row)
+    write_pairs(round.folder / PAIRS, selection.pairs)
+    return selection.pairs
+
+
+# --- training
 
 
 def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferencePair]) -> Path:
