@@ -110,10 +110,6 @@ class Estimate(NamedTuple):
     tokens: TokenCounts
     prices: Prices
 
-    def scaled(self, factor: float) -> Estimate:
-        tokens = TokenCounts(*(round(count * factor) for count in self.tokens))
-        return Estimate(round(self.num_requests * factor), tokens, self.prices)
-
     def __str__(self) -> str:
         prompt, completion = map(_rounded, self.tokens)
         cost = f"about {format_usd(self.prices.cost_usd(self.tokens))}"

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -72,8 +71,6 @@ from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import SERVER_KEYS, Pasta
 
 ROLLOUTS, PAIRS = "rollouts.jsonl", "pairs.jsonl"
-NUM_DRY_PROMPTS = 4
-"""Prompts that a dry run samples."""
 _MAY_CHANGE = {
     *MAY_CHANGE - {"train.steps", "train.epochs"},  # of finished rounds
     *("rollouts.pool_tokens", "judge.base_url", "judge.api_key_env"),
@@ -346,7 +343,7 @@ class PreferenceTrainer(PackTrainer):
 
 
 def preflight(recipe: PreferenceConfig) -> str:
-    """Return a summary of a recipe; nothing is trained, and no judge is asked."""
+    """Return a summary of a recipe; nothing is sampled or trained."""
     check(recipe, None, None)
     train, samples = recipe.train, recipe.rollouts.samples
     beta = recipe.loss.beta_for(samples)
@@ -356,8 +353,12 @@ def preflight(recipe: PreferenceConfig) -> str:
         f"beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
         f"AdamW at {train.learning_rate:g}; positions {train.positions}, join {train.join}"
     )
-    more = _judging(recipe) if recipe.data.file is None else _pair(recipe, Path(recipe.data.file))
-    return "\n".join([head, *more])
+    if recipe.data.file is not None:
+        return "\n".join([head, *_pair(recipe, Path(recipe.data.file))])
+    assert recipe.judge is not None
+    # Two other answers, each in both orders.
+    num_requests = 4 * samples * sum(map(len, prompts_of(recipe)))
+    return f"{head}\n{recipe.judge.model} judges: at most {num_requests} requests"
 
 
 def _pair(recipe: PreferenceConfig, file: Path) -> Iterator[str]:
@@ -367,22 +368,3 @@ def _pair(recipe: PreferenceConfig, file: Path) -> Iterator[str]:
     ((pair,),) = pack_pairs(read_pairs(file)[:1], encode, max_tokens, 0, last_position=last)
     for name, example in (("chosen", pair.chosen), ("rejected", pair.rejected)):
         yield f"\n{name}\n{example_table(example, learner.vocabulary, learner.eos_id)}"
-
-
-def _judging(recipe: PreferenceConfig) -> Iterator[str]:
-    """Sample a few prompts; yield the samples, the cost of judging all rounds, and a request."""
-    assert recipe.judge is not None
-    prompts = prompts_of(recipe)[0]
-    with TemporaryDirectory() as folder:
-        first = Round(1, Path(folder), recipe.model.base)
-        rollouts = sample_round(recipe, first, prompts[:NUM_DRY_PROMPTS])
-        judge = judge_of(recipe.judge, Path(folder))
-    for sample in rollouts[0].samples:
-        speedup = sample.theoretical_speedup(rollouts[0].baseline)
-        yield f"{speedup:>7.3f}  {' '.join(sample.program.split())[:60]}"
-    comparisons = comparisons_of(rollouts, {prompt.id: prompt.reference for prompt in prompts})
-    factor = len(prompts) * recipe.train.rounds / len(rollouts)
-    estimate = judge.estimate(comparisons).scaled(factor)
-    yield f"judge: {judge.name}; all rounds, by the first {len(rollouts)} prompts: {estimate}"
-    for message in judge.template.request(comparisons[0]).messages if comparisons else ():
-        yield f"--- {message['role']}\n{message['content']}"
