@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pasta_lm.interpreter import Entries
-from pasta_lm.interpreter.positions import key_position
 
 
 def is_visible(entries: Entries, query_slot: int, slot: int) -> bool:
@@ -14,4 +13,4 @@ def is_visible(entries: Entries, query_slot: int, slot: int) -> bool:
 
 def position_seen(entries: Entries, query_slot: int, slot: int) -> int:
     """Return the position at which a query saw a key, in the query's epoch."""
-    return key_position(slot, entries[slot].position, entries[query_slot].epoch)
+    return entries[query_slot].epoch.moved.get(slot, entries[slot].position)

@@ -25,7 +25,7 @@ from pasta_lm.learn.train.learner import MAY_CHANGE, Learner, open_output
 from pasta_lm.learn.train.packs import Encode, Pack, check_context
 from pasta_lm.learn.train.sft import begin_learner, finetune
 from pasta_lm.recipe import check_choice, check_positive
-from pasta_lm.strategies import pasta
+from pasta_lm.strategies import PASTA
 
 SplitName = Literal["train", "dev", "test", "hard"]
 
@@ -70,7 +70,7 @@ class TaskSftConfig:
         check_positive("data", self.data, "max_tokens")
         if self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
-        check_stage_one(self.model, self.train, self.lora, pasta.NAME)
+        check_stage_one(self.model, self.train, self.lora, PASTA)
 
 
 def train_sft_on_tasks(
@@ -79,7 +79,7 @@ def train_sft_on_tasks(
     """Carry out a recipe, as ``train_sft`` does; return the folder of the trained model."""
     train = recipe.train
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
-        learner = begin_learner(recipe.model, train, recipe.lora, pasta.NAME)
+        learner = begin_learner(recipe.model, train, recipe.lora, PASTA)
         packs = packs_of_tasks(recipe, learner)
         run.begin(asdict(recipe), may_change=MAY_CHANGE)
         return finetune(learner, packs, train, recipe.lora, resume=resume)

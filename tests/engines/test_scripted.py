@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, RequestError
-from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.view.scripted import ScriptedEngine, words
@@ -35,25 +34,6 @@ DOCUMENTS = st.lists(TEXTS | BLOCKS | st.just(Sync()), max_size=7).map(
 )
 
 
-def test_the_worked_example_takes_eleven_passes_with_its_slots_and_positions() -> None:
-    trace = ScriptedEngine(GOLDEN).answer("one two three").trace
-    assert (trace.forward_passes, trace.critical_path) == (11, 11)
-    assert (trace.kind, trace.engine) == (Kind.SIMULATED, "scripted"), "nothing was measured"
-    assert trace.num_prompt_tokens == 3
-    fed = {(token.slot, token.position, token.thread) for token in trace.tokens}
-    assert fed == {
-        *((3, 3, 0), (4, 4, 0), (5, 5, 0)),
-        *((6, 6, 0), (7, 7, 1)),
-        *((8, 17, 0), (9, 8, 1)),
-        *((10, 18, 0), (11, 9, 1)),
-        *((12, 19, 0), (13, 10, 1)),
-        *((14, 20, 0), (15, 11, 1), (16, 21, 2)),
-        (17, 22, 2),
-        *((18, 23, 2), (19, 31, 0)),
-        (20, 32, 0),
-    }
-
-
 @given(DOCUMENTS)
 def test_an_answer_is_its_script(document: Document) -> None:
     # A sync that waits for nothing is no part of what a model could have decoded, but is harmless.
@@ -65,12 +45,6 @@ def test_an_answer_is_its_script(document: Document) -> None:
         (fed,) = [t.slot for t in trace.tokens_of(sync.thread) if t.position == sync.position]
         ends = [trace.tokens_of(thread)[-1].slot for thread in sync.joined]
         assert all(end is not None and end < (fed or 0) for end in ends), "it joins what was fed"
-
-
-@given(DOCUMENTS)
-def test_at_one_token_a_step_passes_are_the_critical_path(document: Document) -> None:
-    trace = ScriptedEngine(document).answer().trace
-    assert trace.forward_passes == trace.critical_path
 
 
 def test_blocks_within_blocks_are_played() -> None:

@@ -17,7 +17,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.serve.backends import Events
 from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
 from pasta_lm.serve.tool_calls import ToolTemplate
-from pasta_lm.strategies import parts, pasta, sequential
+from pasta_lm.strategies import PASTA, SEQUENTIAL, parts
 from pasta_lm.strategies.requests import STRATEGIES, bounded
 from pasta_lm.view.scripted import ScriptedEngine, words
 
@@ -27,7 +27,7 @@ class ScriptedBackend:
 
     has_logprobs = False
     can_replay = True
-    strategies: Sequence[str] = (pasta.NAME, sequential.NAME)
+    strategies: Sequence[str] = (PASTA, SEQUENTIAL)
     facts: Mapping[str, str] = {"device": "none"}
     sampling: Mapping[str, float] = MappingProxyType({})
     tools = ToolTemplate()
@@ -63,7 +63,7 @@ class ScriptedBackend:
             raise RequestError("the prompt is empty", hint="give it at least one word")
         with self._encodes:
             request = self._engine.request(text, params)
-        forks = prompt.strategy != sequential.NAME
+        forks = prompt.strategy != SEQUENTIAL
         return replace(request, prompt=ids or request.prompt, forks=forks, strategy=prompt.strategy)
 
     def prepare_replay(
@@ -71,7 +71,7 @@ class ScriptedBackend:
     ) -> Request:
         """Return the request that decodes a given answer instead of the script."""
         has_tags = document.blocks or document.num_syncs
-        named = replace(prompt, strategy=pasta.NAME if has_tags else sequential.NAME)
+        named = replace(prompt, strategy=PASTA if has_tags else SEQUENTIAL)
         request = self.prepare(named, SamplingParams(max_threads=max_threads))
         with self._encodes:
             return bounded(self._engine.replay(request, document))

@@ -163,10 +163,3 @@ def test_a_stop_cuts_the_answer_in_reading_order(
     decode(interpreter, TWO)
     assert decode(interpreter, script) == commands
     assert interpreter.document().plain_text == text
-
-
-def test_reading_order_of_next_tokens_puts_blocks_before_main() -> None:
-    interpreter = Interpreter(Limits())
-    decode(interpreter, TWO)
-    ordered = sorted(interpreter.threads, key=lambda thread: thread.reading_key)
-    assert [thread.id for thread in ordered] == [1, 2, 0]

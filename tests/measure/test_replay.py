@@ -14,7 +14,7 @@ from pasta_lm.language import parse
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.replay import Pair, ReplayReport, figures_of, replay
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies.requests import forced
 from tests.architectures import build, load, loaded
 
@@ -35,8 +35,8 @@ def test_both_runs_decode_exactly_the_text() -> None:
     document = parse(TWO, "annotator").with_lengths(model.vocabulary.count_tokens)
     prompt = model.vocabulary.encode_prompt("A question?")
     params = SamplingParams(max_tokens=200)
-    one = forced(sequential.request(prompt, params), document, model.vocabulary)
-    many = forced(pasta.request(prompt, params), document, model.vocabulary)
+    one = forced(sequential_request(prompt, params), document, model.vocabulary)
+    many = forced(Request(prompt=prompt, params=params), document, model.vocabulary)
     (alone,), (together,) = engine.generate([one, many])
     assert alone.text == together.text == document.plain_text
     assert together.document == document

@@ -15,7 +15,7 @@ from pasta_lm.language.events import Promise, Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.parser import FORK_TOPIC, Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC
-from pasta_lm.strategies import apar
+from pasta_lm.strategies import apar_request
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
@@ -42,7 +42,7 @@ def ids(text: str) -> list[int]:
 
 def sampled(seed: int, **changes: object) -> Request:
     params = {"max_tokens": 80, "temperature": 1.0, "max_tokens_per_thread": 12, "seed": seed}
-    return apar.request(PROMPT, SamplingParams(**{**params, **changes}))  # type: ignore[arg-type]
+    return apar_request(PROMPT, SamplingParams(**{**params, **changes}))  # type: ignore[arg-type]
 
 
 # --- the table
@@ -77,7 +77,7 @@ def replayed(name: str = "qwen2", **params: object) -> Recorded:
     model = loaded(name)
     bounds = SamplingParams(**{"max_tokens": 200, **params})  # type: ignore[arg-type]
     prompt = model.vocabulary.encode_prompt("three tips")
-    request = forced(apar.request(prompt, bounds), TREE, model.vocabulary)
+    request = forced(apar_request(prompt, bounds), TREE, model.vocabulary)
     ((seen,),) = Recording(model).run([request])
     return seen
 
@@ -167,8 +167,3 @@ def test_without_the_mask_what_the_table_lacks_has_no_effect_and_is_counted() ->
     said = [token for answer in found for token in answer.trace.tokens_of(0) if token.token == sync]
     assert said
     assert all(answer.trace.syncs == [] for answer in found)
-
-
-def test_the_limit_of_blocks_ends_forking() -> None:
-    for answer in answers(*(sampled(seed, max_blocks=1) for seed in range(10))):
-        assert len(answer.trace.threads) <= 2

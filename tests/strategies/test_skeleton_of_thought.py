@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.request import Expansion, Finished, Request, SamplingParams, Start
+from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
 from pasta_lm.interpreter import Role, Trace
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
-from pasta_lm.strategies import sequential
+from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, PROMPTED
 from tests.architectures import build, load, loaded
-from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording, is_tied
+from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.taught import PLAIN, TAUGHT
 from tests.visibility import is_visible
 
@@ -157,19 +157,8 @@ def test_each_point_equals_the_sequential_answer_after_its_whole_prefix() -> Non
         found = tokens_of(answer.trace, number)
         prefix = [*PROMPT, *(token for token in skeleton if token is not None), *ids(given)]
         params = SamplingParams(max_tokens=len(found))
-        ((alone,),) = engine().generate([sequential.request(prefix, params)])
+        ((alone,),) = engine().generate([sequential_request(prefix, params)])
         assert tokens_of(alone.trace, 0) == found
-
-
-def test_points_do_not_depend_on_other_samples_and_requests() -> None:
-    params = {"temperature": 1.0, "seed": 5, "n": 2}
-    asked = free("one\n", "point two\n", **params)
-    other = Request(prompt=PROMPT, params=SamplingParams(max_tokens=60, temperature=1.0))
-    ((one, two),) = Recording(MODEL).run([asked])
-    (again, _), _ = Recording(MODEL, max_batch_tokens=16).run([asked, other])
-    is_tied(one, again, Recording(MODEL).engine.masks)
-    assert one.answer != two.answer
-    assert max(sample.worst_difference(MODEL) for sample in (one, two, again)) <= TOLERANCE
 
 
 # --- no skeleton
@@ -183,7 +172,7 @@ def test_without_two_points_the_answer_is_the_sequential_one(
     params = SamplingParams(max_tokens=40)
     for prompt in ("three tips", [{"role": "user", "content": "go on"}]):
         sent = VOCABULARY.encode_prompt(prompt)
-        (alone,) = engine().generate([sequential.request(sent, params)])[0]
+        (alone,) = engine().generate([sequential_request(sent, params)])[0]
         asked = sot.request(prompt, VOCABULARY, replace(params, max_tokens=41 + num_main))
         ((seen,),) = Recording(MODEL).run([asked])
         assert seen.worst_difference(MODEL) <= TOLERANCE
@@ -270,15 +259,3 @@ def test_a_point_that_does_not_fit_the_context_is_left_out(room: int) -> None:
     assert max(token.position or 0 for token in answer.trace.tokens) <= last
     assert (answer.text == "") == (room == 0)
     assert_empty(one)
-
-
-def test_an_aborted_response_frees_its_memory_at_any_step() -> None:
-    asked = free("one\n", "point two\n", n=2)
-    for when in range(20):
-        one = engine(max_batch_tokens=3)
-        number = one.submit(asked)
-        for _ in range(when):
-            one.step()
-        ended = [event for event in one.cancel(number) if isinstance(event, Finished)]
-        assert all(event.answer.finish_reason == "abort" for event in ended)
-        assert_empty(one)

@@ -1,4 +1,4 @@
-"""Speculative decoding: guessed tokens change the speed, never the tokens."""
+"""Speculative decoding: guessed tokens change the speed, and nothing else about any thread."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ import pytest
 from pasta_lm.engines.guesses import PromptLookup
 from pasta_lm.engines.local.drafting import DraftModel
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.errors import UsageError
-from pasta_lm.strategies import sequential
-from pasta_lm.strategies.requests import DRAFT, LOOKUP
+from pasta_lm.engines.request import Answer, Guesser, Request, SamplingParams
+from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.strategies import apar_request, sequential_request
+from pasta_lm.strategies.requests import LOOKUP
 from tests.architectures import build, load, loaded
 from tests.fakes.guessers import FunctionGuesser, knowing
+from tests.fakes.outcomes import decoded
+from tests.programs import random_program
 
 MODEL = load("qwen2", build("qwen2").double())
 """In float64: where two tokens are all but tied, rounding chooses by the number of rows."""
+GEMMA = loaded("gemma3")  # for given tokens
 PROMPT = MODEL.vocabulary.encode_prompt("the dog and the dog and the cat")
+TIPS = MODEL.vocabulary.encode_prompt("three tips, three tips and three more tips")
 GREEDY = SamplingParams(max_tokens=48)
+FREE = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE]
 
 
-def engine(**settings: object) -> TorchEngine:
-    return TorchEngine(MODEL, **{"pool_tokens": 2048, **settings})  # type: ignore[arg-type]
-
-
-def decoded(given: Request, **settings: object) -> Answer:
-    one = engine(**settings)
-    (answer,) = one.generate([given])[0]
-    assert one.pool.num_free_pages == one.pool.num_pages
-    return answer
-
-
-def said(answer: Answer) -> list[int | None]:
-    return [token.token for token in answer.trace.tokens]
+def guessed(plain: Request, guesser: Guesser, **settings: object) -> tuple[Answer, Answer]:
+    """Return an answer without and with guesses, which are the same for each token."""
+    (answer,), expected = decoded(MODEL, [plain])
+    (found,), outcomes = decoded(MODEL, [replace(plain, guesser=guesser)], **settings)
+    assert outcomes == expected
+    return answer, found
 
 
 @pytest.mark.parametrize(
@@ -62,73 +61,48 @@ def test_prompt_lookup_finds_the_tokens_that_followed_the_last_match(
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_prompt_lookup_gives_the_sequential_answer(temperature: float, penalty: float) -> None:
     params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=2)
-    alone = decoded(sequential.request(PROMPT, params))
-    found = decoded(sequential.request(PROMPT, params, PromptLookup(), LOOKUP))
-    assert said(found) == said(alone)
-    assert (found.text, found.finish_reason) == (alone.text, alone.finish_reason)
+    plain = sequential_request(PROMPT, params, strategy=LOOKUP)
+    alone, found = guessed(plain, PromptLookup())
     assert (found.trace.strategy, found.trace.forward_passes) == (LOOKUP, found.trace.critical_path)
     assert found.trace.forward_passes <= alone.trace.forward_passes
 
 
-@pytest.mark.parametrize("name", ["gemma3", "mistral"])
 @pytest.mark.parametrize("pattern", ["all", "none", "some"])
-def test_correct_guesses_save_passes_and_wrong_guesses_cost_none(name: str, pattern: str) -> None:
-    model, rng = loaded(name), random.Random(pattern)
-    prompt = model.vocabulary.encode_prompt("the dog")
-    one = TorchEngine(model, pool_tokens=512)
-    ((alone,),) = one.generate([sequential.request(prompt, GREEDY)])
-    ids = [token for token in said(alone) if token is not None]
+def test_correct_guesses_save_passes_and_wrong_guesses_cost_none(pattern: str) -> None:
+    rng, plain = random.Random(pattern), sequential_request(PROMPT, GREEDY)
+    ((alone,),) = TorchEngine(MODEL, pool_tokens=512).generate([plain])
+    ids = [token.token for token in alone.trace.tokens if token.token is not None]
     chance = {"all": 1.0, "none": 0.0, "some": 0.7}[pattern]
     wrong = [rng.random() >= chance for _ in ids]
 
     def guess(seen: Sequence[int]) -> list[int]:
-        place = len(seen) - len(prompt)
+        place = len(seen) - len(PROMPT)
         told = zip(ids[place : place + 5], wrong[place : place + 5], strict=True)
-        return [(token + is_wrong) % model.vocab_size for token, is_wrong in told]
+        return [(token + is_wrong) % MODEL.vocab_size for token, is_wrong in told]
 
-    ((found,),) = one.generate([sequential.request(prompt, GREEDY, FunctionGuesser(guess), LOOKUP)])
-    assert said(found) == said(alone)
+    _, found = guessed(plain, FunctionGuesser(guess))
     num_passes, num_alone = found.trace.forward_passes, alone.trace.forward_passes
     if pattern == "all":
         assert num_passes <= -(-num_alone // 6) + 1
     else:
         assert (num_passes < num_alone) == (pattern == "some")
     assert found.trace.critical_path == num_passes
-    places = [(token.slot, token.position) for token in alone.trace.tokens]
-    assert [(token.slot, token.position) for token in found.trace.tokens] == places
-    assert one.pool.num_free_pages == one.pool.num_pages
+    slots = [[token.slot for token in answer.trace.tokens] for answer in (alone, found)]
+    assert slots[0] == slots[1]
 
 
 def test_limits_and_stop_strings_cut_as_without_guesses() -> None:
-    alone = decoded(sequential.request(PROMPT, GREEDY))
-    stop = alone.text[9:12]
-    for params in (
-        replace(GREEDY, max_tokens=1),
-        replace(GREEDY, max_tokens=7),
-        replace(GREEDY, stop=(stop,)),
-    ):
-        expected = decoded(sequential.request(PROMPT, params))
-        guess = knowing(alone, "all", 1.0, size=16)
-        pool_tokens = len(PROMPT) + params.max_tokens
-        found = decoded(sequential.request(PROMPT, params, guess, LOOKUP), pool_tokens=pool_tokens)
-        assert (found.text, found.finish_reason) == (expected.text, expected.finish_reason)
-        assert said(found) == said(expected)
+    ((alone,), _) = decoded(MODEL, [sequential_request(PROMPT, GREEDY)])
+    changes: list[dict[str, object]] = [{"max_tokens": 1}, {"max_tokens": 7}]
+    for change in (*changes, {"stop": (alone.text[9:12],)}):
+        params = replace(GREEDY, **change)  # type: ignore[arg-type]
+        guess, pool_tokens = knowing(alone, "all", 1.0, size=16), len(PROMPT) + params.max_tokens
+        guessed(sequential_request(PROMPT, params), guess, pool_tokens=pool_tokens)
 
 
-def test_guesses_outside_the_vocabulary_are_not_fed() -> None:
-    alone = decoded(sequential.request(PROMPT, GREEDY))
-    for wrong in (-1, MODEL.vocabulary.num_tokens, 10**9):
-        guesser = FunctionGuesser(lambda _, wrong=wrong: [wrong, 5])  # type: ignore[misc]
-        found = decoded(sequential.request(PROMPT, GREEDY, guesser, LOOKUP))
-        assert said(found) == said(alone)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_samples_of_one_prompt_may_be_guessed_together(temperature: float) -> None:
-    params = replace(GREEDY, temperature=temperature, n=3)
-    alone = engine().generate([sequential.request(PROMPT, params)])[0]
-    found = engine().generate([sequential.request(PROMPT, params, PromptLookup(), LOOKUP)])[0]
-    assert [said(one) for one in found] == [said(one) for one in alone]
+@pytest.mark.parametrize("wrong", [-1, MODEL.vocabulary.num_tokens, 10**9])
+def test_guesses_outside_the_vocabulary_are_not_fed(wrong: int) -> None:
+    guessed(sequential_request(PROMPT, GREEDY), FunctionGuesser(lambda _: [wrong, 5]))
 
 
 # --- a draft model
@@ -140,9 +114,7 @@ def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool, paged: 
     draft = MODEL if same else load("qwen2", build("qwen2", seed=1))
     guess = DraftModel(draft, max_guesses=3, paged=paged)
     for prompt in (PROMPT, PROMPT[:6], PROMPT):
-        alone = decoded(sequential.request(prompt, GREEDY))
-        found = decoded(sequential.request(prompt, GREEDY, guess, DRAFT))
-        assert said(found) == said(alone)
+        alone, found = guessed(sequential_request(prompt, GREEDY), guess)
         if same:  # it is never wrong
             assert found.trace.forward_passes <= -(-alone.trace.forward_passes // 4) + 1
 
@@ -151,11 +123,100 @@ def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool, paged: 
 def test_a_draft_model_is_fed_only_new_tokens_and_guesses_greedily(paged: bool) -> None:
     guess = DraftModel(MODEL, max_guesses=5, paged=paged)
     for length in (4, 5, 9, 3, len(PROMPT)):
-        alone = decoded(sequential.request(PROMPT[:length], replace(GREEDY, max_tokens=5)))
-        assert list(guess.guess(PROMPT[:length]))[: len(said(alone))] == said(alone)
+        asked = sequential_request(PROMPT[:length], replace(GREEDY, max_tokens=5))
+        ((alone,), _) = decoded(MODEL, [asked])
+        ids = [token.token for token in alone.trace.tokens]
+        assert list(guess.guess(PROMPT[:length]))[: len(ids)] == ids
     assert guess.guess([1] * 5000) == ()
 
 
 def test_a_draft_model_of_another_tokenizer_is_refused() -> None:
+    asked = sequential_request(PROMPT, GREEDY, DraftModel(loaded("gemma")))
     with pytest.raises(UsageError, match="cannot guess"):
-        engine().submit(sequential.request(PROMPT, GREEDY, DraftModel(loaded("gemma")), DRAFT))
+        TorchEngine(MODEL, pool_tokens=2048).submit(asked)
+
+
+# --- in the threads of an answer
+
+
+@pytest.mark.parametrize("positions", FREE)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_generated_answer_is_the_same_thread_by_thread(
+    positions: PositionStrategy, seed: int
+) -> None:
+    params = SamplingParams(max_tokens=150, temperature=float(seed > 0), seed=seed)
+    plain = Request(prompt=TIPS, params=params, positions=positions)
+    (answer,), (expected,) = decoded(MODEL, [plain])
+    assert len(expected.tokens) > 1
+    _, found = guessed(plain, knowing(answer, f"{seed}"))
+    assert found.trace.forward_passes < answer.trace.forward_passes
+    assert found.trace.critical_path <= found.trace.forward_passes
+
+
+@pytest.mark.parametrize("max_tokens", [9, 17, 26, 40, 77])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_limit_on_all_tokens_cuts_every_thread_where_it_did(max_tokens: int, seed: int) -> None:
+    params = SamplingParams(max_tokens=max_tokens, temperature=1.0, seed=seed, ignore_eos=True)
+    plain = Request(prompt=TIPS, params=params)
+    (known,), _ = decoded(MODEL, [replace(plain, params=replace(params, max_tokens=200))])
+    answer, _ = guessed(plain, knowing(known, "cut", 1.0))
+    assert answer.finish_reason == "length"
+
+
+def test_programs_that_are_given_are_decoded_with_guesses_of_prompt_lookup() -> None:
+    rng, num_saved = random.Random("given"), 0
+    for index in range(10):
+        program = random_program(rng, GEMMA.vocabulary)
+        blocks = [token for block in program.answer.blocks for token in block]
+        plain = Request(
+            prompt=(*program.prompt, *blocks),  # so that it finds something
+            forced=program.answer,
+            positions=[*FREE, PositionStrategy.ROTATE][index % 3],
+            params=SamplingParams(max_tokens=program.answer.num_tokens + 1),
+        )
+        (answer,), (expected,) = decoded(GEMMA, [plain])
+        (found,), (outcomes,) = decoded(GEMMA, [replace(plain, guesser=PromptLookup())])
+        assert outcomes == expected
+        num_saved += answer.trace.forward_passes - found.trace.forward_passes
+    assert num_saved > 20
+
+
+def test_join_recompute_and_several_samples_and_company_change_nothing() -> None:
+    params = SamplingParams(max_tokens=60, temperature=1.0, seed=5, n=3)
+    continues = PositionStrategy.CONTINUE
+    plain = [
+        Request(prompt=TIPS, params=params),
+        Request(prompt=TIPS[:4], params=params, positions=continues, join=Join.RECOMPUTE),
+        Request(prompt=TIPS[:6], params=replace(params, repetition_penalty=1.3)),
+        Request(prompt=TIPS[:5], params=replace(params, stop=("e",), n=2)),
+    ]
+    answers, expected = decoded(MODEL, plain)
+    guess = knowing(answers[0], "company")
+    for settings in ({}, {"chunk_tokens": 7}, {"preempt_every": 9}):
+        _, outcomes = decoded(MODEL, [replace(one, guesser=guess) for one in plain], **settings)
+        assert [one.program for one in outcomes] == [one.program for one in expected]
+        assert outcomes[:9] == expected[:9], "a stop string leaves later threads wherever they are"
+
+
+def test_a_draft_model_guesses_for_every_thread() -> None:
+    plain = Request(prompt=TIPS, params=SamplingParams(max_tokens=120, temperature=1.0, seed=2))
+    for draft in (MODEL, load("qwen2", build("qwen2", seed=1))):
+        guessed(plain, DraftModel(draft, max_guesses=3))
+    answer, found = guessed(
+        replace(plain, params=SamplingParams(max_tokens=120)), DraftModel(MODEL)
+    )
+    assert found.trace.forward_passes < answer.trace.forward_passes
+
+
+def test_where_blocks_may_be_deferred_nothing_is_guessed() -> None:
+    params = SamplingParams(max_tokens=80, temperature=1.0, seed=1, max_threads=2)
+    plain = Request(prompt=TIPS, params=params)
+    (known,), _ = decoded(MODEL, [plain])
+    answer, found = guessed(plain, knowing(known, "bound"))
+    assert found.trace.forward_passes == answer.trace.forward_passes
+
+
+def test_apar_decodes_no_guesses() -> None:
+    asked = replace(apar_request(TIPS, SamplingParams()), guesser=PromptLookup())
+    with pytest.raises(RequestError, match="'apar' decodes no guesses"):
+        TorchEngine(MODEL, pool_tokens=2048).submit(asked)

@@ -13,7 +13,7 @@ from pasta_lab.evaluate.records import GradedAnswer, read_answers
 from pasta_lab.tasks.registry import training_families
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.measure.table import Interval, mean
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.requests import PASTA_SPECULATIVE, SPECULATIVE
 
 ByTask = Mapping[str, GradedAnswer]
@@ -90,12 +90,12 @@ def _read(point: Point) -> PointAnswers:
     answers, baseline, timed, timed_baseline = (
         by_task(name, is_timed=is_timed)
         for is_timed in (False, True)
-        for name in (point.strategy, sequential.NAME)
+        for name in (point.strategy, SEQUENTIAL)
     )
     if not answers or answers.keys() != baseline.keys():
         raise InputError(
             f"{point.records} has {len(answers)} answers by {point.strategy} and {len(baseline)} "
-            f"by {sequential.NAME}: each prompt needs both",
+            f"by {SEQUENTIAL}: each prompt needs both",
             hint="write it with `pasta-lab evaluate tasks --records`",
         )
     return PointAnswers(point, answers, baseline, timed, timed_baseline)
@@ -174,7 +174,7 @@ class Point:
     """A folder or a hub id."""
     records: str
     """The file of its answers, as ``pasta-lab evaluate tasks --records`` writes it."""
-    strategy: str = pasta.NAME
+    strategy: str = PASTA
     """Which answers in the file are the point's."""
     label: str = ""
     """Stands beside the mark, for example the value of lambda."""

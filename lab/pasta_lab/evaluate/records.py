@@ -14,11 +14,11 @@ from pasta_lab.tasks.task import Task
 from pasta_lm.errors import InputError, cause
 from pasta_lm.journal import read_objects
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import APAR, PASTA
 
 PERFECT = "perfect forks"
 """Reference answers that are replayed with their true forks: a speed without a quality."""
-UNMASKED = {name: f"{name}, mask off" for name in (pasta.NAME, apar.NAME)}
+UNMASKED = {name: f"{name}, mask off" for name in (PASTA, APAR)}
 """The names under which records keep what a strategy decodes with every tag allowed."""
 
 

@@ -41,7 +41,7 @@ from pasta_lm.measure.speed import num_failed, realised, speed
 from pasta_lm.measure.table import to_json
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
-from pasta_lm.strategies import apar, pasta, sequential
+from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 from pasta_lm.strategies.requests import (
     DRAFT,
@@ -67,7 +67,7 @@ class TaskSettings:
     """The sequential baseline; None: the built-in one, or the model itself."""
     draft: str | None = None
     """The smaller model of strategy draft-model."""
-    strategies: tuple[str, ...] = (sequential.NAME, pasta.NAME)
+    strategies: tuple[str, ...] = (SEQUENTIAL, PASTA)
     num_prompts: int = 420
     """Of the families that training sees, together; each held-out family has as many as one."""
     num_timed: int = 3
@@ -156,7 +156,7 @@ def graded(
 
 
 def _graded(task: Task, strategy: str, answer: AnswerRecord) -> GradedAnswer:
-    by_details = strategy in (apar.NAME, UNMASKED[apar.NAME])
+    by_details = strategy in (APAR, UNMASKED[APAR])
     document = parse_program(answer.program)
     return GradedAnswer(
         **{field.name: getattr(answer, field.name) for field in fields(AnswerRecord)},
@@ -198,7 +198,7 @@ def evaluate_tasks(
     )
     systems = [
         System(name, name, "baseline" if name in EXACT_SEQUENTIAL else "model")
-        for name in dict.fromkeys((sequential.NAME, *settings.strategies))
+        for name in dict.fromkeys((SEQUENTIAL, *settings.strategies))
     ]
     replays: dict[str, Replay] = {}
     if num_timed and model.has_tag_pieces and not model.engine.is_remote:
@@ -274,13 +274,13 @@ def _figures(found: TaskEvaluation, name: str, families: Sequence[str]) -> Figur
         return [one for one in answers if one.family in families]
 
     tasks = [task for task in found.tasks if task.family in families]
-    ours, base = of(found.timed.get(name, ())), of(found.timed.get(sequential.NAME, ()))
+    ours, base = of(found.timed.get(name, ())), of(found.timed.get(SEQUENTIAL, ()))
     clocks = to_json(realised(ours, base))
     if name == PERFECT:
         timed = [task for task in found.tasks[: found.num_timed] if task.family in families]
         head = {"num_prompts": len(ours), "kind": "replayed", **to_json(speed(ours, base))}
         return {**head, **clocks, **decisions(timed, ours)}
-    ours, base = of(found.scored[name]), of(found.scored[sequential.NAME])
+    ours, base = of(found.scored[name]), of(found.scored[SEQUENTIAL])
     head = {"num_prompts": len(ours), "num_failed": num_failed(ours), **quality(ours, base)}
     figures = {**head, **to_json(speed(ours, base)), **clocks}
     if name not in EXACT_SEQUENTIAL:

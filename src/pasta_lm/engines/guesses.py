@@ -8,12 +8,13 @@ Source: Leviathan et al. 2023 (speculative decoding), arXiv 2211.17192; Saxena 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from pasta_lm.engines.live_thread import LiveThread
-from pasta_lm.engines.request import Guesser
+from pasta_lm.engines.request import Guesser, Request
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.placement import Placement, Placer
@@ -47,18 +48,33 @@ class PromptLookup:
 class Contexts:
     """The token ids that each thread sees; kept if guesses or a repetition penalty read them."""
 
-    def __init__(self, prompt: Sequence[int], *, is_read: bool) -> None:
-        self._is_read = is_read
-        self._ids: dict[int, list[int]] = {0: [*prompt] if is_read else []}
+    def __init__(self, request: Request, is_tag: Callable[[int], bool]) -> None:
+        self._params, self._is_tag = request.params, is_tag
+        self._is_read = request.guesser is not None or request.params.penalises
+        self._ids: dict[int, list[int]] = {0: [*request.prompt] if self._is_read else []}
         self._num_inherited: dict[int, int] = {0: len(self._ids[0])}
         self._num_given: dict[int, int] = {0: len(self._ids[0])}  # ids that are not of the answer
 
     def of(self, thread: Thread) -> Sequence[int]:
         return self._ids[thread.id]
 
-    def answer_of(self, thread: Thread) -> Sequence[int]:
-        """Return those of the ids that are of the answer: neither the prompt nor given."""
-        return self._ids[thread.id][self._num_given[thread.id] :]
+    def penalised_ids(self, live: LiveThread, ahead: int = 0) -> set[int]:
+        """Return the ids that a thread sees, tag pieces apart; ``ahead`` guesses later."""
+        ids = {*self.of(live.thread), *live.guesses[:ahead]}
+        return {token for token in ids if not self._is_tag(token)}
+
+    def added_to_logits(self, live: LiveThread, ahead: int = 0) -> Mapping[int, float]:
+        """Return the biases of a thread's next token by id; ``ahead`` guesses later."""
+        params, thread = self._params, live.thread.id
+        if not (params.presence_penalty or params.frequency_penalty):
+            return params.logit_bias
+        answer = self._ids[thread][self._num_given[thread] :]  # neither the prompt nor given
+        added = dict(params.logit_bias)
+        for token, count in Counter([*answer, *live.guesses[:ahead]]).items():
+            if not self._is_tag(token):
+                penalty = params.presence_penalty + count * params.frequency_penalty
+                added[token] = added.get(token, 0.0) - penalty
+        return added
 
     def fork(self, child: Thread) -> None:
         """Let a thread see what its parent sees now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pasta_lm.engines import TokenText
 from pasta_lm.engines.request import Expansion, Start, StructuredOutputs
@@ -15,21 +15,11 @@ from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.models.text_stream import StopWatch
 
-
-class TextMatcher(Protocol):
-    """The state of a text that must match a schema."""
-
-    @property
-    def is_complete(self) -> bool: ...  # nothing can follow
-
-    def consume(self, token: int) -> None: ...  # it was decoded
-
-    def allows(self, token: int) -> bool: ...  # it may be decoded next
-
-    def allowed_ids(self) -> Sequence[int]: ...  # all that may
+if TYPE_CHECKING:
+    from pasta_lm.engines.local.grammars import Matcher
 
 
-MatcherOf = Callable[[StructuredOutputs], TextMatcher]
+MatcherOf = Callable[[StructuredOutputs], "Matcher"]
 
 
 class Special(Enum):
@@ -56,7 +46,7 @@ class LiveThread:
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
     max_tokens: int | None = None  # of it alone
     stops_alone: bool = False  # its stop strings end it, and not the answer
-    matcher: TextMatcher | None = None  # of the schema that its text must match
+    matcher: Matcher | None = None  # of the schema that its text must match
     is_held: bool = False  # another thread of the response goes first; it stays out of the pass
 
     def ends_behind(self, token: int) -> bool:

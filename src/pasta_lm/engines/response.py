@@ -5,8 +5,8 @@ Joins interpreter, placer and recorder to token ids; the engine decides when a t
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pasta_lm.engines import Tokens
@@ -69,6 +69,7 @@ class Response:
         trace: Trace,
         eos_ids: Collection[int] = (),
         matcher_of: MatcherOf | None = None,
+        num_tokens: int = sys.maxsize,
     ) -> None:
         self.request = request
         self.sample = sample
@@ -77,7 +78,7 @@ class Response:
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
         self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
-        self._tokens = tokens
+        self._tokens, self._num_tokens = tokens, num_tokens  # of the model: others are not guessed
         self._eos_ids, self._matcher_of = frozenset(eos_ids), matcher_of
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
         marks, bound = request.thinking, request.params.max_thinking_tokens
@@ -86,9 +87,8 @@ class Response:
         is_alone = not request.forks and request.expansion is None
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
         guesser = request.guesser if self._pace.can_vary else None
-        is_read = guesser is not None or request.params.penalises
-        self._contexts = Contexts(request.prompt, is_read=is_read)
-        self.guesses = Guesses(guesser, self.placer, self._pace, self._contexts, self._is_text)
+        self.contexts = Contexts(request, self._is_tag)
+        self.guesses = Guesses(guesser, self.placer, self._pace, self.contexts, self._is_text)
         self._is_in_step = guesser is None  # whether all threads were fed in every pass
         self._starts: dict[int, Start] = {}  # how the threads of an expansion begin, by id
         self._forced: dict[tuple[int, ...], tuple[int, ...]] | None = None
@@ -145,9 +145,14 @@ class Response:
         return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
 
     def _is_text(self, token: int) -> bool:
+        if not 0 <= token < self._num_tokens:
+            return False
         text, thought = self._tokens.text_stream().feed(token), self._thought
         is_kept = thought is None or thought.keeps(token, text)
-        return is_kept and token not in self._eos_ids and self._tokens.id_to_lexeme(token) is None
+        return is_kept and token not in self._eos_ids and not self._is_tag(token)
+
+    def _is_tag(self, token: int) -> bool:
+        return self._tokens.id_to_lexeme(token) is not None
 
     def max_to_feed(self, live: LiveThread) -> int:
         """Return how many entries a thread feeds in the coming pass at most."""
@@ -200,24 +205,6 @@ class Response:
         if not self.request.params.mask:
             return EVERYTHING
         return self.interpreter.legal(live.thread, ahead)
-
-    def penalised_ids(self, live: LiveThread, ahead: int = 0) -> set[int]:
-        """Return the ids that a thread sees, tag pieces apart; ``ahead`` guesses later."""
-        ids = {*self._contexts.of(live.thread), *live.guesses[:ahead]}
-        return {token for token in ids if self._tokens.id_to_lexeme(token) is None}
-
-    def added_to_logits(self, live: LiveThread, ahead: int = 0) -> Mapping[int, float]:
-        """Return the biases of a thread's next token by id; ``ahead`` guesses later."""
-        params = self.request.params
-        if not (params.presence_penalty or params.frequency_penalty):
-            return params.logit_bias
-        counts = Counter([*self._contexts.answer_of(live.thread), *live.guesses[:ahead]])
-        added = dict(params.logit_bias)
-        for token, count in counts.items():
-            if self._tokens.id_to_lexeme(token) is None:
-                penalty = params.presence_penalty + count * params.frequency_penalty
-                added[token] = added.get(token, 0.0) - penalty
-        return added
 
     def take(
         self, live: LiveThread, sampled: int | Literal[Special.END_OF_TEXT], *, t_s: float
@@ -279,7 +266,7 @@ class Response:
             lexeme = None  # a stop string ended before this tag: it is never fed and has no effect
         self.recorder.decoded(thread, token, text, role, t_s=t_s, is_forced=is_forced, tag=tag)
         live.next_token = token
-        self._contexts.decoded(thread, (token,))
+        self.contexts.decoded(thread, (token,))
         commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
         if role is Role.CONTENT or is_skeleton:
             self._emit(live, live.stops.feed(text))
@@ -321,7 +308,7 @@ class Response:
                     self._begin(thread, t_s)
                 case Resume(thread, joined):
                     self.live[thread.id].joined = joined
-                    self._contexts.joined(thread, joined)
+                    self.contexts.joined(thread, joined)
                     ids = tuple(other.id for other in joined)
                     self.events.append(Synced(self.sample, thread.id, ids))
                 case End(thread, reason):
@@ -335,7 +322,7 @@ class Response:
         self.recorder.forked(child.parent, child)
         self.live[child.parent.id].promised = child
         self._pace.clock(child)  # it stands where its parent stands now
-        self._contexts.fork(child)
+        self.contexts.fork(child)
         if child.state is ThreadState.DEFERRED:
             self.events.append(Deferred(self.sample, child.id, child.parent.id))
         if self._forced is not None:
@@ -358,7 +345,7 @@ class Response:
         self.recorder.thread_started(child)
         facts = child.id, child.parent.id, child.topic, child.promised_tokens
         self.events.append(ThreadStarted(self.sample, *facts))
-        self._contexts.decoded(child, prefix)
+        self.contexts.decoded(child, prefix)
         for index, token in enumerate(prefix, start=1):
             text = last_text if index == len(prefix) else ""
             self.recorder.decoded(child, token, text, Role.TAG, t_s=t_s, is_forced=True, tag=tag)
@@ -368,7 +355,7 @@ class Response:
         """Return the first tokens of a thread of an expansion; none if a limit keeps it out."""
         assert child.parent is not None
         prompt, prefix, num_seen = self.request.prompt, start.prefix, start.num_seen
-        seen = self._contexts.of(child.parent) if num_seen is None else prompt[:num_seen]
+        seen = self.contexts.of(child.parent) if num_seen is None else prompt[:num_seen]
         if start.behind is not None:
             texts = (self.trace.tokens_of(other.id) for other in child.after)
             decoded = [[t.token or 0 for t in text if t.role is Role.CONTENT] for text in texts]
@@ -379,7 +366,7 @@ class Response:
             has_room = self.interpreter.limits.has_room(len(whole))
             if is_cut or not has_room or len(prefix) > start.max_fed:
                 return ()
-        self._contexts.begin(child, seen, len(prefix))
+        self.contexts.begin(child, seen, len(prefix))
         return prefix
 
     def _end(self, thread: Thread, reason: FinishReason) -> None:

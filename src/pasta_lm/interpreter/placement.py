@@ -170,11 +170,8 @@ class Placer:
             thread.depth = max(thread.depth, other.depth)
             seen = self._visible_slots(other.row) if other.row else []
             seen.sort(key=lambda slot: self.entries[slot].position)
-            pairs = zip(seen, tokens[:-1], strict=False)
-            same = [
-                s for s, _ in takewhile(lambda pair: self.entries[pair[0]].token == pair[1], pairs)
-            ]
-            best = max(best, same, key=len)
+            same = num_common((self.entries[slot].token for slot in seen), tokens[:-1])
+            best = max(best, seen[:same], key=len)
         cutoffs = {self.entries[slot].owner: slot + 1 for slot in best}
         thread.row, thread.position = Row({**cutoffs, thread.owner: UNBOUNDED}), len(best)
         return len(best)
@@ -239,6 +236,12 @@ class Placer:
     def _visible_slots(self, row: Row) -> list[int]:
         items = self.entries.items
         return [slot for slot, entry in enumerate(items) if slot < row.cutoff(entry.owner)]
+
+
+def num_common(first: Iterable[object], second: Iterable[object]) -> int:
+    """Return how many items two rows of items have in common from the first on."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _num_kept(entries: Entries, written: Sequence[int]) -> int:

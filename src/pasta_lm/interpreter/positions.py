@@ -53,11 +53,6 @@ class Epoch:
     moved: dict[int, int] = field(default_factory=dict)  # slot -> position, set by the first sync
 
 
-def key_position(slot: int, fed_position: int, epoch: Epoch) -> int:
-    """Return where queries of an epoch see the key of an entry that was fed at a position."""
-    return epoch.moved.get(slot, fed_position)
-
-
 def position_after_promise(
     strategy: PositionStrategy, promise_end: int, units: int, block_length: int | None = None
 ) -> int:

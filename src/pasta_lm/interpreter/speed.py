@@ -14,8 +14,6 @@ from pasta_lm.language.document import Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import escape_topic
 
-MAX_LENGTH_CHANGE = 0.1  # of answers that have a speedup over others
-
 
 def parallelism(num_content_tokens: int, critical_path: int, *, is_parallel: bool = True) -> float:
     """Return content tokens / critical path; below 1 the tags cost more than threads gain."""
@@ -37,17 +35,6 @@ def speedup_over_text(
 def realised_speedup(baseline_s: float, wall_s: float) -> float:
     """Return seconds of the baseline / seconds of this answer: same engine, machine and run."""
     return baseline_s / wall_s
-
-
-def incomparable(num_cut: int, length_ratio: float | None) -> str | None:
-    """Return the reason for which answers have no speedup over a baseline's; None: they have one.
-
-    A limit ended ``num_cut`` answers of both sides; ``length_ratio`` is over the baseline's.
-    """
-    reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
-    if length_ratio and abs(length_ratio - 1) > MAX_LENGTH_CHANGE:
-        reasons.append(f"lengths are {length_ratio:.2f} of the baseline's")
-    return " and ".join(reasons) or None
 
 
 def efficiency(realised: float, theoretical: float) -> float:

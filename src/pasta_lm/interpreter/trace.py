@@ -10,13 +10,11 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from itertools import pairwise
 from typing import ClassVar
 
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import speed
 from pasta_lm.interpreter.positions import Join
-from pasta_lm.language.tags import SYNC
 
 TRACE_VERSION = 1
 
@@ -175,7 +173,7 @@ class Trace:
 
     def in_reading_order(self) -> Iterator[TokenRecord]:
         """Yield all tokens: a block behind the token that forks it, else behind its parent."""
-        by_thread = self._by_thread()
+        by_thread = self.by_thread()
         forked = {token.forks for token in self.tokens}
 
         def of_thread(number: int) -> Iterator[TokenRecord]:
@@ -189,35 +187,8 @@ class Trace:
 
         return of_thread(0) if self.threads else iter(())
 
-    def critical_tokens(self) -> list[TokenRecord]:
-        """Return a longest chain of tokens that were decoded one after another, the last first."""
-        by_thread = self._by_thread()
-        before = {id(b): a for tokens in by_thread.values() for a, b in pairwise(tokens)}
-        promise_ends = {token.forks: token for token in self.tokens if token.forks is not None}
-        joins = {(sync.thread, sync.step): sync.joined for sync in self.syncs}
-
-        def needed(token: TokenRecord) -> list[TokenRecord]:
-            last = [before[id(token)]] if id(token) in before else []
-            is_sync = token.tag == SYNC or not last  # a part begins when others have ended
-            if not last:  # the first of its thread
-                parent = self.threads[token.thread].parent
-                last = [] if parent is None else by_thread[parent][-1:]
-                last = [promise_ends[token.thread]] if token.thread in promise_ends else last
-            joined = joins.get((token.thread, token.fed_step), []) if is_sync else []
-            ends = (end for number in joined for end in by_thread[number])
-            return [*last, *(end for end in ends if depth(end) < depth(token))]
-
-        def depth(token: TokenRecord) -> int:
-            return token.depth or 0
-
-        chain: list[TokenRecord] = []
-        tokens = self.tokens
-        while fed := [token for token in tokens if token.depth is not None]:
-            chain.append(max(fed, key=depth))
-            tokens = needed(chain[-1])
-        return chain
-
-    def _by_thread(self) -> dict[int, list[TokenRecord]]:
+    def by_thread(self) -> dict[int, list[TokenRecord]]:
+        """Return the tokens of each thread by its number."""
         tokens: dict[int, list[TokenRecord]] = {thread.id: [] for thread in self.threads}
         for token in self.tokens:
             tokens[token.thread].append(token)

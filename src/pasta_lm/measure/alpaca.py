@@ -25,7 +25,7 @@ from pasta_lm.measure.prompt_sets import read_instructions, read_reference
 from pasta_lm.measure.win_rates import Calibration, read_calibration
 from pasta_lm.recipe import check_choice
 from pasta_lm.run_folder import RunFolder
-from pasta_lm.strategies import sequential
+from pasta_lm.strategies import SEQUENTIAL
 from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.strategies.requests import STRATEGIES
 
@@ -89,7 +89,7 @@ class AlpacaSettings(answering.AnswerSettings):
     @property
     def all_systems(self) -> list[System]:
         """Return all systems; the first is the baseline of speed, and of quality as a rule."""
-        names = [name for name in self.strategies if name != sequential.NAME]
+        names = [name for name in self.strategies if name != SEQUENTIAL]
         systems = [self.sequential, *(System(name, name, self.taught) for name in names)]
         for spec in self.systems:
             name, _, rest = spec.partition("=")
@@ -139,8 +139,8 @@ class AlpacaRun:
     def opponent(self) -> tuple[str, dict[str, str]]:
         """Return the baseline of quality: its name and its answers by id of the instruction."""
         if self.reference is None:
-            rows = self.rows(sequential.NAME)
-            return sequential.NAME, {name: row["text"] for name, row in rows.items()}
+            rows = self.rows(SEQUENTIAL)
+            return SEQUENTIAL, {name: row["text"] for name, row in rows.items()}
         name, outputs = self.reference
         return name, {item.id: outputs[item.text] for item in self.prompts}
 

@@ -25,7 +25,7 @@ from pasta_lm.measure.alpaca import AlpacaRun
 from pasta_lm.measure.speed import add_speed, systems_of
 from pasta_lm.measure.table import Figures, Place, Report, mean
 from pasta_lm.measure.win_rates import Judgement, comparability, interval, win_rates
-from pasta_lm.strategies import sequential
+from pasta_lm.strategies import SEQUENTIAL
 
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
 JUDGEMENTS, OUTPUTS = "judgements.jsonl", "alpaca_eval"
@@ -75,12 +75,12 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
     report = _empty_report(run, judge, baseline)
     names = {"Judge": judge.model if judge else "none"}
     names["template"] = judge.template.name if judge else "none"
-    names["baseline"] = f"{baseline} (speed: {sequential.NAME})"
+    names["baseline"] = f"{baseline} (speed: {SEQUENTIAL})"
     for name in run.names:
         place: Place = ("systems", name)
         if judge:
             _add_rates(report, place, run, judge, allow_missing)
-        add_speed(report, place, answers[name], answers[sequential.NAME])
+        add_speed(report, place, answers[name], answers[SEQUENTIAL])
         rows = run.rows(name).values()
         made = {
             key: " and ".join(dict.fromkeys(str(row.get(key) or "not recorded") for row in rows))
@@ -112,7 +112,7 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Repo
         "num_instructions": num,
         "max_tokens": settings.max_tokens,
         "baseline": baseline,
-        "speed_baseline": sequential.NAME,
+        "speed_baseline": SEQUENTIAL,
         "judge": figures or None,
         "is_comparable": is_comparable,
         "comparability": label,

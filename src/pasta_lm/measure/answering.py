@@ -20,7 +20,7 @@ from pasta_lm.journal import Journal, Row
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.machine import processor, provenance
 from pasta_lm.models.names import BUILTIN, resolve
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 
 Progress = Callable[[str, int, int], None]
@@ -81,7 +81,7 @@ class AnswerSettings:
     @property
     def sequential(self) -> System:
         own = baseline_of(self.taught) if self.servers is None else self.taught
-        return System(sequential.NAME, sequential.NAME, self.baseline or own)
+        return System(SEQUENTIAL, SEQUENTIAL, self.baseline or own)
 
     def load(self, names: Iterable[str]) -> Models:
         """Load models, or name them to the servers that hold them."""
@@ -133,7 +133,7 @@ def _provenance_of(model: Pasta) -> dict[str, str]:
 
 def machine_of(model: Pasta) -> str | None:
     """Return the name of the device on which a model runs; None if it is not known."""
-    from pasta_lm.engines.local.self_test import devices  # imports torch
+    from pasta_lm.engines.gpu.devices import devices  # imports torch
 
     device = str(model.engine.loaded.device)
     return next((name for name in devices() if name.startswith(device)), None)
@@ -216,7 +216,7 @@ class Answerer:
             prompt.text,
             replace(self.params, mask=wanted.mask, fork_bias=system.fork_bias),
             strategy=system.strategy,
-            positions=self.positions if system.strategy == pasta.NAME else None,
+            positions=self.positions if system.strategy == PASTA else None,
         )
 
 

@@ -29,7 +29,7 @@ from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.machine import describe_machine
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies.requests import forced
 
 MAX_ROWS = 64
@@ -222,8 +222,8 @@ def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
     prompt = vocabulary.encode_prompt(LOAD_PROMPT)
     document = parse(LOAD_ANSWER, Form.ANNOTATOR).with_lengths(vocabulary.count_tokens)
     join = loaded.join_with(loaded.positions)
-    item = sequential.request(prompt, params)
-    many = pasta.request(prompt, params, loaded.positions, join)
+    item = sequential_request(prompt, params)
+    many = Request(prompt=prompt, params=params, positions=loaded.positions, join=join)
     return forced(item, document, vocabulary), forced(many, document, vocabulary)
 
 

@@ -40,14 +40,14 @@ from pasta_lm.measure.speed import Systems, add_speed, systems_of
 from pasta_lm.measure.table import Figures, Place, Report, mean
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.run_folder import RunFolder
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.strategies.requests import STRATEGIES
 
 PROMPTS, VERDICTS, REFERENCES = "prompts", "verdicts", "references"
 SCORED, TIMED, UNMASKED = "scored", "timed", "unmasked"
 MAY_CHANGE = ("fork_biases", "batch_size", "pool_tokens", "device", *SERVER_KEYS)
-NAMES = (pasta.NAME, sequential.NAME)
+NAMES = (PASTA, SEQUENTIAL)
 PROVENANCE = ("hardware", "dtype", "commit", "version", "positions")
 TITLES = {
     "forks": "answers that fork",
@@ -71,7 +71,7 @@ the share that thinks only where an answer does: training may unlearn it."""
 class InstructionSettings(answering.AnswerSettings):
     """The recipe of ``pasta evaluate instructions``; ``limit`` counts prompts of each set."""
 
-    strategy: str = pasta.NAME
+    strategy: str = PASTA
     """By which the taught model answers; its system is named ``pasta`` whatever it is."""
     fork_biases: tuple[float, ...] = ()  # at which the taught model answers all prompts, too
     untaught: str | None = None  # the model before any training, which answers and reads, too
@@ -94,7 +94,7 @@ class InstructionSettings(answering.AnswerSettings):
     @property
     def systems(self) -> tuple[System, System]:
         """Return the sequential baseline and the taught model."""
-        return self.sequential, System(pasta.NAME, self.strategy, self.taught)
+        return self.sequential, System(PASTA, self.strategy, self.taught)
 
     @property
     def others(self) -> list[System]:
@@ -102,7 +102,7 @@ class InstructionSettings(answering.AnswerSettings):
         name, untaught = self.strategy, self.untaught
         others = [System(f"fork_bias {x:+g}", name, self.taught, x) for x in self.fork_biases]
         if untaught is not None and untaught != self.sequential.model:
-            others.append(System("untaught", sequential.NAME, untaught))
+            others.append(System("untaught", SEQUENTIAL, untaught))
         return others
 
 
@@ -191,7 +191,7 @@ def instructions_report(out: Path) -> Report:
         raise InputError(f"{out} has no prompt that both systems answered")
     (baseline, taught), made = settings.systems, rows(SCORED)
     head: Figures = {
-        "kind": scored[pasta.NAME][answered[0]["id"]].kind,
+        "kind": scored[PASTA][answered[0]["id"]].kind,
         "model": taught.model,
         "strategy": taught.strategy,
         "baseline": baseline.model,
@@ -234,7 +234,7 @@ def _facts(head: Figures) -> list[str]:
 
 
 def _add_parts(
-    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = pasta.NAME
+    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = PASTA
 ) -> None:
     """Add the figures of prompts, and within them by the parts that they ask for."""
     _add_prompts(report, place, prompts, stored, name)
@@ -248,8 +248,8 @@ def _add_prompts(
     report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str
 ) -> None:
     keys, timed, free = [row["id"] for row in prompts], stored.timed, stored.unmasked[name]
-    ours, base = ({key: stored.scored[own][key] for key in keys} for own in (name, sequential.NAME))
-    add_speed(report, place, ours, base, (timed[name], timed[sequential.NAME]))
+    ours, base = ({key: stored.scored[own][key] for key in keys} for own in (name, SEQUENTIAL))
+    add_speed(report, place, ours, base, (timed[name], timed[SEQUENTIAL]))
     ended = [
         key for key in keys if "length" not in (ours[key].finish_reason, base[key].finish_reason)
     ]
@@ -277,11 +277,11 @@ def _shares(ending: str, answers: Sequence[AnswerRecord]) -> Figures:
 
 
 def _add_text(
-    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = pasta.NAME
+    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = PASTA
 ) -> None:
     for key, of in MEASURES.items():
         some = [row for row in prompts if key != "coverage" or row["items"] is not None]
-        answers = [stored.scored[own] for own in (name, sequential.NAME)]
+        answers = [stored.scored[own] for own in (name, SEQUENTIAL)]
         ours, base = ([of(row, own[row["id"]]) for row in some] for own in answers)
         if key == "thinks" and not any((*ours, *base)):
             continue

@@ -21,7 +21,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import PASTA, sequential_request
 from pasta_lm.strategies.requests import forced
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def replay(
     Missing tag pieces are added to the model: the text is forced, so new rows need no training.
     After Ctrl-C the report has all pairs so far.
     """
-    from pasta_lm.engines.local import engine, loading, self_test  # these import torch
+    from pasta_lm.engines.gpu.devices import devices  # these import torch
+    from pasta_lm.engines.local import engine, loading
 
     weights = loaded.kind.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:
@@ -139,9 +140,9 @@ def replay(
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
     num_entries = max((request.max_entries for _, *both in requests for request in both), default=1)
     device = str(loaded.device)
-    hardware = next((name for name in self_test.devices() if name.startswith(device)), device)
+    hardware = next((name for name in devices() if name.startswith(device)), device)
     conditions = {"model": loaded.name, "device": device, "dtype": loaded.dtype_name}
-    conditions |= {"weights": weights, "positions": positions.value, "strategy": pasta.NAME}
+    conditions |= {"weights": weights, "positions": positions.value, "strategy": PASTA}
     report = ReplayReport(hardware=hardware, conditions=conditions)
     try:
         _decode_all(engine.TorchEngine(loaded, pool_tokens=num_entries), requests, report, progress)
@@ -157,8 +158,9 @@ def _encode(
     # The engine refuses an empty prompt, and some records have no prompt.
     prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
     document = answer.document.with_lengths(vocabulary.count_tokens)
-    alone = forced(sequential.request(prompt, SamplingParams()), document, vocabulary)
-    together = pasta.request(prompt, params, positions, loaded.join_with(positions))
+    alone = forced(sequential_request(prompt, SamplingParams()), document, vocabulary)
+    join = loaded.join_with(positions)
+    together = Request(prompt=prompt, params=params, positions=positions, join=join)
     return answer, alone, forced(together, document, vocabulary)
 
 

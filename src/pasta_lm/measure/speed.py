@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.interpreter.speed import efficiency, incomparable
+from pasta_lm.interpreter.speed import efficiency
 from pasta_lm.journal import Row, read_objects
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.answering import TOO_LONG
@@ -30,6 +30,7 @@ KEYS = (("system", "strategy"), ("instruction_id", "task_id", "prompt_id"))
 """The keys of a row that name its system, and its prompt; the first one counts."""
 USUAL = {"program": "", "finish_reason": "stop", "num_illegal": 0}
 """Values of keys that a row may leave out: figures of speed do without."""
+MAX_LENGTH_CHANGE = 0.1  # of answers that have a speedup over others
 MIN_PARALLELISM = 1e-3  # of an answer without content, so that the geometric mean exists
 TITLES = {
     "theoretical_speedup": "theoretical speedup",
@@ -196,3 +197,14 @@ def systems_of(rows: Iterable[tuple[str, Row]]) -> Systems:
         if prompt not in systems[system] or systems[system][prompt].wall_s is None:
             systems[system][prompt] = answer
     return systems
+
+
+def incomparable(num_cut: int, length_ratio: float | None) -> str | None:
+    """Return the reason for which answers have no speedup over a baseline's; None: they have one.
+
+    A limit ended ``num_cut`` answers of both sides; ``length_ratio`` is over the baseline's.
+    """
+    reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
+    if length_ratio and abs(length_ratio - 1) > MAX_LENGTH_CHANGE:
+        reasons.append(f"lengths are {length_ratio:.2f} of the baseline's")
+    return " and ".join(reasons) or None

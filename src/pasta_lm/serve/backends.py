@@ -26,7 +26,7 @@ from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.serve.errors import bad_request, unavailable
 from pasta_lm.serve.tool_calls import ClientPrompt, TokenIds, Turns, as_text, tool_template
-from pasta_lm.strategies import Prompt, parts, pasta
+from pasta_lm.strategies import PASTA, Prompt, parts
 from pasta_lm.strategies.requests import check_prompt
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ModelBackend:
         """Return the request for a prompt; a PastaError if this can never be served."""
         if prompt.schema is not None:
             return self._request(prompt, partial(self._fill_request, prompt, params))
-        if prompt.strategy not in (*self.strategies, pasta.NAME):  # the default may fall back
+        if prompt.strategy not in (*self.strategies, PASTA):  # the default may fall back
             hint = f"one of {', '.join(self.strategies)}"
             raise RequestError(f"strategy {prompt.strategy!r} is not offered", hint=hint)
         make = partial(

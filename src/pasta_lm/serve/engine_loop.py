@@ -22,7 +22,7 @@ from pasta_lm.serve.backends import Backend, Events
 from pasta_lm.serve.errors import ApiError, from_error, internal, unavailable
 from pasta_lm.serve.jobs import Batch, Job, Load, Metrics, ResponseStream
 from pasta_lm.serve.tool_calls import ClientPrompt
-from pasta_lm.strategies import sequential
+from pasta_lm.strategies import SEQUENTIAL
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ class EngineLoop:
         """Decode a token of our own: requests that fail whatever runs must not end the engine."""
         self._abort_closed()
         params = SamplingParams(max_tokens=1)
-        prompt = ClientPrompt("a", strategy=sequential.NAME)
+        prompt = ClientPrompt("a", strategy=SEQUENTIAL)
         number = self.backend.submit(self.backend.prepare(prompt, params))
         for _ in range(MAX_TRIAL_STEPS):
             for at, event in await self.backend.step():

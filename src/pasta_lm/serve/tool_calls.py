@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.serve.errors import Json, bad_request
-from pasta_lm.strategies import pasta
+from pasta_lm.strategies import PASTA
 
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -127,7 +127,7 @@ class ClientPrompt:
     """
 
     content: str | TokenIds | Turns
-    strategy: str = pasta.NAME
+    strategy: str = PASTA
     positions: str | None = None
     continues: bool = False
     tools: Sequence[Json] = ()

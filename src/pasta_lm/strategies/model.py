@@ -23,7 +23,7 @@ from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
 from pasta_lm.models.thinking import think_kwargs
-from pasta_lm.strategies import Prompt, pasta
+from pasta_lm.strategies import PASTA, Prompt
 from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies.parts import OWN, Part, PartsAnswer, PydanticModel, Schema
 from pasta_lm.strategies.requests import (
@@ -96,9 +96,8 @@ class Pasta:
         if draft is not None:
             guess = drafting.DraftModel(prepared.load(draft, dtype=dtype, device=device))
             guess.check(loaded.vocabulary.num_tokens, loaded.name)
-        usual = None if loaded.reader else loading.default_cache(loaded.device)
-        if pool_tokens is None and (memory := cache_memory or usual):
-            pool_tokens = loading.pool_slots(memory, loaded)
+        if pool_tokens is None:
+            pool_tokens = loading.pool_slots(cache_memory, loaded)
         local = engine.TorchEngine(
             loaded,
             pool_tokens=pool_tokens or engine.DEFAULT_POOL_TOKENS,
@@ -152,7 +151,7 @@ class Pasta:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        strategy: str = pasta.NAME,
+        strategy: str = PASTA,
         positions: Positions = None,
         continues: bool = False,
         think: bool | None = None,

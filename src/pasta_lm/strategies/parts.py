@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain, islice, repeat, takewhile
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pasta_lm.engines.request import (
@@ -26,6 +26,7 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.limits import FinishReason
+from pasta_lm.interpreter.placement import num_common
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.tags import bounded_topic
@@ -93,19 +94,22 @@ class Part:
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else self.stop
 
-    def end(self, text: str) -> int | None:
-        """Return where its text ends in what was decoded; None: inside a JSON value."""
-        if self.schema is not None:
-            return _value(text)[1] or None
-        places = [text.find(stop) for stop in self.stops]
-        return min((place for place in places if place >= 0), default=len(text))
+    def read(self, text: str) -> tuple[object, int | None]:
+        """Return its value in what was decoded, and where that ends; None: it is cut."""
+        if self.schema is None:
+            places = (text.find(stop) for stop in self.stops)
+            end = min((place for place in places if place >= 0), default=len(text))
+            return text[:end], end
+        try:
+            return DECODER.raw_decode(text, len(text) - len(text.lstrip()))
+        except ValueError:
+            return None, None
 
     def lead_behind(self, before: tuple[str, ...]) -> str:
         """Return its lead behind the value with these keys in the same object; (): the first."""
         if not self.path:
             return self.lead
-        pairs = zip(self.path, before, strict=False)
-        num_same = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        num_same = num_common(self.path, before)
         keys = (json.dumps(key, ensure_ascii=False) for key in self.path[num_same:])
         opened = " {".join(f"{key}:" for key in keys)
         return "}" * (len(before) - num_same - 1) + (", " if before else "{") + opened
@@ -243,32 +247,23 @@ def _behind(
 
     A token that goes on behind the end of its part is encoded anew, with the given text.
     """
-    ids: list[int] = []
-    rest, texts = "", dict(zip(sorted(index for _, index in seen[:-1]), decoded, strict=True))
-    for text, index in seen:
-        ids += vocabulary.encode_text(rest + text)
-        kept, rest = _finished(parts[index], texts.get(index, ()), vocabulary)
-        ids += kept
+    ids, rest = list[int](), ""
+    for (lead, index), tokens in zip(seen, (*decoded, ()), strict=True):
+        ids += vocabulary.encode_text(rest + lead)
+        text = vocabulary.text(tokens)
+        text = text[: parts[index].read(text)[1]]
+        beginnings = ((n, vocabulary.text(tokens[:n])) for n in range(len(tokens), -1, -1))
+        num_kept, kept = next(pair for pair in beginnings if text.startswith(pair[1]))
+        ids += tokens[:num_kept]
+        rest = text[len(kept) :]
     return ids
-
-
-def _finished(
-    part: Part, decoded: Sequence[int], vocabulary: Vocabulary
-) -> tuple[Sequence[int], str]:
-    text = vocabulary.text(decoded)
-    whole = text[: part.end(text)]
-    counts = range(len(decoded), -1, -1)
-    count = next(n for n in counts if whole.startswith(vocabulary.text(decoded[:n])))
-    return decoded[:count], whole[len(vocabulary.text(decoded[:count])) :]
 
 
 def _max_fed(
     seen: Seen, others: Sequence[Seen], vocabulary: Vocabulary, params: SamplingParams
 ) -> int:
     """Return how many tokens at most a part feeds that no part before it has fed."""
-    pairs = (zip(seen, other, strict=False) for other in others)
-    num_same = max(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], p)) for p in pairs)
-    left = seen[num_same:]
+    left = seen[max(num_common(seen, other) for other in others) :]
     num_given = sum(len(vocabulary.encode_text(text)) + MAX_REST for text, _ in left)
     return num_given + (params.max_tokens if len(left) > 1 else 0)
 
@@ -286,8 +281,8 @@ def ask_request(
         else vocabulary.encode_prompt(f"{text}\n\n")
         for text in texts
     ]
-    columns = zip(*(ids[:-1] for ids in prompts), strict=False)  # each feeds a token of its own
-    num_shared = len([*takewhile(lambda ids: len({*ids}) == 1, columns)])
+    # Each feeds a token of its own.
+    num_shared = min(num_common(ids[:-1], prompts[0][:-1]) for ids in prompts)
     if num_shared == 0:
         raise UsageError("the document is empty")
     starts = [
@@ -340,7 +335,7 @@ def object_of(parts: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tupl
     data: dict[str, Any] = {}
     unfinished: list[str] = []
     for part, (text, has_ended) in zip(parts, texts, strict=False):
-        end = part.end(text)
+        value, end = part.read(text)
         if part.schema is not None:  # digits could go on, unless something stands behind them
             has_ended = end is not None and (has_ended or bool(text[end:].strip()))
         unfinished += [] if has_ended else [part.name]
@@ -348,7 +343,7 @@ def object_of(parts: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tupl
             place, (*outer, last) = data, part.path or (part.name,)
             for key in outer:
                 place = place.setdefault(key, {})
-            place[last] = text[:end] if part.schema is None else _value(text)[0]
+            place[last] = value
     return data, tuple(unfinished)
 
 
@@ -361,7 +356,7 @@ def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
     texts = _texts(answer)
     data, unfinished = object_of(parts, texts)
     pairs = zip(parts, texts, strict=True)
-    whole = "".join(part.lead + text[: part.end(text)] for part, (text, _) in pairs)
+    whole = "".join(part.lead + text[: part.read(text)[1]] for part, (text, _) in pairs)
     return PartsAnswer(data, whole, unfinished, answer)
 
 
@@ -377,11 +372,3 @@ def _texts(answer: Answer) -> list[tuple[str, bool]]:
     texts = [block.plain_text for block in answer.document.blocks]
     ends = [thread.finish_reason == FinishReason.STOP for thread in answer.trace.threads[1:]]
     return [*zip(texts, ends, strict=True)]
-
-
-def _value(text: str) -> tuple[object, int]:
-    """Read the JSON value at the beginning of a text; return it and its end, 0 if it is cut."""
-    try:
-        return DECODER.raw_decode(text, len(text) - len(text.lstrip()))
-    except ValueError:
-        return None, 0

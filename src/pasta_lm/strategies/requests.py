@@ -20,7 +20,15 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.thinking import think_kwargs
-from pasta_lm.strategies import Prompt, apar, pasta, sequential
+from pasta_lm.strategies import (
+    APAR,
+    APAR_POSITIONS,
+    PASTA,
+    SEQUENTIAL,
+    Prompt,
+    apar_request,
+    sequential_request,
+)
 from pasta_lm.strategies import skeleton_of_thought as sot
 
 if TYPE_CHECKING:
@@ -28,12 +36,12 @@ if TYPE_CHECKING:
 
 LOOKUP, DRAFT = "prompt-lookup", "draft-model"
 SPECULATIVE: Final = (LOOKUP, DRAFT)
-EXACT_SEQUENTIAL: Final = (sequential.NAME, *SPECULATIVE)  # their tokens are the sequential ones
+EXACT_SEQUENTIAL: Final = (SEQUENTIAL, *SPECULATIVE)  # their tokens are the sequential ones
 PASTA_LOOKUP, PASTA_DRAFT = "pasta-prompt-lookup", "pasta-draft-model"
 PASTA_SPECULATIVE: Final = (PASTA_LOOKUP, PASTA_DRAFT)
 DRAFTED: Final = (DRAFT, PASTA_DRAFT)  # these need a draft model
 STRATEGIES: Final = (
-    pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, *SPECULATIVE, *PASTA_SPECULATIVE
+    PASTA, SEQUENTIAL, APAR, sot.NAME, *SPECULATIVE, *PASTA_SPECULATIVE
 )  # fmt: skip
 POSITIONS = [item.value for item in PositionStrategy if item is not PositionStrategy.ORACLE]
 """Without 'oracle', which needs the true length of every block: only a given answer has it."""
@@ -162,9 +170,9 @@ class Requests:
 
     def supports(self, strategy: str) -> bool:
         """Return whether the model was trained for a strategy, if it needs training."""
-        if strategy in (pasta.NAME, *PASTA_SPECULATIVE):
-            return self.taught == pasta.NAME
-        return strategy != apar.NAME or self.taught == apar.NAME
+        if strategy in (PASTA, *PASTA_SPECULATIVE):
+            return self.taught == PASTA
+        return strategy != APAR or self.taught == APAR
 
     def request(
         self,
@@ -183,7 +191,7 @@ class Requests:
         if continues and strategy == sot.NAME:
             raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
         prompt = self.message(prompt, continues)
-        if strategy in (sot.NAME, apar.NAME) and positions not in (None, apar.POSITIONS):
+        if strategy in (sot.NAME, APAR) and positions not in (None, APAR_POSITIONS):
             raise UsageError(
                 f"strategy {strategy!r} leaves no gaps, so it has no positions {str(positions)!r}",
                 hint="leave them out",
@@ -209,17 +217,18 @@ class Requests:
         self, ids: Sequence[int], params: SamplingParams, strategy: str, positions: Positions
     ) -> Request:
         if strategy in SPECULATIVE:
-            return sequential.request(ids, params, self._guess(strategy), strategy)
+            return sequential_request(ids, params, self._guess(strategy), strategy)
         if not self.supports(strategy):  # tags that it was not trained on would fork at random
             self.note(OTHER_STRATEGY.format(strategy=strategy) if self.taught else NO_TAG_PIECES)
-            strategy = sequential.NAME
+            strategy = SEQUENTIAL
         has_schema = params.structured_outputs is not None  # it holds for one thread
-        if strategy == sequential.NAME or (has_schema and strategy == pasta.NAME):
-            return sequential.request(ids, params)
-        if strategy == apar.NAME:
-            return apar.request(ids, params)
+        if strategy == SEQUENTIAL or (has_schema and strategy == PASTA):
+            return sequential_request(ids, params)
+        if strategy == APAR:
+            return apar_request(ids, params)
         chosen = self._positions(positions)
-        request = pasta.request(ids, params, chosen, self.loaded.join_with(chosen))
+        join = self.loaded.join_with(chosen)
+        request = Request(prompt=ids, params=params, positions=chosen, join=join)
         if strategy in PASTA_SPECULATIVE:
             return replace(request, guesser=self._guess(strategy), strategy=strategy)
         return request
@@ -237,7 +246,7 @@ class Requests:
         vocabulary = self.loaded.vocabulary
         ids = vocabulary.encode_prompt(self.message(prompt, continues), continues=continues)
         if not (document.blocks or document.num_syncs):
-            return forced(sequential.request(ids, SamplingParams()), document, vocabulary)
+            return forced(sequential_request(ids, SamplingParams()), document, vocabulary)
         if not vocabulary.has_pieces:
             raise RequestError(
                 f"{self.loaded.name} has no tag pieces, so it can replay no answer with tags",
@@ -246,7 +255,8 @@ class Requests:
         is_oracle = positions == PositionStrategy.ORACLE
         chosen = PositionStrategy.ORACLE if is_oracle else self._positions(positions)
         params = SamplingParams(max_threads=max_threads)
-        request = pasta.request(ids, params, chosen, self.loaded.join_with(chosen))
+        join = self.loaded.join_with(chosen)
+        request = Request(prompt=ids, params=params, positions=chosen, join=join)
         return forced(request, document, vocabulary)
 
     def message(self, prompt: Prompt, continues: bool = False) -> Prompt:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
+from pasta_lm.interpreter.placement import num_common
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.tags import bounded_topic
@@ -105,9 +106,7 @@ class Stages:
         whole = (*question_ids, *vocabulary.encode_text(wording.lead))
         # The fallback reuses the cache of the tokens with which both prompts begin, except for its
         # own last token, which is fed again: its logits choose the first token of the answer.
-        pairs = zip(alone[:-1], whole, strict=False)
-        num_shared = next((i for i, (a, b) in enumerate(pairs) if a != b), len(alone) - 1)
-        num_shared = min(num_shared, len(whole))  # ``whole`` may be the shorter one
+        num_shared = num_common(alone[:-1], whole)
         fallback = Start(prefix=tuple(alone[num_shared:]), num_seen=num_shared)
         return cls(whole, fallback, vocabulary, wording)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord, Trace
+from pasta_lm.language.tags import SYNC
 
 Threads = Iterable[ThreadRecord]
 Tokens = Iterable[TokenRecord]
@@ -80,7 +82,7 @@ class RunLayout:
         fed.sort(key=lambda token: (_fed_step(token), token.slot or 0))
         self.grow(trace.threads, trace.tokens, fed, trace.syncs)
         self.num_passes = max(self.num_passes, trace.forward_passes)
-        for token in reversed(trace.critical_tokens()):
+        for token in reversed(critical_tokens(trace)):
             _add_pass(self.critical, token.thread, _fed_step(token))
 
 
@@ -139,3 +141,32 @@ def to_perfetto(trace: Trace) -> str:
 
 def _name(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}
+
+
+def critical_tokens(trace: Trace) -> list[TokenRecord]:
+    """Return a longest chain of tokens that were decoded one after another, the last first."""
+    by_thread = trace.by_thread()
+    before = {id(b): a for tokens in by_thread.values() for a, b in pairwise(tokens)}
+    promise_ends = {token.forks: token for token in trace.tokens if token.forks is not None}
+    joins = {(sync.thread, sync.step): sync.joined for sync in trace.syncs}
+
+    def needed(token: TokenRecord) -> list[TokenRecord]:
+        last = [before[id(token)]] if id(token) in before else []
+        is_sync = token.tag == SYNC or not last  # a part begins when others have ended
+        if not last:  # the first of its thread
+            parent = trace.threads[token.thread].parent
+            last = [] if parent is None else by_thread[parent][-1:]
+            last = [promise_ends[token.thread]] if token.thread in promise_ends else last
+        joined = joins.get((token.thread, token.fed_step), []) if is_sync else []
+        ends = (end for number in joined for end in by_thread[number])
+        return [*last, *(end for end in ends if depth(end) < depth(token))]
+
+    def depth(token: TokenRecord) -> int:
+        return token.depth or 0
+
+    chain: list[TokenRecord] = []
+    tokens = trace.tokens
+    while fed := [token for token in tokens if token.depth is not None]:
+        chain.append(max(fed, key=depth))
+        tokens = needed(chain[-1])
+    return chain

@@ -15,7 +15,15 @@ from typing import Any, TypedDict
 from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, TokenRecord, Trace, TraceNews
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.tags import SYNC
-from pasta_lm.view.layout import Edge, RunLayout, Span, Syncs, Threads, Tokens
+from pasta_lm.view.layout import (
+    Edge,
+    RunLayout,
+    Span,
+    Syncs,
+    Threads,
+    Tokens,
+    critical_tokens,
+)
 
 
 class TokenData(TypedDict):
@@ -76,7 +84,7 @@ def run_data(trace: Trace, name: str = "") -> RunData:
     """Return the data of a whole trace."""
     run = LiveRun(trace.num_prompt_tokens)
     run.add(trace)
-    critical = {id(token) for token in trace.critical_tokens()}
+    critical = {id(token) for token in critical_tokens(trace)}
     facts = {fact: getattr(trace, fact) for fact in FACTS}
     facts |= {"kind": trace.kind.value, "cut_at": cut_at(trace), "compares": comparison_key(trace)}
     return {

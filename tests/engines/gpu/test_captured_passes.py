@@ -20,12 +20,11 @@ from torch.utils._pytree import tree_flatten
 from pasta_lm.engines.gpu import attention, decoder
 from pasta_lm.engines.gpu.attention import Tuning, launches
 from pasta_lm.engines.gpu.decoder import CudaGraphs, Function, PagedDecoder, on_device
+from pasta_lm.engines.gpu.devices import default_cache, default_dtype, unused_gpu
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import default_cache, default_dtype
 from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import plain_logits
 from pasta_lm.engines.local.sampling import TokenMasks, draw, draw_likely
-from pasta_lm.engines.local.self_test import unused_gpu
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece

@@ -11,10 +11,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from pasta_lm.engines.local.attention import LayerCall, additive, attend, entries_mask, in_window
+from pasta_lm.engines.local.attention import (
+    LayerCall,
+    additive,
+    attend,
+    cutoff_table,
+    in_window,
+    visible,
+)
 from pasta_lm.engines.local.runner import Rotation, plain_logits
 from pasta_lm.interpreter.placement import Entries
-from pasta_lm.interpreter.positions import Epoch, key_position
+from pasta_lm.interpreter.positions import Epoch
 
 # Legend: N entries (queries and keys alike), E epochs, G key/value heads, D head size.
 
@@ -31,12 +38,12 @@ class NaivePass:
         """Prepare mask and positions; several epochs need ``rotations``."""
         self._rotations = rotations
         self.positions_N = _tensor([entry.position for entry in entries.items], device)
-        visible_NN = entries_mask(entries, device)
+        owners_N = _tensor([entry.owner for entry in entries.items], device)
+        cutoffs = cutoff_table([entry.row for entry in entries.items], entries.num_owners, device)
+        visible_NN = visible(torch.arange(len(entries), device=device), cutoffs, owners_N)
         epochs: dict[int, Epoch] = {entry.epoch.index: entry.epoch for entry in entries.items}
         self._key_positions_EN = [
-            _tensor(
-                [key_position(s, e.position, epoch) for s, e in enumerate(entries.items)], device
-            )
+            _tensor([epoch.moved.get(s, e.position) for s, e in enumerate(entries.items)], device)
             for epoch in epochs.values()
         ]
         indices = {key: index for index, key in enumerate(epochs)}

@@ -131,20 +131,6 @@ STOPPED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("stops", "text"),
-    [
-        (["three"], "onetwo "),  # in a block: what stands behind it goes
-        (["eight"], "onetwo three fourfive six seven "),  # in main: its blocks finish
-        (["eight", "six", "three"], "onetwo "),  # the earliest in reading order counts
-        (["onetwo"], "onetwo three fourfive six seven eight"),  # matched inside one thread only
-    ],
-)
-def test_a_stop_cuts_the_answer_in_reading_order(stops: list[str], text: str) -> None:
-    answer = replayed(loaded("qwen2"), STOPPED, stop=tuple(stops))
-    assert (answer.text, answer.finish_reason) == (text, "stop")
-
-
 def test_a_stop_in_the_token_at_which_max_tokens_cuts_still_cuts_the_text() -> None:
     model = loaded("qwen2")
     for room in range(1, 30):

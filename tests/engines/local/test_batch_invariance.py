@@ -88,19 +88,6 @@ def test_chunks_of_a_prompt_and_the_way_of_running_change_nothing(settings: dict
     assert ties(model, alone, others) == 0
 
 
-def test_a_bound_on_threads_defers_blocks_and_changes_no_token() -> None:
-    model = loaded("smollm3")
-    (free,) = requests_for(model, 0)[1:2]
-    bounded = replace(free, params=replace(free.params, max_threads=1))
-    seen = [Recording(model).run([request])[0][0] for request in (free, bounded)]
-    paths = [{t.path for t in one.response.interpreter.threads} for one in seen]
-    assert len(paths[0]) > 2
-    tokens = [{(s.path, s.index): s.token for s in one.steps() if s.token} for one in seen]
-    common = tokens[0].keys() & tokens[1].keys()
-    assert len(common) > 15
-    assert all(tokens[0][key] == tokens[1][key] for key in common), "max_tokens cuts elsewhere"
-
-
 # Sequential
 
 

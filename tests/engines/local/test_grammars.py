@@ -15,7 +15,7 @@ from transformers import LogitsProcessor
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import RequestError, UsageError
-from pasta_lm.strategies import sequential
+from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded, own_attention
 from tests.fakes.guessers import FunctionGuesser
@@ -64,7 +64,7 @@ def tokens_of(answer: Answer, thread: int) -> list[int | None]:
 @pytest.mark.parametrize("paged", [True, False])
 def test_a_random_model_writes_what_matches(seed: int, paged: bool) -> None:
     params = replace(DRAWN, seed=seed, structured_outputs=StructuredOutputs(json=BOOKING))
-    request = sequential.request(prompt("llama"), params)
+    request = sequential_request(prompt("llama"), params)
     ((answer,),) = TorchEngine(loaded("llama"), pool_tokens=4096, paged=paged).generate([request])
     if answer.finish_reason == "stop":
         value = json.loads(answer.text)
@@ -90,7 +90,7 @@ def test_a_text_matches_what_is_asked_for(
 ) -> None:
     params = replace(DRAWN, temperature=temperature, seed=1, max_tokens=60)
     params = replace(params, structured_outputs=StructuredOutputs(**wanted))
-    ((answer,),) = model().engine.generate([sequential.request(prompt("llama"), params)])
+    ((answer,),) = model().engine.generate([sequential_request(prompt("llama"), params)])
     assert answer.finish_reason == "length" or re.fullmatch(pattern, answer.text)
 
 
@@ -119,7 +119,7 @@ class Masked(LogitsProcessor):
 def test_the_mask_is_that_of_a_logits_processor_in_generate(name: str) -> None:
     whole, ids = loaded(name), prompt(name)
     params = SamplingParams(max_tokens=80, structured_outputs=StructuredOutputs(json=BOOKING))
-    ((answer,),) = model(name).engine.generate([sequential.request(ids, params)])
+    ((answer,),) = model(name).engine.generate([sequential_request(ids, params)])
     with own_attention(whole):
         (expected,) = whole.model.generate(
             torch.tensor([ids]),
@@ -137,7 +137,7 @@ def test_the_mask_is_that_of_a_logits_processor_in_generate(name: str) -> None:
 def test_guesses_change_no_token_of_an_answer_under_a_schema() -> None:
     params = replace(DRAWN, seed=3, structured_outputs=StructuredOutputs(json=BOOKING))
     engine = model().engine
-    alone = sequential.request(prompt("llama"), params)
+    alone = sequential_request(prompt("llama"), params)
     ((expected,),) = engine.generate([alone])
     right = tokens_of(expected, 0)
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_compiled_is_refused_before_anything_is_decoded(
     engine = model().engine
     params = replace(DRAWN, structured_outputs=StructuredOutputs(**wanted))
     with pytest.raises(UsageError, match=reason):
-        engine.submit(sequential.request(prompt("llama"), params))
+        engine.submit(sequential_request(prompt("llama"), params))
     assert not engine.has_work
 
 

@@ -76,19 +76,6 @@ def test_the_critical_path_is_the_number_of_forward_passes(strategy: PositionStr
         assert trace.step_s == sorted(trace.step_s)
 
 
-def test_with_a_bound_on_threads_there_are_more_passes_on_the_same_path() -> None:
-    free = replayed(PositionStrategy.PREDICT, None)
-    bound = replayed(PositionStrategy.PREDICT, 1)
-    num_more = 0
-    for (_, one), (_, other) in zip(free, bound, strict=True):
-        few, many = trace_of(one), trace_of(other)
-        assert many.forward_passes >= few.forward_passes == few.critical_path
-        # The </async> of the longest block may be fed now, since others decode behind it.
-        assert many.critical_path - few.critical_path in (0, 1)
-        num_more += many.forward_passes - few.forward_passes
-    assert num_more > 0
-
-
 @pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.ROTATE])
 def test_generated_answers_have_a_real_critical_path(positions: PositionStrategy) -> None:
     model = loaded(MODEL)

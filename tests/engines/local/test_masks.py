@@ -5,13 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.local.attention import (
-    additive,
-    cutoff_table,
-    entries_mask,
-    in_window,
-    visible,
-)
+from pasta_lm.engines.local.attention import additive, cutoff_table, in_window, visible
 from pasta_lm.engines.local.batch import EntryTensors
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.interpreter import Entries, PositionStrategy, Row
@@ -73,17 +67,6 @@ ANSWERS = [
     ("<p t >1 <p u >1 | |", ["", "a b c d e f g h"]),
     ("A B C", []),
 ]
-
-
-@pytest.mark.parametrize("strategy", PositionStrategy)
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_the_mask_of_all_entries_is_the_visibility_of_each_pair(
-    answer: tuple[str, list[str]], strategy: PositionStrategy
-) -> None:
-    entries = WordDecoder(*answer, strategy=strategy).run().entries
-    slots = range(len(entries))
-    expected = [[is_visible(entries, query, key) for key in slots] for query in slots]
-    assert entries_mask(entries, CPU).tolist() == expected
 
 
 def passes_of(run: WordDecoder) -> list[tuple[int, int]]:

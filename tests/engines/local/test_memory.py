@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pasta_lm.engines.gpu.devices import budget_bytes, free_bytes
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import budget_bytes, free_bytes, pool_slots
+from pasta_lm.engines.local.loading import pool_slots
 from pasta_lm.errors import UsageError
 from tests.architectures import loaded
 

@@ -16,8 +16,9 @@ from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
-from pasta_lm.strategies import parts, sequential
+from pasta_lm.strategies import parts, sequential_request
 from pasta_lm.strategies.parts import Part
+from pasta_lm.view.layout import critical_tokens
 from tests.architectures import ARCHITECTURES, loaded, own_attention
 from tests.engines.local.test_grammars import BOOKING, model, tokens_of
 from tests.taught import VOCABULARIES
@@ -94,7 +95,7 @@ def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
     for number, start in enumerate(starts, start=1):
         alone = replace(params, structured_outputs=start.structured_outputs)
         seen = [*request.prompt, *start.prefix]
-        ((expected,),) = engine.generate([sequential.request(seen, alone)])
+        ((expected,),) = engine.generate([sequential_request(seen, alone)])
         ours = tokens_of(answer, number)
         assert ours == tokens_of(expected, 0)[: len(ours)]
         if answer.trace.threads[number].finish_reason == "stop":
@@ -110,7 +111,7 @@ def test_a_chain_of_parts_is_one_sequential_answer_and_computes_nothing_twice(na
     ]
     answer, engine = decode(name, chain, GREEDY), model(name).engine
     ids = loaded(name).vocabulary.encode_prompt(PROMPT)
-    alone = sequential.request(ids, replace(GREEDY, max_tokens=18))
+    alone = sequential_request(ids, replace(GREEDY, max_tokens=18))
     ((expected,),) = engine.generate([alone])
     ours = [token for thread in range(1, 5) for token in tokens_of(answer, thread)]
     assert ours == tokens_of(expected, 0)
@@ -166,7 +167,7 @@ def test_a_part_begins_when_those_that_it_waits_for_have_ended() -> None:
     assert first[3] == last[1] + 1 == 5
     assert first[4] == last[3] + 1
     assert trace.forward_passes == trace.critical_path
-    chain = trace.critical_tokens()
+    chain = critical_tokens(trace)
     assert [token.depth for token in chain] == sorted((t.depth for t in chain), reverse=True)  # type: ignore[type-var]
     assert {token.depth for token in chain} == set(range(1, trace.critical_path + 1))
     assert [sync.joined for sync in trace.syncs] == [[1], [1, 2, 3]]

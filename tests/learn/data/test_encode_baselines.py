@@ -14,7 +14,7 @@ from pasta_lm.language.events import Text
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import EncodedExample, encode_example, encode_points
-from pasta_lm.strategies import apar
+from pasta_lm.strategies import apar_request
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
@@ -120,7 +120,7 @@ def test_forks_are_encoded_as_an_engine_decodes_them(max_threads: int | None) ->
         example = encode_example(
             Record("r", QUESTION, document), vocabulary, ENDS, CONTINUE, Form.FORKED
         )
-        assert_met(example, forced(apar.request(prompt, params), document, vocabulary))
+        assert_met(example, forced(apar_request(prompt, params), document, vocabulary))
         num_forks += len(document.blocks)
     assert num_forks > 6
 

@@ -22,14 +22,14 @@ from pasta_lm.learn.train.config import (
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.pieces import tag_pieces
-from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import APAR, APAR_POSITIONS, PASTA
 from tests.tiny import tiny, tokenizer
 
 
-def save_tiny(folder: Path, *, seed: int = 0, trained_strategy: str = pasta.NAME) -> str:
+def save_tiny(folder: Path, *, seed: int = 0, trained_strategy: str = PASTA) -> str:
     """Write a model folder and return where."""
     model = tiny(f"seed {seed}", seed=seed).engine.loaded.model
-    positions = apar.POSITIONS if trained_strategy == apar.NAME else PositionStrategy.PREDICT
+    positions = APAR_POSITIONS if trained_strategy == APAR else PositionStrategy.PREDICT
     config = PastaConfig(
         piece_ids=tag_pieces(tokenizer()),
         positions=positions,

@@ -24,7 +24,7 @@ from pasta_lm.learn.train.packs import (
     pack_pairs,
     reference_log_probs,
 )
-from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import APAR, PASTA, apar_request
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.decoding import decode_document
@@ -58,7 +58,7 @@ def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -
     return pack_pairs(pairs, learner(name).encoder(TRAIN), max_tokens, 0)
 
 
-def learner(name: str, strategy: str = pasta.NAME) -> Learner:
+def learner(name: str, strategy: str = PASTA) -> Learner:
     """Return a tiny model in training."""
     model = loaded(name)
     tokenizer: Any = None  # is not read
@@ -105,13 +105,13 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding() -> None:
     assert sum(len(tree.blocks) for tree in trees) > 6
     pairs = [pair(str(i), *trees[2 * i : 2 * i + 2], PROMPT) for i in range(3)]
     train = TrainConfig(out="", steps=1, positions="continue")
-    packs = pack_pairs(pairs, learner("qwen2", apar.NAME).encoder(train), 800, 0)
+    packs = pack_pairs(pairs, learner("qwen2", APAR).encoder(train), 800, 0)
     found = reference_log_probs(packs, loaded_model.model, is_bfloat16=False)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
     params = SamplingParams(max_tokens=800)
     for one in pairs:
         for log_prob, tree in zip(found[one.id], (one.chosen, one.rejected), strict=True):
-            request = forced(apar.request(prompt, params), tree, vocabulary)
+            request = forced(apar_request(prompt, params), tree, vocabulary)
             expected = met_log_prob("qwen2", request)
             assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
 

@@ -26,6 +26,7 @@ import torch
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS
 from pasta_lm.engines.cpu.library import HugePages
+from pasta_lm.engines.gpu.devices import EIGHT_BITS, usable_device, weights_dtype
 from pasta_lm.engines.local import loading
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.errors import UnsupportedModelError
@@ -75,12 +76,12 @@ def load(
 ) -> LoadedModel:
     """Load a model as ``loading.load`` does; on a CPU from the cache, or so that it is there."""
     load_whole = partial(loading.load, source, dtype=dtype, device=device, base=base)
-    place = loading.usable_device(device)
+    place = usable_device(device)
     if place.type != "cpu":
         return load_whole()
     paths = [Path(resolve(each)) for each in (source, base or source)]
     names = [str(path.absolute()) if path.exists() else str(path) for path in paths]
-    weights = None if dtype in loading.EIGHT_BITS else loading.weights_dtype(dtype, place)
+    weights = None if dtype in EIGHT_BITS else weights_dtype(dtype, place)
     key = *names, dtype if weights is None else str(weights), processor()
     file = cache_folder() / "prepared" / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     if (stored := _read(file)) is not None:

@@ -15,7 +15,6 @@ import transformers
 from torch import Tensor, nn
 
 from pasta_lm.errors import UnsupportedModelError
-from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.visibility import Row
 
 NAME = "pasta"  # the name under which transformers finds the function (``attn_implementation``)
@@ -195,10 +194,3 @@ def additive(visible_QK: Tensor, dtype: torch.dtype) -> Tensor:
     # Finite, because a block of keys that is masked as a whole makes NaN of -inf - (-inf).
     mask_QK = torch.zeros(visible_QK.shape, dtype=dtype, device=visible_QK.device)
     return mask_QK.masked_fill_(~visible_QK, torch.finfo(dtype).min / 2)
-
-
-def entries_mask(entries: Entries, device: torch.device) -> Tensor:
-    """Return which entries each entry saw: bool [K, K], rows are queries."""
-    owners_K = torch.tensor([entry.owner for entry in entries.items], device=device)
-    cutoffs = cutoff_table([entry.row for entry in entries.items], entries.num_owners, device)
-    return visible(torch.arange(len(entries), device=device), cutoffs, owners_K)

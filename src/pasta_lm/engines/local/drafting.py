@@ -17,7 +17,7 @@ from pasta_lm.engines.local.sampling import Choice, TokenMasks
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
-from pasta_lm.interpreter.placement import PROMPT_ROW, Entries, Entry
+from pasta_lm.interpreter.placement import PROMPT_ROW, Entries, Entry, num_common
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 
@@ -64,11 +64,8 @@ class DraftModel:
         """Return the tokens that the small model decodes next."""
         if len(context) + self.max_guesses > self._num_slots:
             return ()
-        known = zip(self._entries.items, context[:-1], strict=False)  # the last one is always read
-        num_kept = next(
-            (index for index, (entry, token) in enumerate(known) if entry.token != token),
-            min(len(self._entries), len(context) - 1),
-        )
+        known = (entry.token for entry in self._entries.items)
+        num_kept = num_common(known, context[:-1])  # the last one is always read
         self._entries.truncate(num_kept)
         self._tensors.truncate(num_kept)
         guesses = [self._read(context[num_kept:])]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,6 @@ from pasta_lm.engines.local.grammars import Grammars
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import (
     ActiveRequest,
-    KnownTokens,
     PassPlan,
     Planner,
     check_request,
@@ -142,9 +141,6 @@ class TorchEngine:
             self.runner.rotations = self.loaded.rotations
         params = request.params.resolved(secrets.randbits(63), self.loaded.fork_bias)
         request = replace(request, params=params)
-        if request.guesser is not None:
-            known = KnownTokens(request.guesser, self.loaded.num_tokens)
-            request = replace(request, guesser=known)
         ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)
         active = ActiveRequest.begin(request, ticket, self.loaded, self.grammars.matcher)
         self.active[ticket.arrival] = active
@@ -163,17 +159,17 @@ class TorchEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together and return each one's samples, in order."""
-        answers: dict[int, dict[int, Answer]] = {}
+        answers, numbers = dict[tuple[int, int], Answer](), list[int]()
         try:
             for request in requests:
-                answers[self.submit(request)] = {}
-            while any(number in self.active for number in answers):
-                own = ((n, event) for n, event in self._advance() if n in answers)
-                _note_answers(answers, own)
+                numbers.append(self.submit(request))
+            while any(number in self.active for number in numbers):
+                own = [(n, unless_failed(event)) for n, event in self._advance() if n in numbers]
+                answers |= {(n, e.sample): e.answer for n, e in own if isinstance(e, Finished)}
         finally:
-            for number in answers:
+            for number in numbers:
                 self.cancel(number)
-        return [[done[sample] for sample in sorted(done)] for done in answers.values()]
+        return [[answers[key] for key in sorted(answers) if key[0] == n] for n in numbers]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator aborts it."""
@@ -319,14 +315,14 @@ class TorchEngine:
             index = live.thread.num_tokens + num_guessed
             uniform = uniform_number(params.seed, response.sample, live.thread.path, index)
         if params.repetition_penalty != 1.0:
-            ids = sorted(response.penalised_ids(live, num_guessed))
+            ids = sorted(response.contexts.penalised_ids(live, num_guessed))
             seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
         legal = response.legal(live, num_guessed)
-        added = response.added_to_logits(live, num_guessed)
+        added = response.contexts.added_to_logits(live, num_guessed)
         can_fork = live.thread.is_main and self.loaded.vocabulary.has_pieces
         bias = can_fork * (params.fork_bias or 0.0)
-        matcher, guessed = live.matcher, live.guesses[:num_guessed]
-        allowed = None if matcher is None else self.grammars.allowed(matcher, guessed)
+        guessed = live.guesses[:num_guessed]
+        allowed = None if live.matcher is None else live.matcher.allowed(guessed)
         return Choice(params, legal, uniform, seen, added, bias, allowed)
 
     def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
@@ -338,13 +334,3 @@ class TorchEngine:
                 self.scheduler.release(active.ticket, active.plain_text())
                 del self.active[number]
         return events
-
-
-def _note_answers(
-    answers: Mapping[int, dict[int, Answer]], events: Iterable[tuple[int, StreamEvent | Failed]]
-) -> None:
-    for number, event in events:
-        if isinstance(event, Failed):
-            raise event.error
-        if isinstance(event, Finished):
-            answers[number][event.sample] = event.answer

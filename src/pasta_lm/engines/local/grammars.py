@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from pasta_lm.engines.live_thread import TextMatcher
 from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.errors import MissingExtraError, UsageError
 
@@ -97,12 +96,6 @@ class Grammars:
         if fault := matcher.get_error():
             raise ValueError(fault)
         return matcher
-
-    @staticmethod
-    def allowed(matcher: TextMatcher, guesses: Sequence[int]) -> Tensor:
-        """Return bool [V] of the tokens that a thread's matcher allows, behind these guesses."""
-        assert isinstance(matcher, Matcher)
-        return matcher.allowed(guesses)
 
 
 def _grammar_of(wanted: StructuredOutputs) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,17 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, EightBits, round_weights
-from pasta_lm.engines.cpu.kernels import faster_dtype as faster_dtype
+from pasta_lm.engines.cpu.eight_bits import EightBits, round_weights
 from pasta_lm.engines.cpu.tracing import capture
-from pasta_lm.engines.gpu.attention import has_triton
+from pasta_lm.engines.gpu.devices import (
+    EIGHT_BITS,
+    budget_bytes,
+    default_cache,
+    free_bytes,
+    usable_device,
+    warn_once,
+    weights_dtype,
+)
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
 from pasta_lm.engines.local.runner import (
@@ -29,29 +33,15 @@ from pasta_lm.engines.local.runner import (
     plain_logits,
     probe,
 )
-from pasta_lm.engines.local.self_test import check_exact, unused_gpu
+from pasta_lm.engines.local.self_test import check_exact
 from pasta_lm.engines.rows.reader import RowReader, find_reader
-from pasta_lm.errors import (
-    UnsupportedModelError,
-    UsageError,
-    VocabularyError,
-)
+from pasta_lm.errors import UnsupportedModelError, UsageError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import (
-    DTYPES,
-    last_position,
-    load_pretrained,
-    sampling_settings,
-)
+from pasta_lm.models.load import last_position, load_pretrained, sampling_settings
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
-
-EIGHT_BITS = {kind.name: kind for kind in (INT8, FLOAT8)}
-AUTO = "auto"
-DTYPE_NAMES = (AUTO, *DTYPES, *EIGHT_BITS)
-FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
 
 
 @dataclass(eq=False)
@@ -220,46 +210,6 @@ def exact_reader(model: transformers.PreTrainedModel) -> RowReader | None:
     return None
 
 
-def usable_device(name: str | None) -> torch.device:
-    """Return a device that this machine has: a GPU if there is one and none is named."""
-    wanted = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    if name is None and (fault := unused_gpu()):
-        warn_once(fault)
-    try:
-        return torch.empty(0, device=wanted).device
-    except (RuntimeError, AssertionError) as exc:  # unknown name, no such GPU, torch without CUDA
-        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-        hint = f"this machine has {', '.join(['cpu', *gpus])}"
-        raise UsageError(f"device {wanted!r} cannot be used", hint=hint) from exc
-
-
-def weights_dtype(name: str | None, place: torch.device) -> torch.dtype | None:
-    if name is None or name == AUTO:
-        return faster_dtype()[0] if name and place.type == "cpu" else default_dtype(place)
-    if name not in DTYPE_NAMES:
-        raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
-    if name == INT8.name and place.type != "cpu":
-        raise UsageError(f"{name} weights are read by a CPU only", hint="bfloat16, or device cpu")
-    is_gpu = place.type == "cuda" and has_triton()
-    has_float8 = is_gpu and torch.cuda.get_device_capability(place) >= FLOAT8_CAPABILITY
-    if name == FLOAT8.name and not has_float8:
-        raise UsageError(
-            f"{name} weights are read by a GPU of compute capability 8.9 or more, with Triton",
-            hint="int8 on a CPU, or bfloat16",
-        )
-    return EIGHT_BITS[name].dtype if name in EIGHT_BITS else DTYPES[name]
-
-
-def default_dtype(place: torch.device) -> torch.dtype | None:
-    """Return the dtype of weights on a device; None: as saved."""
-    if place.type != "cuda":
-        return torch.float32 if place.type == "cpu" else None
-    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else None
-
-
-warn_once = cache(logging.getLogger(__name__).warning)
-
-
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
     """Return a loaded model with tag pieces; its matrices and its tokenizer grow in place."""
     tokenizer = loaded.vocabulary.tokenizer
@@ -270,24 +220,15 @@ def with_pieces(loaded: LoadedModel) -> LoadedModel:
     return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
 
 
-# The size of the cache
+def pool_slots(memory: str | None, loaded: LoadedModel) -> int | None:
+    """Return how many cache entries fit '2GiB', or '40%' of the memory free beside the weights.
 
-_UNITS = {"": 1} | {
-    f"{prefix}{ending}": base**power
-    for ending, base in (("b", 1000), ("ib", 1024))
-    for power, prefix in enumerate(("", "k", "m", "g", "t"))
-}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
-
-
-def default_cache(device: torch.device) -> str | None:
-    """Return the memory of the cache on a device; None: a small fixed number of entries."""
-    return "80%" if device.type == "cuda" else None
-
-
-def pool_slots(memory: str, loaded: LoadedModel) -> int:
-    """Return how many cache entries fit '2GiB', or '40%' of the memory free beside the weights."""
+    None stands for what suits the device: most of a GPU, else a small fixed number, None.
+    """
     shapes = loaded.layer_shapes
+    memory = memory or (default_cache(loaded.device) if shapes else None)
+    if memory is None:
+        return None
     if not shapes:
         reason = "each thread has a cache of its own, and all are bounded by their tokens"
         raise UsageError(f"{loaded.name} cannot be given a cache of {memory}: {reason}")
@@ -297,25 +238,3 @@ def pool_slots(memory: str, loaded: LoadedModel) -> int:
     if num_slots < 1:
         raise UsageError(f"a cache of {memory} holds nothing: an entry has {entry_bytes} bytes")
     return num_slots
-
-
-def budget_bytes(memory: str, free: int) -> int:
-    """Return the bytes of a budget; a percentage is one of the free bytes."""
-    size = _SIZE.fullmatch(memory)
-    if size is None or (size[2] == "%" and float(size[1]) > 100):
-        raise UsageError(
-            f"a cache of {memory!r} has no size", hint="such as 800MB, 2GiB or 40% of what is free"
-        )
-    if size[2] == "%":
-        return int(free * float(size[1]) / 100)
-    return int(float(size[1]) * _UNITS[size[2].lower()])
-
-
-def free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        return int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):  # not Linux: half of all memory is a careful guess
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -22,7 +22,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.engines.local.sampling import token_logprobs
 from pasta_lm.engines.local.scheduler import Scheduler, Ticket
-from pasta_lm.engines.request import Guesser, Request, StreamEvent
+from pasta_lm.engines.request import Request, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.placement import Entries
@@ -78,21 +78,6 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
         raise RequestError(exc.message, hint=exc.hint) from exc
 
 
-class KnownTokens(NamedTuple):
-    """The guesses of a guesser, up to the first that is no token of the model."""
-
-    guesser: Guesser
-    num_tokens: int
-
-    def check(self, num_tokens: int, name: str) -> None:
-        self.guesser.check(num_tokens, name)
-
-    def guess(self, context: Sequence[int]) -> Sequence[int]:
-        """Return the known ones of the guesser's tokens."""
-        guesses = self.guesser.guess(context)
-        return tuple(takewhile(lambda token: 0 <= token < self.num_tokens, guesses))
-
-
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
     """A request that is waiting or running, with all its samples."""
@@ -109,11 +94,7 @@ class ActiveRequest:
 
     @classmethod
     def begin(
-        cls,
-        request: Request,
-        ticket: Ticket,
-        loaded: LoadedModel,
-        matcher_of: MatcherOf,
+        cls, request: Request, ticket: Ticket, loaded: LoadedModel, matcher_of: MatcherOf
     ) -> ActiveRequest:
         """Return a request before its first pass."""
         kind = loaded.kind if request.forced is None else Kind.REPLAYED
@@ -128,6 +109,7 @@ class ActiveRequest:
                 trace=request.new_trace(kind, engine="torch", model=loaded.name),
                 eos_ids=loaded.eos_ids,
                 matcher_of=matcher_of,
+                num_tokens=loaded.num_tokens,
             )
             for sample in range(request.params.n)
         ]

@@ -105,11 +105,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        pool: Pool,
-        *,
-        shares_prefixes: bool = False,
-        max_running: int = 256,
+        self, pool: Pool, *, shares_prefixes: bool = False, max_running: int = 256
     ) -> None:
         self._pool, self._prefixes = pool, Prefixes(pool)
         self._shares_prefixes = shares_prefixes

@@ -8,14 +8,10 @@ carried from token to token, a layer run twice, an own attention or an ignored m
 from __future__ import annotations
 
 import copy
-import os
-import re
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import transformers
@@ -276,48 +272,13 @@ def _small(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConf
     return small
 
 
-@dataclass(frozen=True, slots=True)
-class SelfTest:
-    """The result of the self-test of this machine."""
-
-    max_difference: float  # of logits from the model's own attention, float32
-    wall_s: float
-
-    @property
-    def is_exact(self) -> bool:
-        """Return whether the difference is rounding only."""
-        return self.max_difference <= TOLERANCE
-
-
-def devices() -> list[str]:
-    """Return the names of the devices that a model can run on, the CPU first."""
-    num_threads, num_gpus = torch.get_num_threads(), torch.cuda.device_count()
-    gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(num_gpus)]
-    faults = filter(None, [unused_gpu()])
-    return [f"cpu ({num_threads} thread{'s' * (num_threads > 1)})", *gpus, *faults]
-
-
-def unused_gpu(
-    gpu: Path = Path("/dev/nvidia0"), driver: Path = Path("/proc/driver/nvidia/version")
-) -> str | None:
-    """Return why torch cannot use this machine's GPU; None: it can, or there is none."""
-    if torch.cuda.is_available() or not gpu.exists() or "CUDA_VISIBLE_DEVICES" in os.environ:
-        return None
-    words = driver.read_text("utf-8").split() if driver.exists() else []
-    version = next((word for word in words if re.fullmatch(r"\d{3}\.[\d.]+", word)), "unknown")
-    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
-    return (
-        f"the GPU is not used: its driver is {version}, torch {torch.__version__} is built for "
-        f"{cuda}; for an older driver: --index-url https://download.pytorch.org/whl/cu126"
-    )
-
-
 def tiny_llama() -> transformers.PreTrainedModel:
     return tiny_model(transformers.AutoConfig.for_model("llama"))
 
 
-def run_self_test() -> SelfTest:
+def run_self_test() -> dict[str, object]:
     """Run two inputs through a tiny random Llama in one pass, against its own attention."""
     began_s = time.perf_counter()
     difference = flattened_difference(tiny_llama())
-    return SelfTest(difference, time.perf_counter() - began_s)
+    wall_s = time.perf_counter() - began_s
+    return {"max_difference": difference, "wall_s": wall_s, "is_exact": difference <= TOLERANCE}

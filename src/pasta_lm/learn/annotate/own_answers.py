@@ -20,7 +20,7 @@ from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.layout_rule import units
 from pasta_lm.learn.data.annotated import read_ids
 from pasta_lm.recipe import check_positive
-from pasta_lm.strategies import sequential
+from pasta_lm.strategies import SEQUENTIAL
 
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
@@ -170,9 +170,7 @@ def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig
 
     def submit(name: str) -> Iterator[Row]:
         params = replace(sampling, seed=_seed(name, config.seed))
-        request = model.request(
-            instructions[name], params, strategy=sequential.NAME, think=config.think
-        )
+        request = model.request(instructions[name], params, strategy=SEQUENTIAL, think=config.think)
         try:
             running[engine.submit(request)] = name
         except RequestError:  # longer than the context or the pool

@@ -27,7 +27,7 @@ from pasta_lm.language.document import Document, parse_program
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.judge import Comparison, Judge, both_orders, smoothed_ratio
 from pasta_lm.recipe import check_positive
-from pasta_lm.strategies import sequential
+from pasta_lm.strategies import SEQUENTIAL
 
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
@@ -122,7 +122,7 @@ def _answer(
         [model.request(each.prompt, sampling.params(each.id), strategy=strategy) for each in batch]
     )
     plain = baseline.engine.generate(
-        [baseline.request(each.prompt, greedy, strategy=sequential.NAME) for each in batch]
+        [baseline.request(each.prompt, greedy, strategy=SEQUENTIAL) for each in batch]
     )
     return [
         {

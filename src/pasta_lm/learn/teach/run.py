@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from pasta_lm.engines.local.loading import usable_device
+from pasta_lm.engines.gpu.devices import usable_device
 from pasta_lm.errors import PastaError
 from pasta_lm.journal import Journal, Row, read_rows, write_whole
 from pasta_lm.learn.annotate.layout_rule import markdown_rule

@@ -18,7 +18,7 @@ from pasta_lm.learn.data.layout import RULES
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.judge import LLMJudge, Progress, load_template
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
-from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import APAR, APAR_POSITIONS, PASTA
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.model import Servers
 
@@ -79,8 +79,8 @@ class DataConfig:
     @property
     def trained_strategy(self) -> str:
         if self.rule is None:
-            return pasta.NAME
-        return sot.NAME if self.rule == sot.NAME else apar.NAME
+            return PASTA
+        return sot.NAME if self.rule == sot.NAME else APAR
 
 
 def _paths(names: str | tuple[str, ...]) -> list[Path]:
@@ -184,10 +184,10 @@ def check_stage_one(
         raise UsageError('train.save = "adapter" needs a table [lora]')
     if lora and model.base is None:
         raise UsageError("[lora] needs model.base: random weights must all be trained")
-    if strategy != pasta.NAME and train.positions != apar.POSITIONS:
+    if strategy != PASTA and train.positions != APAR_POSITIONS:
         raise UsageError(
             f"{strategy} makes no promises: positions {train.positions!r} need their lengths",
-            hint=f'train.positions = "{apar.POSITIONS}"',
+            hint=f'train.positions = "{APAR_POSITIONS}"',
         )
 
 

@@ -48,7 +48,7 @@ from pasta_lm.models.load import DTYPES, last_position, load_pretrained
 from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.run_folder import RunFolder, written_whole
-from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import APAR, PASTA
 from pasta_lm.strategies import skeleton_of_thought as sot
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Learner:
     tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
     eos_id: int
-    trained_strategy: str = pasta.NAME
+    trained_strategy: str = PASTA
     """The strategy that it was trained for, or is about to be."""
     source: str | None = None
     """Folder or hub id that the weights were loaded from; None: they began at random."""
@@ -91,7 +91,7 @@ class Learner:
         positions, join = PositionStrategy(train.positions), Join(train.join)
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
-        form = Form.FORKED if self.trained_strategy == apar.NAME else Form.MAIN
+        form = Form.FORKED if self.trained_strategy == APAR else Form.MAIN
         is_plain = (positions, join) == (PositionStrategy.CONTINUE, Join.RECOMPUTE)
         if form is Form.MAIN and reads_texts(self.model) and not is_plain:
             raise UsageError(
@@ -146,7 +146,7 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
         model.set_attn_implementation(NAME)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     known = None if config.base is None else read_pasta_config(Path(config.base))
-    strategy = known.trained_strategy if known else pasta.NAME
+    strategy = known.trained_strategy if known else PASTA
     saved_dtype = dtype_as_saved(config.base)
     return Learner(model, tokenizer, vocabulary, eos_id, strategy, config.base, saved_dtype)
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import set_seed
 
-from pasta_lm.engines.local.loading import usable_device
+from pasta_lm.engines.gpu.devices import usable_device
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.annotated import read_records
@@ -67,7 +67,7 @@ from pasta_lm.learn.train.trainer import (
     newest_checkpoint,
 )
 from pasta_lm.models.folder import read_pasta_config
-from pasta_lm.strategies import pasta
+from pasta_lm.strategies import PASTA
 from pasta_lm.strategies.model import SERVER_KEYS, Pasta
 
 ROLLOUTS, PAIRS = "rollouts.jsonl", "pairs.jsonl"
@@ -216,7 +216,7 @@ def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
         baseline=recipe.model.baseline or "",
         round=round.number,
         seed=recipe.train.seed,
-        strategy=pasta.NAME,
+        strategy=PASTA,
         samples=rollouts.samples,
         temperature=rollouts.temperature,
         max_tokens=rollouts.max_tokens,
@@ -230,7 +230,7 @@ def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> tuple[
     else:
         model = rollouts.servers.holding(round.newest)
         check_newest(round, model.engine.served_names)
-    if not model.supports(pasta.NAME):
+    if not model.supports(PASTA):
         raise UsageError(
             f"model.base {round.newest} was not taught PASTA-LANG",
             hint="train it with `pasta train sft` first",

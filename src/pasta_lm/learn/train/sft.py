@@ -48,7 +48,7 @@ from pasta_lm.learn.train.trainer import (
     newest_checkpoint,
     row_rates,
 )
-from pasta_lm.strategies import pasta
+from pasta_lm.strategies import PASTA
 
 
 def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = False) -> Path:
@@ -127,7 +127,7 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
     The data of the recipe are not read. Its output folder is written to.
     """
     train = replace(recipe.train, steps=2, accumulate=1, log_steps=1, warmup=0.0)
-    learner = begin_learner(recipe.model, train, recipe.lora, pasta.NAME)
+    learner = begin_learner(recipe.model, train, recipe.lora, PASTA)
     encode = learner.encoder(train)
     text = "The bath is large, and a shower of five minutes takes a third of its water. "
     example = encode(Record("pass", "Name a way to save water.", Document((Text(text),))))

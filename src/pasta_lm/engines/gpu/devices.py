@@ -1,0 +1,120 @@
+"""What this machine has: its devices, the dtype of weights on them, and memory for a cache."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8
+from pasta_lm.engines.cpu.kernels import faster_dtype as faster_dtype
+from pasta_lm.engines.gpu.attention import has_triton
+from pasta_lm.errors import UsageError
+from pasta_lm.models.load import DTYPES
+
+EIGHT_BITS = {kind.name: kind for kind in (INT8, FLOAT8)}
+AUTO = "auto"
+DTYPE_NAMES = (AUTO, *DTYPES, *EIGHT_BITS)
+FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
+warn_once = cache(logging.getLogger(__name__).warning)
+
+
+def devices() -> list[str]:
+    """Return the names of the devices that a model can run on, the CPU first."""
+    num_threads, num_gpus = torch.get_num_threads(), torch.cuda.device_count()
+    gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(num_gpus)]
+    faults = filter(None, [unused_gpu()])
+    return [f"cpu ({num_threads} thread{'s' * (num_threads > 1)})", *gpus, *faults]
+
+
+def unused_gpu(
+    gpu: Path = Path("/dev/nvidia0"), driver: Path = Path("/proc/driver/nvidia/version")
+) -> str | None:
+    """Return why torch cannot use this machine's GPU; None: it can, or there is none."""
+    if torch.cuda.is_available() or not gpu.exists() or "CUDA_VISIBLE_DEVICES" in os.environ:
+        return None
+    words = driver.read_text("utf-8").split() if driver.exists() else []
+    version = next((word for word in words if re.fullmatch(r"\d{3}\.[\d.]+", word)), "unknown")
+    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+    return (
+        f"the GPU is not used: its driver is {version}, torch {torch.__version__} is built for "
+        f"{cuda}; for an older driver: --index-url https://download.pytorch.org/whl/cu126"
+    )
+
+
+def usable_device(name: str | None) -> torch.device:
+    """Return a device that this machine has: a GPU if there is one and none is named."""
+    wanted = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name is None and (fault := unused_gpu()):
+        warn_once(fault)
+    try:
+        return torch.empty(0, device=wanted).device
+    except (RuntimeError, AssertionError) as exc:  # unknown name, no such GPU, torch without CUDA
+        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        hint = f"this machine has {', '.join(['cpu', *gpus])}"
+        raise UsageError(f"device {wanted!r} cannot be used", hint=hint) from exc
+
+
+def weights_dtype(name: str | None, place: torch.device) -> torch.dtype | None:
+    if name is None or name == AUTO:
+        return faster_dtype()[0] if name and place.type == "cpu" else default_dtype(place)
+    if name not in DTYPE_NAMES:
+        raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
+    if name == INT8.name and place.type != "cpu":
+        raise UsageError(f"{name} weights are read by a CPU only", hint="bfloat16, or device cpu")
+    is_gpu = place.type == "cuda" and has_triton()
+    has_float8 = is_gpu and torch.cuda.get_device_capability(place) >= FLOAT8_CAPABILITY
+    if name == FLOAT8.name and not has_float8:
+        raise UsageError(
+            f"{name} weights are read by a GPU of compute capability 8.9 or more, with Triton",
+            hint="int8 on a CPU, or bfloat16",
+        )
+    return EIGHT_BITS[name].dtype if name in EIGHT_BITS else DTYPES[name]
+
+
+def default_dtype(place: torch.device) -> torch.dtype | None:
+    """Return the dtype of weights on a device; None: as saved."""
+    if place.type != "cuda":
+        return torch.float32 if place.type == "cpu" else None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else None
+
+
+# The size of the cache
+
+_UNITS = {"": 1} | {
+    f"{prefix}{ending}": base**power
+    for ending, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate(("", "k", "m", "g", "t"))
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
+
+
+def default_cache(device: torch.device) -> str | None:
+    """Return the memory of the cache on a device; None: a small fixed number of entries."""
+    return "80%" if device.type == "cuda" else None
+
+
+def budget_bytes(memory: str, free: int) -> int:
+    """Return the bytes of a budget; a percentage is one of the free bytes."""
+    size = _SIZE.fullmatch(memory)
+    if size is None or (size[2] == "%" and float(size[1]) > 100):
+        raise UsageError(
+            f"a cache of {memory!r} has no size", hint="such as 800MB, 2GiB or 40% of what is free"
+        )
+    if size[2] == "%":
+        return int(free * float(size[1]) / 100)
+    return int(float(size[1]) * _UNITS[size[2].lower()])
+
+
+def free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        return int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):  # not Linux: half of all memory is a careful guess
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
