@@ -71,9 +71,7 @@ class Architecture:
 ARCHITECTURES = {
     "llama": Architecture("Llama", "llama_2_like"),
     "wide_llama": Architecture(  # sizes that compiled functions take: multiples of 32
-        "Llama",
-        "llama_2_like",
-        {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32},
+        "Llama", "llama_2_like", {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32}
     ),
     "mistral": Architecture("Mistral", "llama_2_like", {"sliding_window": WINDOW}),
     "qwen2": Architecture("Qwen2", "byte_level"),
@@ -104,11 +102,7 @@ ARCHITECTURES = {
         | {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager"}
         | {"rope_parameters": _YARN},
     ),
-    "cohere2": Architecture(
-        "Cohere2",
-        "byte_level",
-        {**_ALTERNATING, "logit_scale": 1.0},
-    ),
+    "cohere2": Architecture("Cohere2", "byte_level", {**_ALTERNATING, "logit_scale": 1.0}),
     "granite": Architecture(
         "Granite",
         "byte_level",

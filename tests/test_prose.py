@@ -38,9 +38,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_variable_is_named_by_a_noun_and_a_bound_is_called_minimum_or_maximum(
-    path: Path,
-) -> None:
+def test_a_variable_is_named_by_a_noun_and_a_bound_is_called_minimum_or_maximum(path: Path) -> None:
     nodes = list(ast.walk(tree(path)))
     names = [node for node in nodes if isinstance(node, ast.Name)]
     parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -212,8 +212,5 @@ def rewrite() -> None:
         page = folder / "README.md"
         above = page.read_text("utf-8").partition(MARK)[0]
         page.write_text(above + MARK + card(folder), encoding="utf-8")
-    for folder, ids in (
-        (STARTER, held_out_starter()),
-        (INSTRUCTIONS, held_out_instructions()),
-    ):
+    for folder, ids in ((STARTER, held_out_starter()), (INSTRUCTIONS, held_out_instructions())):
         (folder / "held_out.txt").write_text("\n".join(ids) + "\n", encoding="utf-8")

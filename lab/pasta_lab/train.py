@@ -15,12 +15,7 @@ from pasta_lab.tasks.annotators import ANNOTATORS
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
-from pasta_lm.learn.train.config import (
-    LoraConfig,
-    ModelConfig,
-    TrainConfig,
-    check_stage_one,
-)
+from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig, check_stage_one
 from pasta_lm.learn.train.learner import MAY_CHANGE, Learner, open_output
 from pasta_lm.learn.train.packs import Encode, Pack, check_context
 from pasta_lm.learn.train.sft import begin_learner, finetune

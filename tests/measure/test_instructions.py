@@ -111,9 +111,7 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: RunFo
     assert found["text"]["coverage"]["num_pairs"] == 1
 
 
-def test_biases_move_forks_and_the_untaught_model_answers_beside_a_baseline(
-    tmp_path: Path,
-) -> None:
+def test_biases_move_forks_and_the_untaught_model_answers_beside_a_baseline(tmp_path: Path) -> None:
     models = {"num_timed": 0, "num_unmasked": 0, "max_tokens": 60, "repetition_penalty": 1.1}
     run = answered(tmp_path, fork_biases=(-100.0, 100.0), untaught="taught", **models)
     others = instructions_report(run.path).to_dict()["others"]

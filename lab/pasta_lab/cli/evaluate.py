@@ -66,18 +66,13 @@ def evaluate() -> None:
 def tasks(
     recipe: Recipe = None,
     model: Model = None,
-    baseline: Annotated[
-        str | None,
-        option("--baseline MODEL", "The sequential baseline."),
-    ] = None,
+    baseline: Annotated[str | None, option("--baseline MODEL", "The sequential baseline.")] = None,
     strategies: Strategies = None,
     num_prompts: Annotated[
-        int | None,
-        option("--num-prompts N", "Number of prompts of the trained families.", min=1),
+        int | None, option("--num-prompts N", "Number of prompts of the trained families.", min=1)
     ] = None,
     num_timed: Annotated[
-        int | None,
-        option("--num-timed N", "Prompts a family that are timed.", min=0),
+        int | None, option("--num-timed N", "Prompts a family that are timed.", min=0)
     ] = None,
     split: Annotated[str | None, option("--split SPLIT", "train, dev, test or hard.")] = None,
     seed: Annotated[int | None, option("--seed S", "Seed of the first prompt.", min=0)] = None,

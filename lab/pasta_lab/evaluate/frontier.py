@@ -11,15 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pasta_lab.evaluate.points import (
-    Comparison,
-    Pairing,
-    Point,
-    PointAnswers,
-    Speed,
-    Verdict,
-    pair,
-)
+from pasta_lab.evaluate.points import Comparison, Pairing, Point, PointAnswers, Speed, Verdict, pair
 from pasta_lab.evaluate.quality import decisions, quality
 from pasta_lab.evaluate.records import task_of
 from pasta_lab.tasks.registry import training_families

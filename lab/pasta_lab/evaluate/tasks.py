@@ -43,13 +43,7 @@ from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
-from pasta_lm.strategies.requests import (
-    DRAFT,
-    DRAFTED,
-    EXACT_SEQUENTIAL,
-    PASTA_DRAFT,
-    STRATEGIES,
-)
+from pasta_lm.strategies.requests import DRAFT, DRAFTED, EXACT_SEQUENTIAL, PASTA_DRAFT, STRATEGIES
 
 Figures = dict[str, Any]
 

@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 
 from lab.tests.evaluate.records import FAMILIES, write_records
 from pasta_lab.evaluate.frontier import pareto, report
-from pasta_lab.evaluate.points import (
-    Comparison,
-    Pairing,
-    Point,
-    Speed,
-    Verdict,
-    pair,
-    read_points,
-)
+from pasta_lab.evaluate.points import Comparison, Pairing, Point, Speed, Verdict, pair, read_points
 from pasta_lab.evaluate.records import read_answers, write_answers
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.measure.table import Interval

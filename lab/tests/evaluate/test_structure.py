@@ -8,13 +8,7 @@ import pytest
 
 from lab.tests.evaluate.rows import CHAIN, FORKS, SYNCS, marks
 from lab.tests.tasks.reading import annotate, marked
-from pasta_lab.evaluate.structure import (
-    Counts,
-    fork_counts,
-    structure,
-    sync_counts,
-    true_structure,
-)
+from pasta_lab.evaluate.structure import Counts, fork_counts, structure, sync_counts, true_structure
 from pasta_lab.tasks import FAMILIES, Task, make
 from pasta_lab.tasks.annotators import ANNOTATORS, gold
 from pasta_lm.language.document import Document, parse

@@ -7,14 +7,7 @@ import pytest
 
 from lab.tests.tasks.reading import allows_gain, annotate, marked
 from pasta_lab.tasks import FAMILIES, Dependence, Fact, Unit, make, mixture
-from pasta_lab.tasks.annotators import (
-    ADDED,
-    ANNOTATORS,
-    MISSED,
-    SHORT_TOPIC,
-    SYNC_NOISE,
-    plan,
-)
+from pasta_lab.tasks.annotators import ADDED, ANNOTATORS, MISSED, SHORT_TOPIC, SYNC_NOISE, plan
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
 

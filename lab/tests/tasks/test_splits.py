@@ -41,9 +41,7 @@ def test_no_held_out_wording_is_a_training_wording_of_another_place() -> None:
 
 
 @pytest.mark.parametrize("kind", word_lists())
-def test_a_word_belongs_to_one_split_and_every_kind_has_training_and_test_words(
-    kind: str,
-) -> None:
+def test_a_word_belongs_to_one_split_and_every_kind_has_training_and_test_words(kind: str) -> None:
     owners = {word: [s for s in OWNERS if owns_word(s, word)] for word in word_lists()[kind]}
     assert all(len(splits) == 1 for splits in owners.values())
     num_test, num_train = (
@@ -91,10 +89,7 @@ def masked(task: Task) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    ("split", "num"),
-    NUM_PER_FAMILY.items(),
-)
+@pytest.mark.parametrize(("split", "num"), NUM_PER_FAMILY.items())
 def test_the_prompts_have_the_hash_fixed_before_training(split: Split, num: int) -> None:
     row = re.search(rf"^\| {split.value} \| ([\d,]+) \| `(\w+)` \|$", HYPOTHESES, re.MULTILINE)
     assert row is not None

@@ -7,15 +7,7 @@ from statistics import median
 import pytest
 
 from lab.tests.tasks.reading import allows_gain
-from pasta_lab.tasks import (
-    FAMILIES,
-    Dependence,
-    Split,
-    Task,
-    make,
-    mixture,
-    training_families,
-)
+from pasta_lab.tasks import FAMILIES, Dependence, Split, Task, make, mixture, training_families
 from pasta_lab.tasks.annotators import gold
 from pasta_lab.tasks.draw import wordings
 from pasta_lab.tasks.families import mixed

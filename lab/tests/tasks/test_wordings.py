@@ -10,12 +10,7 @@ import pytest
 
 from lab.tests.tasks.reading import SHARED_BY_MISTAKE, every_wording
 from pasta_lab.tasks import Split
-from pasta_lab.tasks.draw import (
-    GRAMMAR_SHARE,
-    Draw,
-    Wording,
-    Wordings,
-)
+from pasta_lab.tasks.draw import GRAMMAR_SHARE, Draw, Wording, Wordings
 
 NUM_DRAWS = 300
 EVERY = every_wording()

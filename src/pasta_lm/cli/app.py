@@ -86,13 +86,7 @@ EVALUATE: Sections = {
         "speed": "Compute the paper's table of speed.",
     },
 }
-PLACES = {
-    "fill": "run",
-    "ask": "run",
-    "play": "view",
-    "export": "teach",
-    "check": "doctor",
-}
+PLACES = {"fill": "run", "ask": "run", "play": "view", "export": "teach", "check": "doctor"}
 """Verbs that share a file with another."""
 MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's
 REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")

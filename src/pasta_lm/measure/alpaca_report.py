@@ -14,13 +14,7 @@ from statistics import fmean
 
 from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Row, line_of, write_json, write_whole
-from pasta_lm.learn.judge import (
-    LLMJudge,
-    Reading,
-    missing_to_json,
-    missing_verdicts,
-    same_winner,
-)
+from pasta_lm.learn.judge import LLMJudge, Reading, missing_to_json, missing_verdicts, same_winner
 from pasta_lm.measure.alpaca import AlpacaRun
 from pasta_lm.measure.speed import add_speed, systems_of
 from pasta_lm.measure.table import Figures, Place, Report, mean

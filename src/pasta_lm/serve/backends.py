@@ -15,13 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import (
-    ContextLengthError,
-    EndpointError,
-    InputError,
-    RemoteError,
-    RequestError,
-)
+from pasta_lm.errors import ContextLengthError, EndpointError, InputError, RemoteError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.serve.errors import bad_request, unavailable

@@ -15,15 +15,7 @@ from typing import Any, TypedDict
 from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, TokenRecord, Trace, TraceNews
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.tags import SYNC
-from pasta_lm.view.layout import (
-    Edge,
-    RunLayout,
-    Span,
-    Syncs,
-    Threads,
-    Tokens,
-    critical_tokens,
-)
+from pasta_lm.view.layout import Edge, RunLayout, Span, Syncs, Threads, Tokens, critical_tokens
 
 
 class TokenData(TypedDict):

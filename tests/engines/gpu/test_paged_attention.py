@@ -37,10 +37,7 @@ Attend = Callable[..., Tensor]
 
 attends = pytest.mark.parametrize(
     "attend",
-    [
-        attend_gathered,
-        pytest.param(attend_split, marks=needs_kernels),
-    ],
+    [attend_gathered, pytest.param(attend_split, marks=needs_kernels)],
     ids=["torch", "triton"],
 )
 

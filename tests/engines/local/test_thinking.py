@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.engines.request import (
-    SamplingParams,
-    StructuredOutputs,
-    TextDelta,
-    ThoughtDelta,
-)
+from pasta_lm.engines.request import SamplingParams, StructuredOutputs, TextDelta, ThoughtDelta
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.models.vocabulary import Vocabulary

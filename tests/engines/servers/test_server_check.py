@@ -62,10 +62,7 @@ def test_a_server_that_holds_the_model_passes_and_its_kind_is_found(
     ],
 )
 def test_a_server_that_holds_another_model_is_refused(
-    next_token: NextToken,
-    settings: dict[str, object],
-    error: type[PastaError],
-    reason: str,
+    next_token: NextToken, settings: dict[str, object], error: type[PastaError], reason: str
 ) -> None:
     with serving(next_token, **settings) as server, serving() as good:
         asking = engine(good, server)

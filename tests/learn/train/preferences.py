@@ -41,12 +41,7 @@ def save_tiny(folder: Path, *, seed: int = 0, trained_strategy: str = PASTA) -> 
 
 
 def recipe(
-    base: str,
-    baseline: str,
-    out: Path,
-    *,
-    quality_weight: float = 1.0,
-    **train: Any,
+    base: str, baseline: str, out: Path, *, quality_weight: float = 1.0, **train: Any
 ) -> PreferenceConfig:
     """Return a recipe: short answers, every step logged; prompts and judge come beside it."""
     settings = {"steps": 10, "rounds": 2, "learning_rate": 3e-4, "log_steps": 1, **train}

@@ -11,12 +11,7 @@ import pytest
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import PositionStrategy
-from pasta_lm.learn.train.config import (
-    ModelConfig,
-    RandomConfig,
-    SftConfig,
-    TrainConfig,
-)
+from pasta_lm.learn.train.config import ModelConfig, RandomConfig, SftConfig, TrainConfig
 from pasta_lm.recipe import read_recipe, toml_of
 
 GOOD: dict[str, Any] = {
@@ -137,10 +132,7 @@ POSITIVE = ("learning_rate", "accumulate", "log_steps", "save_steps", "steps", "
             {**CONTINUE, "data.rule": "sot", "data.plain": True},
             "data.rule would be ignored: it rewrites answers with tags",
         ),
-        (
-            {"data.rule": "apar"},
-            "apar makes no promises: positions 'predict' need their lengths",
-        ),
+        ({"data.rule": "apar"}, "apar makes no promises: positions 'predict' need their lengths"),
     ],
 )
 def test_a_wrong_key_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -197,9 +197,7 @@ print(judge.compare(asked))
 """
 
 
-def test_a_killed_judge_repeats_only_requests_in_flight(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_judge_repeats_only_requests_in_flight(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
     def run(file: str, calls: int) -> subprocess.CompletedProcess[str]:

@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from pasta_lm.learn.train import losses
 from pasta_lm.learn.train.config import LossConfig
-from pasta_lm.learn.train.losses import (
-    Batch,
-    bonbon_loss,
-    collate,
-    label_nats,
-    over_labels,
-)
+from pasta_lm.learn.train.losses import Batch, bonbon_loss, collate, label_nats, over_labels
 from tests.architectures import ARCHITECTURES, loaded
 from tests.learn.train.recipes import labelled_logits
 from tests.learn.train.test_collate import answers, example_of, gradients

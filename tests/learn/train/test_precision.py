@@ -64,9 +64,7 @@ def test_products_and_frozen_weights_depend_on_the_recipe_and_the_machine(
     assert frozen_dtype(None, train) is torch.float32
 
 
-def test_without_cpu_capabilities_training_is_in_float32(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_cpu_capabilities_training_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert not is_mixed(TrainConfig(out="out", steps=1, mixed_precision=True))
@@ -136,9 +134,7 @@ def test_layers_of_large_models_are_computed_again_unless_the_recipe_says_no(
     assert training_arguments(train, num_weights).gradient_checkpointing is expected
 
 
-def test_of_two_gpus_one_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_two_gpus_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def two_gpus(args: TrainingArguments) -> torch.device:
         args._n_gpu = 2
         return torch.device("cpu")

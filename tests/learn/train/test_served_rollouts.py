@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.errors import UsageError
-from pasta_lm.learn.data.preferences import (
-    PromptWithReference,
-    Rollout,
-    Sampling,
-    roll_out,
-)
+from pasta_lm.learn.data.preferences import PromptWithReference, Rollout, Sampling, roll_out
 from pasta_lm.learn.train.preference import Round, check_newest
 from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.model import Pasta, Servers

@@ -27,12 +27,7 @@ from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import Learner, load_learner
-from pasta_lm.learn.train.losses import (
-    collate,
-    label_nats,
-    token_nats,
-    weighted_mean,
-)
+from pasta_lm.learn.train.losses import collate, label_nats, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import own_examples, preflight, train_sft
 from tests.learn.train.recipes import (
@@ -361,10 +356,7 @@ def test_data_without_a_fitting_record_are_refused(
     assert file.file is not None
     empty = tmp_path / "empty.jsonl"
     empty.write_text("", encoding="utf-8")
-    for data in [
-        DataConfig(file=file.file, max_tokens=20),
-        DataConfig(file=str(empty)),
-    ]:
+    for data in [DataConfig(file=file.file, max_tokens=20), DataConfig(file=str(empty))]:
         with pytest.raises(InputError, match="nothing to learn"):
             train_sft(sft(model, tmp_path, data, steps=1))
 

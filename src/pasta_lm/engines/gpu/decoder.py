@@ -342,11 +342,7 @@ class PagedDecoder:
 
 
 def paged_decoder(
-    loaded: LoadedModel,
-    pool: Pool,
-    masks: TokenMasks,
-    logits: LogitsFunction,
-    wanted: bool | None,
+    loaded: LoadedModel, pool: Pool, masks: TokenMasks, logits: LogitsFunction, wanted: bool | None
 ) -> PagedDecoder | None:
     """Return a decoder of a model; None if passes should run over views of the pool.
 

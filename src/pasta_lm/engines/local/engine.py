@@ -22,12 +22,7 @@ from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.batch import join_slices
 from pasta_lm.engines.local.grammars import Grammars
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.planning import (
-    ActiveRequest,
-    PassPlan,
-    Planner,
-    check_request,
-)
+from pasta_lm.engines.local.planning import ActiveRequest, PassPlan, Planner, check_request
 from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import Runner, plain_logits
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number

@@ -42,12 +42,7 @@ from pasta_lm.learn.train.learner import (
 )
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, example_table, packs_of
-from pasta_lm.learn.train.trainer import (
-    PackTrainer,
-    frozen_dtype,
-    newest_checkpoint,
-    row_rates,
-)
+from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, newest_checkpoint, row_rates
 from pasta_lm.strategies import PASTA
 
 
