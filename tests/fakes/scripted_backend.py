@@ -25,7 +25,6 @@ from pasta_lm.view.scripted import ScriptedEngine, words
 class ScriptedBackend:
     """Every request gets the same written answer."""
 
-    has_logprobs = False
     can_replay = True
     strategies: Sequence[str] = (PASTA, SEQUENTIAL)
     facts: Mapping[str, str] = {"device": "none"}
@@ -54,8 +53,9 @@ class ScriptedBackend:
         if prompt.strategy not in (*STRATEGIES, parts.NAME):
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {prompt.strategy!r}", hint=f"one of {names}")
-        if params.structured_outputs is not None:
-            raise RequestError("a script has no other form", hint="leave out the schema")
+        if params.structured_outputs is not None or params.logprobs is not None:
+            message = "a script has no other form and no log-probabilities"
+            raise RequestError(message, hint="leave them out")
         content = prompt.content
         ids = content if isinstance(content, TokenIds) else None
         text = "" if isinstance(content, TokenIds) else _text(content)

@@ -1,8 +1,8 @@
 """An OpenAI-compatible server whose replies and failures follow a script: for tests and rehearsals.
 
-It fails as real servers do: latency, 429, 5xx, no answer, replies that are cut off, refusals, wrong
-keys and models. The same request always gets the same text, so that an interrupted run can be
-compared with an uninterrupted one. No model writes its replies.
+It fails as real servers do: latency, 429, 5xx, replies that are cut off, wrong keys and models.
+The same request always gets the same text, so that an interrupted run can be compared with an
+uninterrupted one. No model writes its replies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN
 PATH = "/v1/chat/completions"
 FINGERPRINT = "scripted"
 """In every reply, whatever the model's name: figures made from such replies are no results."""
-SHARES = ("too_many", "server_error", "hang", "truncated", "broken_off")
+SHARES = ("too_many", "server_error", "truncated", "broken_off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +51,13 @@ class Faults:
     """429."""
     server_error: float = 0.0
     """500."""
-    hang: float = 0.0
-    """Never answered."""
     truncated: float = 0.0
     """The JSON is incomplete."""
     broken_off: float = 0.0
     """The connection ends before the announced length."""
-    refusal: float = 0.0
-    """The model declines; depends on the request alone, like the texts."""
     storm_every: int = 0
     """Every so many requests, ``storm_length`` of them get 429; 0: never."""
     storm_length: int = 0
-    max_in_flight: int | None = None
-    """More concurrent requests get 429."""
-    retry_after_s: float | None = None
-    """Sent with every 429."""
     without_usage: bool = False
     seed: int = 0
 
@@ -136,7 +128,6 @@ class ScriptedServer(ThreadedServer):
         self._play = play
         self._faults = faults or Faults()
         self._model, self._api_key = model, api_key
-        self._num_in_flight = 0
         super().__init__(address, _Handler)
 
     @property
@@ -149,40 +140,25 @@ class ScriptedServer(ThreadedServer):
         with self._lock:
             number = self.num_requests
             self.num_requests += 1
-            self._num_in_flight += 1
-            is_full = self._num_in_flight > (self._faults.max_in_flight or self._num_in_flight)
-        try:
-            outcome = "too_many" if is_full else self._faults.draw(number)
-            self._closing.wait(self._faults.latency_s)
-            refused = self._refuse(handler, body)
-            if refused is None:
-                self._reply(handler, json.loads(body), outcome)
-            else:
-                self._count(str(refused[0]))
-                send(handler, refused[0], _error(refused[1]))
-        finally:
-            with self._lock:
-                self._num_in_flight -= 1
+        self._closing.wait(self._faults.latency_s)
+        refused = self._refuse(handler, body)
+        if refused is None:
+            self._reply(handler, json.loads(body), self._faults.draw(number))
+        else:
+            self._count(str(refused[0]))
+            send(handler, refused[0], _error(refused[1]))
 
     def _reply(
         self, handler: BaseHTTPRequestHandler, asked: Mapping[str, Any], outcome: str
     ) -> None:
-        if outcome == "hang":
-            self._count(outcome)
-            self._closing.wait()
-            return
         if outcome == "server_error":
             self._count(outcome)
             return send(handler, 500, _error("the script says so"))
         if outcome == "too_many":
             self._count(outcome)
-            wait_s = self._faults.retry_after_s
-            more = {} if wait_s is None else {"Retry-After": f"{wait_s:g}"}
-            return send(handler, 429, _error("too many requests"), more)
+            return send(handler, 429, _error("too many requests"))
         messages = json.dumps(asked["messages"], sort_keys=True)
         reply = self._play(asked)
-        if Random(f"{self._faults.seed}/{messages}").random() < self._faults.refusal:
-            reply = ScriptedReply("", refusal="I would rather not.")
         body = completion(reply, asked, self._model)
         if self._faults.without_usage:
             del body["usage"]

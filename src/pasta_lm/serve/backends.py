@@ -174,7 +174,7 @@ class ModelBackend:
 class LocalBackend(ModelBackend):
     """The local engine."""
 
-    has_logprobs = can_replay = True
+    can_replay = True
     _engine: TorchEngine
 
     def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
@@ -234,7 +234,7 @@ class LocalBackend(ModelBackend):
 class ServedBackend(ModelBackend):
     """A model that stock servers hold."""
 
-    has_logprobs = can_replay = False
+    can_replay = False
     _engine: CompletionsEngine
 
     def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:

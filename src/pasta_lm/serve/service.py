@@ -72,9 +72,6 @@ class Service:
         calls = body.must_call(self.backend.tools)
         if calls is not None:
             params = replace(params, structured_outputs=calls)
-        if params.logprobs is not None and not self.backend.has_logprobs:
-            message = "this engine gives no log-probabilities"
-            raise bad_request(message, "logprobs", "unsupported")
         prompts = body.prompts(self.recipe.limits, self.recipe.strategy)
         # A long prompt takes a while to encode; others must not wait for it.
         prepare = self.backend.prepare
