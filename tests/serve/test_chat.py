@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from pasta_lm.language import parse
@@ -52,21 +50,6 @@ def test_a_stream_is_the_whole_answer_in_reading_order(n: int, tags: str, mode: 
     assert whole["choices"][0]["message"]["content"] == expected
 
 
-def test_the_first_unfinished_thread_is_live_and_later_ones_are_held() -> None:
-    pieces = streamed(post(CHAT_PATH, {**CHAT, "stream": True, "pasta": {"stream": "events"}}))
-    shown = ""
-    decoded: dict[int, str] = {}
-    is_ahead = False
-    for piece in pieces:
-        facts = piece.get("pasta", {})
-        if facts.get("kind") == "text":
-            decoded[facts["thread"]] = decoded.get(facts["thread"], "") + facts["delta"]
-        shown += text_of([piece])
-        assert TEXT.startswith(shown)
-        is_ahead |= len("".join(decoded.values())) > len(shown)
-    assert is_ahead, "threads decode at the same time"
-
-
 def test_events_name_every_thread_and_count_on() -> None:
     pieces = streamed(
         post(CHAT_PATH, {**CHAT, "stream": True, "pasta": {"stream": "events", "trace": True}})
@@ -78,34 +61,6 @@ def test_events_name_every_thread_and_count_on() -> None:
     assert started == [(None, None), (0, "walk"), (0, "sleep"), (0, "eat")]
     assert [one["joined"] for one in facts if one["kind"] == "synced"] == [[1, 2, 3]]
     assert facts[-1]["trace"]["version"] == 1
-
-
-@pytest.mark.parametrize("stop", ["every", "hours", "greens", "That", "all."])
-@pytest.mark.parametrize("tags", ["strip", "keep"])
-def test_a_stop_string_never_shows_in_a_stream(stop: str, tags: str) -> None:
-    asked = {**CHAT, "stop": [stop], "pasta": {"tags": tags}}
-    whole = post(CHAT_PATH, asked).json()["choices"][0]["message"]["content"]
-    text = text_of(streamed(post(CHAT_PATH, {**asked, "stream": True})))
-    assert text == whole
-    assert stop not in text
-
-
-@pytest.mark.parametrize("options", [{"max_threads": 1}, {"max_threads": 2}])
-@pytest.mark.parametrize("tags", ["strip", "keep"])
-def test_deferred_threads_keep_their_place(options: dict[str, Any], tags: str) -> None:
-    asked = {**CHAT, "stream": True, "pasta": {**options, "tags": tags}}
-    script = ScriptedEngine(DOCUMENT).answer()
-    text = text_of(streamed(post(CHAT_PATH, asked)))
-    assert text == (script.program if tags == "keep" else TEXT)
-
-
-def test_every_limit_on_tokens_gives_the_same_text_streamed_and_whole() -> None:
-    for max_tokens in range(1, 60, 3):
-        asked = {**CHAT, "max_tokens": max_tokens, "pasta": {"max_threads": 2}}
-        whole = post(CHAT_PATH, asked).json()["choices"][0]
-        pieces = streamed(post(CHAT_PATH, {**asked, "stream": True}))
-        assert text_of(pieces) == whole["message"]["content"]
-        assert pieces[-1]["choices"][0]["finish_reason"] == whole["finish_reason"]
 
 
 HOSTILE = [

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.view.scripted import ScriptedEngine
-from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import (
     TEXT,
     client_of,
@@ -55,13 +52,3 @@ async def test_a_prompt_that_fails_ends_the_request_and_no_other() -> None:
         assert streamed(stream)[-1]["error"]["code"] == "engine_error"
         assert [one["text"] for one in other.json()["choices"]] == [TEXT] * 2
         await settle(lambda: is_idle(app))
-
-
-def test_events_of_several_prompts_are_numbered_as_one_stream() -> None:
-    script = parse('<async topic="a"> one</async><async topic="b"> two</async>', "annotator")
-    app = create_app(ScriptedBackend(ScriptedEngine(script)))
-    asked = {"prompt": ["a", "b"], "stream": True, "pasta": {"stream": "events"}}
-    pieces = streamed(post(PATH, asked, app=app))
-    numbers = [piece["pasta"]["seq"] for piece in pieces if "seq" in piece.get("pasta", {})]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert text_of(pieces) == text_of(pieces, 1) == " one two"

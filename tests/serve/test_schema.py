@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 
 from pasta_lm.serve.app import create_app
-from tests.serve.conftest import CHAT, post, scripted, serving
+from tests.serve.conftest import scripted, serving
 
 schemathesis = pytest.importorskip("schemathesis", reason="it is in the extra dev")
 
@@ -83,7 +83,3 @@ def test_every_route_of_the_api_is_in_the_schema() -> None:
     assert labels >= {"POST /v1/chat/completions", "POST /v1/completions", "GET /v1/models"}
     assert labels >= {"POST /v1/replay"}
     assert labels >= {"GET /health", "GET /metrics", "GET /version"}
-
-
-def test_the_server_answers_after_all_of_them() -> None:
-    assert post("/v1/chat/completions", CHAT).status_code == 200

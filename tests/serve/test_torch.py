@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from itertools import accumulate
@@ -24,11 +23,8 @@ from tests.architectures import loaded
 from tests.serve.conftest import (
     LIMIT_S,
     ask,
-    client_of,
     post,
-    run,
     serving,
-    settle,
     streamed,
     text_of,
 )
@@ -82,22 +78,6 @@ def test_tokens_are_lowered_to_the_cache_and_a_prompt_without_room_is_refused() 
     response = post(PATH, chat("hello " * 300), app=app)
     assert response.status_code == 400
     assert "cache" in response.json()["error"]["message"]
-
-
-def test_requests_beyond_the_cache_wait_and_are_answered() -> None:
-    async def crowd() -> int:
-        app = tiny(pool_tokens=300)
-        async with client_of(app) as client:
-            replies = await asyncio.gather(
-                *(client.post(PATH, json=chat("hello", seed=seed)) for seed in range(6))
-            )
-            assert {reply.status_code for reply in replies} == {200}
-            engine = app.state.service.engine
-            await settle(lambda: engine.load["num_requests_running"] == 0)
-            assert engine.load["kv_cache_usage_perc"] == 0.0
-            return len(replies)
-
-    assert run(crowd()) == 6
 
 
 def test_a_skeleton_comes_at_the_end_and_continues_no_text() -> None:

@@ -20,7 +20,7 @@ from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
 from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
-from tests.serve.conftest import DOCUMENT, TEXT, ask, held, scripted, serving
+from tests.serve.conftest import DOCUMENT, TEXT, held, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered
 from tests.view.conftest import Open, expect, faults_of, serious_faults
 
@@ -477,13 +477,3 @@ def test_the_page_is_saved_as_pasta_view_writes_it_and_opens_offline(
     assert runs[1] == json.loads(json.dumps(expected))
     page = opened(files["Save page"])
     assert "".join(page.locator("#answer .token:not(.off)").all_text_contents()) == TEXT
-
-
-def test_the_empty_page_wants_the_key_as_all_private_routes_do() -> None:
-    for key, status in {"secret": 200, "wrong": 401}.items():
-        app = create_app(scripted(), api_key="secret")
-        headers = {"Authorization": f"Bearer {key}"}
-        reply = ask("GET", "/v1/page", app=app, headers=headers)
-        assert reply.status_code == status
-        assert (reply.text == page_of([])) == (status == 200)
-        assert "/v1/page" in app.openapi()["paths"]
