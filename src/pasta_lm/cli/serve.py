@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pasta_lm import __version__
 from pasta_lm.cli import flags
 from pasta_lm.cli.flags import option, require_engine, require_one_of
 from pasta_lm.cli.run import load_model
@@ -97,6 +98,7 @@ def serve(
             api_key=key,
             only_loopback=key is None and is_loopback(host),
             logs_prompts=log_prompts,
+            version=__version__,
         )
         write_log(sys.stderr)
         server = Server(app, lambda: _greet(backend, address_of(place)))

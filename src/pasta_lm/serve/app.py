@@ -23,7 +23,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol as Connection
 
-from pasta_lm import __version__
 from pasta_lm.errors import PastaError, UsageError, cause
 from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.backends import Backend
@@ -68,6 +67,7 @@ def create_app(
     api_key: str | None = None,
     only_loopback: bool = True,
     logs_prompts: bool = False,
+    version: str = "unknown",
 ) -> FastAPI:
     """Return the application; its engine starts and ends with its lifespan.
 
@@ -77,7 +77,7 @@ def create_app(
     service = Service(backend, recipe, logs_prompts=logs_prompts)
     app = FastAPI(
         title="pasta-lm",
-        version=__version__,
+        version=version,
         lifespan=lambda _: service.engine.running(),
         docs_url=None,
         redoc_url=None,
@@ -85,7 +85,7 @@ def create_app(
     for error in (ApiError, PastaError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(error, _reply_to_error)
     app.state.service, app.state.recipe = service, recipe
-    router = _routes(service)
+    router = _routes(service, version)
     app.include_router(router)
     app.mount("/", PageFiles(router.routes), name="page")
     app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
@@ -100,7 +100,7 @@ def create_app(
     return app
 
 
-def _routes(service: Service) -> APIRouter:
+def _routes(service: Service, number: str) -> APIRouter:
     errors: Responses = {kind: {"description": f"{kind} error"} for kind in ("4XX", "5XX")}
     router = APIRouter(route_class=StrictRoute, responses=errors)
     streams: Responses = {200: {"content": {"text/event-stream": {}}}}
@@ -119,7 +119,7 @@ def _routes(service: Service) -> APIRouter:
     @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
-        ours = {"version": __version__, **service.about()}
+        ours = {"version": number, **service.about()}
         return {"object": "list", "data": [{**about, "pasta": ours}]}
 
     @router.get("/v1/page", response_class=HTMLResponse)
@@ -143,7 +143,7 @@ def _routes(service: Service) -> APIRouter:
 
     @router.get("/version")
     async def version() -> dict[str, str]:
-        return {"version": __version__}
+        return {"version": number}
 
     return router
 
