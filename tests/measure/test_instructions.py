@@ -11,7 +11,7 @@ import pytest
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Row, write_rows
-from pasta_lm.measure.answer_text import check_ifeval, ifeval_figures
+from pasta_lm.measure.answer_text import check_ifeval, ifeval_figures, repetition
 from pasta_lm.measure.answering import SetPrompt
 from pasta_lm.measure.instructions import (
     SCORED,
@@ -108,7 +108,7 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: RunFo
     assert found["realised_speedup"]["mean"] > 0
     assert found["legal"] == 1.0
     assert found["num_unmasked"] == 2
-    assert found["text"]["coverage"]["num_pairs"] == 1
+    assert found["text"]["cut"]["num_pairs"] == 4
 
 
 def test_biases_move_forks_and_the_untaught_model_answers_beside_a_baseline(tmp_path: Path) -> None:
@@ -122,16 +122,20 @@ def test_biases_move_forks_and_the_untaught_model_answers_beside_a_baseline(tmp_
     assert "fork_bias +5" in instructions_report(more.path).to_dict()["others"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"), [("Eat fruit. Eat fish.", 0), ("a b c d. A b c d", 1 / 5), ("a b", 0)]
+)
+def test_repetition_is_the_share_of_word_sequences_seen_before(text: str, expected: float) -> None:
+    assert repetition(text) == expected
+
+
 def empty_run(folder: Path) -> tuple[RunFolder, list[SetPrompt]]:
     """Return a run of which nothing is answered."""
     own = settings(folder)
     files, prompts = RunFolder(folder / "run"), read_sets(own.sets)
     files.begin(asdict(own))
     rows = [{"id": one.id, "set": one.group, "parts": one.parts} for one in prompts]
-    items = {"alpaca/0": 5}
-    write_rows(
-        files.path / "prompts.jsonl", [one | {"items": items.get(one["id"])} for one in rows]
-    )
+    write_rows(files.path / "prompts.jsonl", rows)
     return files, prompts
 
 
@@ -146,7 +150,7 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
     begun, prompts = empty_run(tmp_path)
     block = '<promise topic="{0}" tokens="1"/><async>1. {1}\n</async>'
     forked = block.format("a", "Eat fruit.") + block.format("a", "Sleep well at night.")
-    listed = "1. Eat fruit.\n2. Sleep.\n3. Walk.\n4. Read.\n5. Rest."
+    listed = "Sleep, rest, eat fruit, sleep, rest, eat fruit."
     rows = []
     for one in prompts:
         is_list = one.id == "alpaca/0"
@@ -160,9 +164,9 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
     several, one = found["parts"]["several"], found["parts"]["one"]
     assert found["theoretical_speedup"]["mean"] == 2
     assert (several["forks"]["mean"], one["forks"]["mean"]) == (1, 0)
-    coverage = several["text"]["coverage"]
-    assert (coverage["pasta"]["mean"], coverage["sequential"]["mean"]) == (0.4, 1)
-    assert coverage["difference"]["mean"] == -0.6
+    figures = several["text"]["repetition"]
+    shares = [figures[key]["mean"] for key in ("pasta", "sequential", "difference")]
+    assert shares == [0, 0.2, -0.2]
     assert found["num_timed"] == 0
     assert found["realised_speedup"] is None
     page = report.markdown()

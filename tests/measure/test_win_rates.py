@@ -29,24 +29,20 @@ def made(*preferences: float | None) -> list[Judgement]:
 
 
 @pytest.mark.parametrize(
-    ("preferences", "win_rate", "error", "counts"),
+    ("preferences", "win_rate", "error"),
     [
-        ((1, 0, 0.5, 0.5), 50.0, 20.412415, (1, 1, 2)),
-        ((0.75, 0.25), 50.0, 25.0, (1, 1, 0)),
-        ((0.9,), 90.0, None, (1, 0, 0)),
-        ((0, 0, 0), 0.0, 0.0, (0, 3, 0)),
+        ((1, 0, 0.5, 0.5), 50.0, 20.412415),
+        ((0.75, 0.25), 50.0, 25.0),
+        ((0.9,), 90.0, None),
+        ((0, 0, 0), 0.0, 0.0),
     ],
 )
 def test_a_win_rate_is_the_mean_preference_in_percent(
-    preferences: tuple[float, ...],
-    win_rate: float,
-    error: float | None,
-    counts: tuple[int, int, int],
+    preferences: tuple[float, ...], win_rate: float, error: float | None
 ) -> None:
     found = win_rates(made(*preferences), Calibration())
     assert found["win_rate"] == pytest.approx(win_rate)
     assert found["standard_error"] == (None if error is None else pytest.approx(error, abs=1e-6))
-    assert tuple(found[key] for key in ("n_wins", "n_wins_base", "n_draws")) == counts
     assert found["n_total"] == len(preferences)
     assert "refused" not in found
 

@@ -12,12 +12,14 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from pasta_lm.measure.answer_text import BULLET, NUMBERED, WORD
+from pasta_lm.measure.answer_text import WORD
 
 Span = tuple[int, int]
 """Begin and end in characters."""
 MIN_WORDS = 5
 """Shorter parts are not damaged: little is lost with a heading."""
+NUMBERED = re.compile(r"^(\s*)(?:\*\*)?\(?\d{1,3}[.):]\s*(?=\S)")
+BULLET = re.compile(r"^(\s*)[-*+•–]\s+(?=\S)")
 _PARAGRAPH = re.compile(r"[^\n]*\S[^\n]*(?:\n[^\n]*\S[^\n]*)*")
 _GAP = re.compile(r"[^\S\n]*\n*")
 """White space after a part; the indentation of the line that follows is not in it."""

@@ -72,7 +72,7 @@ def alpaca(
     model: flags.Model = None,
     strategies: flags.Strategies = None,
     system: Annotated[
-        list[str] | None, option("--system NAME=STRATEGY:MODEL", "One more system; repeatable.")
+        str | None, option("--system NAME=STRATEGY:MODEL", "One more system.")
     ] = None,
     cost_limit: flags.CostLimit = None,
     allow_missing: AllowMissing = False,
@@ -99,7 +99,7 @@ def alpaca(
             "limit": limit,
             "model": model,
             "strategies": split_names(strategies),
-            "systems": system or None,
+            "system": system,
             **server_flags(engine, dialect, allow_inexact=allow_inexact),
         }
         settings = read_settings(measure.AlpacaSettings, recipe, values, changes)

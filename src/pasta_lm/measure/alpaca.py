@@ -8,6 +8,7 @@ and without a judge.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -63,7 +64,7 @@ class AlpacaSettings(answering.AnswerSettings):
     """The recipe of ``pasta evaluate alpaca``; a run stores it."""
 
     strategies: tuple[str, ...] = ("sequential", "pasta")
-    systems: tuple[str, ...] = ()  # more systems, each NAME=STRATEGY:MODEL
+    system: str | None = None  # one more system, NAME=STRATEGY:MODEL
     instructions: str = "tatsu-lab/alpaca_eval"
     """A file with 'instruction', or owner/name or owner/name:file of the hub."""
     reference: str | None = None  # answers that are the baseline of quality, in AlpacaEval's form
@@ -91,12 +92,11 @@ class AlpacaSettings(answering.AnswerSettings):
         """Return all systems; the first is the baseline of speed, and of quality as a rule."""
         names = [name for name in self.strategies if name != SEQUENTIAL]
         systems = [self.sequential, *(System(name, name, self.taught) for name in names)]
-        for spec in self.systems:
-            name, _, rest = spec.partition("=")
-            strategy, _, model = rest.partition(":")
-            if not name or not strategy or not model:
-                raise UsageError(f"--system {spec!r} is not of the form NAME=STRATEGY:MODEL")
-            systems.append(System(name, strategy, model))
+        if self.system is not None:
+            parts = re.fullmatch(r"([^=]+)=([^:]+):(.+)", self.system)
+            if parts is None:
+                raise UsageError(f"--system {self.system!r} is not of the form NAME=STRATEGY:MODEL")
+            systems.append(System(parts[1], parts[2], parts[3]))
         return systems
 
 

@@ -32,7 +32,6 @@ from pasta_lm.language.document import parse_program
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure import answer_text, answering
-from pasta_lm.measure.answer_text import items_asked
 from pasta_lm.measure.answering import SetPrompt, System, answer_id
 from pasta_lm.measure.cost import add_cost, measure, read_references, reading_systems
 from pasta_lm.measure.prompt_sets import PARTS, SetFiles, read_sets
@@ -57,14 +56,13 @@ TITLES = {
     "legal_unmasked": "legal tags, without the mask",
     "well_formed_unmasked": "well formed, without the mask",
 }
-MEASURES: dict[str, Callable[[Row, AnswerRecord], float]] = {
-    "repetition": lambda prompt, answer: answer_text.repetition(answer.text),
-    "coverage": lambda prompt, answer: answer_text.coverage(prompt["items"], answer.text),
-    "cut": lambda prompt, answer: answer.finish_reason == "length",
-    "thinks": lambda prompt, answer: bool(answer.num_thought_tokens),
+MEASURES: dict[str, Callable[[AnswerRecord], float]] = {
+    "repetition": lambda answer: answer_text.repetition(answer.text),
+    "cut": lambda answer: answer.finish_reason == "length",
+    "thinks": lambda answer: bool(answer.num_thought_tokens),
 }
-"""Measures of an answer's text by key; coverage only where a prompt asks for so many items, and
-the share that thinks only where an answer does: training may unlearn it."""
+"""Measures of an answer's text by key; the share that thinks only where an answer does: training
+may unlearn it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +120,7 @@ def evaluate_instructions(
         answer_text.checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
     folder.begin(asdict(settings), may_change=MAY_CHANGE)
-    rows: list[Row] = [
-        {"id": item.id, "set": item.group, "parts": item.parts, "items": items_asked(item.text)}
-        for item in prompts
-    ]
+    rows = [{"id": item.id, "set": item.group, "parts": item.parts} for item in prompts]
     write_rows(out / f"{PROMPTS}.jsonl", rows)
 
     def columns(prompt: SetPrompt) -> Row:
@@ -280,15 +275,14 @@ def _add_text(
     report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = PASTA
 ) -> None:
     for key, of in MEASURES.items():
-        some = [row for row in prompts if key != "coverage" or row["items"] is not None]
         answers = [stored.scored[own] for own in (name, SEQUENTIAL)]
-        ours, base = ([of(row, own[row["id"]]) for row in some] for own in answers)
+        ours, base = ([of(own[row["id"]]) for row in prompts] for own in answers)
         if key == "thinks" and not any((*ours, *base)):
             continue
         figures = {
             "pasta": mean(ours),
             "sequential": mean(base),
             "difference": mean([*map(sub, ours, base)]),
-            "num_pairs": len(some),
+            "num_pairs": len(prompts),
         }
-        report.add((*place, "text"), {key: figures}, {key: key}, len(some))
+        report.add((*place, "text"), {key: figures}, {key: key}, len(prompts))

@@ -1,7 +1,6 @@
 """Speed of answers over the baseline's answers to the same prompts, by system.
 
-Headlines are geometric means over prompts. The arithmetic mean, which a few fast prompts can raise,
-stands beside it.
+Means over prompts are geometric.
 
 Source: PASTA, section 5.1.
 """
@@ -11,14 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.speed import efficiency
 from pasta_lm.journal import Row, read_objects
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.answering import TOO_LONG
-from pasta_lm.measure.table import Figures, Interval, Place, Report, geometric_mean, mean
+from pasta_lm.measure.table import Figures, Interval, Place, Report, geometric_mean
 
 Records = Sequence[AnswerRecord]
 Answers = Mapping[str, AnswerRecord]  # by prompt
@@ -36,8 +34,6 @@ TITLES = {
     "theoretical_speedup": "theoretical speedup",
     "realised_speedup": "realised speedup",
     "efficiency": "realised / theoretical",
-    "theoretical_speedup_arithmetic": "theoretical, arithmetic mean",
-    "realised_speedup_arithmetic": "realised, arithmetic mean",
     "tokens_per_s": "tokens/s",
     "baseline_tokens_per_s": "the baseline's tokens/s",
     "num_cut": "answers cut at a limit, of both",
@@ -47,7 +43,7 @@ TITLES = {
 }
 SPEEDUPS = {key for key in TITLES if "speedup" in key} | {"efficiency"}
 RATES = {"tokens_per_s", "baseline_tokens_per_s", "num_cut"}  # in tables without speedups
-TIMED = (SPEEDUPS | RATES) - {"num_cut", "theoretical_speedup", "theoretical_speedup_arithmetic"}
+TIMED = (SPEEDUPS | RATES) - {"num_cut", "theoretical_speedup"}
 """Figures over the timed prompts alone."""
 
 
@@ -117,9 +113,6 @@ def add_speed(
         **speed(answers, base),
         "realised_speedup": geometric_mean(_realised(timed)),
         "num_timed": len(timed),
-        "theoretical_speedup_arithmetic": mean(_theoretical(pairs)),
-        "realised_speedup_arithmetic": mean(_realised(timed)),
-        "parallelism_arithmetic": mean([a.parallelism for a, _ in pairs]),
         "efficiency": geometric_mean([*map(efficiency, _realised(timed), _theoretical(timed))]),
         "tokens_per_s": _tokens_per_s([a for a, _ in timed]),
         "baseline_tokens_per_s": _tokens_per_s([b for _, b in timed]),
@@ -128,8 +121,6 @@ def add_speed(
         "num_failed": num_failed(answers),
         "num_cut": sum(record.finish_reason == "length" for pair in pairs for record in pair),
         "kinds": sorted({record.kind or "unknown" for record in answers}),
-        "mean_characters": _rounded_mean([len(a.text) for a in answers]),
-        "mean_content_tokens": _rounded_mean([a.num_content_tokens for a in answers]),
     }
     length = figures["length_ratio"]
     why = incomparable(figures["num_cut"], length and length.mean) if ours != theirs else None
@@ -139,10 +130,6 @@ def add_speed(
     report.add(place, in_order, titles, len(shared), dict.fromkeys(TIMED, len(timed)))
     kinds = f"kind: {', '.join(figures['kinds'])}"
     report.note(place, f"{kinds}; no speedup is given: {why}" if why else kinds)
-
-
-def _rounded_mean(counts: Sequence[int]) -> float | None:
-    return round(fmean(counts), 1) if counts else None
 
 
 def num_failed(answers: Iterable[AnswerRecord]) -> int:

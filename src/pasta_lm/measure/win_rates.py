@@ -93,9 +93,6 @@ def win_rates(
         "win_rate": 100 * float(wins.mean()) if len(wins) and not is_refused else None,
         "standard_error": None if is_refused else standard_error(100 * wins),
         "n_total": len(wins),  # verdicts
-        "n_wins": int((wins > 0.5).sum()),
-        "n_wins_base": int((wins < 0.5).sum()),
-        "n_draws": int((wins == 0.5).sum()),
         "n_missing": len(missing),
         "missing_rows": missing,
         "avg_length": int(np.mean([item.len_2 for item in judgements])) if judgements else None,
@@ -103,7 +100,6 @@ def win_rates(
         "n_absent": None if known is None else known - len(judgements),
         "length_controlled_winrate": fitted and fitted.win_rate,
         "lc_standard_error": fitted and fitted.standard_error,
-        "lc_weights": fitted and fitted.weights,
         "lc_inverse_penalty": fitted and fitted.inverse_penalty,
     }
     if is_refused:
