@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from pasta_lab.cli import evaluate, examples, judge, matrix, peers, train
+from pasta_lab.cli import evaluate, examples, fields, judge, matrix, peers, train
 from pasta_lab.corpora import rewrite
 from pasta_lm.cli import main as run
 
@@ -12,6 +12,7 @@ app = typer.Typer(
     name="pasta-lab", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 app.command()(examples.examples)
+app.command()(fields.fields)
 app.command()(matrix.matrix)
 app.command()(peers.peers)
 app.command("corpora", hidden=True)(rewrite)
