@@ -13,6 +13,7 @@ app = typer.Typer(
 )
 app.command()(examples.examples)
 app.command()(fields.fields)
+app.command()(fields.schemas)
 app.command()(matrix.matrix)
 app.command()(peers.peers)
 app.command("corpora", hidden=True)(rewrite)

@@ -55,33 +55,34 @@ def decode(
     server: str | None = None,
 ) -> None:
     """Decode what the journal lacks, until the clock reaches ``end_s`` (``time.monotonic``)."""
-    for place in range(0, len(chosen), at_once):
-        some = chosen[place : place + at_once]
-        turn = methods if place // at_once % 2 else methods[::-1]  # no method is always the first
-        for method in turn:
-            missing = [doc for doc in some if f"{doc.name}/{method}" not in journal.rows]
-            if not missing or time.monotonic() > end_s:
-                continue
-            if method in METHODS:
-                journal.append(_decoded(model, missing, method, at_once))
-            else:
-                journal.append([_served(server or "", doc, method) for doc in missing])
+    missing: list[tuple[Document, str]] = []
+    for place, doc in enumerate(chosen):
+        turn = methods if place % 2 else methods[::-1]  # no method is always the first
+        missing += [(doc, method) for method in turn if f"{doc.name}/{method}" not in journal.rows]
+        while missing and (len(missing) >= at_once or doc is chosen[-1]):
+            if time.monotonic() > end_s:
+                return
+            some, missing = missing[:at_once], missing[at_once:]
+            served = [_served(server or "", *each) for each in some if each[1] not in METHODS]
+            journal.append(served or _decoded(model, some))
 
 
-def _decoded(model: Pasta, some: Sequence[Document], method: str, at_once: int) -> list[Row]:
-    requests = [_request(model, doc, method) for doc in some]
+def _decoded(model: Pasta, some: Sequence[tuple[Document, str]]) -> list[Row]:
+    requests = [_request(model, doc, method) for doc, method in some]
     began = time.perf_counter()
     answers = [samples[0] for samples in model.engine.generate(requests)]
     wall_s = time.perf_counter() - began
     rows = []
-    for doc, answer in zip(some, answers, strict=True):
-        filled = parts.filled(answer, doc.schema) if method != SEQUENTIAL else None
+    for (doc, method), answer in zip(some, answers, strict=True):
         trace = answer.trace
-        row: Row = {"id": f"{doc.name}/{method}", "steps": trace.forward_passes}
+        row: Row = {"id": f"{doc.name}/{method}", "steps": trace.critical_path}
         row["tokens"] = sum(not token.is_forced for token in trace.tokens)
         row["prompt_tokens"], row["cut"] = trace.num_prompt_tokens, answer.finish_reason == "length"
-        row["data"] = _read(answer.text) if filled is None else filled.data
-        if at_once == 1:
+        row["data"] = _read(answer.text)
+        if method != SEQUENTIAL:
+            row["data"] = parts.filled(answer, doc.schema).data
+        if len(some) == 1:
+            row["passes"] = trace.forward_passes
             row["wall_s"], row["prompt_s"] = round(wall_s, 4), round(trace.prefill_s, 4)
         rows.append(row)
     return rows
