@@ -13,6 +13,7 @@ from pasta_lm.cli.flags import Dtype, Json, Model, option, require_one_of
 from pasta_lm.cli.terminal import interruptible, print_table, silence_libraries
 from pasta_lm.models.names import BUILTIN
 
+POOL_TOKENS = 40_960
 SETS = ("documents", "curve", "arrays")
 COLUMNS = ("accuracy", "baseline_accuracy", "difference", "times_fewer_steps", "times_faster")
 
@@ -49,8 +50,7 @@ def fields(
         methods = measure.METHODS
         if server is not None:
             methods += measure.SERVER, measure.SERVER_AT_ONCE
-        shares = at_once > 1  # both methods have the same prompt
-        loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, shares_prefixes=shares)
+        loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, pool_tokens=POOL_TOKENS)
         end_s = time.monotonic() + 60 * minutes
         with interruptible():
             measure.decode(loaded, chosen, Journal(records), at_once, end_s, methods, server)

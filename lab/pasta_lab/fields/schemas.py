@@ -135,6 +135,9 @@ class SchemaCheck:
         except PastaError as exc:
             self.report.counts[f"no parts: {reason(str(exc))}"] += 1
             return
+        except Exception as exc:
+            self.report.faults.append(f"{entry.name}: parts: {type(exc).__name__}: {exc}")
+            return
         yield request
 
     def _note(self, entry: PublicSchema, how: str, text: str, *, is_cut: bool) -> None:
