@@ -126,6 +126,9 @@ def fields_of(schema: Schema) -> list[Part]:
     each. A UsageError if the schema itself is no object that can be opened.
     """
     definitions = _mapping(schema.get("$defs"))
+    kept = {key: schema[key] for key in ("$defs", "$schema") if key in schema}
+    references = re.findall(r'"\$(?:dynamic)?ref": "([^"]*)', json.dumps(schema), re.IGNORECASE)
+    is_local = all(name.startswith(REFERENCE) for name in references)  # others leave their field
 
     def below(path: tuple[str, ...], part: Schema, opened: tuple[str, ...]) -> Iterator[Part]:
         name = str(part.get("$ref", ""))
@@ -133,10 +136,10 @@ def fields_of(schema: Schema) -> list[Part]:
         properties, required = _mapping(whole.get("properties")), whole.get("required", [])
         is_plain = whole.keys() <= OPENED and (whole is part or part.keys() <= NOTES | {"$ref"})
         is_plain &= isinstance(required, list) and all(key in [*properties] for key in required)
-        is_object = is_plain and whole.get("type", "object") == "object"
+        is_plain &= not any(value is False for value in properties.values())  # a forbidden key
+        is_object = is_plain and is_local and whole.get("type", "object") == "object"
         if not (properties and is_object) or (name and name in opened) or len(path) > MAX_DEPTH:
-            defined = {"$defs": definitions} if definitions else {}
-            yield Part(name=".".join(path), schema={**part, **defined}, path=path)
+            yield Part(name=".".join(path), schema={**part, **kept}, path=path)
             return
         for key, value in properties.items():
             yield from below((*path, key), _mapping(value), (*opened, name))  # true: anything

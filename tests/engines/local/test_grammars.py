@@ -192,5 +192,7 @@ def test_the_mask_allows_what_matches_and_the_end_where_it_may_stand() -> None:
     assert matcher.allowed()[c]
     assert matcher.allowed()[ends].all()
     assert matcher.allowed([a]).all(), "behind a wrong guess nothing is used"
+    with pytest.raises(RequestError, match="cannot be followed"):
+        model().engine.grammars.matcher(wanted).consume(b)  # type: ignore[attr-defined]
     matcher.consume(c)
     assert matcher.is_complete

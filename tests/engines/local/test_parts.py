@@ -347,6 +347,9 @@ def test_holes_that_cannot_be_filled_are_refused(holes: list[Part], reason: str)
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [({"type": "integer"}, "so it has no parts"), ({"properties": {}}, "so it has no parts"),
+     ({"properties": {"a": False}}, "no parts"), ({"properties": {"a": {"$ref": "#"}}}, "no parts"),
+     ({"properties": {"a": {"x-guidance": {"lenient": True}, "not": {}}}}, "no options"),
+     ({"$schema": "http://json-schema.org/draft-03/schema#", "properties": {"a": {}}}, "draft 3"),
      ({"properties": {"a": {}}, "not": {}}, "no parts"), (BOOKING | {"required": ["b"]}, "parts"),
      ({"properties": {str(n): {} for n in range(65)}}, "65 parts, but at most 64"),
      ({"properties": {"a": {"type": "foo"}}}, "Invalid type: foo"),

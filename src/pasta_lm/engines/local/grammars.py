@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from pasta_lm.engines.request import StructuredOutputs
-from pasta_lm.errors import MissingExtraError, UsageError
+from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 
 try:
     from llguidance import LLMatcher, LLTokenizer, hf
@@ -48,7 +48,8 @@ class Matcher:
         return allowed
 
     def consume(self, token: int) -> None:
-        self._matcher.consume_token(token)
+        if not self._matcher.consume_token(token):  # it would read as complete
+            raise RequestError(f"the schema cannot be followed: {self._matcher.get_error()}")
 
     def allows(self, token: int) -> bool:
         if token in self._eos_ids:
@@ -100,6 +101,8 @@ class Grammars:
 
 def _grammar_of(wanted: StructuredOutputs) -> str:
     if wanted.json is not None:
+        if "x-guidance" in wanted.json or "draft-03" in str(wanted.json.get("$schema")):
+            raise ValueError("no options of llguidance, and no draft 3: rules would be left out")
         if wanted.is_inside:
             schema = json.dumps(wanted.json)
             return LLMatcher.grammar_from_lark(
