@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 SILENCE = 0.25  # the share of optional fields of which the text says nothing
 FIRST_DAY, NUM_DAYS = date(2025, 1, 1), 700
-LONG_ARRAYS = "order"
-"""A kind whose last field is a list of 6 to 20 texts: parts cannot divide it."""
+LONG_ARRAYS = "order"  # a kind whose last field is a list of 6 to 20 texts
 TASK = (
     "Read the text and give its facts as one JSON object on one line. Numbers stand without units, "
     "dates as YYYY-MM-DD; null stands for what the text does not say."
@@ -21,13 +20,11 @@ TASK = (
 TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "text": ("string", {"type": "string"}),
     "int": ("integer", {"type": "integer"}),
-    "num1": ("number", {"type": "number"}),
-    "num2": ("number", {"type": "number"}),
+    "num": ("number", {"type": "number"}),
     "bool": ("boolean", {"type": "boolean"}),
     "date": ("date", {"type": "string", "format": "date"}),
     "list": ("string[]", {"type": "array", "items": {"type": "string"}}),
-}
-"""Types of ``kinds.txt``: their names in a prompt, and their schemas."""
+}  # of ``kinds.txt``: their names in a prompt, and their schemas
 
 
 class FieldForm(NamedTuple):
@@ -43,11 +40,15 @@ class FieldForm(NamedTuple):
     def shown(self) -> str:
         """Return the type as the prompt names it."""
         values = " | ".join(f'"{value}"' for value in self.values)
-        return (values if self.type == "enum" else TYPES[self.type][0]) + " | null" * self.is_optional
+        return (
+            values if self.type == "enum" else TYPES[self.type.rstrip("12")][0]
+        ) + " | null" * self.is_optional
 
     @property
     def schema(self) -> dict[str, Any]:
-        value = {"enum": [*self.values]} if self.type == "enum" else TYPES[self.type][1]
+        value = (
+            {"enum": [*self.values]} if self.type == "enum" else TYPES[self.type.rstrip("12")][1]
+        )
         return {"anyOf": [value, {"type": "null"}]} if self.is_optional else value
 
     def draw(self, random: Random) -> tuple[Any, str]:
@@ -88,19 +89,13 @@ class Document:
 
     def num_right(self, data: object) -> int:
         """Return how many fields of an object have their value, after the schema's type."""
-        return sum(_same(value, _at(data, path)) for path, value in self.values.items())
+        return sum(_is_at(path, value, data) for path, value in self.values.items())
 
 
-def _same(value: Any, other: Any) -> bool:
-    if isinstance(value, bool) or isinstance(other, bool) or not isinstance(value, int | float):
-        return type(value) is type(other) and bool(value == other)
-    return isinstance(other, int | float) and value == other
-
-
-def _at(data: Any, path: tuple[str, ...]) -> Any:
+def _is_at(path: tuple[str, ...], value: Any, data: Any) -> bool:
     for key in path:
         data = data.get(key, ...) if isinstance(data, dict) else ...
-    return data
+    return bool(value == data) and isinstance(value, bool) is isinstance(data, bool)
 
 
 @cache

@@ -7,7 +7,7 @@ take turns, document by document.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,18 +23,17 @@ from pasta_lm.strategies.model import Pasta
 SEQUENTIAL = "sequential"
 METHODS = (SEQUENTIAL, *parts.VIEWS)
 TOKENS_OF_FIELD, MORE_TOKENS = 30, 60  # what an answer may have; true ones have 12 a field
-CURVE = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30)
-"""Numbers of fields of documents with a clock, three of each."""
+CURVE = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30)  # fields of documents with a clock
 
 
-def document_sets(num: int, seed: int) -> dict[str, list[str]]:
-    """Return the names of the documents for accuracy, for the clock, and with long arrays."""
+def document_sets(seed: int = 0) -> dict[str, list[str]]:
+    """Return names of documents: 200 for accuracy, 36 for the clock, and 10 with long arrays."""
     own = [kind for kind in kinds() if kind != LONG_ARRAYS]
     places = enumerate((count, copy) for count in CURVE for copy in range(3))
     curve = [f"{own[i % len(own)]}-{count}-{seed + 10_000 + copy}" for i, (count, copy) in places]
     curve = curve[0::3] + curve[1::3] + curve[2::3]  # each number once before any twice
     arrays = [f"{LONG_ARRAYS}-3-{seed + 20_000 + copy}" for copy in range(10)]
-    return {"documents": names(num, seed), "curve": curve, "arrays": arrays}
+    return {"documents": names(200, seed), "curve": curve, "arrays": arrays}
 
 
 def decode(
@@ -87,37 +86,24 @@ def _request(model: Pasta, name: str, method: str) -> Request:
     return parts.fill_request(messages, doc.schema, vocabulary, params, view=method)
 
 
-Pair = tuple[Row, Row]
-
-
 def figures(rows: Sequence[Row], method: str) -> dict[str, Any]:
-    """Return the comparison of a method with JSON mode over the documents that both decoded.
-
-    Accuracies are shares of fields; their difference is drawn by document. Steps and clocks are
-    geometric means of a document's quotients.
-    """
+    """Return the comparison of a method with JSON mode over the documents that both decoded."""
     by_id = {row["id"]: row for row in rows}
-    pairs = [
-        (row, by_id[baseline])
-        for key, row in by_id.items()
-        if key.endswith(f"/{method}") and (baseline := f"{_name(row)}/{SEQUENTIAL}") in by_id
-    ]
-    sizes = sorted({_size(pair) for pair in pairs})
-    curve = {str(size): _compared([p for p in pairs if _size(p) == size]) for size in sizes}
-    return {"method": method, **_compared(pairs), "by_number_of_fields": curve}
+    baselines = {key: f"{key.partition('/')[0]}/{SEQUENTIAL}" for key in by_id}
+    both = {key.partition("/")[0]: (by_id[key], by_id[base]) for key, base in baselines.items()
+            if key.endswith(f"/{method}") and base in by_id}  # fmt: skip
+    docs = {name: document(name) for name in both}
+    curve = {
+        str(size): _compared({name: both[name] for name in both if len(docs[name].values) == size})
+        for size in sorted({len(doc.values) for doc in docs.values()})
+    }
+    return {"method": method, **_compared(both), "by_number_of_fields": curve}
 
 
-def _name(row: Row) -> str:
-    return str(row["id"]).partition("/")[0]
-
-
-def _size(pair: Pair) -> int:
-    return len(document(_name(pair[0])).values)
-
-
-def _compared(pairs: Sequence[Pair]) -> dict[str, Any]:
-    right = [[document(_name(row)).num_right(row["data"]) for row in pair] for pair in pairs]
-    sizes = [_size(pair) for pair in pairs]
+def _compared(both: Mapping[str, tuple[Row, Row]]) -> dict[str, Any]:
+    docs, pairs = [document(name) for name in both], [*both.values()]
+    sizes = [len(doc.values) for doc in docs]
+    right = [[doc.num_right(row["data"]) for row in both[doc.name]] for doc in docs]
     timed = [(a, b) for a, b in pairs if "wall_s" in a and "wall_s" in b]
     behind = [tuple(row["wall_s"] - row["prompt_s"] for row in pair) for pair in timed]
     compared: dict[str, Any] = {

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -18,10 +18,10 @@ from typing import Any
 
 import jsonschema
 from referencing.exceptions import Unresolvable
-from transformers import LlamaConfig
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import random_model, train_tokenizer
+from pasta_lm.engines.local.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import UsageError
 from pasta_lm.strategies import parts, sequential
@@ -29,10 +29,8 @@ from pasta_lm.strategies import parts, sequential
 MAX_TOKENS, NUM_SAMPLES, NUM_PIECES, AT_ONCE = 300, 2, 1200, 16
 MAX_CHARACTERS = 60_000  # of a schema; the tokenizer is trained on the first hundred of each
 ENDING_BIAS = 5.0  # of tokens that begin with a quote or bracket: random weights seldom end a text
-DRAFTS = {"draft4": "draft-04", "draft6": "draft-06", "draft7": "draft-07"}
-"""Folders of the test suite whose schemas do not name their draft."""
-Schemas = Mapping[str, dict[str, Any]]
-"""By the names of their files."""
+UNNAMED = {"draft4": "draft-04", "draft6": "draft-06", "draft7": "draft-07"}  # folders of the suite
+Schemas = Mapping[str, dict[str, Any]]  # by the names of their files
 
 
 def read_schemas(folder: Path) -> dict[str, dict[str, Any]]:
@@ -40,7 +38,7 @@ def read_schemas(folder: Path) -> dict[str, dict[str, Any]]:
     read = {}
     for path in sorted(folder.rglob("*.json")):
         data, name = json.loads(path.read_text("utf-8")), path.relative_to(folder)
-        draft = DRAFTS.get(name.parts[0])
+        draft = UNNAMED.get(name.parts[0])
         for number, case in enumerate(data if isinstance(data, list) else [{"schema": data}]):
             schema = case["schema"]
             if isinstance(schema, dict) and len(json.dumps(schema)) <= MAX_CHARACTERS:
@@ -49,23 +47,21 @@ def read_schemas(folder: Path) -> dict[str, dict[str, Any]]:
     return read
 
 
-def drawn(schemas: Schemas, num: int, seed: int) -> Schemas:
+def drawn(schemas: Schemas, num: int) -> Schemas:
     """Draw different schemas."""
     names = {json.dumps(schema, sort_keys=True): name for name, schema in schemas.items()}
-    chosen = Random(seed).sample([*names.values()], min(max(num, 0), len(names)))
+    chosen = Random(0).sample([*names.values()], min(max(num, 0), len(names)))
     return {name: schemas[name] for name in chosen}
 
 
 class SchemaCheck:
     """The engine of a tiny random model, and the report of what it wrote."""
 
-    def __init__(self, schemas: Schemas, seed: int) -> None:
-        config = LlamaConfig(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=1, max_position_embeddings=4096, tie_word_embeddings=True,
-        )  # fmt: skip
-        tokenizer = train_tokenizer((json.dumps(each)[:100] for each in schemas.values()), NUM_PIECES)
-        loaded = random_model(config, tokenizer, name="random", seed=seed)
+    def __init__(self, schemas: Schemas) -> None:
+        tokenizer = train_tokenizer(
+            (json.dumps(each)[:100] for each in schemas.values()), NUM_PIECES
+        )
+        loaded = random_model(tiny_llama().config, tokenizer, name="random")
         self._engine = TorchEngine(loaded, pool_tokens=128 * MAX_TOKENS)
         self._vocabulary = loaded.vocabulary
         pieces = ((token, tokenizer.decode([token])) for token in range(len(tokenizer)))
@@ -87,8 +83,8 @@ class SchemaCheck:
                     filled = parts.filled(answer, self._schemas[name])
                     text, is_cut = filled.text, bool(filled.unfinished)
                 self._note(name, request.strategy, None if is_cut else text)
-        counts = dict(self.counts.most_common())
-        return {"counts": counts, "max_compile_s": self.max_compile_s, "faults": self.faults}
+        counts = {"counts": dict(self.counts.most_common()), "num_schemas": len(names)}
+        return {**counts, "max_compile_s": round(self.max_compile_s, 3), "faults": self.faults}
 
     def _requests(self, name: str) -> Iterator[Request]:
         schema, began = self._schemas[name], time.perf_counter()
@@ -110,34 +106,22 @@ class SchemaCheck:
         self.max_compile_s = max(self.max_compile_s, time.perf_counter() - began)
 
     def _note(self, name: str, strategy: str, text: str | None) -> None:
-        ending = "cut by the limit"
-        if text is not None:
-            ending, fault = "valid", None
-            try:
-                fault = invalid(self._schemas[name], text)
-            except (re.error, Unresolvable, OverflowError):  # a pattern, 1e308: Python's limits
-                ending = "the validator fails"
-            if fault:
-                ending = "invalid"
-                self.faults.append(f"{name}: {strategy}: {fault}: {text[:300]}")
-        self.counts[f"{strategy}: {ending}"] += 1
+        ending = "cut by the limit" if text is None else judged(self._schemas[name], text)
+        self.counts[f"{strategy}: {ending.partition(': ')[0]}"] += 1
+        if ending.startswith("invalid"):
+            self.faults.append(f"{name}: {strategy}: {ending}: {text}")
 
 
-def invalid(schema: Mapping[str, Any], text: str) -> str | None:
-    """Return why a text is no JSON value that a schema allows; None if it is one."""
+def judged(schema: Mapping[str, Any], text: str) -> str:
+    """Return ``valid`` for a JSON value that a schema allows, or why it is not."""
     validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     try:
-        value = json.loads(text, object_pairs_hook=_different)
-        validator(schema, format_checker=validator.FORMAT_CHECKER).validate(value)
+        validator(schema, format_checker=validator.FORMAT_CHECKER).validate(json.loads(text))
+    except (re.error, Unresolvable, OverflowError):  # a pattern, 1e308: limits of Python
+        return "the validator fails"
     except (ValueError, jsonschema.ValidationError) as exc:
-        return str(exc).splitlines()[0]
-    return None
-
-
-def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key occurs twice")
-    return dict(pairs)
+        return f"invalid: {str(exc).splitlines()[0]}"
+    return "valid"
 
 
 def reason(message: str) -> str:

@@ -1,0 +1,51 @@
+"""Documents with known fields, and the comparison of two ways of decoding them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pasta_lab.fields.documents import Document, document, names
+from pasta_lab.fields.measure import figures
+from pasta_lm.strategies.parts import fields_of
+
+
+def true_object(doc: Document) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for path, value in doc.values.items():
+        place = data
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = value
+    return data
+
+
+def test_the_true_values_are_right_stand_in_the_text_and_are_the_fields_of_the_schema() -> None:
+    for doc in map(document, names(60)):
+        assert doc.num_right(true_object(doc)) == len(doc.values)
+        assert doc.num_right(None) == 0
+        assert [field.path for field in fields_of(doc.schema)] == [*doc.values]
+        told = (v for v in doc.values.values() if isinstance(v, str) and v[:3] != "202")
+        assert all(value in doc.prompt for value in told)
+        assert document(doc.name) == doc
+
+
+@pytest.mark.parametrize(("value", "num"), [(True, 0), ("3", 0), (3.0, 1), (4, 0), (None, 0)])
+def test_a_number_is_right_by_its_value_and_a_truth_value_is_no_number(
+    value: Any, num: int
+) -> None:
+    assert Document("", "", {}, {("a", "b"): 3}).num_right({"a": {"b": value}}) == num
+
+
+def test_methods_are_compared_over_the_documents_that_both_decoded() -> None:
+    doc, other = map(document, names(2))
+    row = {"steps": 10, "tokens": 40, "cut": False, "data": true_object(doc)}
+    slow = {**row, "steps": 40, "data": json.loads("{}")}
+    rows = [{"id": f"{doc.name}/own", **row}, {"id": f"{doc.name}/sequential", **slow}]
+    found = figures([*rows, {"id": f"{other.name}/own", **row}], "own")
+    assert (found["num_documents"], found["num_fields"]) == (1, len(doc.values))
+    assert found["difference"]["mean"] == 1
+    assert found["times_fewer_steps"]["mean"] == pytest.approx(4)
+    assert found["times_faster"] is None
