@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -54,7 +54,7 @@ def schemas(
     silence_libraries()
     from pasta_lab.fields.schemas import SchemaCheck, drawn, read_schemas
 
-    chosen = {}
+    chosen: dict[str, dict[str, Any]] = {}
     for folder in folders:
         chosen |= drawn(read_schemas(folder), num - len(chosen))
     print_json(SchemaCheck(chosen).report())

@@ -104,7 +104,8 @@ def kinds() -> Mapping[str, tuple[FieldForm, ...]]:
     pools, read = dict[str, str](), dict[str, tuple[FieldForm, ...]]()
     for line in (files(__package__) / "kinds.txt").read_text("utf-8").splitlines():
         if line.startswith("@"):
-            pools.update([line.split(": ")])
+            name, _, drawn_from = line.partition(": ")
+            pools[name] = drawn_from
         elif "|" in line:
             key, kind, values, sentence = map(str.strip, line.split("|"))
             drawn = values.split("..") if ".." in values else pools.get(values, values).split("; ")

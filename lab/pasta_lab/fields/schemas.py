@@ -16,14 +16,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import jsonschema
-from referencing.exceptions import Unresolvable
+import jsonschema  # type: ignore[import-untyped]
+from referencing.exceptions import Unresolvable  # type: ignore[import-not-found]
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import random_model, train_tokenizer
 from pasta_lm.engines.local.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import UsageError
+from pasta_lm.learn.random_model import random_model, train_tokenizer
 from pasta_lm.strategies import parts, sequential
 
 MAX_TOKENS, NUM_SAMPLES, NUM_PIECES, AT_ONCE = 300, 2, 1200, 16
