@@ -24,7 +24,7 @@ from pasta_lm.engines.local.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.random_model import random_model, train_tokenizer
-from pasta_lm.strategies import parts, sequential
+from pasta_lm.strategies import parts, sequential_request
 
 MAX_TOKENS, NUM_SAMPLES, NUM_PIECES, AT_ONCE = 300, 2, 1200, 16
 MAX_CHARACTERS = 60_000  # of a schema; the tokenizer is trained on the first hundred of each
@@ -94,7 +94,7 @@ class SchemaCheck:
             self.counts["compiled"] += 1
             for seed in range(NUM_SAMPLES):
                 params = replace(self._params, seed=seed, structured_outputs=wanted)
-                yield sequential.request(prompt, params)
+                yield sequential_request(prompt, params)
             request = parts.fill_request("Write: ", schema, self._vocabulary, self._params)
             for structure in request.structures:
                 self._engine.grammars.matcher(structure)
