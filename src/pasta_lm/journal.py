@@ -130,16 +130,11 @@ def read_objects(path: Path) -> Iterator[tuple[int, Row]]:
 def read_rows(path: Path) -> list[Row]:
     """Read a file of rows, gzipped if named ``.gz``."""
     rows: dict[str, Row] = {}
-    try:
-        data = path.read_bytes()
-        lines = (gzip.decompress(data) if path.name.endswith(".gz") else data).splitlines()
-    except (OSError, EOFError, zlib.error) as exc:
-        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8-sig"))
+            row = json.loads(line)
         except ValueError:
             row = None
         if not isinstance(row, dict) or not isinstance(row.get("id"), str):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Pasta
 from tests.fakes.scripted_judge import prefer_more_words
-from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
+from tests.fakes.scripted_server import Faults, ScriptedServer
 
 NUM = 40
 
@@ -57,38 +55,6 @@ def test_a_run_with_a_scripted_judge_ends_in_a_report_without_win_rates(
     offline = pasta("evaluate", "alpaca", "--out", out, "--offline", "--json")
     assert (offline.code, offline.json) == (0, report)
     assert (out / "report.md").read_text() == page
-
-
-def test_a_cost_limit_is_not_exceeded_and_paid_replies_are_kept(
-    pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
-) -> None:
-    def spent(server: ScriptedServer) -> float:
-        # As the server bills it: a token for every four characters, rounded up.
-        said = [json.loads(key) for key in server.paid.elements()]
-        read = sum(-(-len("".join(turn["content"] for turn in one)) // 4) for one in said)
-        return (10 * read + 30 * 10 * len(said)) / 1e6
-
-    def ten_tokens(asked: Mapping[str, Any]) -> ScriptedReply:
-        return ScriptedReply("Since it is.\n\nVerdict: A, confidence: 7")
-
-    with ScriptedServer(ten_tokens, model="judge-1") as server:
-        recipe = tmp_path / "recipe.toml"
-        recipe.write_text(
-            f'instructions = "{instructions}"\nmodel = "{taught_folder}"\nmax_tokens = 8\n'
-            f'num_timed = 0\n[judge]\nmodel = "judge-1"\nbase_url = "{server.base_url}"\n'
-            "input_price = 10\noutput_price = 30\n"
-        )
-        flags = ("--out", tmp_path / "run", "--limit", NUM, "--json")
-        command = ("evaluate", "alpaca", recipe, *flags)
-        for limit in (0.05, 0.1):
-            result = pasta(*command, "--cost-limit", limit)
-            assert result.code == 1
-            assert f"the cost limit of {limit:g} USD leaves" in result.err
-            assert limit - 0.03 < spent(server) <= limit
-            assert "win_rate" not in result.out
-        result = pasta(*command, "--cost-limit", 5)
-        assert (result.code, {*server.paid.values()}) == (0, {1})
-        assert f"{spent(server):.4f} USD" in result.err
 
 
 def test_without_a_judge_only_speed_is_reported(

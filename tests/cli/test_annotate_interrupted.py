@@ -75,16 +75,6 @@ def test_a_first_signal_keeps_paid_replies_and_prints_the_command_to_continue(
         assert list(server.paid.values()) == [1] * 7
 
 
-def test_a_first_signal_ends_retries(tmp_path: Path) -> None:
-    gate = Gate(Faults(truncated=1.0))
-    with gate.server as server:
-        process = interrupted(write_recipe(tmp_path, server.base_url, LIMIT), server, signal.SIGINT)
-        gate.open()
-        assert process.finish() == 130
-        assert server.num_requests == FEW
-    assert " rows: 0 ok, 0 failed, " in process.output
-
-
 def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     gate = Gate()
     with gate.server as server:

@@ -220,19 +220,3 @@ def test_a_real_model_answers_two_questions(pasta: Pasta, taught_folder: Path) -
     assert result.err.count("tokens/s") == 3
     alone = pasta("run", "hello", *flags).out
     assert result.out.startswith(alone)
-
-
-@pytest.mark.parametrize(
-    ("flags", "shown"),
-    [
-        (("--strategy", "paste"), "one of pasta, sequential"),
-        (("--strategy", "draft-model"), "--draft and the strategy draft-model go together"),
-        (("--max-tokens", "0"), "at least 1"),
-    ],
-)
-def test_a_wrong_flag_is_refused_before_a_model_is_loaded(
-    pasta: Pasta, flags: tuple[str, ...], shown: str
-) -> None:
-    result = pasta("chat", *flags)
-    assert (result.code, result.out) == (2, "")
-    assert shown in result.err

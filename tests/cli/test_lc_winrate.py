@@ -53,17 +53,6 @@ def test_json_has_the_documented_figures_of_each_model(
     assert result.json["worse"]["win_rate"] == 0
 
 
-def test_rows_of_a_scripted_judge_have_no_win_rate(pasta: Pasta, tables: dict[str, Path]) -> None:
-    file = tables["annotations"]
-    file.write_text(file.read_text().replace("}", ', "judge": "scripted/one-token-v1"}'))
-    shown = pasta("evaluate", "lc-winrate", *flags(tables))
-    assert shown.code == 0
-    assert shown.out.rstrip().endswith("pipeline check, n = 8")
-    found = pasta("evaluate", "lc-winrate", *flags(tables), "--json")
-    assert found.json["good"]["pipeline_check"] == "pipeline check, n = 8"
-    assert "win_rate" not in found.out
-
-
 def test_a_missing_verdict_refuses_the_win_rate_unless_allowed(
     pasta: Pasta, tables: dict[str, Path]
 ) -> None:
@@ -77,10 +66,3 @@ def test_a_missing_verdict_refuses_the_win_rate_unless_allowed(
     assert (allowed.code, allowed.err) == (0, "")
     good = allowed.json["good"]
     assert good["win_rate_missing_lost"] < good["win_rate"]
-
-
-def test_a_missing_file_is_an_error(pasta: Pasta, tables: dict[str, Path]) -> None:
-    tables["gamed"].unlink()
-    result = pasta("evaluate", "lc-winrate", *flags(tables))
-    assert (result.code, result.out) == (3, "")
-    assert "no such file" in result.err

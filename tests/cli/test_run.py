@@ -195,12 +195,6 @@ def test_a_device_or_dtype_that_is_not_there_is_a_usage_error(
     assert "hint: " in result.err
 
 
-def test_a_prompt_that_is_too_long_is_invalid_input(pasta: Pasta, taught_folder: Path) -> None:
-    result = pasta("run", "word " * 3000, "--model", taught_folder)
-    assert result.code == 3
-    assert "context" in result.err
-
-
 @pytest.fixture
 def doctor(pasta: Pasta, taught_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pasta:
     """Return ``pasta doctor`` with a tiny model as the built-in one, which has tests of its own."""

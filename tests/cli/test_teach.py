@@ -263,14 +263,6 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
     assert not out.exists()
 
 
-def test_another_recipe_is_refused_in_the_same_folder(
-    whole: Path, model: str, config: TeachConfig, pasta: Pasta
-) -> None:
-    result = pasta(*command_of(model, whole, config), "--set", "train.passes=7")
-    assert result.code == 2
-    assert "train.passes = 2, not 7" in result.err
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -81,17 +81,6 @@ def test_a_finished_run_is_refused_resumed_or_overwritten(
     assert (both.code, both.out) == (2, "")
 
 
-def test_a_folder_that_cannot_be_written_is_named_before_the_model_is_loaded(
-    pasta: Pasta, model: ModelConfig, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    elsewhere = f"train.out={tmp_path / 'file' / 'out'}"
-    result = pasta("train", "sft", recipe(model, tmp_path / "out"), "--set", elsewhere)
-    assert (result.code, result.out) == (1, "")
-    assert "cannot be written" in result.err
-    assert "weights" not in result.err
-
-
 def test_a_dry_run_shows_an_example_and_trains_nothing(
     pasta: Pasta, model: ModelConfig, out: Path
 ) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,13 +15,10 @@ from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_OPEN, PIECES, PROMISE_OPEN, SYNC, closing_piece
-from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.decoding import decode_document
 from tests.small_tokenizers import FAMILIES, TEXT, add_markers
 from tests.taught import CHAT, PLAIN, TAUGHT, VOCABULARIES
-
-STARTER = Path(__file__).parents[2] / "corpora/starter/starter.jsonl"
 
 any_text = st.lists(
     st.sampled_from(["<", ">", '"', "/", " ", "\n", "a", "<s>", "\u2581", *PIECES[:6]])
@@ -161,29 +157,6 @@ def test_decoding_an_encoded_document_gives_it_back(name: str, document: Documen
 @given(text=any_text.filter(lambda text: "\u2581" not in text and "<0x" not in text))
 def test_text_between_tags_survives(name: str, text: str) -> None:
     TAUGHT[name].check_round_trip(text)
-
-
-@each_family
-def test_the_first_word_of_a_block_is_encoded_as_in_plain_text(name: str) -> None:
-    vocabulary = TAUGHT[name]
-    num_same = num_words = 0
-    for record in read_records(STARTER)[::10]:
-        document = record.document
-        encoded = vocabulary.encode_document(document)
-        assert decode_document(vocabulary, encoded) == document
-        plain = vocabulary.encode_text(document.plain_text)
-        places = [
-            len(Document(document.items[:index]).plain_text)
-            for index, item in enumerate(document.items)
-            if isinstance(item, Block)
-        ]
-        for place, block, ids in zip(places, document.blocks, encoded.blocks, strict=True):
-            before = vocabulary.encode_text(document.plain_text[:place])
-            if block.plain_text[0] == " " and plain[: len(before)] == before:
-                num_words += 1
-                num_same += plain[len(before)] == ids[0]
-    assert num_words > 50
-    assert num_same == num_words
 
 
 def test_a_missing_length_is_counted_and_a_long_one_clamped() -> None:

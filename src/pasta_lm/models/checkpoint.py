@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -38,8 +37,6 @@ Checkpoint: TypeAlias = "tuple[transformers.PreTrainedModel, PreTrainedTokenizer
 _SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
 _LFS = b"version https://git-lfs"
 _COMPILED = "_orig_mod."  # before the names of weights that were saved from a compiled module
-_WHOLE = ("F64", "F32", "F16", "BF16")  # types of GGUF that lose nothing in float32
-_TYPES_NAME = "gguf_types.txt"  # in a folder of the cache: how the file's weights were stored
 
 
 def read_checkpoint(
@@ -180,25 +177,16 @@ def gguf_of_package(name: str) -> Path | None:
     return next((file for file in files if file.suffix == SUFFIX and file.is_file()), None)
 
 
-def read_gguf(file: Path, dtype: torch.dtype | None, *, notes_loss: bool) -> Checkpoint:
-    """Return the model and the tokenizer of a GGUF file; without a dtype weights are float32.
-
-    A loss of precision is noted on standard error, once, if ``notes_loss``.
-    """
+def read_gguf(file: Path, dtype: torch.dtype | None) -> Checkpoint:
+    """Return the model and the tokenizer of a GGUF file; without a dtype weights are float32."""
     if not file.is_file():
         raise ModelNotFoundError(f"no such file: {file}", hint=f"name {_SOURCES}")
     with file.open("rb") as data:
         key = hashlib.file_digest(data, "sha256").hexdigest()
     folder = cache_folder() / "gguf" / key[:32]
     if not folder.is_dir():
-        note(f"dequantising {file.name}, once; the result is kept in {folder}")
+        note(f"dequantising {file.name} to float32, once; the result is kept in {folder}")
         _convert(file, folder)
-    types = (folder / _TYPES_NAME).read_text("utf-8").split()
-    if types and notes_loss:
-        note(
-            f"{file.name} has {' and '.join(types)} weights, dequantised to float32: they are "
-            "those of the file, not the original's"
-        )
     return read_checkpoint(folder, dtype)
 
 
@@ -209,13 +197,11 @@ def note(text: str) -> None:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    model, tokenizer, types = _dequantised(file)
-    lossy = [name for name, _ in types.most_common() if name not in _WHOLE]
+    model, tokenizer = _dequantised(file)
     part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     try:
         model.save_pretrained(part)
         tokenizer.save_pretrained(part)
-        (part / _TYPES_NAME).write_text("\n".join(lossy), encoding="utf-8")
         part.replace(folder)
     except (OSError, SafetensorError) as exc:
         if not folder.is_dir():  # else another process was faster
@@ -227,11 +213,8 @@ def _convert(file: Path, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _dequantised(
-    file: Path,
-) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerBase, Counter[str]]:
-    """Read a GGUF file, and count its weights of each type."""
-    types, folder, label = Counter[str](), file.parent, f"the GGUF file {file}"
+def _dequantised(file: Path) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerBase]:
+    folder, label = file.parent, f"the GGUF file {file}"
     # transformers parses the file in each of three calls, and builds the table of names for each
     # layer: half of the time. Both are made once here.
     parsed_once = patch("gguf.GGUFReader", cache(gguf.GGUFReader))
@@ -242,8 +225,6 @@ def _dequantised(
                 folder, gguf_file=file.name, trust_remote_code=False
             )
             packed = _load_whole(folder, label, gguf_file=file.name, dtype=torch.float32)
-            for tensor in gguf.GGUFReader(str(file)).tensors:
-                types[tensor.tensor_type.name] += int(tensor.n_elements)
     except ModelError:
         raise
     except Exception as exc:  # three libraries parse the file, and none checks its length
@@ -258,4 +239,4 @@ def _dequantised(
     model: transformers.PreTrainedModel = type(packed)(type(packed.config)(**settings))
     model.load_state_dict(packed.state_dict())
     model.generation_config = packed.generation_config
-    return model, tokenizer, types
+    return model, tokenizer

@@ -63,7 +63,7 @@ def load_pretrained(
     folder = Path(source if adapter is None else resolve(adapter))
     if adapter is not None or adapters.is_adapter(folder):
         return _named(folder, *_read_adapted(folder, dtype, None if adapter is None else source))
-    return _named(folder, *_read_whole(source, dtype, notes_loss=True))
+    return _named(folder, *_read_whole(source, dtype))
 
 
 def files_of(source: str | Path, adapter: str | Path | None = None) -> list[Path] | None:
@@ -95,16 +95,13 @@ def _named(
 
 
 def _read_whole(
-    source: str | Path, dtype: torch.dtype | None, *, revision: str | None = None, notes_loss: bool
+    source: str | Path, dtype: torch.dtype | None, revision: str | None = None
 ) -> checkpoint.Checkpoint:
-    file = (
-        Path(source)
-        if Path(source).suffix == checkpoint.SUFFIX
-        else checkpoint.gguf_of_package(str(source))
-    )
+    is_file = Path(source).suffix == checkpoint.SUFFIX
+    file = Path(source) if is_file else checkpoint.gguf_of_package(str(source))
     if file is None:
         return checkpoint.read_checkpoint(source, dtype, revision)
-    return checkpoint.read_gguf(file, dtype, notes_loss=notes_loss)
+    return checkpoint.read_gguf(file, dtype)
 
 
 def _read_adapted(
@@ -113,8 +110,7 @@ def _read_adapted(
     adapter, config = adapters.read_adapter(folder), read_pasta_config(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
     source, revision = adapters.find_base(folder) if base is None else (base, None)
-    # An adapter was trained on just these weights of a GGUF file: nothing was lost.
-    model, tokenizer = _read_whole(source, None, revision=revision, notes_loss=bool(base))
+    model, tokenizer = _read_whole(source, None, revision)
     adapters.check_base(adapters.read_base(folder), model, tokenizer)
     if dtype is torch.float32:
         _cast(model, dtype)

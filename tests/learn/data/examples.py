@@ -92,12 +92,6 @@ def places(example: EncodedExample) -> dict[Name, Place]:
     }
 
 
-def drawn(example: EncodedExample) -> list[str]:
-    """Draw who sees whom: one line a query, one column a key."""
-    slots = range(len(example))
-    return ["".join(".x"[is_seen(example, query, key)] for key in slots) for query in slots]
-
-
 def named_entries(seen: Recorded) -> list[Name]:
     """Name each entry that an engine fed by its thread and its index there."""
     thread_of = {thread.owner: thread.id for thread in seen.response.interpreter.threads}

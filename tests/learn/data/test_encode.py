@@ -15,21 +15,18 @@ from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import LexemeKind, Sync, Text
 from pasta_lm.language.parser import Form
-from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES, closing_piece, units_for
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.architectures import loaded
 from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recording
-from tests.fakes.word_decoder import WordDecoder
 from tests.learn.data.examples import (
     BARE,
     EOS,
-    SHORT,
     TRAINABLE,
     documents,
-    drawn,
     encoded,
     met_by,
     names,
@@ -67,15 +64,6 @@ def test_a_space_before_a_block_is_its_first_words() -> None:
     assert fed(lone) == "begin q A : <p t >1 [  the ] |   x"
 
 
-def test_a_missing_length_counts_the_spaces() -> None:
-    found = []
-    for spaces in (" ", " " * 60):
-        document = Document((Text(f"A:{spaces}"), Block("t", None, (Text("tips"),))))
-        found.append(units_for(len(BARE.encode_text(f"{spaces}tips")) + 2))
-        assert SHORT[closing_piece(found[-1])] in fed(encoded(document))
-    assert found[0] < found[1]
-
-
 def test_each_token_predicts_what_its_thread_decodes_next() -> None:
     example = encoded(TWO_BLOCKS)
     # Main goes on behind a promise, the block is its own thread's, and nothing follows it there.
@@ -84,66 +72,6 @@ def test_each_token_predicts_what_its_thread_decodes_next() -> None:
     at_the_end = encoded('<promise topic="t" tokens="1"/><async></async>')
     assert fed(at_the_end) == "begin q <p t >1 [ ]"
     assert labels_of(at_the_end) == "- <p t >1 end ] -"
-
-
-def test_siblings_do_not_see_each_other_and_main_sees_them_after_the_sync() -> None:
-    example = encoded(
-        'A<promise topic="t" tokens="1"/><async>a</async>'
-        'B<promise topic="u" tokens="1"/><async>d</async><sync/>C',
-        prompt="",
-    )
-    assert fed(example) == "begin A <p t >1 [ a ] B <p u >1 [ d ] | C"
-    assert drawn(example) == [
-        # p A < t > [ a ] B < u > [ d ] | C
-        "x................",  # the prompt
-        "xx...............",  # A
-        "xxx..............",  # <p
-        "xxxx.............",  # t
-        "xxxxx............",  # >1
-        "xxxxxx...........",  # [ sees main up to its promise
-        "xxxxxxx..........",  # a
-        "xxxxxxxx.........",  # ]
-        "xxxxx...x........",  # B does not see the block
-        "xxxxx...xx.......",  # <p
-        "xxxxx...xxx......",  # u
-        "xxxxx...xxxx.....",  # >1
-        "xxxxx...xxxxx....",  # [ sees B, not its sibling
-        "xxxxx...xxxxxx...",  # d
-        "xxxxx...xxxxxxx..",  # ]
-        "xxxxxxxxxxxxxxxx.",  # the sync sees all
-        "xxxxxxxxxxxxxxxxx",  # C
-    ]
-
-
-THREE_BLOCKS = (
-    'A<promise topic="t" tokens="2"/><async>abe</async>B<promise topic="u" tokens="1"/>'
-    '<async></async>C<sync/>D<promise topic="v" tokens="1"/><async>d</async><sync/>E'
-)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "main"),
-    [
-        #           A <p t >2   B  <p   u  >1   C   |   D  <p   v  >1   |   E
-        (PREDICT, [3, 4, 5, 6, 27, 28, 29, 30, 41, 42, 43, 44, 45, 46, 57, 58]),
-        # The first block ends at 11, behind main; the third at 19, ahead of it.
-        (CONTINUE, [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 21, 22]),
-        # Lengths 5, 2 and 3.
-        (ORACLE, [3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23, 27, 28]),
-    ],
-)
-def test_main_leaves_the_gap_of_its_strategy_and_blocks_start_after_their_promises(
-    strategy: PositionStrategy, main: list[int]
-) -> None:
-    example = encoded(THREE_BLOCKS, "pq", strategy)
-    position = {name: place.position for name, place in places(example).items()}
-    assert [position[PROMPT, index] for index in range(3)] == [0, 1, 2]
-    assert [position[0, index] for index in range(len(main))] == main
-    for thread, (promise_end, length) in enumerate([(3, 5), (7, 2), (13, 3)], start=1):
-        start = position[0, promise_end] + 1
-        assert [position[thread, index] for index in range(length)] == [
-            *range(start, start + length)
-        ]
 
 
 def test_rotate_cannot_be_encoded() -> None:
@@ -170,12 +98,6 @@ def assert_plain(example: EncodedExample, prompt: list[int], answer: list[int]) 
 def test_an_answer_without_tags_is_ordinary_next_token_training(prompt: str, text: str) -> None:
     example = encoded(Document((Text(text),)), prompt)
     assert_plain(example, BARE.encode_prompt(prompt), BARE.encode_text(text))
-
-
-@given(documents)
-def test_with_its_tags_stripped_an_answer_is_its_text(document: Document) -> None:
-    example = encoded(document.without_tags())
-    assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text(document.plain_text))
 
 
 def test_a_sync_without_blocks_is_still_predicted() -> None:
@@ -217,7 +139,7 @@ def test_tags_inside_a_block_are_refused_and_the_record_is_named(inner: Item) ->
 
 def test_an_empty_prompt_is_refused_and_the_record_is_named() -> None:
     class Silent(Vocabulary):
-        def encode_prompt(self, prompt: object) -> list[int]:
+        def encode_prompt(self, prompt: object, **_: object) -> list[int]:
             return []
 
     for answer in ("A.", TWO_BLOCKS):
@@ -271,22 +193,6 @@ def test_tokens_positions_and_visibility_of_each_thread_follow_the_written_form(
 
 
 # --- as decoding has it
-
-
-@given(documents, st.sampled_from(TRAINABLE))
-def test_training_visibility_equals_the_interpreters(
-    document: Document, strategy: PositionStrategy
-) -> None:
-    example = encoded(document, "Hello", strategy)
-    answer = program_of(document, "Hello", BARE).answer
-    short = {BARE.piece_id(piece): word for piece, word in SHORT.items()}
-    main = " ".join(short.get(token, "x") for token in answer.main)
-    blocks = [" ".join("x" for _ in block) for block in answer.blocks]
-    met = WordDecoder(main, blocks, example.num_prompt, strategy).run().places()
-    found = places(example)
-    assert met == {name: found[name] for name in met}
-    # What is decoded last is never fed.
-    assert len(met) >= len(found) - 1 - len(blocks)
 
 
 @pytest.mark.parametrize("max_threads", [None, 1])

@@ -19,7 +19,7 @@ from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import Recording
-from tests.learn.data.examples import BARE, EOS, drawn, is_seen, met_by, names, places
+from tests.learn.data.examples import BARE, EOS, is_seen, met_by, names, places
 from tests.learn.data.test_encode import assert_plain, fed, labels_of
 from tests.programs import words_of
 from tests.reference import PROMPT
@@ -46,23 +46,6 @@ def test_a_fork_predicts_the_parents_next_token_and_children_are_invisible() -> 
     assert fed(example) == "begin q A <p [ a b ] B <p [ d ] C"
     assert labels_of(example) == "- A <p B a b ] - <p C d ] - end"
     assert list(example.positions) == [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 6]
-    assert drawn(example) == [
-        # b q A < [ a b ] B < [ d ] C
-        "x.............",
-        "xx............",
-        "xxx...........",
-        "xxxx..........",
-        "xxxxx.........",  # the child sees the prefix up to the fork
-        "xxxxxx........",
-        "xxxxxxx.......",
-        "xxxxxxxx......",
-        "xxxx....x.....",  # the parent sees no child, and neither does the next one
-        "xxxx....xx....",
-        "xxxx....xxx...",
-        "xxxx....xxxx..",
-        "xxxx....xxxxx.",
-        "xxxx....xx...x",
-    ]
 
 
 def test_forks_need_positions_without_gaps() -> None:

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.learn.data.preferences import ScoreConfig, is_usable, select_pairs
+from pasta_lm.learn.data.preferences import ScoreConfig, select_pairs
 from pasta_lm.learn.judge import Comparison
 from tests.learn.data.rollouts import GradeBook, rollout, sample
 
@@ -128,18 +128,3 @@ def test_samples_without_a_verdict_are_left_out_and_counted() -> None:
     assert pair.parts["quality_chosen"] == pytest.approx(1.4)  # nobody else's verdict moved here
     assert (selection.num_unjudged, selection.num_unusable) == (2, 0)
     assert selection.figures()["num_lacking"] == 1
-
-
-@pytest.mark.parametrize(
-    ("one", "usable"),
-    [
-        (sample(), True),
-        (sample(reason="length"), False),
-        (sample(reason="abort"), False),
-        (sample(num_illegal=1), False),
-        (sample(""), False),
-        (sample(" \n"), False),
-    ],
-)
-def test_only_complete_answers_with_text_are_usable(one: AnswerRecord, usable: bool) -> None:
-    assert is_usable(one) is usable

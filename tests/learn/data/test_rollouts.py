@@ -122,21 +122,6 @@ def test_a_journal_truncated_after_any_line_is_completed_identically(
     assert len(model.asked) == 5 - num_lines // 2 * 2
 
 
-@pytest.mark.parametrize("num_batches", range(3))
-def test_rows_written_before_a_power_cut_are_not_sampled_again(
-    tmp_path: Path, num_batches: int
-) -> None:
-    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    expected = roll_out(whole, QUESTIONS, SAMPLING, fakes()[1], silent)
-    with pytest.raises(PowerCutError):
-        roll_out(parts, QUESTIONS, SAMPLING, fakes(num_batches)[1], silent)
-    model, load = fakes()
-    assert roll_out(parts, QUESTIONS, SAMPLING, load, silent) == expected
-    assert len(model.asked) == 5 - 2 * num_batches
-    assert parts.read_bytes() == whole.read_bytes()
-    assert roll_out(parts, QUESTIONS, SAMPLING, never, silent) == expected
-
-
 def test_progress_is_reported_before_the_first_batch_and_after_each(tmp_path: Path) -> None:
     told: list[tuple[int, int, float | None]] = []
     path = tmp_path / "rollouts.jsonl"
