@@ -152,12 +152,6 @@ def test_a_rule_trains_the_strategy_that_it_is_of(
     assert config.data.trained_strategy == strategy
 
 
-def test_a_recipe_may_count_epochs_and_name_a_constant_rate_without_warmup(tmp_path: Path) -> None:
-    changes = {"train.steps": None, "train.epochs": 1.5}
-    train = read(tmp_path, recipe({**changes, "train.schedule": "constant", "train.warmup": 0.0}))
-    assert (train.train.steps, train.train.epochs, train.train.warmup) == (None, 1.5, 0.0)
-
-
 def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:
     changes = {**CONTINUE, "train.join": "recompute"}
     assert read(tmp_path, recipe(changes)).train.join == "recompute"

@@ -44,19 +44,6 @@ def read(tmp_path: Path, changes: dict[str, Any]) -> PreferenceConfig:
     return read_recipe(path, PreferenceConfig)
 
 
-def test_defaults_are_those_of_the_paper(tmp_path: Path) -> None:
-    config = read(tmp_path, {})
-    assert config == PreferenceConfig(
-        model=StartConfig(base="sft", baseline="plain"),
-        data=PairsConfig(records=RecordsConfig(file="answers.jsonl")),
-        score=ScoreConfig(quality_weight=4.0),
-        train=PreferenceTrainConfig(out="build/x", epochs=1),
-    )
-    assert (config.rollouts.samples, config.rollouts.temperature) == (10, 1.0)
-    assert (config.loss.alpha, config.loss.beta) == (0.005, "auto")
-    assert (config.train.learning_rate, config.train.rounds) == (5e-7, 2)
-
-
 def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     changes = {
         "data": {"records": {"file": "a", "num_prompts": 9, "seed": 3}, "max_tokens": 512},

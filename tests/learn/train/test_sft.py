@@ -245,13 +245,6 @@ def tags_of(learner: Learner) -> set[int]:
     return set(learner.vocabulary.piece_ids.values())
 
 
-def test_the_plain_model_still_has_the_tag_pieces(
-    model: ModelConfig, file: DataConfig, tmp_path: Path
-) -> None:
-    data = replace(file, plain=True)
-    assert load(train_sft(sft(model, tmp_path, data, steps=1))).vocabulary.has_pieces
-
-
 def test_records_that_are_too_long_are_named_and_left_out(
     model: ModelConfig, file: DataConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -264,35 +264,28 @@ def model_card(model: str, config: TeachConfig, rows: Mapping[str, Row], report:
         "of an answer are decoded at the same time.\nThe licence of the base applies. It learned "
         f"from its own answers{others}."
     )
-    figures = report.partition("\n")[2].strip()  # the report has a title of its own
+    two, counts = config.preference, rows["answers"]["counts"]
+    adapters = f"adapters of rank {config.train.rank} and the rows of the tag pieces"
+    hours = sum(float(row["wall_s"]) for row in rows.values()) / 3600
+    making = {
+        "Base": model,
+        "Trained": f"{'all weights' if config.train.weights == 'all' else adapters}; "
+        f"positions `{config.train.positions}`, join `{config.train.join}`",
+        "Own answers": f"{rows['answers']['num_answers']} answers of the base: "
+        + ", ".join(f"{count} {reason}" for reason, count in counts.items()),
+        "Annotation": f"`{config.annotation.annotator}`; nobody has read the annotated answers",
+        "Stage one": f"{config.train.passes} passes of at most {config.data.max_tokens} tokens; "
+        f"stopped if the own text lost more than {config.train.max_own_text_rise:g} nats a token",
+        "Stage two": f"{two.rounds} rounds, judged by {two.judge.model}" if two else "none",
+        "Time": f"{hours:.2f} hours",
+    }
     parts = [
         *(front, f"# {name}, taught PASTA-LANG", about),
-        "\n".join(f"- {line}" for line in _making(model, config, rows)),
-        *("## Measured", figures),
+        "\n".join(f"- **{key}**: {value}." for key, value in making.items()),
+        *("## Measured", report.partition("\n")[2].strip()),  # the report has a title of its own
         *("## Not measured", "\n".join(f"- {line}" for line in _not_measured(config))),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _making(model: str, config: TeachConfig, rows: Mapping[str, Row]) -> Iterator[str]:
-    train, two, answered = config.train, config.preference, rows["answers"]
-    adapters = f"adapters of rank {train.rank} and the rows of the tag pieces"
-    counts = [f"{count} {reason}" for reason, count in answered["counts"].items()]
-    hours = sum(float(row["wall_s"]) for row in rows.values()) / 3600
-    yield f"**Base**: {model}."
-    yield (
-        f"**Trained**: {'all weights' if train.weights == 'all' else adapters}; "
-        f"positions `{train.positions}`, join `{train.join}`."
-    )
-    yield f"**Own answers**: {answered['num_answers']} answers of the base: {', '.join(counts)}."
-    yield f"**Annotation**: `{config.annotation.annotator}`; nobody has read the annotated answers."
-    yield (
-        f"**Stage one**: {train.passes} passes of at most {config.data.max_tokens} tokens; stopped "
-        f"if the own text had lost more than {train.max_own_text_rise:g} nats a token."
-    )
-    rounds = "none" if two is None else f"{two.rounds} rounds, judged by {two.judge.model}"
-    yield f"**Stage two**: {rounds}."
-    yield f"**Time**: {hours:.2f} hours."
 
 
 def _not_measured(config: TeachConfig) -> Iterator[str]:
