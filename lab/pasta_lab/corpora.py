@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from pasta_lab.evaluate.agreement import compared
 from pasta_lab.evaluate.agreement import rows as agreement_rows
-from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.journal import read_lines
+from pasta_lm.learn.annotate.filters import speedup
 from pasta_lm.learn.data.annotated import Record, read_records
-from pasta_lm.view.scripted import words
 
 CORPORA = Path(__file__).parents[2] / "corpora"
 STARTER, OWN, INSTRUCTIONS, WRITTEN = (
@@ -49,7 +48,7 @@ class Row(NamedTuple):
 def read(path: Path = ROWS) -> list[Row]:
     """Return the rows of a data set."""
     return [
-        Row(json.loads(line), record, _speedup(record))
+        Row(json.loads(line), record, speedup(record.document))
         for line, record in zip(read_lines(path), read_records(path), strict=True)
     ]
 
@@ -96,10 +95,6 @@ def _left_out(num_rows: int) -> Iterator[str]:
     yield f"| usable, but not read | | | {counts['not_read']:,} |"
     yield f"| another answer to the same instruction is here | | | {counts['twice']:,} |"
     yield f"| in the data set | | | {num_rows:,} |"
-
-
-def _speedup(record: Record) -> float:
-    return document_speedup(record.document, lambda text: len(words(text)))
 
 
 def _statistics(rows: Sequence[Row], group: str) -> Iterator[str]:

@@ -15,15 +15,13 @@ import pytest
 
 from pasta_lab import corpora
 from pasta_lab.corpora import INSTRUCTIONS, OWN, ROWS, SECOND_PASS, STARTER, WRITTEN
-from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.journal import read_lines
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.tags import units_for
-from pasta_lm.learn.annotate.filters import examine
+from pasta_lm.learn.annotate.filters import examine, speedup
 from pasta_lm.learn.annotate.own_answers import why_unusable
 from pasta_lm.learn.data.annotated import read_ids
-from pasta_lm.view.scripted import words
 
 ROOT = Path(__file__).parents[2]
 KEYS = ["id", "messages", "response", "shape", "parts", "source", "licence", "provenance"]
@@ -94,7 +92,7 @@ def test_blocks_are_long_enough_and_make_the_answer_faster(corpus: str) -> None:
         for block in document.blocks:
             assert len(block.plain_text.split()) >= MIN_WORDS, name
             assert 1 <= len(block.topic.split()) <= MAX_TOPIC_WORDS, name
-        is_fast = document_speedup(document, lambda text: len(words(text))) > 1
+        is_fast = speedup(document) > 1
         assert is_fast or not document.blocks or corpus == "written", name
 
 

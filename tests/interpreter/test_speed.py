@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.interpreter.speed import (
-    document_critical_path,
-    document_speedup,
     efficiency,
     parallelism,
     realised_speedup,
@@ -19,16 +17,13 @@ from pasta_lm.interpreter.speed import (
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
+from pasta_lm.learn.annotate.filters import count_words, critical_path, speedup
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.view.scripted import ScriptedEngine, words
+from pasta_lm.view.scripted import ScriptedEngine
 
 TEXTS = st.integers(1, 6).map(lambda number: Text(" word" * number))
 BLOCKS = st.builds(lambda text: Block("a topic", 1, (text,)), TEXTS)
 ITEMS = st.lists(st.one_of(TEXTS, BLOCKS, st.just(Sync())), min_size=1, max_size=6)
-
-
-def count(text: str) -> int:
-    return len(words(text))
 
 
 @given(ITEMS)
@@ -42,9 +37,9 @@ def test_the_critical_path_is_that_of_the_trace(items: list[Text | Block | Sync]
     document = Document(tuple(legal))
     together = ScriptedEngine(document).answer("p").trace
     alone = ScriptedEngine(document.without_tags()).answer("p").trace
-    assert document_critical_path(document, count) == together.critical_path
+    assert critical_path(document) == together.critical_path
     found = theoretical_speedup(alone.critical_path, together.critical_path)
-    assert document_speedup(document, count) == pytest.approx(found)
+    assert speedup(document) == pytest.approx(found)
 
 
 @given(st.integers(0, 9), st.integers(1, 10), st.sampled_from([(), ("3",), ("none",)]))
@@ -55,7 +50,7 @@ def test_one_thread_has_a_speedup_of_exactly_one(
     params = SamplingParams(max_tokens=max_tokens, stop=stop)
     answer = ScriptedEngine(parse(text)).answer("p", params)
     assert answer.trace.parallelism == AnswerRecord.of(answer).parallelism == 1.0
-    assert answer.trace.speedup_over_text(count(answer.text)) == 1.0
+    assert answer.trace.speedup_over_text(count_words(answer.text)) == 1.0
 
 
 @given(st.integers(1, 30))

@@ -66,11 +66,6 @@ class LiveThread:
         return self.next_token is not None and self.thread.state is not ThreadState.WAITING
 
     @property
-    def num_to_feed(self) -> int:
-        """Return how many tokens it feeds in the coming pass."""
-        return len(self.prefix) + 1 + len(self.guesses)
-
-    @property
     def decodes(self) -> bool:
         return self.thread.state is ThreadState.RUNNING
 

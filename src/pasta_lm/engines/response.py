@@ -157,7 +157,8 @@ class Response:
     def max_to_feed(self, live: LiveThread) -> int:
         """Return how many entries a thread feeds in the coming pass at most."""
         feeds_again = live.joined is not None and self.request.join is Join.RECOMPUTE
-        return live.num_to_feed + (self.interpreter.num_tokens if feeds_again else 0)
+        num_again = self.interpreter.num_tokens if feeds_again else 0
+        return len(live.prefix) + 1 + len(live.guesses) + num_again
 
     def begin_pass(self) -> None:
         """Count a pass: what is fed and decoded from now on belongs to it."""

@@ -12,11 +12,13 @@ from enum import StrEnum
 from os.path import commonprefix
 from typing import NamedTuple
 
-from pasta_lm.interpreter.speed import document_speedup
+from pasta_lm.interpreter.speed import speedup_over_text
 from pasta_lm.language.check import Diagnostic, check, render
 from pasta_lm.language.document import Document, parse
+from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.faults import Fault
 from pasta_lm.language.parser import Form
+from pasta_lm.language.tags import escape_topic
 from pasta_lm.view.scripted import words
 
 NUM_SHOWN = 40  # Characters shown where two texts differ.
@@ -102,9 +104,30 @@ def examine(annotated: str, original: str, filters: FilterConfig = FILTERS) -> D
     return document
 
 
+def critical_path(document: Document) -> int:
+    """Return the critical path of an answer of depth 1 with unlimited threads; words are tokens."""
+    main, pending, ends = 0, 0, 0
+    for item in document.items:
+        if isinstance(item, Text):
+            main += count_words(item.text)
+        elif isinstance(item, Sync):
+            main, pending = max(main, pending) + 1, 0
+        else:
+            # A promise has two pieces around its topic, which is decoded as it is written.
+            main += 2 + count_words(escape_topic(item.topic))
+            pending = max(pending, main + count_words(item.plain_text))
+            ends = max(ends, pending)
+    return max(main, ends)
+
+
 def speedup(document: Document) -> float:
-    """Return the theoretical speedup of an answer, with words as tokens."""
-    return document_speedup(document, lambda text: len(words(text)))
+    """Return the theoretical speedup of an answer over its own plain text; words are tokens."""
+    path, is_parallel = critical_path(document), bool(document.blocks)
+    return speedup_over_text(count_words(document.plain_text), path, is_parallel=is_parallel)
+
+
+def count_words(text: str) -> int:
+    return len(words(text))
 
 
 def _reject(fault: Diagnostic, text: str) -> Rejection:
