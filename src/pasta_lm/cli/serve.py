@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pasta_lm.serve.app import Server
     from pasta_lm.serve.backends import Backend
+    from pasta_lm.serve.engine_loop import EngineLoop
 
 MAX_PORT = 65535
 
@@ -102,11 +103,7 @@ def serve(
         )
         write_log(sys.stderr)
         server = Server(app, lambda: _greet(backend, address_of(place)))
-        _run(server, place)
-    if server.force_exit:
-        os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
-    if app.state.service.engine.has_hung:
-        os._exit(0)  # a step hangs, and the end of the process would wait for it
+        _run(server, place, app.state.service.engine)
 
 
 def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | None, str | None]:
@@ -117,12 +114,16 @@ def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | Non
     return None, source
 
 
-def _run(server: Server, place: socket) -> None:
+def _run(server: Server, place: socket, engine: EngineLoop) -> None:
     if sys.stderr.isatty():
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the greeting says as much
     gc.freeze()  # else each large body has all objects of the libraries looked through
     server.run([place])
     gc.unfreeze()
+    if server.force_exit:
+        os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
+    if engine.has_hung:
+        os._exit(0)  # a step hangs, and the end of the process would wait for it
 
 
 def _greet(backend: Backend, address: str) -> None:
