@@ -39,7 +39,7 @@ def test_what_cannot_be_served_is_refused_with_its_reason(
     assert reason in result.err
 
 
-@pytest.mark.parametrize("verb", [("run", "hello"), ("serve",), ("train", "preference", "r")])
+@pytest.mark.parametrize("verb", [("run", "hello"), ("serve",)])
 @pytest.mark.parametrize("flag", [("--dialect", "vllm"), ("--allow-inexact",)])
 def test_the_companions_of_engine_are_refused_without_it(
     pasta: Pasta, verb: tuple[str, ...], flag: tuple[str, ...]

@@ -11,8 +11,6 @@ import typer
 from pasta_lab.cli.figures import interval, print_figures
 from pasta_lm.cli.evaluate import read_settings, split_names
 from pasta_lm.cli.flags import (
-    AllowInexact,
-    Dialect,
     Engine,
     Json,
     Model,
@@ -20,7 +18,6 @@ from pasta_lm.cli.flags import (
     Set,
     Strategies,
     option,
-    server_flags,
 )
 from pasta_lm.cli.terminal import (
     bars,
@@ -80,8 +77,6 @@ def tasks(
         Path | None, option("--records FILE", "Write every graded answer here.")
     ] = None,
     engine: Engine = None,
-    dialect: Dialect = None,
-    allow_inexact: AllowInexact = False,
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -99,7 +94,7 @@ def tasks(
         "num_timed": num_timed,
         "split": split,
         "seed": seed,
-        **server_flags(engine, dialect, allow_inexact=allow_inexact),
+        "servers.addresses": engine,
     }
     silence_libraries()
     from pasta_lab.evaluate.tasks import TaskSettings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from pasta_lm.cli import flags
-from pasta_lm.cli.flags import ENVIRONMENT, option, server_flags
+from pasta_lm.cli.flags import ENVIRONMENT, option
 from pasta_lm.cli.terminal import FAILED, bars, interruptible, print_json, print_table, say
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import read_recipe
@@ -78,8 +78,6 @@ def alpaca(
     allow_missing: AllowMissing = False,
     offline: flags.Offline = False,
     engine: flags.Engine = None,
-    dialect: flags.Dialect = None,
-    allow_inexact: flags.AllowInexact = False,
     changes: flags.Set = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -100,7 +98,7 @@ def alpaca(
             "model": model,
             "strategies": split_names(strategies),
             "system": system,
-            **server_flags(engine, dialect, allow_inexact=allow_inexact),
+            "servers.addresses": engine,
         }
         settings = read_settings(measure.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
@@ -150,8 +148,6 @@ def instructions(
     limit: flags.Limit = None,
     offline: flags.Offline = False,
     engine: flags.Engine = None,
-    dialect: flags.Dialect = None,
-    allow_inexact: flags.AllowInexact = False,
     changes: flags.Set = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -164,8 +160,8 @@ def instructions(
     from pasta_lm.measure import instructions as measure
 
     if not offline:
-        served = server_flags(engine, dialect, allow_inexact=allow_inexact)
-        values = {"model": model, "baseline": baseline, "limit": limit, **served}
+        values = {"model": model, "baseline": baseline, "limit": limit}
+        values["servers.addresses"] = engine
         settings = read_settings(measure.InstructionSettings, recipe, values, changes)
         with interruptible(), bars() as show:
             measure.evaluate_instructions(out, settings, show)
@@ -180,8 +176,6 @@ def ifeval(
     baseline: Baseline = None,
     limit: flags.Limit = None,
     engine: flags.Engine = None,
-    dialect: flags.Dialect = None,
-    allow_inexact: flags.AllowInexact = False,
     changes: flags.Set = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -190,8 +184,8 @@ def ifeval(
     The same as `instructions` with this set alone.
     """
     alone = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
-    changes, served = [*alone, *(changes or [])], (engine, dialect, allow_inexact)
-    instructions(out, None, model, baseline, limit, False, *served, changes, as_json)
+    changes = [*alone, *(changes or [])]
+    instructions(out, None, model, baseline, limit, False, engine, changes, as_json)
 
 
 def cost(

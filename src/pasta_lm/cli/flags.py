@@ -119,7 +119,7 @@ def require_draft(draft: str | None, strategy: str) -> None:
 
 
 def require_engine(
-    engine: str | None, dialect: str | None, *, allow_inexact: bool
+    engine: str | None, dialect: str | None = None, *, allow_inexact: bool = False
 ) -> Servers | None:
     """Return the servers that flags name; refuse the companions of ``--engine`` without it."""
     if engine is not None:
@@ -130,15 +130,3 @@ def require_engine(
         flag = "--dialect" if dialect is not None else "--allow-inexact"
         raise UsageError(f"{flag} is for --engine", hint="leave it out")
     return None
-
-
-def server_flags(
-    engine: str | None, dialect: str | None, *, allow_inexact: bool
-) -> dict[str, object]:
-    """Return the keys of a recipe's table ``servers`` that flags set; see ``require_engine``."""
-    require_engine(engine, dialect, allow_inexact=allow_inexact)
-    return {
-        "servers.addresses": engine,
-        "servers.dialect": dialect,
-        "servers.allow_inexact": allow_inexact or None,
-    }

@@ -133,7 +133,7 @@ def fill(
     Each field is a thread that sees the prompt and its own key. The object is printed as JSON, and
     matches the schema.
     """
-    servers = require_engine(engine, None, allow_inexact=False)
+    servers = require_engine(engine)
     require_one_of("--view", view, VIEWS)
     if schema is None:
         raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
@@ -162,7 +162,7 @@ def ask(
 
     Each question is a thread that sees the document and nothing of the others.
     """
-    servers = require_engine(engine, None, allow_inexact=False)
+    servers = require_engine(engine)
     lines = [line.strip() for line in terminal.read_text(str(questions)).splitlines()]
     lines, text = [line for line in lines if line], _prompt(None, document)
     if not lines:

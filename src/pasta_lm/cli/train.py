@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.flags import AllowInexact, Dialect, DryRun, Engine, Set, option, server_flags
+from pasta_lm.cli.flags import DryRun, Engine, Set, option
 from pasta_lm.cli.terminal import bars, interruptible
 
 Recipe = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Examples: docs/training.md.")]
@@ -46,8 +46,6 @@ def preference(
     config: Recipe,
     changes: Set = None,
     engine: Engine = None,
-    dialect: Dialect = None,
-    allow_inexact: AllowInexact = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
@@ -61,8 +59,7 @@ def preference(
     from pasta_lm.learn.train.config import PreferenceConfig
     from pasta_lm.recipe import read_recipe
 
-    flags = server_flags(engine, dialect, allow_inexact=allow_inexact).items()
-    served = [f"rollouts.{key}={json.dumps(flag)}" for key, flag in flags if flag is not None]
+    served = [f"rollouts.servers.addresses={json.dumps(engine)}"] * (engine is not None)
     recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
     from pasta_lm.learn.train.preference import preflight, train_preference
 

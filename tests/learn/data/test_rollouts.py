@@ -93,7 +93,13 @@ def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Pa
     assert all([*row] == ["id", "prompt", "sampled", "baseline", "samples"] for row in rows)
     assert rows[0]["samples"][0].keys() == {
         *("program", "text", "finish_reason", "kind", "wall_s"),
-        *("critical_path", "num_content_tokens", "num_illegal", "num_threads"),
+        *(
+            "critical_path",
+            "num_content_tokens",
+            "num_illegal",
+            "num_threads",
+            "num_thought_tokens",
+        ),
     }
     assert [len(one.samples) for one in found] == [3] * 5
     assert found == roll_out(path, QUESTIONS, SAMPLING, never, silent)

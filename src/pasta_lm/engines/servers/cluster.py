@@ -174,7 +174,7 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
         raise ModelError(
             f"{connection.server.url} holds a model that was not taught the tags: it began a "
             f"promise with {vocabulary.text(decoded)[:40]!r} and did not end it",
-            hint=f"{ADVICE}; --allow-inexact uses it all the same",
+            hint=f"{ADVICE}; --allow-inexact (servers.allow_inexact) uses it all the same",
         )
 
 

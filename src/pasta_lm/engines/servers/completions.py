@@ -335,8 +335,8 @@ class CompletionsEngine:
                     f"positions {request.positions.value!r} with join {request.join.value!r} are "
                     "not exact on a stock server, which computes plain causal texts",
                     hint=f"the model was trained with {trained.positions.value!r} and "
-                    f"{trained.join.value!r}; --allow-inexact decodes it as {plain.value!r} and "
-                    f"{join.value!r}",
+                    f"{trained.join.value!r}; --allow-inexact (a recipe: servers.allow_inexact) "
+                    f"decodes it as {plain.value!r} and {join.value!r}",
                 )
         return replace(request, params=params, positions=plain, join=join, guesser=None)
 
