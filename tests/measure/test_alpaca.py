@@ -13,7 +13,7 @@ import pytest
 from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge import LLMJudge, load_template
+from pasta_lm.learn.judge import LLMJudge
 from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, JudgeRecipe, begin_run, open_run
 from pasta_lm.measure.alpaca_report import alpaca_report, file_name, judged, write_outputs
 from pasta_lm.measure.answering import TOO_LONG
@@ -356,8 +356,3 @@ def test_a_reference_has_one_generator(tmp_path: Path) -> None:
         read_reference(str(tmp_path / "a.json"))
     (tmp_path / "a.json").write_text(json.dumps(rows[:1]))
     assert read_reference(str(tmp_path / "a.json"))[0] == "a"
-
-
-def test_the_template_is_copied_into_the_folder(tmp_path: Path) -> None:
-    run = answered(tmp_path, judge=replace(JUDGE, template="one-token-v1"))
-    assert reader(run).template == load_template("one-token-v1")

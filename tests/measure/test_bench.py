@@ -50,15 +50,6 @@ def test_an_untied_input_matrix_is_not_read_in_a_pass_of_one_row() -> None:
     assert bench.read_bytes(model) == whole - left_out
 
 
-def test_under_load_both_strategies_decode_the_same_text() -> None:
-    model = loaded("llama")
-    engine = TorchEngine(model)
-    one, many = (engine.generate([request])[0][0] for request in bench.load_requests(model))
-    assert one.text == many.text
-    assert len(many.trace.threads) == 5
-    assert one.finish_reason == many.finish_reason == "stop"
-
-
 def test_an_answer_that_a_limit_cuts_fails_the_load_and_frees_the_engine() -> None:
     engine = TorchEngine(loaded("llama"))
     one = Request(prompt=(5, 6, 7), params=SamplingParams(max_tokens=2, ignore_eos=True))

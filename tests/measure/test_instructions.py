@@ -91,7 +91,7 @@ def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Pa
     run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
     ours = [row for row in run.rows(SCORED) if row["system"] == "pasta"]
     assert {row["strategy"] for row in ours} == {"prompt-lookup"}
-    assert "strategy `prompt-lookup`" in instructions_report(run.path).markdown()
+    assert "strategy: prompt-lookup" in instructions_report(run.path).markdown()
 
 
 def test_an_unknown_strategy_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> N
     )
     report = instructions_report(begun.path)
     assert report.to_dict()["num_unanswered"] == 3
-    assert "3 prompts are not answered yet" in report.markdown()
+    assert "num unanswered: 3" in report.markdown()
 
 
 class TestSets:

@@ -17,7 +17,6 @@ from pasta_lm.measure.win_rates import (
     Calibration,
     Design,
     Judgement,
-    choose_penalty,
     cross_entropy,
     fit,
     length_controlled,
@@ -97,25 +96,6 @@ def test_the_fit_is_a_minimum(seed: int, inverse_penalty: float) -> None:
             other = found.copy()
             other[feature] += step
             assert cost(other) >= least - 1e-9 * max(1, abs(least))
-
-
-def test_a_large_penalty_gives_zero_weights() -> None:
-    assert fit(design(0), 1e-4).tolist() == [0, 0, 0]
-
-
-def test_a_single_weight_without_penalty_is_the_log_odds() -> None:
-    """The model's only feature is a constant, so its prediction is the mean of the targets."""
-    ones, targets = np.ones((8, 1)), np.array([1.0] * 6 + [0.0] * 2)
-    found = fit(Design(ones, targets, np.ones(8)), 1e6)
-    assert found[0] == pytest.approx(np.log(6 / 2), abs=1e-4)
-
-
-def test_cross_validation_chooses_the_penalty() -> None:
-    """Targets that no feature explains want a strong penalty, those that one explains a weak."""
-    problem = design(3, num_rows=200)
-    explained = problem._replace(targets=(problem.features[:, 0] > 0).astype(float))
-    unexplained = problem._replace(targets=np.arange(200) % 2 * 1.0)
-    assert choose_penalty(explained) > choose_penalty(unexplained)
 
 
 def test_a_model_that_wins_by_length_alone_wins_half_at_equal_length() -> None:

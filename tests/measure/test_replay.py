@@ -9,11 +9,10 @@ import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import parse
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.measure.replay import Pair, ReplayReport, figures_of, replay
+from pasta_lm.measure.replay import Pair, figures_of, replay
 from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies.requests import forced
 from tests.architectures import build, load, loaded
@@ -59,20 +58,6 @@ def test_the_clock_does_not_count_the_first_runs(monkeypatch: pytest.MonkeyPatch
     assert pair.wall_s == (min(timed[::2]), min(timed[1::2]))
 
 
-def test_spaces_before_tags_are_decoded_with_the_text_after_them() -> None:
-    lone, moved = (
-        answer(TWO),
-        answer(
-            'Two.<async topic="left"> one two three</async>'
-            '<async topic="right"> four five</async><sync/>End.'
-        ),
-    )
-    (pair,), (same,) = (replay([one], loaded("llama")).pairs for one in (lone, moved))
-    assert pair.parallel.program == same.parallel.program
-    assert "Two.<promise" in pair.parallel.program
-    assert pair.parallel.text == same.parallel.text == "Two. one two three four fiveEnd."
-
-
 def test_the_report_counts_the_decoded_answers() -> None:
     seen: list[tuple[int, int]] = []
     report = replay(
@@ -90,20 +75,6 @@ def test_the_report_counts_the_decoded_answers() -> None:
     line = report.pairs[1]
     assert line.parallel.critical_path == line.sequential.critical_path
     assert line.parallel.critical_path == line.parallel.num_content_tokens
-
-
-@pytest.mark.parametrize("positions", list(PositionStrategy))
-def test_every_position_strategy_can_be_replayed(positions: PositionStrategy) -> None:
-    report = replay([answer(TWO)], loaded("qwen2"), positions=positions)
-    assert len(report.pairs) == 1
-    assert not report.skipped
-
-
-def test_max_threads_changes_neither_the_critical_path_nor_the_tokens() -> None:
-    free, bound = (replay([answer(TWO)], loaded("llama"), max_threads=n) for n in (None, 1))
-    (one,), (other,) = free.pairs, bound.pairs
-    assert one.parallel.critical_path == other.parallel.critical_path
-    assert one.parallel.num_content_tokens == other.parallel.num_content_tokens
 
 
 def test_an_answer_beyond_the_context_is_skipped_by_id_and_the_others_are_decoded() -> None:
@@ -146,7 +117,3 @@ def test_figures_are_geometric_means_and_their_ratio() -> None:
     assert found["sequential_tokens_per_s"] == pytest.approx(190 / 20)
     assert found["parallel_tokens_per_s"] == pytest.approx(190 / 16)
     assert found["num_threads_mean"] == 2
-
-
-def test_no_answers_give_no_figures() -> None:
-    assert ReplayReport().to_dict()["efficiency"] is None

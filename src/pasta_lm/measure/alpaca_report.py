@@ -29,6 +29,7 @@ TITLES = {
     "win_rate_missing_lost": "win rate, missing verdicts lost, %",
 }
 MEANING = (
+    "answers: greedy",
     "speedups: over the speed baseline's own answer to the same prompt, decoded by the same engine "
     "on the same machine",
     "win rate: the mean preference over both orders; equal answers are a draw; the interval of the "
@@ -87,7 +88,7 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
 
 
 def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Report:
-    settings, num, figures = run.settings, len(run.prompts), dict[str, object]()
+    settings, num = run.settings, len(run.prompts)
     is_comparable, label = None, "nobody judged: no win rates"
     if judge and judge.is_scripted:
         is_comparable = False
@@ -95,19 +96,14 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Repo
     elif judge:
         known = settings.difficulty is not None
         is_comparable, label = comparability(judge.name, baseline, num, has_difficulty=known)
-    facts = [label, f"instructions: {num} of {settings.instructions}"]
-    facts.append(f"answers: greedy, {settings.max_tokens} tokens at most")
-    if judge:
-        figures, own = _judge_figures(judge, settings.judge.base_url)
-        facts += own
-    report = Report("Answers to instructions: quality and speed", [*facts, *MEANING])
+    report = Report("Answers to instructions: quality and speed", [*MEANING])
     head = {
         "instructions": settings.instructions,
         "num_instructions": num,
         "max_tokens": settings.max_tokens,
         "baseline": baseline,
         "speed_baseline": SEQUENTIAL,
-        "judge": figures or None,
+        "judge": judge and _judge_figures(judge, settings.judge.base_url),
         "is_comparable": is_comparable,
         "comparability": label,
     }
@@ -115,28 +111,20 @@ def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Repo
     return report
 
 
-def _judge_figures(judge: LLMJudge, url: str | None) -> tuple[Figures, list[str]]:
-    rows, template, usage = judge.journal.rows.values(), judge.template, judge.usage()
-    authors = Counter(str(row["reply"].get("model") or "unnamed") for row in rows)
-    figures = {
+def _judge_figures(judge: LLMJudge, url: str | None) -> Figures:
+    rows, template = judge.journal.rows.values(), judge.template
+    return {
         "name": judge.name,
         "model": judge.model,
         "url": url,
-        "replied_as": dict(authors),
+        "replied_as": Counter(str(row["reply"].get("model") or "unnamed") for row in rows),
         "template": template.name,
         "template_sha256": template.sha256,
         "method": template.method.value,
         "is_scripted": judge.is_scripted,
         "num_replies": len(rows),
-        "usage": usage,
+        "usage": judge.usage(),
     }
-    replied = ", ".join(f"{name} ({count})" for name, count in authors.items())
-    return figures, [
-        f"judge: {judge.model} at {url}, which replied as {replied or '-'}",
-        f"template: {template.name}, {template.sha256}, {template.method}",
-        f"stored replies: {len(rows)}; {usage['prompt_tokens']} tokens read, "
-        f"{usage['completion_tokens']} written",
-    ]
 
 
 def _add_rates(

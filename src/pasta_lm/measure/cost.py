@@ -238,8 +238,7 @@ def evaluate_cost(
     if records is not None:
         write_rows(records, rows)
     taught, baseline, untaught = names
-    facts = f"{KIND}: {taught} against {baseline}; 95 % bootstrap intervals"
-    report = Report("The cost of not seeing", [facts])
+    report = Report("The cost of not seeing", ["intervals: 95 %, bootstrap"])
     head = {"references": str(references), "taught": taught, "baseline": baseline}
     report.add((), head | {"untaught": untaught})
     add_cost(report, rows)

@@ -48,6 +48,10 @@ SCORED, TIMED, UNMASKED = "scored", "timed", "unmasked"
 MAY_CHANGE = ("fork_biases", "batch_size", "pool_tokens", "device", *SERVER_KEYS)
 NAMES = (PASTA, SEQUENTIAL)
 PROVENANCE = ("hardware", "dtype", "commit", "version", "positions")
+MEANING = (
+    "answers: greedy; the limit is of all threads together, tags included",
+    "intervals: 95 %, bootstrap over prompts; differences are paired by prompt",
+)
 TITLES = {
     "forks": "answers that fork",
     "syncs": "answers with a sync",
@@ -195,7 +199,7 @@ def instructions_report(out: Path) -> Report:
         "num_unanswered": len(prompts) - len(answered),
         **{key: sorted({row[key] for row in made if row.get(key)}) for key in PROVENANCE},
     }
-    report = Report("A taught model and its sequential baseline on instructions", _facts(head))
+    report = Report("A taught model and its sequential baseline on instructions", [*MEANING])
     report.add((), head)
     for group, members in groupby(answered, key=itemgetter("set")):
         place, own = ("sets", group), list(members)
@@ -213,19 +217,6 @@ def instructions_report(out: Path) -> Report:
     else:
         report.add((), {"references": None})
     return report
-
-
-def _facts(head: Figures) -> list[str]:
-    unanswered = f"{head['num_unanswered']} prompts are not answered yet"
-    return [
-        f"model: {head['model']}, strategy `{head['strategy']}`",
-        f"baseline: {head['baseline']}, sequential",
-        f"answers: {head['kind']}, greedy, at most {head['max_tokens']} tokens of all threads "
-        "together, tags included",
-        *(f"{key}: {', '.join(head[key])}" for key in PROVENANCE),
-        "intervals: 95 %, bootstrap over prompts; differences are paired by prompt",
-        *([unanswered] if head["num_unanswered"] else []),
-    ]
 
 
 def _add_parts(

@@ -126,7 +126,7 @@ class Report:
     """The figures of a run, and the words around them."""
 
     title: str
-    facts: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     rows: list[Metric] = field(default_factory=list)
     notes: dict[Place, list[str]] = field(default_factory=dict)  # below the tables
 
@@ -146,6 +146,15 @@ class Report:
 
     def note(self, place: Place, *paragraphs: str) -> None:
         self.notes.setdefault(place, []).extend(filter(None, paragraphs))
+
+    @property
+    def facts(self) -> list[str]:
+        """The values of the whole report that stand in no table, and the remarks."""
+        rows = [row for row in self.rows if not row.place and not row.title]
+        return [
+            *(f"{row.key.replace('_', ' ')}: {_inline(row.value)}" for row in rows),
+            *self.remarks,
+        ]
 
     def to_dict(self) -> Figures:
         """Return the object that a verb prints with ``--json``."""
@@ -194,6 +203,15 @@ def _text(value: Cell, digits: int) -> str:
     if value is None:
         return MISSING
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+
+def _inline(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {_inline(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_inline, value))
+    value = value.mean if isinstance(value, Interval) else value
+    return _text(value, 3) if isinstance(value, float) else MISSING if value is None else str(value)
 
 
 def _escaped(text: str) -> str:

@@ -21,7 +21,6 @@ from pasta_lm.engines.gpu.attention import (
     Tuning,
     attend_gathered,
     attend_split,
-    has_triton,
     place_entries,
 )
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
@@ -192,26 +191,3 @@ def test_halves_are_as_exact_as_they_can_be(
     for seed in range(2):
         drawn = Drawn(random.Random(seed), 2, 4)
         check(attend, drawn, PLAIN, (4, 2), (16, 16), dtype, tolerance)
-
-
-def test_a_mistake_of_one_cutoff_would_show() -> None:
-    drawn = Drawn(random.Random(3), 1, 2)
-    entries, rows = drawn.entries[0], drawn.rows[0]
-    wrong = dict(entries[-1].row.cutoffs)
-    other = next(o for o in range(5) if o != entries[-1].owner)
-    wrong[other] = 0 if wrong[other] else UNBOUNDED
-    changed = [
-        *rows.fed[:-1],
-        Entry(0, entries[-1].owner, entries[-1].position, Row(wrong), Epoch()),
-    ]
-    drawn.rows[0] = RequestRows(changed, rows.first_slot, rows.pages, rows.num_owners)
-    with pytest.raises(AssertionError):
-        check(attend_gathered, drawn, PLAIN, (2, 2), (16, 16))
-
-
-def test_the_interpreter_is_installed_where_the_platform_has_it() -> None:
-    import sys
-
-    if sys.platform != "linux":
-        pytest.skip("Triton has wheels for Linux only")
-    assert has_triton(), "pip install triton"

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, MixtralConfig, PreTrainedModel
 
 from pasta_lm.engines.cpu import library
-from pasta_lm.engines.cpu.kernels import Linear, RmsNorm, join
+from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
 from pasta_lm.engines.cpu.tracing import CapturedModel, capture
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
@@ -154,32 +154,6 @@ def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
     model = attending("llama")
     monkeypatch.setattr("pasta_lm.engines.cpu.patterns.sign_sin", lambda sin: sin)
     assert capture(model) is None
-
-
-@pytest.mark.parametrize("has_compiler", [True, False])
-@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17, 40])
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("has_residual", [False, True])
-def test_every_kernel_multiplies(
-    num_rows: int,
-    has_bias: bool,
-    has_residual: bool,
-    has_compiler: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if not has_compiler:
-        monkeypatch.setattr(library, "functions", lambda: None)
-    torch.manual_seed(num_rows)
-    weights = [torch.randn(24, 32), torch.randn(8, 32)]
-    biases = [torch.randn(24), None] if has_bias else [None, None]
-    x, residual = torch.randn(1, num_rows, 32), torch.randn(1, num_rows, 32)
-    expected = x @ torch.cat(weights).t()
-    if has_bias:
-        expected[..., :24] += biases[0]
-    if has_residual:
-        expected += residual
-    found = join(weights, biases)(x, residual if has_residual else None)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("has_weight", [False, True])

@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pasta_lm.engines.cpu import kernels, library
+from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm, join
-from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear
+from pasta_lm.engines.cpu.library import MAX_ROWS
 from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
 from tests.architectures import build
 from tests.engines.local.test_capture import capture_of
 
@@ -28,37 +27,27 @@ def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Te
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@needs_compiler
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 4, 7, 8, 13, 15, 16])
+@pytest.mark.parametrize("has_compiler", [True, False])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 4, 7, 8, 13, 15, 16, 17, 40])
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_product_is_right(
-    dtype: torch.dtype, num_rows: int, has_bias: bool, has_residual: bool
-) -> None:
+    dtype: torch.dtype, num_rows: int, has_bias: bool, has_residual: bool, has_compiler: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if not has_compiler:
+        monkeypatch.setattr(library, "functions", lambda: None)
     x, weight = random(1, num_rows, 96, dtype=dtype), random(50, 96, dtype=dtype, seed=1)
-    bias = random(50, dtype=dtype, seed=2) if has_bias else None
+    bias = random(30, dtype=dtype, seed=2) if has_bias else None
     residual = random(1, num_rows, 50, dtype=dtype, seed=3) if has_residual else None
     exact = x.double() @ weight.double().t()
-    for added in (bias, residual):
-        exact = exact if added is None else exact + added.double()
-    found = CompiledLinear(weight, bias, None, dtype)(x, residual)
+    if bias is not None:
+        exact[..., :30] += bias
+    exact = exact if residual is None else exact + residual.double()
+    found = join([*weight.split([30, 20])], [bias, None])(x, residual)
     assert found.dtype == dtype
-    tolerance = 1e-5 if dtype == torch.float32 else 2**-7
-    torch.testing.assert_close(found.double(), exact, atol=16 * tolerance, rtol=tolerance)
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_product_with_8_bit_weights_is_that_of_the_weights_they_stand_for(
-    dtype: torch.dtype,
-) -> None:
-    numbers = torch.arange(-127, 129).to(torch.int8).repeat(50)[: 50 * 96].view(50, 96)
-    scales = random(50).abs() / 100
-    x = random(1, 5, 96, dtype=dtype)
-    exact = x.double() @ (numbers.double() * scales[:, None].double()).t()
-    found = CompiledLinear(numbers, None, scales, dtype)(x, None)
-    tolerance = 1e-5 if dtype == torch.float32 else 2**-8
+    tolerance = 1e-5 if dtype == torch.float32 else 2**-6
     torch.testing.assert_close(found.double(), exact, atol=16 * tolerance, rtol=tolerance)
 
 
@@ -125,22 +114,14 @@ def test_a_gate_takes_what_a_model_may_give_it() -> None:
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "phi3", "olmo2"])
-def test_models_decode_as_without_a_compiler(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_decode_as_without_a_compiler(name: str, dtype: torch.dtype) -> None:
     register()
     model = build(name, **WIDE).to(dtype)
     model.set_attn_implementation(NAME)
-    captured = capture(model)
+    captured = capture(model)  # it compares its logits with the model's
     assert captured is not None
-    for num_tokens in (1, 2, 4, 9):
-        tokens = torch.arange(num_tokens) + 7
-        inputs = tokens, 2 * torch.arange(num_tokens) + 3, torch.arange(num_tokens)
-        with torch.inference_mode():
-            expected = plain_logits(model, *inputs, KeyRecorder()).float()
-            found = captured(*inputs, KeyRecorder()).float()
-        tolerance = 2e-4 if dtype == torch.float32 else 0.06
-        assert (found - expected).abs().max() < tolerance * expected.abs().max()
+    linears = [node.target for node in captured.graph.graph.nodes if "linear" in node.name]
+    assert all(linear.compiled is not None for linear in linears)
 
 
 @needs_compiler
@@ -189,9 +170,3 @@ def test_the_library_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     finally:
         monkeypatch.undo()
         library.functions.cache_clear()
-
-
-@needs_compiler
-def test_inputs_that_do_not_fill_a_step_take_another_kernel() -> None:
-    assert join([random(8, 33)], [None]).compiled is None
-    assert kernels.join([random(8, 64)], [None]).compiled is not None

@@ -19,6 +19,7 @@ from pasta_lm.learn.judge import (
     both_orders,
     load_template,
     read_verdict,
+    smoothed_ratio,
     verdict_of,
 )
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
@@ -188,3 +189,25 @@ def test_a_judge_is_scripted_if_its_replies_say_so(
     one = judge(tmp_path, ScriptedTransport(lambda said: longer_wins(said) | mark))
     one.ask(PAIR)
     assert one.is_scripted is is_scripted
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "smoothing", "ratio"),
+    [
+        # Ours stands first, then second, then first, then second.
+        ([1.0, -1.0, 1.0, -1.0], 1.0, 5.0),
+        ([-1.0, 1.0, -1.0, 1.0], 1.0, 1 / 5),
+        ([1.0, -1.0, 1.0, -1.0], 0.5, 9.0),
+        # A judge that always favours the first place says nothing.
+        ([0.7, 0.7, 0.9, 0.9], 1.0, 1.0),
+        ([0.0, 0.0], 1.0, 1.0),
+        # Wins 0.6 + 0.2, losses 0.5: 1.8 / 1.5.
+        ([0.6, -0.2, -0.5, 0.0], 1.0, 1.2),
+        ([0.6, -0.2, -0.5, 0.0], 0.1, 1.5),
+        ([], 1.0, 1.0),
+    ],
+)
+def test_the_ratio_of_confidences_is_smoothed(
+    verdicts: list[float], smoothing: float, ratio: float
+) -> None:
+    assert smoothed_ratio(verdicts, smoothing) == pytest.approx(ratio)

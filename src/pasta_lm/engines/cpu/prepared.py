@@ -1,16 +1,14 @@
 """Models as they are decoded, kept in the cache: the next start reads one file.
 
 It holds the list of operations, the weights in the layouts that these read, and what else the
-engine asks. It is valid for the files, versions and processor that it was made with, which stand
-beside it; another one is written anew. Without it a model is loaded, merged, tested and traced from
-its own files.
+engine asks. It is named by the files, versions and processor that it was made with. Without it a
+model is loaded, merged, tested and traced from its own files.
 """
 
 from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import logging
 import os
 import platform
@@ -33,7 +31,6 @@ from pasta_lm.errors import UnsupportedModelError
 from pasta_lm.machine import cache_folder, installed_version, processor
 from pasta_lm.models.checkpoint import note
 from pasta_lm.models.load import files_of
-from pasta_lm.models.names import resolve
 from pasta_lm.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -79,48 +76,44 @@ def load(
     place = usable_device(device)
     if place.type != "cpu":
         return load_whole()
-    paths = [Path(resolve(each)) for each in (source, base or source)]
-    names = [str(path.absolute()) if path.exists() else str(path) for path in paths]
-    weights = None if dtype in EIGHT_BITS else weights_dtype(dtype, place)
-    key = *names, dtype if weights is None else str(weights), processor()
-    file = cache_folder() / "prepared" / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-    if (stored := _read(file)) is not None:
-        return PreparedModel(stored, load_whole)
     sources = files_of(source) if base is None else files_of(base, source)
-    is_kept = sources is not None and sum(each.stat().st_size for each in sources) >= MIN_BYTES
-    if is_kept:
-        note(f"preparing {source} for this processor, which takes longer than the next start")
-    loaded = load_whole()
-    is_kept = is_kept and loaded.num_parameters <= MAX_COPIED_ELEMENTS
-    if sources is None or not is_kept or loaded.fast_logits is None:
-        return loaded
-    try:
-        _write(file, loaded, sources)
-    except (OSError, RuntimeError, TypeError, AttributeError) as exc:
-        logger.info("%s is not kept: %s", loaded.name, exc)
-        return loaded
+    if sources is None or sum(each.stat().st_size for each in sources) < MIN_BYTES:
+        return load_whole()
+    weights = None if dtype in EIGHT_BITS else weights_dtype(dtype, place)
+    key = repr((_states(sources), dtype if weights is None else str(weights), _versions()))
+    file = cache_folder() / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if (stored := _read(file)) is None:
-        return loaded
-    del loaded
-    gc.collect()  # the graph refers to itself
-    library.give_back_memory()
+        note(f"preparing {source} for this processor, which takes longer than the next start")
+        loaded = load_whole()
+        if loaded.num_parameters > MAX_COPIED_ELEMENTS or loaded.fast_logits is None:
+            return loaded
+        try:
+            _write(file, loaded)
+        except (OSError, RuntimeError, TypeError, AttributeError) as exc:
+            logger.info("%s is not kept: %s", loaded.name, exc)
+            return loaded
+        if (stored := _read(file)) is None:
+            return loaded
+        del loaded
+        gc.collect()  # the graph refers to itself
+        library.give_back_memory()
     return PreparedModel(stored, load_whole)
 
 
 @cache
 def _versions() -> list[str | None]:
-    """Return the code and the versions that the layout and the operations depend on."""
+    """Return the code, versions and processor that the layout and the operations depend on."""
     digest = hashlib.sha256()
     for folder in ("engines/cpu", "engines/local", "models", "interpreter", "language"):
         for file in sorted((PACKAGE / folder).glob("*.py")):
             digest.update(file.read_bytes())
     versions = [*map(installed_version, LIBRARIES), platform.python_version()]
-    return [digest.hexdigest(), library.version(), *versions]
+    return [digest.hexdigest(), library.version(), processor(), *versions]
 
 
-def _states(files: Iterable[Path]) -> dict[str, list[int]]:
-    states = ((str(file), file.stat()) for file in files)
-    return {name: [state.st_size, state.st_mtime_ns] for name, state in states}
+def _states(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    states = ((str(file.absolute()), file.stat()) for file in files)
+    return [(name, state.st_size, state.st_mtime_ns) for name, state in sorted(states)]
 
 
 def _read(file: Path) -> dict[str, object] | None:
@@ -130,10 +123,6 @@ def _read(file: Path) -> dict[str, object] | None:
         return pages.copy(torch.empty(0, dtype=torch.uint8).set_(storage)).untyped_storage()
 
     try:
-        header = json.loads(file.with_suffix(".json").read_text("utf-8"))
-        states = _states(map(Path, header["files"]))
-        if header["versions"] != _versions() or header["files"] != states:
-            return None
         stored: dict[str, object]
         stored = torch.load(file, map_location=copied, mmap=True, weights_only=False)  # type: ignore[arg-type]
     except Exception as exc:  # whatever a damaged file does
@@ -142,7 +131,7 @@ def _read(file: Path) -> dict[str, object] | None:
     return stored
 
 
-def _write(file: Path, loaded: LoadedModel, sources: Iterable[Path]) -> None:
+def _write(file: Path, loaded: LoadedModel) -> None:
     stored = {name: getattr(loaded, name) for name in STORED}
     with suppress(UnsupportedModelError):
         stored["rotations"] = loaded.rotations
@@ -155,12 +144,9 @@ def _write(file: Path, loaded: LoadedModel, sources: Iterable[Path]) -> None:
     try:
         torch.save(stored, part, pickle_protocol=PICKLE_PROTOCOL)
         part.replace(file)
-        header = {"files": _states([*sources, file]), "versions": _versions()}
-        part.write_text(json.dumps(header), encoding="utf-8")
-        part.replace(file.with_suffix(".json"))
-        kept = sorted(file.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
-        for old in kept[:-MAX_KEPT]:
-            old.with_suffix("").unlink(missing_ok=True)
+        for old in sorted(file.parent.glob(16 * "?"), key=lambda each: each.stat().st_mtime)[
+            :-MAX_KEPT
+        ]:
             old.unlink(missing_ok=True)
     finally:
         part.unlink(missing_ok=True)
