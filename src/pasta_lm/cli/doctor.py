@@ -51,14 +51,14 @@ def doctor(
     places, test, builtin, report, auto = list[str](), None, None, None, ""
     gpu, gpu_is_exact = dict[str, str](), True
     try:
-        from pasta_lm.engines.gpu import devices
         from pasta_lm.engines.local import loading, self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
     else:
         with status("testing"):
-            places, test = devices.devices(), self_test.run_self_test()
+            devices, test = loading.devices, self_test.run_self_test()
+            places = devices.devices()
             builtin = answer_of_builtin()
             kind, reason = devices.faster_dtype()
             auto = f"{str(kind).removeprefix('torch.')} on the CPU: {reason}"

@@ -60,14 +60,13 @@ def replay(
     answers, num_invalid = _read(file, limit)
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
-    from pasta_lm.engines.gpu.devices import usable_device
     from pasta_lm.engines.local import loading
 
     with terminal.status(f"loading {model or random}"):
         if random is None:
             loaded = loading.load(model or "", dtype=dtype, device=device)
         else:
-            place = str(usable_device(device))
+            place = str(loading.devices.usable_device(device))
             loaded = _random_model(random, tokenizer, answers, dtype, place)
     with terminal.bars() as show:
         report = decode(

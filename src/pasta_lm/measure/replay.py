@@ -130,8 +130,7 @@ def replay(
     Missing tag pieces are added to the model: the text is forced, so new rows need no training.
     After Ctrl-C the report has all pairs so far.
     """
-    from pasta_lm.engines.gpu.devices import devices  # these import torch
-    from pasta_lm.engines.local import engine, loading
+    from pasta_lm.engines.local import engine, loading  # these import torch
 
     weights = loaded.kind.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:
@@ -140,7 +139,7 @@ def replay(
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
     num_entries = max((request.max_entries for _, *both in requests for request in both), default=1)
     device = str(loaded.device)
-    hardware = next((name for name in devices() if name.startswith(device)), device)
+    hardware = next((name for name in loading.devices.devices() if name.startswith(device)), device)
     conditions = {"model": loaded.name, "device": device, "dtype": loaded.dtype_name}
     conditions |= {"weights": weights, "positions": positions.value, "strategy": PASTA}
     report = ReplayReport(hardware=hardware, conditions=conditions)

@@ -213,7 +213,7 @@ def test_a_model_is_loaded_with_weights_of_eight_bits_and_new_rows_are_rounded_t
 
 
 def test_a_gpu_does_not_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "usable_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(loading.devices, "usable_device", lambda name: torch.device("cuda"))
     with pytest.raises(UsageError, match="int8 weights are read by a CPU only"):
         load("builtin", dtype="int8")
 
@@ -224,7 +224,7 @@ def test_a_gpu_does_not_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_float8_needs_a_gpu_that_has_such_numbers(
     device: str, capability: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "usable_device", lambda name: torch.device(device))
+    monkeypatch.setattr(loading.devices, "usable_device", lambda name: torch.device(device))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda place: capability)
     with pytest.raises(UsageError, match=r"compute capability 8\.9 or more, with Triton"):
         load("builtin", dtype="float8")

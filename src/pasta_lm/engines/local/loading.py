@@ -15,15 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pasta_lm.engines.cpu.eight_bits import EightBits, round_weights
 from pasta_lm.engines.cpu.tracing import capture
-from pasta_lm.engines.gpu.devices import (
-    EIGHT_BITS,
-    budget_bytes,
-    default_cache,
-    free_bytes,
-    usable_device,
-    warn_once,
-    weights_dtype,
-)
+from pasta_lm.engines.gpu import devices as devices
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
 from pasta_lm.engines.local.runner import (
@@ -170,12 +162,12 @@ def load(
     'int8' (CPU) and 'float8' (GPU) are those of linear layers, beside float32 and bfloat16.
     ``base`` is that of an adapter, None: as the adapter says.
     """
-    place = usable_device(device)
-    weights = weights_dtype(dtype, place)
+    place = devices.usable_device(device)
+    weights = devices.weights_dtype(dtype, place)
     names = (source,) if base is None else (base, source)
     pretrained = load_pretrained(*names, dtype=weights)
     model, config = pretrained.model, pretrained.config
-    eight_bits = EIGHT_BITS.get(dtype or "")
+    eight_bits = devices.EIGHT_BITS.get(dtype or "")
     if eight_bits is not None:
         round_weights(model, eight_bits)
     reader = exact_reader(model)
@@ -205,7 +197,9 @@ def exact_reader(model: transformers.PreTrainedModel) -> RowReader | None:
         check_exact(model)
     except UnsupportedModelError as exc:
         reader = find_reader(model)
-        warn_once(f"{exc.message}: each thread is decoded by itself, as a row with its own cache")
+        devices.warn_once(
+            f"{exc.message}: each thread is decoded by itself, as a row with its own cache"
+        )
         return reader
     return None
 
@@ -226,7 +220,7 @@ def pool_slots(memory: str | None, loaded: LoadedModel) -> int | None:
     None stands for what suits the device: most of a GPU, else a small fixed number, None.
     """
     shapes = loaded.layer_shapes
-    memory = memory or (default_cache(loaded.device) if shapes else None)
+    memory = memory or (devices.default_cache(loaded.device) if shapes else None)
     if memory is None:
         return None
     if not shapes:
@@ -234,7 +228,7 @@ def pool_slots(memory: str | None, loaded: LoadedModel) -> int | None:
         raise UsageError(f"{loaded.name} cannot be given a cache of {memory}: {reason}")
     numbers = sum(shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
     entry_bytes = numbers * loaded.dtype.itemsize  # in all layers
-    num_slots = budget_bytes(memory, free_bytes(loaded.device)) // entry_bytes
+    num_slots = devices.budget_bytes(memory, devices.free_bytes(loaded.device)) // entry_bytes
     if num_slots < 1:
         raise UsageError(f"a cache of {memory} holds nothing: an entry has {entry_bytes} bytes")
     return num_slots
