@@ -57,12 +57,11 @@ def doctor(
             raise
     else:
         with status("testing"):
-            devices, test = loading.devices, self_test.run_self_test()
-            places = devices.devices()
+            places, test = loading.devices.devices(), self_test.run_self_test()
             builtin = answer_of_builtin()
-            kind, reason = devices.faster_dtype()
+            kind, reason = loading.devices.faster_dtype()
             auto = f"{str(kind).removeprefix('torch.')} on the CPU: {reason}"
-            place = devices.usable_device(device)
+            place = loading.devices.usable_device(device)
             if place.type == "cuda":
                 from pasta_lm.measure.gpu_check import check_gpu
 
