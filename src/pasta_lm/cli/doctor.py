@@ -73,8 +73,7 @@ def doctor(
         tests: Facts = {"self_test": test, "builtin_model": builtin, "model": report}
         tests["gpu"] = gpu and {**gpu, "is_exact": gpu_is_exact}
         installed = {"packages": packages, "extras": is_installed, "devices": places}
-        installed["dtype_auto"] = auto
-        print_json({**system, **installed, **tests})
+        print_json({**system, **installed, "dtype_auto": auto, **tests})
     else:
         versions = [(name.replace("_", "-"), value) for name, value in system.items()]
         versions += [(name, value or "not installed") for name, value in packages.items()]
