@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from pasta_lm.cli import app
 
 ROOT = Path(__file__).parents[1]
+HEAD, MIN_SHARED = ("| flag | meaning |", "|---|---|"), 3
 CLI = """# Command line
 
 Written by `scripts/reference_pages.py` from the command itself. Data goes to standard output,
@@ -27,43 +30,17 @@ Written by `scripts/reference_pages.py` from the code. A recipe is a TOML file, 
 anything is loaded: unknown keys, wrong types and contradictions are errors that name the key.
 `--set table.key=value` changes a key and may be repeated; without a value it removes the key.
 """
-TRAIN, TEACH = "learn/train/config.py", "learn/teach/config.py"
-ANNOTATION = "learn/annotate/recipe.py"
-ROOMS = {  # heading: its tables, each with its file below src/pasta_lm and its dataclass
-    "Supervised finetuning": {
-        "model": (TRAIN, "ModelConfig"),
-        "model.random": (TRAIN, "RandomConfig"),
-        "data": (TRAIN, "DataConfig"),
-        "train": (TRAIN, "TrainConfig"),
-        "lora": (TRAIN, "LoraConfig"),
-    },
-    "Preference optimisation": {
-        "model": (TRAIN, "StartConfig"),
-        "data": (TRAIN, "PairsConfig"),
-        "data.records": (TRAIN, "RecordsConfig"),
-        "rollouts": (TRAIN, "RolloutsConfig"),
-        "rollouts.servers": ("strategies/model.py", "Servers"),
-        "score": ("learn/data/preferences.py", "ScoreConfig"),
-        "judge": (TRAIN, "JudgeConfig"),
-        "loss": (TRAIN, "LossConfig"),
-        "train": (TRAIN, "PreferenceTrainConfig"),
-    },
-    "Teaching": {
-        "answers": (TEACH, "AnswersConfig"),
-        "annotation": (TEACH, "AnnotationConfig"),
-        "annotation.teacher": (ANNOTATION, "TeacherConfig"),
-        "data": (TEACH, "MixConfig"),
-        "train": (TEACH, "LearningConfig"),
-        "preference": (TEACH, "StageTwoConfig"),
-        "measures": (TEACH, "MeasuresConfig"),
-    },
-    "Annotation": {
-        "source": ("learn/annotate/recipe.py", "SourceConfig"),
-        "answers": ("learn/annotate/own_answers.py", "AnswerConfig"),
-        "teacher": (ANNOTATION, "TeacherConfig"),
-        "filters": ("learn/annotate/filters.py", "FilterConfig"),
-        "output": (ANNOTATION, "OutputConfig"),
-    },
+ROOMS = {  # heading: its tables, each with its dataclass
+    "Supervised finetuning": "model ModelConfig, model.random RandomConfig, data DataConfig, "
+    "train TrainConfig, lora LoraConfig",
+    "Preference optimisation": "model StartConfig, data PairsConfig, data.records RecordsConfig, "
+    "rollouts RolloutsConfig, rollouts.servers Servers, score ScoreConfig, judge JudgeConfig, "
+    "loss LossConfig, train PreferenceTrainConfig",
+    "Teaching": "answers AnswersConfig, annotation AnnotationConfig, "
+    "annotation.teacher TeacherConfig, data MixConfig, train LearningConfig, "
+    "preference StageTwoConfig, measures MeasuresConfig",
+    "Annotation": "source SourceConfig, answers AnswerConfig, teacher TeacherConfig, "
+    "filters FilterConfig, output OutputConfig",
 }
 
 
@@ -78,35 +55,45 @@ def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
             yield f"{path} {name}", command
 
 
-def section(name: str, command: TyperCommand) -> str:
-    """Return a command's heading, first paragraph and table of flags."""
-    places = [p.metavar or "" for p in command.params if isinstance(p, TyperArgument)]
-    options = [p for p in command.params if isinstance(p, TyperOption) and not p.hidden]
-    summary = " ".join((command.help or "").split("\n\n")[0].split())
-    rows = [
+def flags(command: TyperCommand) -> list[str]:
+    """Return the rows of a command's flags."""
+    options = (p for p in command.params if isinstance(p, TyperOption) and not p.hidden)
+    return [
         "| `{}` | {} |".format(", ".join(option.opts), (option.help or "").replace("|", "\\|"))
         for option in options
         if "--help" not in option.opts
     ]
-    table = ["| flag | meaning |", "|---|---|", *rows] if rows else []
-    lines = [f"## `{' '.join([name, *places])}`", "", summary, "", *table]
-    return "\n".join(lines).rstrip() + "\n"
 
 
 def command_page() -> str:
-    """Return the page of the command line."""
+    """Return the page of the command line; flags of three or more commands stand once."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
-    return "\n".join([CLI, *(section(*verb) for verb in verbs(group, "pasta"))])
+    known = list(verbs(group, "pasta"))
+    counts = Counter(row for _, command in known for row in flags(command))
+    shared = {row: row.split("`")[1] for row, count in counts.items() if count >= MIN_SHARED}
+    lines = [CLI, "## Flags that several commands have\n", *HEAD, *shared]
+    for name, command in known:
+        places = [p.metavar or "" for p in command.params if isinstance(p, TyperArgument)]
+        summary = " ".join((command.help or "").split("\n\n")[0].split())
+        names = ", ".join(f"`{shared[row]}`" for row in flags(command) if row in shared)
+        lines += [
+            f"\n## `{' '.join([name, *places])}`\n",
+            summary + f" Also: {names}." * bool(names),
+        ]
+        own = [row for row in flags(command) if row not in shared]
+        lines += ["", *HEAD, *own] if own else []
+    return "\n".join(lines) + "\n"
 
 
-def keys(file: str, name: str, table: str) -> Iterator[str]:
+def keys(table: str, name: str) -> Iterator[str]:
     """Yield a row for each field of a dataclass: key, default, and the text behind or below it."""
-    source = (ROOT / "src" / "pasta_lm" / file).read_text("utf-8")
+    sources = (file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py"))
+    source = next(text for text in sources if re.search(rf"^class {name}\b", text, re.MULTILINE))
     lines, body = source.splitlines(), ast.parse(source).body
     kind = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
     if "Endpoint" in map(ast.unparse, kind.bases):
-        yield from keys("learn/chat/client.py", "Endpoint", table)
+        yield from keys(table, "Endpoint")
     for field, below in zip(kind.body, [*kind.body[1:], None], strict=True):
         if not isinstance(field, ast.AnnAssign) or "Config" in ast.unparse(field.annotation):
             continue
@@ -121,7 +108,7 @@ def recipe_page() -> str:
     """Return the page of the keys of recipes."""
     lines = [RECIPES]
     for heading, tables in ROOMS.items():
-        rows = [row for table, place in tables.items() for row in keys(*place, table)]
+        rows = [row for pair in tables.split(", ") for row in keys(*pair.split())]
         lines += [f"## {heading}\n", "| key | default | meaning |", "|---|---|---|", *rows, ""]
     return "\n".join(lines)
 
