@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from importlib import import_module, metadata
 from unittest.mock import Mock
 
@@ -27,19 +26,6 @@ def test_all_lists_exactly_the_public_names() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'spaghetti'"):
         _ = pasta_lm.spaghetti  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("module", ["pasta_lm", "pasta_lm.language.lexer"])
-def test_a_warning_of_our_own_fails_the_test_that_meets_it(module: str) -> None:
-    with pytest.raises(UserWarning, match="ours"):
-        warnings.warn_explicit("ours", UserWarning, "file.py", 1, module=module)
-
-
-@pytest.mark.parametrize("module", ["torch.nn", "pasta_lm_of_someone_else"])
-def test_a_warning_of_others_does_not(module: str) -> None:
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.warn_explicit("theirs", UserWarning, "file.py", 1, module=module)
-    assert [str(warning.message) for warning in seen] == ["theirs"]
 
 
 CLONE, WHEEL, PAGE = "file:///a/b", "file:///x/pasta_lm-1-py3-none-any.whl", "https://a.b/c.git"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -111,12 +110,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         run.begin(SETTINGS)
     with pytest.raises(PastaError, match="run cannot be written: Not a directory"), run.locked():
         pass
-
-
-def test_the_file_of_the_settings_can_have_another_name(tmp_path: Path) -> None:
-    (tmp_path / "recipe.json").write_text(json.dumps(SETTINGS))
-    run = RunFolder(tmp_path, "recipe.json")
-    assert not run.begin(SETTINGS)
 
 
 def test_no_file_of_a_run_holds_the_password_of_an_address(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from tokenizers import AddedToken
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.engine import TorchEngine
@@ -24,7 +24,7 @@ from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
 from tests.small_tokenizers import add_markers, byte_level
-from tests.tiny import SIZES
+from tests.tiny import random_llama
 
 TEMPLATES = Path(__file__).with_name("templates")
 FAVOUR = 1e4  # a logit that every legal token with it wins by
@@ -90,10 +90,6 @@ def saying(name: str, main: str, *blocks: str, is_taught: bool = True, **setting
         with torch.inference_mode():
             logits_V[script[number] if number < len(script) else ends[path == ()]] += FAVOUR
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        config = LlamaConfig(**SIZES, vocab_size=len(words), eos_token_id=words.eos_token_id)
-        model = LlamaForCausalLM(config).eval()
     own = vocabulary(name, is_taught=is_taught)
-    loaded = LoadedModel(model, own, name, frozenset({words.eos_token_id}))
+    loaded = LoadedModel(random_llama(words), own, name, frozenset({words.eos_token_id}))
     return Pasta(TorchEngine(loaded, pool_tokens=8192, on_logits=steer, **settings))

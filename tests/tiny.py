@@ -46,15 +46,22 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return words
 
 
+def random_llama(
+    words: PreTrainedTokenizerFast, seed: int = 0, **settings: object
+) -> LlamaForCausalLM:
+    """Return a random model for a tokenizer."""
+    sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id, **settings}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+
+
 @cache
 def tiny(name: str, *, seed: int = 0, has_tag_pieces: bool = True) -> Pasta:
     """Return a random model that has the tag pieces, or of which nobody says that it has."""
     words = tokenizer()
     pieces = tag_pieces(words)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        config = LlamaConfig(**SIZES, vocab_size=len(words), eos_token_id=words.eos_token_id)
-        model = LlamaForCausalLM(config).eval()
+    model = random_llama(words, seed)
     with torch.no_grad():
         output = model.get_output_embeddings().weight
         output[sorted(pieces.values())] *= TAG_SCALE if has_tag_pieces else 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from pasta_lm.cli import main, terminal
@@ -21,7 +21,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.pieces import add_pieces
 from tests.small_tokenizers import byte_level
-from tests.tiny import SIZES, TAG_SCALE
+from tests.tiny import TAG_SCALE, random_llama
 
 PLAIN_CHAT = "{{ bos_token }}{% for one in messages %}{{ one['content'] }}{% endfor %}"
 
@@ -76,10 +76,7 @@ def pasta(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 def _model() -> tuple[LlamaForCausalLM, Any]:
     tokenizer = byte_level()
     tokenizer.chat_template = PLAIN_CHAT
-    config = LlamaConfig(**SIZES, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LlamaForCausalLM(config).eval(), tokenizer
+    return random_llama(tokenizer), tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from pasta_lm.journal import write_rows
 from pasta_lm.learn.data.annotated import write_records
@@ -19,7 +18,7 @@ from pasta_lm.learn.teach.config import (
 )
 from tests.learn.train.recipes import records
 from tests.small_tokenizers import byte_level
-from tests.tiny import SIZES
+from tests.tiny import random_llama
 
 CHAT = "{% for one in messages %}<|begin|>{{ one['content'] }}\n{% endfor %}<|begin|>"
 THINKING = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
@@ -35,11 +34,7 @@ def save_teachable(folder: Path, chat: str = CHAT) -> str:
     tokenizer.chat_template = chat
     texts = {n: tokenizer.decode([n]) for n in range(len(tokenizer))}
     words = [n for n, text in texts.items() if len(text) > 3 and text.strip(" ").isalpha()]
-    ends = {"eos_token_id": tokenizer.eos_token_id, "tie_word_embeddings": False}
-    config = LlamaConfig(**SIZES, vocab_size=len(tokenizer), **ends)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(config).eval()
+    model = random_llama(tokenizer, tie_word_embeddings=False)
     with torch.no_grad():
         output = model.get_output_embeddings().weight
         output[words] *= WORD_SCALE

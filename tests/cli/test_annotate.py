@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from pasta_lm.cli.app import app
-from pasta_lm.errors import PastaError
 from pasta_lm.journal import write_rows
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.recipe import read_recipe
@@ -73,21 +72,6 @@ def test_a_run_whose_every_row_was_refused_has_failed(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path, server.base_url)])
     assert result.exit_code == 1
     assert "no row was annotated" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("temprature = 1.0", "unknown key teacher.temprature"),
-        ("max_in_flight = 0", "teacher.max_in_flight must be above 0"),
-        ("[filters]\nleast_words = 'x'", "filters.least_words must be int"),
-    ],
-)
-def test_a_wrong_recipe_is_a_usage_error(tmp_path: Path, more: str, message: str) -> None:
-    found = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path, more=more)])
-    assert isinstance(found.exception, PastaError)
-    assert message in str(found.exception)
-    assert found.exception.exit_code == 2
 
 
 @pytest.mark.parametrize(

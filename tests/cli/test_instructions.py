@@ -149,12 +149,3 @@ def test_the_recipe_that_the_page_names_is_one() -> None:
     recipe = Path(__file__).parents[2] / "runs" / "recipes" / "instructions.toml"
     found = read_recipe(recipe, InstructionSettings)
     assert found.sets.instructions == "corpora/instructions"
-
-
-def test_references_that_cannot_be_read_are_an_error_before_anything_is_decoded(
-    pasta: Pasta, recipe: Path, tmp_path: Path
-) -> None:
-    command = ("evaluate", "instructions", recipe, "--out", tmp_path / "run", "--model", "nowhere")
-    result = pasta(*command, "--set", f"references={tmp_path / 'none.jsonl'}")
-    assert result.code == 3
-    assert "no such file" in result.err

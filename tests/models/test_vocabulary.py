@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.language.lexer import Lexeme, LexemeKind
-from pasta_lm.language.tags import ASYNC_OPEN, PIECES, PROMISE_OPEN, SYNC, closing_piece
+from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.decoding import decode_document
 from tests.small_tokenizers import FAMILIES, TEXT, add_markers
@@ -252,17 +251,6 @@ def test_a_tokenizer_with_ends_of_words_is_refused() -> None:
 
 
 # --- pieces and masks
-
-
-def test_every_piece_says_what_it_is() -> None:
-    vocabulary = TAUGHT["byte_level"]
-    for units in (1, 64):
-        token_id = vocabulary.piece_id(closing_piece(units))
-        assert vocabulary.id_to_lexeme(token_id) == Lexeme(LexemeKind.PROMISE_CLOSE, units=units)
-    assert vocabulary.id_to_lexeme(vocabulary.piece_id(ASYNC_OPEN)) == Lexeme(LexemeKind.ASYNC_OPEN)
-    assert vocabulary.id_to_lexeme(vocabulary.encode_text("a")[0]) is None
-    assert vocabulary.has_pieces
-    assert not PLAIN["byte_level"].has_pieces
 
 
 @pytest.mark.parametrize(

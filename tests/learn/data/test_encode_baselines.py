@@ -143,19 +143,6 @@ def test_main_predicts_the_skeleton_and_each_point_its_part() -> None:
         assert [example.positions[slot] for slot in seen] == [*range(len(seen))]
 
 
-def test_a_single_point_has_an_empty_skeleton_and_starts_after_the_prompt() -> None:
-    example = points(Document((Block("x", None, (Text("ab"),)),)))
-    prompt = BARE.encode_prompt("q")
-    lead = BARE.encode_text("Skeleton:\n")
-    assert list(example.token_ids) == [*prompt, *lead, prompt[-1], *BARE.encode_text("ab")]
-    ends = example.num_prompt - 1
-    assert example.labels[ends] == EOS
-    assert list(example.labels[example.num_prompt :]) == [*BARE.encode_text("ab"), EOS]
-    assert list(example.positions[example.num_prompt :]) == [1, 2, 3]
-    seen = [slot for slot in range(len(example)) if is_seen(example, len(example) - 1, slot)]
-    assert seen == [0, *range(example.num_prompt, len(example))]
-
-
 @pytest.mark.parametrize(
     ("items", "reason"),
     [
