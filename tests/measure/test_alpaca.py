@@ -193,8 +193,9 @@ def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) 
     page = (run.folder / "report.md").read_text()
     sections = page.split("\n## ")[1:]
     assert [one.partition("\n")[0] for one in sections] == ["sequential", "pasta"]
-    facts = ("Judge: a-judge", "baseline: sequential", "template: stated", "model: ")
-    facts += ("engine: torch", "hardware: cpu", "commit: abc123", "kind: generated")
+    head = ("judge: name a-judge/stated-confidence-v1", "\n- baseline: sequential\n")
+    assert all(part in page.partition("\n## ")[0] for part in head)
+    facts = ("model: ", "engine: torch", "hardware: cpu", "commit: abc123", "kind: generated")
     for section in sections:
         assert all(part in section for part in facts)
     lines = [line.split(" | ") for line in page.splitlines() if line.endswith(" |")]

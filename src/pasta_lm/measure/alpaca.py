@@ -1,9 +1,9 @@
 """The benchmark ``alpaca``: instructions whose answers a judge compares in pairs.
 
 A run's folder holds everything its report is computed from: the settings, copies of the inputs
-(instructions, reference, difficulties, template), and two journals, ``answers.jsonl`` and
-``replies.jsonl`` with the judge's raw replies. So the report can be computed again without a model
-and without a judge.
+(instructions with reference answers, difficulties, template), and two journals, ``answers.jsonl``
+and ``replies.jsonl`` with the judge's raw replies. So the report can be computed again without a
+model and without a judge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pasta_lm.strategies import SEQUENTIAL
 from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.strategies.requests import STRATEGIES
 
-ANSWERS, INSTRUCTIONS, REFERENCE = "answers.jsonl", "instructions.jsonl", "reference.jsonl"
+ANSWERS, INSTRUCTIONS = "answers.jsonl", "instructions.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
 MAY_CHANGE = {"batch_size", "pool_tokens", "dtype", "device", *SERVER_KEYS}
 MAY_CHANGE |= {"judge.api_key_env", "judge.input_price", "judge.output_price"}
@@ -115,7 +115,7 @@ class AlpacaRun:
     folder: Path
     settings: AlpacaSettings
     prompts: list[SetPrompt]  # their groups are data sets
-    reference: tuple[str, dict[str, str]] | None
+    reference: tuple[str, dict[str, str]] | None  # its name, and answers by id
     answers: Journal
 
     @property
@@ -141,8 +141,7 @@ class AlpacaRun:
         if self.reference is None:
             rows = self.rows(SEQUENTIAL)
             return SEQUENTIAL, {name: row["text"] for name, row in rows.items()}
-        name, outputs = self.reference
-        return name, {item.id: outputs[item.text] for item in self.prompts}
+        return self.reference
 
     def pairs(self, system: str) -> list[JudgedPair]:
         """Return a system's answers beside the baseline's, in the order of the instructions.
@@ -238,7 +237,8 @@ def open_run(folder: Path) -> AlpacaRun:
     settings = RunFolder(folder).settings_of(AlpacaSettings)
     rows = read_rows(folder / INSTRUCTIONS)
     prompts = [SetPrompt(row["id"], row["instruction"], row["dataset"]) for row in rows]
-    reference = read_reference(str(folder / REFERENCE)) if settings.reference else None
+    outputs = {row["id"]: row["output"] for row in rows if settings.reference is not None}
+    reference = (rows[0]["generator"], outputs) if outputs else None
     return AlpacaRun(folder, settings, prompts, reference, Journal(folder / ANSWERS))
 
 
@@ -258,7 +258,6 @@ def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
 def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
     prompts, judge = read_instructions(settings.instructions, settings.limit), settings.judge
     rows = [{"id": item.id, "dataset": item.group, "instruction": item.text} for item in prompts]
-    files = {INSTRUCTIONS: b"".join(map(line_of, rows))}
     if settings.reference is not None:
         name, outputs = read_reference(settings.reference)
         lacking = [item.id for item in prompts if item.text not in outputs]
@@ -267,7 +266,7 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
             raise InputError(f"{settings.reference} has no answer to {answers}")
         for row, item in zip(rows, prompts, strict=True):
             row |= {"output": outputs[item.text], "generator": name}
-        files[REFERENCE] = b"".join(map(line_of, rows))
+    files = {INSTRUCTIONS: b"".join(map(line_of, rows))}
     load_template(judge.template)
     template = judge.template if judge.template.endswith(".md") else str(FOLDER / judge.file)
     copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed, judge.file: template}

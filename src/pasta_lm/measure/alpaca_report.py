@@ -68,9 +68,6 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
             hint = "run the same command again: it continues where it stopped"
             raise InputError(f"{run.folder}: no answers of {name} yet", hint=hint)
     report = _empty_report(run, judge, baseline)
-    names = {"Judge": judge.model if judge else "none"}
-    names["template"] = judge.template.name if judge else "none"
-    names["baseline"] = f"{baseline} (speed: {SEQUENTIAL})"
     for name in run.names:
         place: Place = ("systems", name)
         if judge:
@@ -82,8 +79,7 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
             for key in PROVENANCE
         }
         report.add(place, {"provenance": made})
-        origin = (made | names).items()
-        report.note(place, "; ".join(f"{key}: {value}" for key, value in origin))
+        report.note(place, "; ".join(f"{key}: {value}" for key, value in made.items()))
     return report
 
 

@@ -116,23 +116,21 @@ def stored_rates(
     annotations: Path, calibration: Calibration, *, allow_missing: bool = False
 ) -> dict[str, Figures]:
     """Return the figures of each model of a file of judgements; a scripted judge has no rates."""
-    return {
-        name: _rates_of(rows, calibration, allow_missing)
-        for name, rows in read_judgements(annotations).items()
-    }
-
-
-def _rates_of(rows: Sequence[Judgement], calibration: Calibration, allow_missing: bool) -> Figures:
-    judge, baseline = (
-        " and ".join(dict.fromkeys(filter(None, names))) or None
-        for names in ([row.judge for row in rows], [row.baseline for row in rows])
-    )
-    if judge and judge.startswith(SCRIPTED):
-        return {"pipeline_check": f"pipeline check, n = {len(rows)}", "judge": judge}
-    rates = win_rates(rows, calibration, allow_missing=allow_missing)
-    is_comparable, label = comparability(judge, baseline, rates["n_total"])
-    origin = {"judge": judge, "baseline": baseline, "is_comparable": is_comparable}
-    return {**rates, **origin, "comparability": label}
+    models: dict[str, Figures] = {}
+    for name, rows in read_judgements(annotations).items():
+        judges, baselines = [row.judge for row in rows], [row.baseline for row in rows]
+        judge, baseline = (
+            " and ".join(dict.fromkeys(filter(None, own))) or None for own in (judges, baselines)
+        )
+        if judge and judge.startswith(SCRIPTED):
+            check = f"pipeline check, n = {len(rows)}"
+            models[name] = {"pipeline_check": check, "judge": judge}
+            continue
+        rates = win_rates(rows, calibration, allow_missing=allow_missing)
+        is_comparable, label = comparability(judge, baseline, rates["n_total"])
+        origin = {"judge": judge, "baseline": baseline, "is_comparable": is_comparable}
+        models[name] = {**rates, **origin, "comparability": label}
+    return models
 
 
 def rates_table(models: Mapping[str, Figures]) -> Table:
