@@ -62,7 +62,6 @@ def commit() -> str | None:
 
 
 def provenance(hardware: str, dtype: str) -> dict[str, str]:
-    """Return the machine and this version, for stored answers."""
     release = installed_version("pasta-lm") or "unknown"
     made_by = {"commit": commit() or f"release {release}", "version": release}
     return {"hardware": hardware, "dtype": dtype, **made_by}

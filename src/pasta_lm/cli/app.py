@@ -213,7 +213,6 @@ def _null_stream(flags: int) -> TextIO:
 
 
 def _known(error: Exception) -> PastaError:
-    """Return an error with a message for the user."""
     match error:
         case PastaError():
             return error

@@ -69,7 +69,6 @@ class ThreadView:
     is_live: bool = True
 
     def heading(self, width: int) -> Text:
-        """Return the name, and the progress in words."""
         state = "" if self.is_live else "done"
         if self.is_live and self.promised_tokens:
             state = _count(self.num_pieces, self.promised_tokens)
@@ -87,7 +86,6 @@ class ThreadView:
         return Group(self.heading(width), bar, self.tail(where, width, num_lines))
 
     def tail(self, where: Console, width: int, num_lines: int) -> Text:
-        """Return the last lines of the text as they wrap, without empty lines."""
         recent = self.text[-3 * width * num_lines :]  # wrapping all each time is quadratic
         lines = [line for line in recent.wrap(where, width) if line.plain.strip()]
         return Text("\n").join(lines[-num_lines:])

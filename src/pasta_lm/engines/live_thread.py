@@ -62,7 +62,6 @@ class LiveThread:
 
     @property
     def feeds_next(self) -> bool:
-        """Return whether it takes part in the coming pass."""
         return self.next_token is not None and self.thread.state is not ThreadState.WAITING
 
     @property

@@ -111,7 +111,6 @@ class SamplingParams:
 
     @property
     def penalises(self) -> bool:
-        """Return whether the logits depend on what the thread has seen."""
         penalties = self.repetition_penalty - 1, self.presence_penalty, self.frequency_penalty
         return any(penalties)
 

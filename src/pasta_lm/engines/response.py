@@ -283,7 +283,6 @@ class Response:
             self._emit(live, live.stops.feed(left) + live.stops.flush())
 
     def _think(self, live: LiveThread, texts: tuple[str, str]) -> tuple[str, str]:
-        """Take the additions to the thought and to the answer, and return them."""
         delta, _ = texts
         if delta:
             self._reasoning = (self._reasoning or "") + delta

@@ -79,13 +79,11 @@ class Thread:
 
     @property
     def may_begin(self) -> bool:
-        """Return whether it has not started, and all that it waits for have ended."""
         has_ended = not any(other.is_alive for other in self.after)
         return self.state is ThreadState.DEFERRED and has_ended
 
     @property
     def is_pending(self) -> bool:
-        """Return whether it, or a thread that it forked, may still decode."""
         return self.is_alive or any(child.is_pending for child in self.children)
 
     @property

@@ -188,7 +188,6 @@ class Trace:
         return of_thread(0) if self.threads else iter(())
 
     def by_thread(self) -> dict[int, list[TokenRecord]]:
-        """Return the tokens of each thread by its number."""
         tokens: dict[int, list[TokenRecord]] = {thread.id: [] for thread in self.threads}
         for token in self.tokens:
             tokens[token.thread].append(token)

@@ -33,7 +33,6 @@ class Block:
 
     @property
     def plain_text(self) -> str:
-        """Return the block's text, the tags in it removed."""
         return "".join(_texts(self.items))
 
 

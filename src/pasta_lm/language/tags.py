@@ -47,7 +47,6 @@ _CHARACTERS = {entity: character for character, entity in _ENTITIES.items()}
 
 
 def closing_piece(units: int) -> str:
-    """Return the piece that closes a promise of this length, in units of ten tokens."""
     return f'" tokens="{units}"/>'
 
 

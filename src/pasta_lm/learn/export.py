@@ -81,7 +81,6 @@ def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Exp
 
 
 def _read_exportable(source: str | Path, dtype: torch.dtype | None) -> Pretrained:
-    """Load a model whose tokens all have a row, and make its tag pieces special tokens."""
     pretrained = load_pretrained(source, dtype=dtype)
     tokenizer, piece_ids = pretrained.tokenizer, pretrained.piece_ids
     mark_special(tokenizer, [*piece_ids])

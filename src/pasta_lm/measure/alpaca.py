@@ -131,7 +131,6 @@ class AlpacaRun:
         return LLMJudge(recipe.model, template, Journal(self.folder / REPLIES))
 
     def rows(self, system: str) -> dict[str, Row]:
-        """Return the stored answers of a system by id of the instruction."""
         rows = self.answers.rows
         keys = {item.id: answering.answer_id(system, item.id) for item in self.prompts}
         return {name: rows[key] for name, key in keys.items() if key in rows}

@@ -149,7 +149,6 @@ class Workload(NamedTuple):
     mask: bool = True  # False: also tags that the grammar does not allow
 
     def lacking(self, *systems: System) -> list[SetPrompt]:
-        """Return the prompts that one of some systems, or of all, has not answered yet."""
         rows, names = self.answers.rows, [system.name for system in systems or self.systems]
         return [
             item for item in self.prompts if any(answer_id(n, item.id) not in rows for n in names)

@@ -40,7 +40,6 @@ Facts = dict[str, str]
 
 
 def check_gpu(device: torch.device, attend: Attend = attend_split) -> tuple[Facts, bool]:
-    """Return facts about a GPU with the outcome of each check, and whether none has failed."""
     facts, outcomes = _about(device), list[tuple[str, str | None]]()
     with torch.inference_mode():
         for num_rows, size, dtype in CASES:
@@ -126,7 +125,6 @@ def _check_passes(device: torch.device) -> tuple[str, str | None]:
 
 
 def _logprobs(engine: TorchEngine) -> dict[tuple[int | None, ...], float]:
-    """Return the log-probability of each decoded token by thread, index and token."""
     params = SamplingParams(max_tokens=24, temperature=1.0, seed=0, logprobs=0)
     prompt = engine.loaded.vocabulary.encode_text("A tiny answer.")
     ((answer,),) = engine.generate([Request(prompt=prompt, params=params)])

@@ -95,7 +95,6 @@ class InstructionSettings(answering.AnswerSettings):
 
     @property
     def systems(self) -> tuple[System, System]:
-        """Return the sequential baseline and the taught model."""
         return self.sequential, System(PASTA, self.strategy, self.taught)
 
     @property
@@ -159,7 +158,6 @@ def workloads(
 
 
 def _verdicts(folder: RunFolder, prompts: Sequence[SetPrompt]) -> Iterator[Row]:
-    """Yield verdicts on the answers to IFEval's prompts that have none yet."""
     known, answers = folder.journal(VERDICTS).rows, folder.journal(SCORED).rows
     for prompt in prompts:
         for key in (answer_id(name, prompt.id) for name in NAMES):
@@ -222,7 +220,6 @@ def instructions_report(out: Path) -> Report:
 def _add_parts(
     report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = PASTA
 ) -> None:
-    """Add the figures of prompts, and within them by the parts that they ask for."""
     _add_prompts(report, place, prompts, stored, name)
     report.add(place, {"parts": {}})
     for parts in PARTS:

@@ -57,7 +57,6 @@ class Pair:
 
     @property
     def wall_s(self) -> tuple[float, float]:
-        """Return the seconds of the sequential and of the parallel run."""
         times = self.sequential.wall_s, self.parallel.wall_s
         assert times[0] is not None
         assert times[1] is not None
@@ -100,7 +99,6 @@ class ReplayReport:
 
     @property
     def multi_block(self) -> list[Pair]:
-        """Return the answers with two blocks or more."""
         return [pair for pair in self.pairs if pair.num_blocks >= MIN_BLOCKS]
 
     def to_dict(self) -> dict[str, object]:

@@ -97,7 +97,6 @@ class Metric(NamedTuple):
     num: int | None  # the number of prompts or answers
 
     def rows(self) -> Iterator[Sequence[Cell]]:
-        """Yield its row of a table, or one for each interval of an object."""
         parts = self.value.items() if isinstance(self.value, Mapping) else [("", self.value)]
         for name, value in parts if self.title else ():
             title = f"{self.title}, {name}" if name else self.title

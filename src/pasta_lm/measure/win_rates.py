@@ -134,7 +134,6 @@ def stored_rates(
 
 
 def rates_table(models: Mapping[str, Figures]) -> Table:
-    """Return a row for each model, the best first."""
     order = sorted(models, key=lambda name: -(models[name].get(COLUMNS["LC win rate"]) or 0))
     labels = [row.get("comparability") or row["pipeline_check"] for row in models.values()]
     rows = [[name, *(models[name].get(key) for key in COLUMNS.values())] for name in order]

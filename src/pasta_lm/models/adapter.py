@@ -74,12 +74,10 @@ class BaseReference:
 
 
 def is_adapter(path: Path) -> bool:
-    """Return whether a folder holds an adapter, and no whole model."""
     return (path / CONFIG_NAME).is_file() and not (path / "config.json").is_file()
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Return the adapter of a folder, in float32."""
     file, tensors = folder / CONFIG_NAME, _read_tensors(folder)
     settings = _read_settings(file)
     a, b, rows = (
@@ -233,7 +231,6 @@ def reference_to(
     tokenizer: transformers.PreTrainedTokenizerBase,
     **places: str | None,
 ) -> BaseReference:
-    """Return the reference to a model that has not been trained yet, at some places."""
     return BaseReference(
         **places, weights_sha256=hash_weights(model), tokenizer_sha256=hash_tokenizer(tokenizer)
     )

@@ -163,7 +163,6 @@ def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
 
 
 def first_line(exc: Exception) -> str:
-    """Return the first line of an error of another library."""
     return (str(exc).strip().splitlines() or [type(exc).__name__])[0]
 
 

@@ -45,7 +45,6 @@ class Pretrained:
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Return every id that ends a text."""
         return eos_ids(self.model, self.tokenizer)
 
 

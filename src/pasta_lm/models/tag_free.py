@@ -142,7 +142,6 @@ def _merged(model: Json) -> Iterator[str]:
 
 
 def _unigram_without(model: Json, spellings: set[str], ids: frozenset[int]) -> Rebuilt:
-    """Rebuild a Unigram model, whose ids are places in its list."""
     pieces, unknown = model["vocab"], model["unk_id"]
     gone = {place for place, (piece, _) in enumerate(pieces) if piece in spellings or place in ids}
     gone.discard(unknown)

@@ -81,7 +81,6 @@ class TextStream:
         return self._decoder.decode(self._bytes[token_id])
 
     def close(self) -> str:
-        """Return the rest of the text and end the stretch."""
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return text

@@ -83,7 +83,6 @@ class Thought:
 
     @property
     def is_over(self) -> bool:
-        """Return whether all that comes is the answer, as it stands."""
         return self._phase is _Phase.ANSWER
 
     @property
@@ -92,7 +91,6 @@ class Thought:
 
     @property
     def may_fork(self) -> bool:
-        """Return whether no thought has begun, or it has ended."""
         return self._phase is not _Phase.INSIDE and not self._held
 
     def keeps(self, token: int, text: str) -> bool:

@@ -105,7 +105,6 @@ class Vocabulary(PieceTable):
         return self.encode_prompt("\n\n".join(message["content"] for message in prompt))
 
     def _guarded(self, value: T) -> T:
-        """Return messages or tools in whose texts each special token is broken by a mark."""
         guarded: object = value
         if isinstance(value, str):
             guarded = self._special.sub(lambda token: token[0][0] + _GUARD + token[0][1:], value)
@@ -150,7 +149,6 @@ class Vocabulary(PieceTable):
         return marks.after("".join(marks.codes.get(i) or self.text([i]) for i in prompt[-_TAIL:]))
 
     def _encode_guarded(self, text: str) -> list[int]:
-        """Encode marked stretches between two special tokens of the template as text."""
         pieces = re.split(f"({self._special.pattern})", text)
         ids: list[int] = []
         for is_marked, group in groupby(pieces, key=lambda piece: _GUARD in piece):
@@ -225,7 +223,6 @@ class Vocabulary(PieceTable):
         return self.encode_document(parse(written, max_depth=len(written))).num_tokens
 
     def text_stream(self) -> TextStream:
-        """Return a decoder that turns ids in the middle of a text into text, one by one."""
         return TextStream(self._bytes)
 
     def text(self, token_ids: Sequence[int]) -> str:
@@ -252,7 +249,6 @@ class Vocabulary(PieceTable):
 
     @property
     def _whole_texts(self) -> Iterator[tuple[int, str]]:
-        """Each token of whole characters, with its text."""
         for token_id in range(self.num_tokens):
             with suppress(UnicodeDecodeError):
                 if text := self._bytes[token_id].decode():

@@ -159,7 +159,6 @@ class ModelBackend:
         self._engine.cancel(number)
 
     def threads(self) -> Mapping[int, list[ThreadState]]:
-        """Return the states of all threads that have not ended, by request."""
         return {
             number: [
                 thread.state

@@ -47,7 +47,6 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 
 def unavailable(message: str, code: str) -> ApiError:
-    """Return the error for a request that may work later."""
     return ApiError(503, message, code=code)
 
 
@@ -58,7 +57,6 @@ def internal(code: str = "engine_error") -> ApiError:
 
 
 def from_error(error: PastaError) -> ApiError:
-    """Return the error for clients of an error of the package."""
     if isinstance(error, ContextLengthError):
         return bad_request(error.message, "messages", "context_length_exceeded")
     if isinstance(error, InputError | UsageError):

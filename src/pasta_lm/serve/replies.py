@@ -44,7 +44,6 @@ DONE = b"data: [DONE]\n\n"
 
 
 def sse(data: Json) -> bytes:
-    """Return an object as one server-sent event."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return f"data: {text.translate(_LINE_BREAKS)}\n\n".encode()
 
@@ -218,7 +217,6 @@ class Reply:
         return b"".join(map(sse, pieces))
 
     def _delta(self, sample: int, text: str, *, is_end: bool) -> Json:
-        """Return the content and the calls that a text adds to a message."""
         reader = self._readers[sample]
         if reader is None:
             return {"content": text} if text else {}

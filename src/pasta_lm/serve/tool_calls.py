@@ -49,7 +49,6 @@ class Call(BaseModel):
     arguments: str
 
     def shown(self) -> Json:
-        """Return the call as a message has it, with an id of its own."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
@@ -166,7 +165,6 @@ class ToolTemplate(NamedTuple):
     closing: str = ""
 
     def calls(self, functions: Sequence[Function], *, is_single: bool) -> StructuredOutputs:
-        """Return the form of an answer that is nothing but calls of these functions."""
         if self.key is None:
             message = "the model's chat template has no form of calls that this server knows"
             raise bad_request(f"{message} (Hermes, Qwen, Llama 3)", "tool_choice", "unsupported")
@@ -184,7 +182,6 @@ class ToolTemplate(NamedTuple):
 
 
 def tool_template(template: str, token_id: Callable[[str], int | None]) -> ToolTemplate:
-    """Return the use that a chat template makes of tools, by its text."""
 
     def written(tag: str) -> str:  # a token, where the tokenizer has it, is no text to a grammar
         number = token_id(tag)
@@ -217,7 +214,6 @@ class CallReader:
     """
 
     def __init__(self, names: Collection[str]) -> None:
-        """Read calls in tags of any function, and calls without tags of these."""
         self._names = names
         self._held = ""  # what may be a call, with the white space before it
         self._may_be_bare, self._follows_call = True, False

@@ -328,7 +328,6 @@ class PartsAnswer:
 
 
 def filled(answer: Answer, schema: Schema) -> PartsAnswer:
-    """Return the object whose fields an answer decoded."""
     data, cut = object_of(fields_of(schema), chain(_texts(answer), repeat(("", False))))
     return PartsAnswer(data, as_json(data), cut, answer)
 
@@ -371,7 +370,6 @@ def answered(answer: Answer, questions: Sequence[str]) -> PartsAnswer:
 
 
 def _texts(answer: Answer) -> list[tuple[str, bool]]:
-    """Return the text of each part, and whether it ended by itself."""
     texts = [block.plain_text for block in answer.document.blocks]
     ends = [thread.finish_reason == FinishReason.STOP for thread in answer.trace.threads[1:]]
     return [*zip(texts, ends, strict=True)]

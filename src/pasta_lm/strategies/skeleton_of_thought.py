@@ -111,7 +111,6 @@ class Stages:
         return cls(whole, fallback, vocabulary, wording)
 
     def starts(self, skeleton: str) -> list[Start]:
-        """Return the start of each point, or that of the sequential answer."""
         points = read_points(self._wording.lead + skeleton)  # the lead may hold the first number
         if len(points) < MIN_POINTS:
             return [self.fallback]

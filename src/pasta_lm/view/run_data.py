@@ -73,7 +73,6 @@ FACTS = (
 
 
 def run_data(trace: Trace, name: str = "") -> RunData:
-    """Return the data of a whole trace."""
     run = LiveRun(trace.num_prompt_tokens)
     run.add(trace)
     critical = {id(token) for token in critical_tokens(trace)}

@@ -110,7 +110,6 @@ class ScriptedEngine:
         return Request(prompt=ids, params=params or SamplingParams(), strategy="pasta")
 
     def replay(self, request: Request, document: Document) -> Request:
-        """Return the same request for another answer than the script."""
         document = _with_lengths(document) if request.forks else document.without_tags()
         encoded = encode_document(document, self.ids, self.ids.encode)
         return replace(request, forced=encoded)

@@ -148,7 +148,6 @@ class CompiledAttention:
 
 
 def are_few(num_queries: int, visible_QK: Tensor | None) -> bool:
-    """Return whether compiled attention is the faster one for the queries of a request."""
     if num_queries <= MAX_QUERIES or num_queries > MAX_SPARSE_QUERIES or visible_QK is None:
         return num_queries <= MAX_QUERIES
     return int(visible_QK.sum()) <= SPARSE * visible_QK.numel()

@@ -33,7 +33,6 @@ class EightBits:
 
 
 def _to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Let the largest weight of an output have the code 127 or -127."""
     largest = weight.abs().amax(dim=1)
     scales = (largest / MAX_INT8).view(torch.int32).bitwise_and(_KEPT_BITS).view(torch.float32)
     codes = (weight / _divisors(scales)).round_().clamp_(-MAX_INT8, MAX_INT8)

@@ -240,7 +240,6 @@ def _bfloat16_ratio() -> float:
 
 
 def _measure(layers: Sequence[Linear]) -> dict[str, int]:
-    """Return the fewest threads that are fast enough, and with them the largest number of rows."""
     seconds, most = {}, torch.get_num_threads()
     for threads in (most >> shift for shift in range(most.bit_length())):
         library.use_threads(threads)

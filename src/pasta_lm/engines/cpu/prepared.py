@@ -102,7 +102,6 @@ def load(
 
 @cache
 def _versions() -> list[str | None]:
-    """Return the code, versions and processor that the layout and the operations depend on."""
     digest = hashlib.sha256()
     for folder in ("engines/cpu", "engines/local", "models", "interpreter", "language"):
         for file in sorted((PACKAGE / folder).glob("*.py")):

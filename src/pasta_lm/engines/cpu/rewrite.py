@@ -208,7 +208,6 @@ def _replace_linears(graph: fx.GraphModule, group: list[Node], x: Node, kernel: 
 
 
 def _read_codes(graph: fx.GraphModule, weight: Node, kernel: Linear) -> None:
-    """Let an embedding read the codes of a head that is tied to it."""
     for node in list(weight.users):
         if node.target is aten.embedding.default and node.args[0] is weight:
             replace(graph, node, kernel.rows, (node.args[1],))
@@ -248,7 +247,6 @@ def _fuse_inputs(graph: fx.GraphModule) -> None:
 
 
 def _norm_before(graph: fx.GraphModule, node: Any) -> tuple[Node, RmsNorm] | None:
-    """Return input and norm of a norm, or of a norm times a weight, with no other user."""
     if not has_one_user(node):
         return None
     if isinstance(node.target, RmsNorm):
@@ -268,7 +266,6 @@ def _norm_before(graph: fx.GraphModule, node: Any) -> tuple[Node, RmsNorm] | Non
 
 
 def _gate_before(node: Any) -> tuple[Node, Gate] | None:
-    """Return input and gate of an activation of the first half times the second."""
     for name, pattern in _GATES.items():
         parts = parts_of(node, pattern)
         if not parts or not has_one_user(node) or not has_one_user(node.args[0]):

@@ -191,7 +191,6 @@ def _trace(model: transformers.PreTrainedModel, eight_bits: EightBits | None) ->
 def _difference(
     model: transformers.PreTrainedModel, captured: CapturedModel, num_tokens: int
 ) -> float:
-    """Return the difference of the captured pass, relative to the largest logit."""
     generator = torch.Generator().manual_seed(num_tokens)
     weight: Any = model.get_input_embeddings().weight
     tokens = torch.randint(weight.shape[0], (num_tokens,), generator=generator).to(model.device)

@@ -101,7 +101,6 @@ def num_splits(bucket: Bucket, num_key_heads: int, page_size: int) -> int:
 
 
 def power_of_two(number: int) -> int:
-    """Return the smallest power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
 
 

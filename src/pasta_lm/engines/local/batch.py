@@ -45,7 +45,6 @@ class RequestSlice:
 
     @property
     def num_entries(self) -> int:
-        """Return the number of entries with those of this pass (K)."""
         return self.first_slot + self.stop - self.start
 
 

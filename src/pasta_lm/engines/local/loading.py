@@ -74,7 +74,6 @@ class LoadedModel:
         return sampling_settings(self.model)
 
     def join_with(self, positions: PositionStrategy) -> Join:
-        """Return the join that it was trained with, as far as it goes with positions."""
         return self.join if positions is self.positions else Join.SHARED
 
     @cached_property

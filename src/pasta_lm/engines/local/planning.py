@@ -117,7 +117,6 @@ class ActiveRequest:
         return cls(ticket.arrival, request, entries, ticket, responses, tensors, began_s)
 
     def drain(self) -> list[StreamEvent]:
-        """Return the events of all samples since the last call."""
         return [event for response in self.responses for event in response.drain()]
 
     def plain_text(self) -> list[int]:
@@ -138,7 +137,6 @@ class ActiveRequest:
 
     @property
     def has_decoded(self) -> bool:
-        """Return whether its first tokens have been chosen."""
         threads = (live for response in self.responses for live in response.live.values())
         is_chosen = any(live.next_token is not None for live in threads)
         return is_chosen or len(self.entries) > len(self.request.prompt)
@@ -277,7 +275,6 @@ class Planner:
         return plan
 
     def _shares(self, scheduled: Sequence[ActiveRequest]) -> dict[int, int]:
-        """Return how many tokens of each uncomputed request the pass computes, by its number."""
         waiting = [active for active in scheduled if not active.is_computed]
         left = {item.number: len(item.entries) - item.ticket.num_computed for item in waiting}
         room = self._max_batch_tokens if len(left) == len(scheduled) else self._chunk_tokens

@@ -89,14 +89,12 @@ class Pool:
 
     @property
     def num_free_pages(self) -> int:
-        """Return the number of free pages, those of kept runs among them."""
         return self.num_pages - sum(run.num_pages for run in self.runs)
 
     def pages_for(self, num_slots: int) -> int:
         return max(1, -(-num_slots // self.page_size))
 
     def can_allocate(self, num_slots: int) -> bool:
-        """Return whether a run of this many tokens is free."""
         return self.pages_for(num_slots) <= self.num_free_pages
 
     def allocate(self, num_slots: int) -> Run:

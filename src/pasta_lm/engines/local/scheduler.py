@@ -179,7 +179,6 @@ class Scheduler:
 
     @property
     def running(self) -> tuple[Ticket, ...]:
-        """Return the requests in the pool, oldest first."""
         return tuple(self._running)
 
     def preempt(self, ticket: Ticket) -> None:

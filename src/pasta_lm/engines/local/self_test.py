@@ -126,7 +126,6 @@ def _check_flattened(model: transformers.PreTrainedModel) -> None:
 
 @torch.inference_mode()
 def flattened_difference(model: transformers.PreTrainedModel) -> float:
-    """Return the largest difference, float32, of flattened passes from the model's own logits."""
     register()
     inputs, alone = logits_alone(model)
     flattened = FlattenedPass(type(model).__name__, inputs[0].device)

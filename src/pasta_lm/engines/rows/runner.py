@@ -196,7 +196,6 @@ class RowsRunner:
 
 
 def _owners(response: Response) -> Iterator[int]:
-    """Yield the owners of texts that can go on, or that a sync has yet to read."""
     for thread in response.interpreter.threads:
         if thread.is_alive:
             yield thread.owner

@@ -119,7 +119,6 @@ class CompletionsEngine:
 
     @property
     def served_names(self) -> Mapping[str, Sequence[str]]:
-        """Return by the address of each server the names that it gives its model."""
         return {server.url: server.names for server in self.servers if server.names}
 
     @property

@@ -33,7 +33,6 @@ class ServedModel:
     dtype_name: str = SERVERS  # what they chose when they started
 
     def join_with(self, positions: PositionStrategy) -> Join:
-        """Return the join that it was trained with, as far as it goes with positions."""
         return self.join if positions is self.positions else Join.SHARED
 
 

@@ -176,7 +176,6 @@ class StreamedResponse:
         return LexemeKind.TEXT in legal.kinds and not lacks_text and not breaks_topic
 
     def _ask_again(self, stream: _Stream, token: int) -> None:
-        """Ask for the one token that is due, with what is illegal here barred."""
         self._forget(stream)
         live = stream.live
         self._feed(live)
@@ -280,7 +279,6 @@ class StreamedResponse:
             self._arrivals.put_nowait((stream, exc))
 
     def _close_streams(self) -> None:
-        """Cancel the completions of threads that decode no more, or wait for their blocks."""
         for stream in list(self._streams.values()):
             if not self._reads(stream.live):
                 self._forget(stream)

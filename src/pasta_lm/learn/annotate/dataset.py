@@ -58,7 +58,6 @@ class Tally:
 
     @property
     def num_rows(self) -> Counter[str]:
-        """Return the number of rows that are ok, failed or skipped."""
         totals: Counter[str] = Counter()
         for (status, _), count in self.reasons.items():
             totals[status] += count

@@ -172,7 +172,6 @@ def _sections(text: str, pieces: Sequence[AnswerPiece]) -> Iterator[AnswerPiece]
 
 
 def topic(lead: str) -> str:
-    """Return a valid topic made of the first words of a lead."""
     words = _NOT_IN_TOPIC.sub(" ", _ARTICLE.sub("", lead.strip(), count=1)).split()
     short = " ".join(words[:MAX_TOPIC_WORDS])[:MAX_TOPIC_CHARACTERS].strip(" .,;:!?-()")
     return short or "part"

@@ -111,7 +111,6 @@ def read_instructions(path: Path) -> dict[str, Row]:
 
 
 def instructions_of(config: AnswerConfig) -> dict[str, str]:
-    """Return the instructions of a recipe by id, in the order of the file."""
     held_out = set(read_ids(Path(config.exclude))) if config.exclude else set()
     rows = read_instructions(Path(config.instructions))
     kept = {name: row["instruction"] for name, row in rows.items() if name not in held_out}
@@ -157,7 +156,6 @@ def answer(
 
 
 def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig) -> Iterator[Row]:
-    """Yield answers as they end, while the engine has as many as it may have."""
     engine = model.engine
     sampling = model.sampling_params(
         max_tokens=config.max_tokens, max_thinking_tokens=config.max_thinking_tokens

@@ -266,5 +266,4 @@ def _first_line(error: Exception) -> str:
 
 
 def digest(text: str) -> str:
-    """Return the first 16 digits of a text's SHA-256."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

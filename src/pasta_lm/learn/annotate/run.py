@@ -149,7 +149,6 @@ def _by_rule(rule: Rule, log: AnnotationLog, known: RowLog | None, filters: Filt
 async def _by_teacher(
     pool: RequestPool, log: AnnotationLog, known: RowLog, config: AnnotateConfig
 ) -> None:
-    """Ask the teacher until the row has an end or the run is stopped."""
     assert config.teacher is not None
     talk = TeacherConversation(known.row.prompt, known.row.answer, config.filters)
     for raw in known.replies:

@@ -49,7 +49,6 @@ class Prompt:
         return f"{self.version} {hashlib.sha256(repr(self).encode()).hexdigest()[:16]}"
 
     def messages(self, prompt: str, answer: str) -> list[Message]:
-        """Return the messages of the first request for one answer."""
         return [*_shown(self), {"role": "user", "content": _ask(prompt, answer)}]
 
 

@@ -116,7 +116,6 @@ def read_ids(path: Path) -> list[str]:
 
 
 def _written(turn: Row | Turn) -> object:
-    """Return the written form of a turn, or its content."""
     if turn.get("role") != "assistant" or isinstance(turn.get("response"), str):
         return turn.get("response", turn.get("content"))
     content = turn.get("content")

@@ -73,7 +73,6 @@ class AnswerRecord:
         return speed.parallelism(*counts, is_parallel=self.num_threads != 1)
 
     def theoretical_speedup(self, baseline: AnswerRecord) -> float:
-        """Return the theoretical speedup over the baseline's answer to the same prompt."""
         return speed.theoretical_speedup(baseline.critical_path, self.critical_path)
 
     def realised_speedup(self, baseline: AnswerRecord) -> float | None:

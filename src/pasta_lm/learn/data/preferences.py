@@ -79,7 +79,6 @@ Progress = Callable[[int, int, float | None], None]
 
 
 def seed_of(seed: int, round: int, prompt_id: str) -> int:
-    """Return the seed of one prompt's samples, below 2**56."""
     key = f"{seed}/{round}/{prompt_id}".encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "big")
 
@@ -247,7 +246,6 @@ class Selection(NamedTuple):
     num_unjudged: int
 
     def figures(self) -> dict[str, float]:
-        """Return counts, and means over the prompts."""
         groups = [group for group in self.scored.values() if group]
         num_lacking = sum(len(group) < 2 for group in self.scored.values())
         columns = {
@@ -305,7 +303,6 @@ def select_pairs(
 
 
 def comparisons_of(rollouts: Sequence[Rollout], originals: Mapping[str, str]) -> list[Comparison]:
-    """Return the comparisons that the judge is given for some rollouts, in order."""
     return [
         comparison
         for rollout in rollouts

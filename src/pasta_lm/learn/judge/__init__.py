@@ -247,7 +247,6 @@ class LLMJudge:
 
     @property
     def name(self) -> str:
-        """Return the model and the template, as reports show them."""
         return f"{self.model}/{self.template.name}"
 
     @property

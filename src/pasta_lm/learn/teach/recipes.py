@@ -109,7 +109,6 @@ def _rate(config: TeachConfig) -> float:
 
 
 def _settings(config: TeachConfig) -> dict[str, Any]:
-    """Return the settings of training that both stages share."""
     own = config.train
     return {
         "positions": own.positions,

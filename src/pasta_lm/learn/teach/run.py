@@ -123,7 +123,6 @@ def teach(
 
 
 def learning_steps(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> Iterator[Step]:
-    """Yield the steps up to the last training."""
     yield Step(
         "answers", "the model answers instructions", ANSWERS, partial(_answer, recipes, show)
     )
@@ -253,7 +252,6 @@ def _trained(out: Path, train: Callable[[], Path]) -> Result:
 
 
 def model_card(model: str, config: TeachConfig, rows: Mapping[str, Row], report: str) -> str:
-    """Return the card of a taught model, with the rows of the journal by step, as Markdown."""
     name = Path(model).name if Path(model).exists() else model
     has_adapter = config.train.weights == "adapter" and config.preference is None
     tags = "pasta-lang, parallel-decoding" + ", lora" * has_adapter

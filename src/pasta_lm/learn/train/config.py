@@ -72,7 +72,6 @@ class DataConfig:
 
     @property
     def exclude_paths(self) -> list[Path]:
-        """Return the files of ids that are held out."""
         own_text = [] if self.own_text is None else [Path(self.own_text)]
         return _paths(self.exclude) + own_text
 
@@ -321,7 +320,6 @@ class LossConfig:
             check_choice("loss.beta", self.beta, (BY_RULE, "a number"))
 
     def beta_for(self, num_samples: int) -> float:
-        """Return beta for pairs of the best and the worst of some samples."""
         return self.beta if isinstance(self.beta, float) else bonbon_beta(num_samples)
 
 

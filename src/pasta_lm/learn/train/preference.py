@@ -317,7 +317,6 @@ class PreferenceTrainer(PackTrainer):
     _seen: Sequence[Tensor] = ()
 
     def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
-        """Return the mean loss of the E pairs of a pack."""
         chosen_E, rejected_E = pair_log_probs(nats_M, batch).unbind(dim=1)
         reference_chosen_E, reference_rejected_E = batch["references"].unbind(dim=1)
         margin_E = (chosen_E - rejected_E) - (reference_chosen_E - reference_rejected_E)
@@ -358,7 +357,6 @@ def preflight(recipe: PreferenceConfig) -> str:
 
 
 def _pair(recipe: PreferenceConfig, file: Path) -> Iterator[str]:
-    """Yield the first pair of a file as tables."""
     learner, max_tokens = load_learner(ModelConfig(base=recipe.model.base)), recipe.data.max_tokens
     encode, last = learner.encoder(recipe.train), learner.last_position
     ((pair,),) = pack_pairs(read_pairs(file)[:1], encode, max_tokens, 0, last_position=last)
