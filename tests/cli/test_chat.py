@@ -116,15 +116,14 @@ def test_regenerate_asks_the_last_question_again_with_the_next_seed(piped: Any) 
 @pytest.mark.parametrize(
     ("line", "strategy", "shown"),
     [
-        ("/strategy sequential", "sequential", "the strategy is now sequential"),
-        ("/strategy", "pasta", "the strategy is pasta"),
-        ("/strategy draft-model", "pasta", "needs a draft model"),
-        ("/strategy a b", "pasta", "no such command: /strategy a b"),
+        ("/set strategy sequential", "sequential", "strategy is now sequential"),
+        ("/set strategy draft-model", "pasta", "needs a draft model"),
+        ("/set strategy a b", "pasta", "no such command: /set strategy a b"),
         ("/help", "pasta", "Ctrl-C stops an answer"),
         ("/regenerate", "pasta", "there is no question yet"),
         ("/quot", "pasta", "/regenerate, /continue"),
         ("/continue", "pasta", "there is no answer to be continued"),
-        ("/set", "pasta", "temperature 0.0, top_p 1.0, max_tokens"),
+        ("/set", "pasta", "seed 0, strategy pasta"),
         ("/set fork_bias much", "pasta", "fork_bias cannot be 'much'"),
         ("/set temperature -1", "pasta", "temperature is -1.0, but must be"),
         ("/set heat 1", "pasta", "no such command: /set heat 1"),
@@ -215,7 +214,7 @@ def test_in_a_terminal_control_d_ends_the_conversation(
 
 def test_a_real_model_answers_two_questions(pasta: Pasta, taught_folder: Path) -> None:
     flags = ("--model", taught_folder, "--max-tokens", 12)
-    result = pasta("chat", *flags, stdin="hello\nand more\n/strategy sequential\n/regenerate\n")
+    result = pasta("chat", *flags, stdin="hello\nand more\n/set strategy sequential\n/regenerate\n")
     assert result.code == 0
     assert result.err.count("tokens/s") == 3
     alone = pasta("run", "hello", *flags).out

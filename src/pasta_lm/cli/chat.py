@@ -27,12 +27,12 @@ HELP = """\
 /new             forget the conversation
 /regenerate      answer the last question again, with the next seed
 /continue        write on at the end of the last answer, which a limit or Ctrl-C has cut
-/set NAME VALUE  change temperature, top_p, max_tokens, fork_bias or seed; alone, print them
-/strategy NAME   change the strategy; without a name, print it
+/set NAME VALUE  change temperature, top_p, max_tokens, fork_bias, seed or strategy; alone, print
+                 them
 /help            show this list
 /quit            leave (so does Ctrl-D)
 Ctrl-C stops an answer and keeps what was written. Every other line is a question."""
-COMMANDS = ("/new", "/regenerate", "/continue", "/set", "/strategy", "/help", "/quit")
+COMMANDS = ("/new", "/regenerate", "/continue", "/set", "/help", "/quit")
 SETTINGS: dict[str, type[int] | type[float]] = {
     **{"temperature": float, "top_p": float, "max_tokens": int},
     **{"fork_bias": float, "seed": int},
@@ -67,11 +67,13 @@ class Dialogue:
             case ["/new"]:
                 self.messages.clear()
                 say("a new conversation")
-            case ["/strategy", *names] if len(names) < 2:
-                self._choose(*names)
             case ["/set"]:
-                values = asdict(self.params)
-                say(", ".join(f"{name} {values[name]}" for name in SETTINGS))
+                values = asdict(self.params) | {"strategy": self.strategy}
+                say(", ".join(f"{name} {values[name]}" for name in (*SETTINGS, "strategy")))
+            case ["/set", "strategy", name]:
+                self.model.request("?", self.params, strategy=name)  # or refuse it
+                self.strategy = name
+                say(f"strategy is now {name}")
             case ["/set", name, value] if name in SETTINGS:
                 self._set(name, value)
             case ["/regenerate"]:
@@ -87,12 +89,6 @@ class Dialogue:
             self.messages.pop()  # no question stays unanswered
         self.messages.append({"role": "user", "content": question})
         self._answer()
-
-    def _choose(self, name: str | None = None) -> None:
-        if name is not None:
-            self.model.request("?", self.params, strategy=name)  # or refuse it
-            self.strategy = name
-        say(f"the strategy is {'' if name is None else 'now '}{self.strategy}")
 
     def _regenerate(self) -> None:
         if not self.messages:
@@ -169,7 +165,9 @@ def chat(
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     draft: flags.Draft = None,
-    strategy: Annotated[str, option("--strategy NAME", "/strategy changes it later.")] = "pasta",
+    strategy: Annotated[
+        str, option("--strategy NAME", "/set strategy changes it later.")
+    ] = "pasta",
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = None,
     fork_bias: flags.ForkBias = None,
