@@ -48,12 +48,6 @@ def test_fix_prints_the_repaired_text_and_nothing_else(pasta: Pasta, broken: Pat
     assert pasta("check", "-", stdin=result.out).code == 0
 
 
-def test_the_form_decides_whether_a_text_is_valid(pasta: Pasta) -> None:
-    text = '<async topic="a">One two three four five.</async>'
-    assert pasta("check", "-", stdin=text).code == 3
-    assert pasta("check", "-", "--form", "annotator", stdin=text).code == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

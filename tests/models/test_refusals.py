@@ -88,15 +88,6 @@ def test_a_tiny_model_shows_that_a_large_one_is_not_exact(name: str) -> None:
     assert difference > 1, "with the weights of its own initialisation it hides"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Mixtral", "DeepseekV3", "Olmo3", "Gemma3nText", "Gemma3", "Gemma4Text", "Mistral3", "GPTJ"],
-)
-def test_a_tiny_model_shows_that_a_large_one_is_exact(name: str) -> None:
-    config = getattr(transformers, f"{name}Config")()
-    assert flattened_difference(tiny_model(config)) < 1e-4
-
-
 def test_untrained_weights_do_not_hide_that_a_model_is_not_exact() -> None:
     model = random_model("Lfm2", **INEXACT["Lfm2"], initializer_range=0.002)
     assert flattened_difference(model) < self_test.TOLERANCE
