@@ -119,7 +119,7 @@ def _judge_figures(judge: LLMJudge, url: str | None) -> Figures:
         "method": template.method.value,
         "is_scripted": judge.is_scripted,
         "num_replies": len(rows),
-        "usage": judge.usage(),
+        "tokens": judge.spending().tokens._asdict(),
     }
 
 

@@ -315,11 +315,6 @@ class LLMJudge:
                 spent.count(read_reply(row["reply"]).billed(most))
         return spent
 
-    def usage(self) -> dict[str, int]:
-        """Return the tokens of the stored replies, as OpenAI's JSON names them."""
-        tokens = self.spending().tokens
-        return {"prompt_tokens": tokens.prompt, "completion_tokens": tokens.completion}
-
     def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
         keyed = {self.key(pair): pair for pair in comparisons if pair.first != pair.second}
         return {key: pair for key, pair in keyed.items() if key not in self.journal.rows}
