@@ -10,7 +10,7 @@
 #
 #   TEACHER_URL, TEACHER_MODEL, TEACHER_KEY_ENV   who annotates: any OpenAI-compatible server, up to /v1
 #   JUDGE_URL, JUDGE_MODEL, JUDGE_KEY_ENV         who judges; *_KEY_ENV name the variables that hold the keys
-#   ROWS=87000         answers to annotate         COST_LIMIT   US dollars for annotation, if prices are known
+#   ROWS=87000         answers to annotate
 #   OUT, PASTA, PYTHON    another folder, command, interpreter
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -171,7 +171,7 @@ if ! is_done annotated/done; then
     file=$(recipe runs/annotation/slimorca.toml annotation "${source_edits[@]}" \
         -e "s#^base_url = [^ ]*#base_url = \"$TEACHER_URL\"#; s#^model = [^ ]*#model = \"$TEACHER_MODEL\"#" \
         -e "s#^folder = .*#folder = \"$out/annotated\"#" -e "$(key_of "${TEACHER_KEY_ENV:-}")")
-    $PASTA annotate "$file" --limit "$ROWS" ${COST_LIMIT:+--cost-limit "$COST_LIMIT"}
+    $PASTA annotate "$file" --limit "$ROWS"
     touch "$out/annotated/done"
 fi
 

@@ -32,7 +32,7 @@ DOORS = {
     "learn/random_model.py": "torch transformers tokenizers",
     "learn/export.py": "torch transformers gguf numpy safetensors",
     "learn/chat/": "httpx2",
-    "learn/annotate/": "pyarrow datasets",
+    "learn/annotate/": "datasets",
     "learn/train/": "torch transformers tokenizers accelerate peft",
     "measure/": "scipy numpy",
     "measure/bench.py": "torch transformers",

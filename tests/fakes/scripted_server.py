@@ -58,7 +58,6 @@ class Faults:
     storm_every: int = 0
     """Every so many requests, ``storm_length`` of them get 429; 0: never."""
     storm_length: int = 0
-    without_usage: bool = False
     seed: int = 0
 
     def draw(self, number: int) -> str:
@@ -160,8 +159,6 @@ class ScriptedServer(ThreadedServer):
         messages = json.dumps(asked["messages"], sort_keys=True)
         reply = self._play(asked)
         body = completion(reply, asked, self._model)
-        if self._faults.without_usage:
-            del body["usage"]
         data = json.dumps(body).encode()
         half = data[: len(data) // 2]
         if outcome == "truncated":

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.flags import CostLimit, DryRun, Limit, option
+from pasta_lm.cli.flags import DryRun, Limit, option
 from pasta_lm.cli.terminal import FAILED, INTERRUPTED, bars, interruptible, say
 from pasta_lm.learn.annotate.dataset import Tally
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
@@ -20,7 +20,6 @@ from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.learn.annotate.run import annotate as run_annotation
 from pasta_lm.learn.annotate.run import estimate, source_rows
 from pasta_lm.learn.annotate.teacher import TeacherConversation
-from pasta_lm.learn.chat.pool import INTERRUPT
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.model import Pasta
 
@@ -32,7 +31,6 @@ def annotate(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See docs/annotation.md.")],
     limit: Limit = None,
     dry_run: DryRun = False,
-    cost_limit: CostLimit = None,
     engine: Annotated[str | None, option("--engine URL[,URL]", "Servers of the teacher.")] = None,
 ) -> None:
     """Mark the independent parts of the answers of a data set.
@@ -58,7 +56,6 @@ def annotate(
                 recipe,
                 rule=markdown_rule if recipe.teacher is None else None,
                 limit=limit,
-                cost_limit_usd=cost_limit,
                 progress=lambda tally: show("rows", tally.num_ended, num_rows, _summary(tally)),
                 notice=lambda num: say(WAITING.format(num)),
             )
@@ -66,11 +63,11 @@ def annotate(
         say(f"stopped at once; what was paid is kept. {to_continue}")
         raise typer.Exit(INTERRUPTED) from None
     say(f"{run.tally.num_ended} rows: {_summary(run.tally)}")
-    if run.stopped_by:
-        say(f"stopped by {run.stopped_by}. {to_continue}")
+    if run.is_interrupted:
+        say(f"stopped by interrupt. {to_continue}")
     for file in run.files:
         typer.echo(str(file))
-    if run.stopped_by == INTERRUPT:
+    if run.is_interrupted:
         raise typer.Exit(INTERRUPTED)
     if run.tally.num_rows["failed"] and not run.tally.num_rows["ok"]:
         say("no row was annotated: failed.jsonl has the reasons")
@@ -97,18 +94,18 @@ def _answer_first(recipe: AnswerConfig) -> None:
 
 
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
-    """Print the cost, and return the number of rows if it is known."""
+    """Print the requests and their tokens, and return the number of rows if it is known."""
     if recipe.teacher is None:
-        say(f"{recipe.annotator} sends no requests and costs nothing")
+        say(f"{recipe.annotator} sends no requests")
         return None
     is_sample = recipe.rows.hub is not None and (limit is None or limit > MAX_ESTIMATED_ROWS)
     rows = source_rows(recipe, limit)
-    costs = estimate(islice(rows, MAX_ESTIMATED_ROWS) if is_sample else rows, recipe.teacher)
+    needs = estimate(islice(rows, MAX_ESTIMATED_ROWS) if is_sample else rows, recipe.teacher)
     say(
-        f"estimate for {'the first ' if is_sample else ''}{costs.num_rows} rows "
-        f"({costs.num_skipped} skipped): {costs.asking}, {costs.wall_s / 60:.0f} min or more"
+        f"estimate for {'the first ' if is_sample else ''}{needs.num_rows} rows "
+        f"({needs.num_skipped} skipped): {needs.asking}, {needs.wall_s / 60:.0f} min or more"
     )
-    return limit if is_sample else costs.num_rows
+    return limit if is_sample else needs.num_rows
 
 
 def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:

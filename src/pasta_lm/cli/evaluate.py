@@ -74,7 +74,6 @@ def alpaca(
     system: Annotated[
         str | None, option("--system NAME=STRATEGY:MODEL", "One more system.")
     ] = None,
-    cost_limit: flags.CostLimit = None,
     allow_missing: AllowMissing = False,
     offline: flags.Offline = False,
     engine: flags.Engine = None,
@@ -89,7 +88,6 @@ def alpaca(
     from pasta_lm.measure import alpaca as measure
     from pasta_lm.measure.alpaca_report import alpaca_report, write_outputs
 
-    is_stopped = False
     if offline:
         run = measure.open_run(out)
     else:
@@ -102,10 +100,10 @@ def alpaca(
         }
         settings = read_settings(measure.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
-            run, is_stopped = measure.evaluate_alpaca(out, settings, cost_limit, show, say)
+            run = measure.evaluate_alpaca(out, settings, show, say)
     report = alpaca_report(run, allow_missing=allow_missing)
     print_report(report, write_outputs(run, report), as_json=as_json)
-    if _say_refused(report.to_dict()["systems"], "; run again, or") or is_stopped:
+    if _say_refused(report.to_dict()["systems"], "; run again, or"):
         raise typer.Exit(FAILED)
 
 

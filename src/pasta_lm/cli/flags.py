@@ -97,10 +97,6 @@ Dialect = Annotated[
     str | None, option("--dialect NAME", "vllm, sglang or llama.cpp. Default: they are asked.")
 ]
 AllowInexact = Annotated[bool, option("--allow-inexact", "Also a model trained otherwise.")]
-CostLimit = Annotated[
-    float | None,
-    option("--cost-limit USD", "Limit on the total cost; the recipe must name prices.", min=0),
-]
 Json = Annotated[bool, option("--json", "Print one JSON object.")]
 
 

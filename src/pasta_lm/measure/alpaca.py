@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.journal import Journal, Row, line_of, read_rows, write_whole
-from pasta_lm.learn.chat.client import ChatClient, Endpoint, Prices
-from pasta_lm.learn.chat.pool import CostLimitError, require_prices
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge import FOLDER, Comparison, LLMJudge, both_orders, load_template
 from pasta_lm.measure import answering
 from pasta_lm.measure.answering import SetPrompt, System
@@ -32,8 +31,7 @@ from pasta_lm.strategies.requests import STRATEGIES
 
 ANSWERS, INSTRUCTIONS = "answers.jsonl", "instructions.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
-MAY_CHANGE = {"batch_size", "pool_tokens", "dtype", "device", *SERVER_KEYS}
-MAY_CHANGE |= {"judge.api_key_env", "judge.input_price", "judge.output_price"}
+MAY_CHANGE = {"batch_size", "pool_tokens", "dtype", "device", *SERVER_KEYS, "judge.api_key_env"}
 """Settings that no stored answer or reply depends on; rows record their dtype and device."""
 MAX_IN_FLIGHT = 64  # requests to the judge
 TIE = 0.5
@@ -48,8 +46,6 @@ class JudgeRecipe:
     model: str | None = None
     base_url: str | None = None  # up to and including ``/v1``
     api_key_env: str | None = None  # the environment variable with the key
-    input_price: float | None = None  # US dollars for a million tokens
-    output_price: float | None = None
     template: str = "stated-confidence-v1"
     """A built-in prompt (stated-confidence-v1, one-token-v1), or a file FILE.md."""
 
@@ -174,16 +170,9 @@ def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
     return JudgedPair(lengths, None, both_orders(prompt.id, prompt.text, row["text"], theirs))
 
 
-def evaluate_alpaca(
-    out: Path, settings: AlpacaSettings, cost_limit: float | None, show: Show, say: Say
-) -> tuple[AlpacaRun, bool]:
-    """Answer and judge what a run lacks; return it, and whether the cost limit stopped it.
-
-    ``cost_limit`` is in US dollars, over all replies of the judge.
-    """
+def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -> AlpacaRun:
+    """Answer and judge what a run lacks, and return it."""
     recipe = settings.judge
-    prices = Prices(recipe.input_price, recipe.output_price)
-    require_prices(prices, cost_limit)
     run = begin_run(out, settings)
 
     def columns(prompt: SetPrompt) -> Row:
@@ -197,7 +186,7 @@ def evaluate_alpaca(
     answering.answer_workloads(workloads, settings, columns, show)
     judge = run.judge()
     if judge is None or recipe.base_url is None:
-        return run, False
+        return run
     endpoint = Endpoint(
         base_url=recipe.base_url,
         model=judge.model,
@@ -207,29 +196,22 @@ def evaluate_alpaca(
     asking = replace(
         judge,
         client=partial(ChatClient, endpoint),
-        prices=prices,
-        cost_limit_usd=cost_limit,
         progress=lambda done, total, spent: show("comparisons judged", done, total, str(spent)),
     )
-    return run, _ask(asking, run.all_comparisons(), say)
+    _ask(asking, run.all_comparisons(), say)
+    return run
 
 
-def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> bool:
-    estimate, stopped = judge.estimate(comparisons), ""
+def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> None:
+    estimate = judge.estimate(comparisons)
     if not estimate.num_requests:
-        return False
+        return
     say(f"the judge is to be asked: {estimate}")
-    try:
-        judge.ask(comparisons)
-    except CostLimitError as exc:
-        stopped = str(exc)
+    judge.ask(comparisons)
     say(f"all replies of the judge: {judge.spending()}")
     if judge.failures:
         first = next(iter(judge.failures.values()))
         say(f"{len(judge.failures)} comparisons got no reply: {first}")
-    if stopped:
-        say(stopped)
-    return bool(stopped)
 
 
 def open_run(folder: Path) -> AlpacaRun:

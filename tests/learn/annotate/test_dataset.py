@@ -1,4 +1,4 @@
-"""The files that are made of a journal: Parquet and the card say what the records say."""
+"""The files that are made of a journal: the records and the card."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 
 from pasta_lm.language import check
-from pasta_lm.learn.annotate import dataset
-from pasta_lm.learn.annotate.dataset import PARQUET, RECORDS
+from pasta_lm.learn.annotate.dataset import RECORDS
 from pasta_lm.learn.annotate.recipe import SourceConfig
 from tests.learn.annotate.runs import by_rule
-
-LISTED = "Three:\n\n" + f"- one two three four five{' six' * 9}\n" * 3 + "\nThat is all of it."
-PLAIN = "caf\u00e9 \u2028 \U0001f35d \0 \r\n " + "long " * 3000
 
 
 def annotated(folder: Path, *answers: str, source: SourceConfig | None = None) -> Path:
@@ -34,33 +30,6 @@ def test_spaces_before_a_part_are_written_into_its_block(tmp_path: Path) -> None
     (record,) = records_of(annotated(tmp_path, listed))
     assert record["annotated"].count("> one two") == 3
     assert check(record["annotated"], "annotator") == []
-
-
-def test_parquet_has_every_record_and_nulls_for_missing_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(dataset, "ROWS_AT_ONCE", 2)
-    folder = annotated(tmp_path, LISTED, "a short one", PLAIN, LISTED, "another", PLAIN[:12])
-    rows = parquet.read_table(folder / PARQUET).to_pylist()
-    columns = ("id", "messages", "response", "annotated", "source")
-    expected = records_of(folder)
-    assert {"response" in row for row in expected} == {True, False}
-    assert rows == [{key: row.get(key) for key in columns} for row in expected]
-    assert parquet.ParquetFile(folder / PARQUET).num_row_groups == 3
-
-
-def test_parquet_is_never_older_than_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("pyarrow")
-    folder = annotated(tmp_path, LISTED, "short")
-    assert (folder / PARQUET).exists()
-    monkeypatch.setattr(dataset, "find_spec", lambda name: None)
-    annotated(tmp_path, LISTED, "short")
-    assert sorted(one.name for one in folder.iterdir()) == [
-        "README.md", "annotated.jsonl", "failed.jsonl", "journal.jsonl", "lock", "settings.json",
-    ]  # fmt: skip
 
 
 def test_the_card_names_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "train": {"out": "build/x", "epochs": 1},
 }
 LLM = {"model": "a-judge", "base_url": "https://example.org/v1"}
-PRICES = {"input_price": 0.1, "output_price": 0.4}
 FILE: dict[str, Any] = {
     "data": {"file": "pairs.jsonl"},
     "model.baseline": None,
@@ -70,7 +69,6 @@ def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
         {**FILE, "rollouts": {"samples": 4}},
         {"score.quality_weight": 0},
         {"loss": {"beta": "auto"}},
-        {"judge": {**LLM, **PRICES, "cost_limit": 5}},
         {"judge": {**LLM, "method": "logprobs", "api_key_env": "KEY", "max_in_flight": 8}},
     ],
 )
@@ -102,9 +100,6 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
         ({"judge": {**LLM, "max_missing": 1}}, "judge.max_missing must be at least 0 and below 1"),
         ({"judge": {**LLM, "timeout_s": 0}}, "judge.timeout_s must be above 0"),
-        ({"judge": {**LLM, "input_price": 1}}, "the prices of input and output go together"),
-        ({"judge": {**LLM, "cost_limit": 1}}, "a cost limit needs prices"),
-        ({"judge": {**LLM, **PRICES, "cost_limit": -1}}, "judge.cost_limit is below 0"),
         ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),
         ({"train.rounds": 0}, "train.rounds must be above 0"),
         ({"train.epochs": None}, "[train] needs exactly one of steps and epochs"),

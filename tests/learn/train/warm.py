@@ -52,7 +52,6 @@ def load() -> None:
     """Import what commands import, and compute nothing: threads would not survive a fork."""
     import accelerate  # noqa: F401
     import peft  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
     from transformers import GemmaForCausalLM, Trainer  # noqa: F401
 
     import pasta_lm.cli  # noqa: F401

@@ -6,12 +6,10 @@ counts; records, failures, sums and the data card are made from it.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 from typing import Any
@@ -22,9 +20,9 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import Rejection, speedup
 from pasta_lm.learn.annotate.own_answers import USABLE
-from pasta_lm.learn.annotate.recipe import ROWS_AT_ONCE, AnnotateConfig, SourceRow, digest
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, digest
 from pasta_lm.learn.annotate.teacher import MAX_RETURNS, read_prompt
-from pasta_lm.learn.chat.client import ChatReply, Prices, TokenCounts, read_reply
+from pasta_lm.learn.chat.client import ChatReply, read_reply
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.view.scripted import words
@@ -32,7 +30,6 @@ from pasta_lm.view.scripted import words
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.
 RECORDS, FAILURES, CARD = "annotated.jsonl", "failed.jsonl", "README.md"
-PARQUET = "annotated.parquet"
 
 
 @dataclass(slots=True)
@@ -50,11 +47,11 @@ class RowLog:
 
 
 class Tally:
-    """Rows by status and reason, and the spending, of all runs of one output folder."""
+    """Rows by status and reason, and the tokens, of all runs of one output folder."""
 
-    def __init__(self, prices: Prices) -> None:
+    def __init__(self) -> None:
         self.reasons: Counter[tuple[str, str]] = Counter()
-        self.spent = Spending(prices)
+        self.spent = Spending()
 
     @property
     def num_rows(self) -> Counter[str]:
@@ -74,10 +71,10 @@ class AnnotationLog:
     A PastaError says that the disk cannot be written; nothing of a call counts then.
     """
 
-    def __init__(self, journal: Journal, prices: Prices, progress: Callable[[Tally], None]) -> None:
+    def __init__(self, journal: Journal, progress: Callable[[Tally], None]) -> None:
         """Read the journal; ``progress`` is called after each row and each reply."""
         self.rows: dict[int, RowLog] = {}
-        self.tally = Tally(prices)
+        self.tally = Tally()
         self._journal, self._progress = journal, progress
         for line in journal.rows.values():
             self._count(line)
@@ -101,17 +98,11 @@ class AnnotationLog:
         return known if known.status == PENDING or known.reason == NO_ANSWER else None
 
     def store_reply(
-        self,
-        known: RowLog,
-        reply: ChatReply,
-        most: TokenCounts,
-        outcome: Document | Rejection | None,
+        self, known: RowLog, reply: ChatReply, outcome: Document | Rejection | None
     ) -> None:
-        """Store a reply, with the most that it can cost if the server does not say, and the end."""
+        """Store a reply, and the end of the row if there is an outcome."""
         name = f"reply/{known.index}/{len(known.replies) + 1}"
         line: Row = {"id": name, "index": known.index, "raw": reply.raw}
-        if not reply.raw.get("usage"):
-            line["tokens"] = most
         self._store(known, line, *([] if outcome is None else [_end(known, outcome)]))
 
     def store_end(self, known: RowLog, outcome: Document | Rejection) -> None:
@@ -144,8 +135,7 @@ class AnnotationLog:
         row = self.rows[index]
         if kind == "reply":
             row.replies.append(line["raw"])
-            most = TokenCounts(*line.get("tokens", (0, 0)))
-            self.tally.spent.count(read_reply(line["raw"]).billed(most))
+            self.tally.spent.count(read_reply(line["raw"]).tokens)
             return
         if row.status != PENDING:  # it was asked again
             self.tally.reasons[row.status, row.reason] -= 1
@@ -173,7 +163,7 @@ def _end(known: RowLog, outcome: Document | Rejection) -> Row:
 def write_set(config: AnnotateConfig, log: AnnotationLog) -> list[Path]:
     """Write the data set of a run in the order of its source, and return its files.
 
-    Parquet is written if pyarrow is installed. Where the disk is full, older files stay.
+    Where the disk is full, older files stay.
     """
     folder = Path(config.output.folder)
     rows = [row for _, row in sorted(log.rows.items())]
@@ -201,40 +191,19 @@ def write_set(config: AnnotateConfig, log: AnnotationLog) -> list[Path]:
         write_records(part, kept)
         part.replace(folder / RECORDS)
         write_rows(folder / FAILURES, failed)
-        has_parquet = bool(kept) and find_spec("pyarrow") is not None
-        if has_parquet:
-            _write_parquet(folder / RECORDS, folder / PARQUET)
-        else:  # of an earlier run, with other records
-            (folder / PARQUET).unlink(missing_ok=True)
         write_whole(folder / CARD, text.encode())
     except (OSError, InputError) as exc:
         raise PastaError(
             f"{folder} cannot be written: {cause(exc)}",
             hint="the journal is complete; make room and run the same command again",
         ) from exc
-    names = [RECORDS, *([PARQUET] if has_parquet else []), FAILURES, CARD]
-    return [folder / name for name in names]
+    return [folder / name for name in (RECORDS, FAILURES, CARD)]
 
 
 def _failure(row: RowLog) -> dict[str, Any]:
     replies = [raw["choices"][0]["message"].get("content") for raw in row.replies]
     texts = {"prompt": row.row.prompt, "answer": row.row.answer, "replies": replies}
     return {"id": row.row.id, "reason": row.reason, "message": row.message, **texts}
-
-
-def _write_parquet(records: Path, path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet as parquet
-
-    text = pyarrow.string()
-    turn = pyarrow.struct([("role", text), ("content", text)])
-    columns = {"id": text, "messages": pyarrow.list_(turn), "response": text, "annotated": text}
-    schema = pyarrow.schema({**columns, "source": text})
-    part = path.with_name(f"{path.name}.part")
-    with records.open(encoding="utf-8", newline="\n") as lines:
-        table = pyarrow.Table.from_pylist([*map(json.loads, lines)], schema)
-    parquet.write_table(table, part, row_group_size=ROWS_AT_ONCE)
-    part.replace(path)
 
 
 def _card(

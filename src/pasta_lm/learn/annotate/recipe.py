@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pasta_lm.engines.servers.dialects import server_urls
-from pasta_lm.errors import InputError, MissingExtraError, PastaSyntaxError, RemoteError, UsageError
+from pasta_lm.errors import MissingExtraError, PastaSyntaxError, RemoteError, UsageError
 from pasta_lm.journal import read_lines
 from pasta_lm.language.document import parse
 from pasta_lm.learn.annotate.filters import FilterConfig
@@ -30,7 +30,6 @@ TEACHER: Final = "teacher"
 MARKDOWN_RULE: Final = "markdown_rule"
 NOT_JSON, NO_COLUMNS, NOT_UNICODE = "not_json", "no_columns", "not_unicode"
 NO_PROMPT, NO_ANSWER = "no_prompt", "no_answer"
-ROWS_AT_ONCE = 1024  # Rows of a Parquet file in memory.
 
 ASSISTANTS = {"gpt", "assistant", "chatgpt", "bing", "bard"}
 """Names of the role whose turn is the answer."""
@@ -40,7 +39,7 @@ ASSISTANTS = {"gpt", "assistant", "chatgpt", "bing", "bard"}
 class SourceConfig:
     """The source of the answers to annotate."""
 
-    file: str | None = None  # JSONL, gzipped if it ends in ``.gz``, or Parquet.
+    file: str | None = None  # JSONL, gzipped if it ends in ``.gz``.
     hub: str | None = None  # Id of a data set of Hugging Face, read as a stream.
     split: str = "train"  # Of a data set of the hub.
     revision: str | None = None
@@ -119,7 +118,7 @@ class AnnotateConfig:
     def settings(self) -> dict[str, object]:
         """Return the settings that must not change while an output folder is filled.
 
-        Prices, time-outs and the number of requests in flight may change between runs.
+        Servers, time-outs and the number of requests in flight may change between runs.
         """
         tables = {"source": asdict(self.rows), "filters": asdict(self.filters)}
         if (teacher := self.teacher) is not None:
@@ -139,11 +138,10 @@ class SourceRow:
 
 
 def read_source(config: SourceConfig) -> Iterator[SourceRow]:
-    path = Path(config.file or "")
     if config.hub is not None:
         rows = _hub_rows(config.hub, config.split, config.revision)
     else:
-        rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+        rows = _json_rows(Path(config.file or ""))
     return (_source_row(row, config.columns) for row in rows)
 
 
@@ -227,22 +225,6 @@ def _json_rows(path: Path) -> Iterator[Any]:
             yield json.loads(line)
         except ValueError:
             yield line
-
-
-def _parquet_rows(path: Path) -> Iterator[Any]:
-    if not find_spec("pyarrow"):
-        raise MissingExtraError(f"reading {path.name}", "annotate")
-    import pyarrow
-    import pyarrow.parquet as parquet
-
-    try:
-        with parquet.ParquetFile(path, pre_buffer=False) as file:  # pages as they are needed
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
-                yield from batch.to_pylist()
-    except FileNotFoundError as exc:
-        raise InputError(f"no such file: {path}") from exc
-    except (OSError, ValueError, pyarrow.ArrowException) as exc:
-        raise InputError(f"{path} cannot be read as Parquet: {_first_line(exc)}") from exc
 
 
 def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:

@@ -20,21 +20,8 @@ from pasta_lm.learn.annotate.dataset import AnnotationLog, RowLog, Tally, write_
 from pasta_lm.learn.annotate.filters import FilterConfig, Rejection, examine
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
 from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt
-from pasta_lm.learn.chat.client import (
-    ChatClient,
-    ChatReply,
-    ChatRequest,
-    Prices,
-    TokenCounts,
-    read_reply,
-)
-from pasta_lm.learn.chat.pool import (
-    CHARACTERS_PER_TOKEN,
-    Budget,
-    Estimate,
-    RequestPool,
-    estimate_tokens,
-)
+from pasta_lm.learn.chat.client import ChatClient, ChatReply, ChatRequest, TokenCounts, read_reply
+from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN, Estimate, RequestPool, estimate_tokens
 from pasta_lm.run_folder import RunFolder
 
 JOURNAL = "journal"
@@ -49,10 +36,10 @@ Rule = Callable[[str, str], Document]  # From a prompt and its answer to the ann
 
 
 class AnnotationRun(NamedTuple):
-    """The result of a run; ``stopped_by`` is empty if every requested row has an end."""
+    """The result of a run; unless it was interrupted, every requested row has an end."""
 
     tally: Tally
-    stopped_by: str
+    is_interrupted: bool
     files: list[Path]
 
 
@@ -87,7 +74,7 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
             answer_tokens = len(row.answer.encode()) / CHARACTERS_PER_TOKEN
             completion += int(answer_tokens * COPY_TOKENS_PER_ANSWER_TOKEN * REPLIES_PER_ROW)
     tokens = TokenCounts(prompt, completion)
-    asking = Estimate(round(num_asked * REPLIES_PER_ROW), tokens, teacher.prices)
+    asking = Estimate(round(num_asked * REPLIES_PER_ROW), tokens)
     wall_s = completion / TEACHER_TOKENS_PER_S / teacher.max_in_flight
     return RowsEstimate(num_asked + num_skipped, num_skipped, asking, wall_s)
 
@@ -97,7 +84,6 @@ def annotate(
     *,
     rule: Rule | None = None,
     limit: int | None = None,
-    cost_limit_usd: float | None = None,
     progress: Callable[[Tally], None] = lambda tally: None,
     policy: RetryPolicy | None = None,
     notice: Callable[[int], None] = lambda num_in_flight: None,
@@ -111,18 +97,15 @@ def annotate(
         config: The recipe.
         rule: Annotates instead of a teacher.
         limit: Only the first rows of the source.
-        cost_limit_usd: Hard limit on the cost of the whole output folder.
         progress: Called after each row and each reply.
         policy: Of retries.
         notice: Called at a first signal with the number of requests in flight.
     """
-    prices = config.teacher.prices if config.teacher else Prices()
     folder = RunFolder(Path(config.output.folder))
     with folder.locked():
         folder.begin(config.settings())
-        log = AnnotationLog(folder.journal(JOURNAL), prices, progress)
-        budget = Budget(log.tally.spent, None if rule else cost_limit_usd)
-        pool = RequestPool(budget, "rows", notice)
+        log = AnnotationLog(folder.journal(JOURNAL), progress)
+        pool = RequestPool("rows", notice)
         numbered = enumerate(source_rows(config, limit))
 
         async def work(job: tuple[int, SourceRow]) -> None:
@@ -135,7 +118,7 @@ def annotate(
         elif config.teacher is not None:
             client = partial(ChatClient, config.teacher, policy=policy)
             asyncio.run(pool.run(client, numbered, work))
-        return AnnotationRun(log.tally, pool.stopped_by, write_set(config, log))
+        return AnnotationRun(log.tally, pool.is_interrupted, write_set(config, log))
 
 
 def _by_rule(rule: Rule, log: AnnotationLog, known: RowLog | None, filters: FilterConfig) -> None:
@@ -158,7 +141,7 @@ async def _by_teacher(
 
     def keep(reply: ChatReply) -> None:
         talk.feed(reply)
-        log.store_reply(known, reply, reserved, talk.outcome)
+        log.store_reply(known, reply, talk.outcome)
 
     def fail(error: RemoteError | RequestError) -> None:
         if isinstance(error, RequestError):
@@ -168,6 +151,5 @@ async def _by_teacher(
 
     while talk.outcome is None:
         request = ChatRequest(talk.messages, talk.max_tokens, config.teacher.temperature)
-        reserved = TokenCounts(estimate_tokens(talk.messages), talk.max_tokens)
-        if not await pool.ask(request, reserved, keep, fail):
+        if not await pool.ask(request, keep, fail):
             return

@@ -1,1 +1,1 @@
-"""Chat models behind OpenAI-compatible servers: requests, retries, pace, cost limits, one pool."""
+"""Chat models behind OpenAI-compatible servers: requests, retries, pace, one pool."""

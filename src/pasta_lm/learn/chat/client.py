@@ -1,4 +1,4 @@
-"""Chat models over HTTP: their servers and prices, requests, replies, and what is retried."""
+"""Chat models over HTTP: their servers, requests, replies, and what is retried."""
 
 from __future__ import annotations
 
@@ -69,10 +69,6 @@ class ChatReply:
     raw: Mapping[str, Any] = field(default_factory=dict)
     """The body as it came; ``read_reply`` reads it again."""
 
-    def billed(self, most: TokenCounts) -> TokenCounts:
-        """Return the tokens that the server reports, or ``most`` if it reports none."""
-        return self.tokens if any(self.tokens) else most
-
 
 def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
     """Read the body of a reply; a RemoteError if it is incomplete or no chat completion."""
@@ -104,32 +100,9 @@ def _candidates(logprobs: Mapping[str, Any] | None) -> dict[str, float]:
     return {str(row["token"]): float(row["logprob"]) for row in top}
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of a model in US dollars per million tokens; None: unknown."""
-
-    input: float | None = None
-    output: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.input is None) != (self.output is None):
-            hint = "give both, input_price and output_price"
-            raise UsageError("the prices of input and output go together", hint=hint)
-        if min(self.input or 0.0, self.output or 0.0) < 0:
-            raise UsageError("a price is below 0: input_price or output_price")
-
-    @property
-    def are_known(self) -> bool:
-        return self.input is not None
-
-    def cost_usd(self, tokens: TokenCounts) -> float:
-        """Return the cost of tokens; 0 if the prices are unknown."""
-        return (tokens.prompt * (self.input or 0) + tokens.completion * (self.output or 0)) / 1e6
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A chat model, its servers and its prices: the keys of every such table of a recipe."""
+    """A chat model and its servers: the keys of every such table of a recipe."""
 
     TABLE = "endpoint"
     base_url: str  # Ends in ``/v1``; several servers of the model are separated by commas.
@@ -138,16 +111,9 @@ class Endpoint:
     """Name of the environment variable with the key, which is in no file; None: no key."""
     timeout_s: float = 120.0  # For one request, answer included.
     max_in_flight: int = 32  # Bound on concurrent requests.
-    input_price: float | None = None  # US dollars per million tokens of prompts.
-    output_price: float | None = None  # US dollars per million tokens of replies.
 
     def __post_init__(self) -> None:
         check_positive(self.TABLE, self, "timeout_s", "max_in_flight")
-        _ = self.prices  # validates them
-
-    @property
-    def prices(self) -> Prices:
-        return Prices(self.input_price, self.output_price)
 
     @property
     def address(self) -> str:

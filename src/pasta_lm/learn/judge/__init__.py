@@ -21,24 +21,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Journal, Row, held
-from pasta_lm.learn.chat.client import (
-    ChatClient,
-    ChatReply,
-    ChatRequest,
-    Prices,
-    TokenCounts,
-    read_reply,
-)
-from pasta_lm.learn.chat.pool import (
-    INTERRUPT,
-    Budget,
-    CostLimitError,
-    Estimate,
-    RequestPool,
-    Spending,
-    estimate_tokens,
-    max_tokens,
-)
+from pasta_lm.learn.chat.client import ChatClient, ChatReply, ChatRequest, TokenCounts, read_reply
+from pasta_lm.learn.chat.pool import Estimate, RequestPool, Spending, estimate_tokens
 
 
 class Comparison(NamedTuple):
@@ -223,7 +207,7 @@ def _stated(reply: ChatReply) -> Reading:
 SCRIPTED = "scripted"
 """A model whose name begins with this follows a script, so its verdicts are not judgements."""
 Progress = Callable[[int, int, Spending], None]
-"""Called with the replies of this run, the number requested, and the total spending."""
+"""Called with the replies of this run, the number requested, and all stored replies' tokens."""
 
 
 class MissingVerdictsError(PastaError):
@@ -239,8 +223,6 @@ class LLMJudge:
     journal: Journal
     client: Callable[[], ChatClient] | None = None  # None: only stored replies are read.
     max_missing: float = 0.0  # Largest share of comparisons without a verdict.
-    prices: Prices = Prices()
-    cost_limit_usd: float | None = None  # On all stored replies of this model.
     progress: Progress = lambda done, total, spent: None
     failures: dict[str, str] = field(default_factory=dict)  # Of this run, by key.
     missing: dict[NoVerdict, list[str]] = field(default_factory=dict)  # Prompts, by reason.
@@ -261,7 +243,7 @@ class LLMJudge:
     def ask(self, comparisons: Sequence[Comparison]) -> list[Reading]:
         """Return the reading of each comparison, in order; only those without a reply are asked.
 
-        Replies that came before an error, a cost limit or an interrupt are kept.
+        Replies that came before an error or an interrupt are kept.
         """
         wanted = self._wanted(comparisons)
         if wanted and self.client is not None:
@@ -304,15 +286,14 @@ class LLMJudge:
         requests = [self.template.request(pair) for pair in self._wanted(comparisons).values()]
         prompt = sum(estimate_tokens(request.messages) for request in requests)
         each = 1 if self.template.method is Method.LOGPROBS else EXPECTED_STATED_TOKENS
-        return Estimate(len(requests), TokenCounts(prompt, each * len(requests)), self.prices)
+        return Estimate(len(requests), TokenCounts(prompt, each * len(requests)))
 
     def spending(self) -> Spending:
-        """Return the spending on all stored replies of this model, at today's prices."""
-        spent = Spending(self.prices)
+        """Return the tokens of all stored replies of this model."""
+        spent = Spending()
         for row in self.journal.rows.values():
             if row["judge"] == self.model:
-                most = TokenCounts(*row.get("tokens", (0, 0)))
-                spent.count(read_reply(row["reply"]).billed(most))
+                spent.count(read_reply(row["reply"]).tokens)
         return spent
 
     def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
@@ -321,35 +302,26 @@ class LLMJudge:
 
     def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
         spent, numbers = self.spending(), count(1)
-        pool = RequestPool(Budget(spent, self.cost_limit_usd), "requests")
+        pool = RequestPool("requests")
 
         async def work(job: tuple[str, Comparison]) -> None:
             key, comparison = job
-            request = self.template.request(comparison)
-            most = max_tokens(request)
 
             def keep(reply: ChatReply) -> None:
-                tokens = reply.billed(most)
                 row = {"id": key, "prompt_id": comparison.prompt_id, "judge": self.model}
                 row |= {"template": self.template.name, "template_sha256": self.template.sha256}
-                self.journal.append([row | {"tokens": tokens, "reply": dict(reply.raw)}])
-                spent.count(tokens)
+                self.journal.append([row | {"reply": dict(reply.raw)}])
+                spent.count(reply.tokens)
                 self.progress(next(numbers), len(wanted), spent)
 
             def fail(error: PastaError) -> None:
                 self.failures[key] = error.message
 
-            await pool.ask(request, most, keep, fail)
+            await pool.ask(self.template.request(comparison), keep, fail)
 
         asyncio.run(pool.run(client, iter(wanted.items()), work))
-        if pool.stopped_by == INTERRUPT:
+        if pool.is_interrupted:
             raise KeyboardInterrupt
-        if pool.stopped_by:
-            num_left = sum(key not in self.journal.rows for key in wanted)
-            limit = f"the cost limit of {self.cost_limit_usd:g} USD"
-            left = f"{num_left} comparisons without a reply; spent in all: {spent}"
-            hint = "raise it and run again: paid replies are kept"
-            raise CostLimitError(f"{limit} leaves {left}", hint=hint)
 
 
 def missing_verdicts(readings: Iterable[tuple[str, Reading]]) -> dict[NoVerdict, list[str]]:

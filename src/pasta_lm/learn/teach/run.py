@@ -238,7 +238,7 @@ def _annotate(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> R
         rule=markdown_rule if recipes.annotation.teacher is None else None,
         progress=lambda tally: show("answers annotated", tally.num_ended, total),
     )
-    if run.stopped_by:
+    if run.is_interrupted:
         raise KeyboardInterrupt
     hold_back(out, config)
     return {"num_rows": dict(run.tally.num_rows)}

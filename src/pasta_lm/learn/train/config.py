@@ -13,7 +13,6 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
 from pasta_lm.journal import Journal
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.chat.pool import require_prices
 from pasta_lm.learn.data.layout import RULES
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.judge import LLMJudge, Progress, load_template
@@ -259,15 +258,11 @@ class JudgeConfig(Endpoint):
     """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
     journal: str | None = None  # Of the replies; None: ``replies.jsonl`` in ``train.out``.
     max_missing: float = 0.1  # Maximum share of comparisons without a verdict.
-    cost_limit: float | None = None  # Limit, in US dollars, on the cost of all replies.
 
     def __post_init__(self) -> None:
         Endpoint.__post_init__(self)
         if not 0 <= self.max_missing < 1:
             raise UsageError("judge.max_missing must be at least 0 and below 1")
-        if self.cost_limit is not None and self.cost_limit < 0:
-            raise UsageError("judge.cost_limit is below 0")
-        require_prices(self.prices, self.cost_limit)
 
 
 def judge_of(
@@ -284,8 +279,6 @@ def judge_of(
         Journal(Path(config.journal) if config.journal else out / REPLIES),
         lambda: ChatClient(config, policy=policy),
         max_missing=config.max_missing,
-        prices=config.prices,
-        cost_limit_usd=config.cost_limit,
         progress=progress,
     )
 

@@ -75,7 +75,6 @@ _MAY_CHANGE = {
     *MAY_CHANGE - {"train.steps", "train.epochs"},  # of finished rounds
     *("rollouts.pool_tokens", "judge.base_url", "judge.api_key_env"),
     *("judge.journal", "judge.max_missing", "judge.timeout_s", "judge.max_in_flight"),
-    *("judge.input_price", "judge.output_price", "judge.cost_limit"),
     *(f"rollouts.{key}" for key in SERVER_KEYS),
 }
 """Keys that change no figure of finished rounds."""
