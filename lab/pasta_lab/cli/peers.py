@@ -7,8 +7,8 @@ from functools import partial
 
 import typer
 
-from pasta_lm.cli.bench import ROWS, Requests, Rows, numbers, print_bench
 from pasta_lm.cli.flags import Device, Dtype, Json, Model, Threads
+from pasta_lm.cli.replay import ROWS, Requests, Rows, numbers, print_bench
 from pasta_lm.cli.terminal import bars, number, print_json, print_table, silence_libraries
 
 

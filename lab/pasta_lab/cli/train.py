@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from pasta_lm.cli.flags import Set
+from pasta_lm.cli.teach import RESUMABLE, Overwrite, Recipe, Resume
 from pasta_lm.cli.terminal import interruptible, silence_libraries
-from pasta_lm.cli.train import RESUMABLE, Overwrite, Recipe, Resume
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Train a model on generated tasks."

@@ -86,7 +86,8 @@ EVALUATE: Sections = {
         "speed": "Compute the paper's table of speed.",
     },
 }
-PLACES = {"fill": "run", "ask": "run", "play": "view", "export": "teach", "check": "doctor"}
+PLACES = {"fill": "run", "ask": "run", "play": "view", "check": "doctor"}
+PLACES |= {"export": "teach", "train": "teach", "bench": "replay"}
 """Verbs that share a file with another."""
 MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's
 REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")
@@ -129,7 +130,7 @@ class VerbGroup(TyperGroup):
 
 
 def _group(name: str, help: str, sections: Sections) -> typer.Typer:
-    module = "pasta_lm.cli.{}" if name == "pasta" else f"pasta_lm.cli.{name}"
+    module = "pasta_lm.cli.{}" if name == "pasta" else f"pasta_lm.cli.{PLACES.get(name, name)}"
     group = typer.Typer(
         name=name,
         cls=type("Verbs", (VerbGroup,), {"sections": sections, "module": module}),

@@ -1,11 +1,12 @@
-"""``pasta replay``: decode annotated answers with forced tokens, and report the speedups."""
+"""``pasta replay``: speedups of annotated answers; ``bench``: passes, tokens a second, load."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,10 +18,14 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.learn.data.annotated import Record, read_annotated
 from pasta_lm.measure.replay import NEW_TAG_ROWS, ReplayReport, figures_of
 from pasta_lm.measure.replay import replay as decode
+from pasta_lm.models.names import BUILTIN
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel
 
+Rows = Annotated[str, option("--rows T,T", "Threads of a response, one token each a pass.")]
+Requests = Annotated[str | None, option("--requests N,N", "Latency with so many requests at once.")]
+ROWS = "1,2,4,8,16"
 LABELS = {"num_documents": "answers", "num_threads_mean": "threads, mean"}
 
 
@@ -135,4 +140,58 @@ def _print(report: ReplayReport) -> None:
     typer.echo(
         f"\nreplayed, {weights} weights: {made['model']}, {made['dtype']} on {report.hardware}, "
         f"positions {made['positions']}{skipped}"
+    )
+
+
+def bench(
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    threads: flags.Threads = 1,
+    rows: Rows = ROWS,
+    requests: Requests = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Measure the speed of an engine.
+
+    A pass feeds one token of each thread; figures are medians of rounds that take turns. With
+    --requests, all requests arrive at once and decode the same text, sequentially and in parallel.
+    """
+    counts = numbers("--rows", rows), numbers("--requests", requests)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
+    from pasta_lm.engines.local.loading import load
+    from pasta_lm.measure import bench as measure
+
+    settings = measure.BenchSettings(rows=counts[0], requests=counts[1])
+    with terminal.bars() as show:
+        loaded = load(model or BUILTIN, dtype=dtype, device=device)
+        figures = measure.bench(loaded, settings, partial(show, "rounds"))
+    terminal.print_json(figures) if as_json else print_bench(figures)
+
+
+def numbers(flag: str, value: str | None) -> tuple[int, ...]:
+    """Parse a list of numbers; anything else is a ``UsageError``."""
+    try:
+        return tuple(int(part) for part in (value or "").split(",") if value)
+    except ValueError:
+        raise UsageError(f"{flag} is {value!r}, no list of numbers", hint="1,2,4") from None
+
+
+def print_bench(figures: Mapping[str, Any]) -> None:
+    steps = [[rows, terminal.number(ms)] for rows, ms in figures["step_ms"].items()]
+    terminal.print_table(["rows", "ms a pass"], steps)
+    typer.echo()
+    speed = ["tokens/s", terminal.number(figures["sequential_tokens_per_s"], 1)]
+    share = ["share of the bandwidth limit", terminal.number(figures["bandwidth_share"])]
+    terminal.print_table(["sequential", ""], [speed, share])
+    if load := figures.get("load"):
+        typer.echo()
+        rows = [
+            [count, *map(terminal.number, latencies.values())] for count, latencies in load.items()
+        ]
+        terminal.print_table(["requests: median latency, s", "sequential", "pasta"], rows)
+    machine = figures["machine"]
+    typer.echo(
+        f"\n{figures['kind']}: {figures['model']}, {figures['dtype']}; {machine['cpu']}, "
+        f"{machine['threads']} thread(s), GPU {machine['gpu']}, torch {machine['torch']}"
     )
