@@ -147,7 +147,7 @@ def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: in
     layer = join([nn.Parameter(weight.clone())], [random(50, seed=2)], eight_bits=INT8)
     x = random(1, num_rows, 96)
     exact = x.double() @ weight.double().t() + random(50, seed=2).double()
-    assert layer.reads_codes
+    assert layer.scales is not None
     torch.testing.assert_close(layer(x).double(), exact, atol=1e-4, rtol=1e-5)
 
 
@@ -155,7 +155,7 @@ def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: in
 def test_a_layer_whose_weights_no_codes_stand_for_keeps_them() -> None:
     weight, x = random(50, 96), random(1, 2, 96, seed=1)
     layer = join([nn.Parameter(weight.clone())], [None], eight_bits=INT8)
-    assert not layer.reads_codes
+    assert layer.scales is None
     torch.testing.assert_close(layer(x), x @ weight.t(), atol=1e-4, rtol=1e-5)
 
 

@@ -64,11 +64,6 @@ class Linear:
     def __setstate__(self, before: RmsNorm | Gate) -> None:
         self.put_before(before)
 
-    @property
-    def reads_codes(self) -> bool:
-        """Return whether passes of few rows read weights of eight bits."""
-        return self.scales is not None or self.float8 is not None
-
     def put_before(self, before: RmsNorm | Gate) -> None:
         """Compute a norm or a gate of the input first."""
         self.before = before
@@ -116,7 +111,8 @@ def join(
     parameters become views of the layer's weight, so that it is not kept twice.
     """
     weight = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
-    bias, pages, is_cpu = _joined(weights, biases), pages or HugePages(), _is_on_cpu(weight)
+    bias, pages = _joined(weights, biases), pages or HugePages()
+    is_cpu = weight.device.type == "cpu"
     can_compile = library.fits(weight) and weight.is_contiguous()
     codes, scales = None, None
     if eight_bits is FLOAT8 and not is_cpu or eight_bits is INT8 and can_compile:
@@ -135,10 +131,6 @@ def join(
 
         layer.float8 = Float8Linear(codes, scales, bias)
     return layer
-
-
-def _is_on_cpu(weight: Tensor) -> bool:
-    return weight.device.type == "cpu"
 
 
 class RmsNorm:
