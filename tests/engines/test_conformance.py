@@ -15,7 +15,6 @@ from pasta_lm.view.scripted import ScriptedEngine
 from tests.architectures import loaded
 from tests.engines.conformance import *  # noqa: F403
 from tests.engines.conformance import Opener, Subject
-from tests.engines.rows.hybrids import hybrid
 from tests.fakes.stock_server import StockTestServer
 from tests.learn.data.examples import BARE, EOS
 from tests.stock import engine_at, playing
@@ -79,34 +78,9 @@ def open_completions(document: Document) -> Subject:
     return Subject(engine, request, assert_empty)
 
 
-def open_rows(document: Document) -> Subject:
-    model = hybrid("qwen3_next")
-    engine = torch_engine(model)
-
-    def request(params: SamplingParams, forks: bool) -> Request:
-        forced = model.vocabulary.encode_document(document if forks else document.without_tags())
-        return Request(
-            prompt=(5, 6, 7),
-            params=params,
-            forks=forks,
-            forced=forced,
-            positions=PositionStrategy.CONTINUE,
-            join=Join.RECOMPUTE,
-        )
-
-    def assert_empty() -> None:
-        assert not engine.has_work
-        assert engine.pool.num_free_pages == engine.pool.num_pages
-        assert engine.rows is not None
-        assert engine.rows.num_caches == 0
-
-    return Subject(engine, request, assert_empty)
-
-
 OPENERS = {
     "scripted": open_scripted,
     "torch": open_torch,
-    "rows": open_rows,
     "completions": open_completions,
 }
 

@@ -21,7 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from pasta_lm.engines.local.loading import LoadedModel, exact_reader
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.self_test import check_exact
 from pasta_lm.errors import InputError, ModelNotFoundError
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
@@ -81,10 +82,10 @@ def random_model(
             attn_implementation="eager",
             trust_remote_code=False,
         ).eval()
-    reader = exact_reader(model)
+    check_exact(model)
     model.to(dtype)  # type: ignore[arg-type]  # in place; it is there already
     vocabulary, ends = Vocabulary(tokenizer, tag_pieces(tokenizer)), eos_ids(model, tokenizer)
-    return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS, reader=reader)
+    return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS)
 
 
 def read_architecture(path: Path) -> PreTrainedConfig:

@@ -32,11 +32,6 @@ class DraftModel:
     ) -> None:
         """Allocate the cache of the small model; ``paged`` None stands for: on a GPU."""
         self.max_guesses, self._draft = max_guesses, draft
-        if draft.reader is not None:
-            raise UsageError(
-                f"{draft.name} cannot guess: wrong guesses cannot be taken out of its caches",
-                hint="name a draft model without recurrent layers",
-            )
         last = draft.max_position
         self._num_slots = NUM_SLOTS if last is None else min(NUM_SLOTS, last + 1)
         pool = Pool(draft.layer_shapes, self._num_slots, dtype=draft.dtype, device=draft.device)

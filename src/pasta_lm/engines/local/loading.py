@@ -26,7 +26,6 @@ from pasta_lm.engines.local.runner import (
     probe,
 )
 from pasta_lm.engines.local.self_test import check_exact
-from pasta_lm.engines.rows.reader import RowReader, find_reader
 from pasta_lm.errors import UnsupportedModelError, UsageError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
@@ -38,10 +37,7 @@ from pasta_lm.models.vocabulary import Vocabulary
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A model with its vocabulary and its training.
-
-    It calls our attention function, or its threads are rows.
-    """
+    """A model that calls our attention function, with its vocabulary and its training."""
 
     model: transformers.PreTrainedModel
     vocabulary: Vocabulary
@@ -53,7 +49,6 @@ class LoadedModel:
     fork_bias: float = 0.0
     join: Join = Join.SHARED  # the join that it was trained with
     eight_bits: EightBits | None = None  # how the weights of its linear layers are written
-    reader: RowReader | None = None  # of threads as rows; None: passes are flattened
 
     def __post_init__(self) -> None:
         """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
@@ -64,9 +59,8 @@ class LoadedModel:
                 hint="add the pieces to tokenizer and model together",
             )
         self.model.eval()
-        if self.reader is None:
-            register()
-            self.model.set_attn_implementation(NAME)
+        register()
+        self.model.set_attn_implementation(NAME)
 
     @cached_property
     def sampling(self) -> Mapping[str, float]:
@@ -118,8 +112,6 @@ class LoadedModel:
     @cached_property
     def layer_shapes(self) -> Sequence[LayerShape]:
         """Return the shape of each layer's keys and values, measured by a pass of one token."""
-        if self.reader is not None:
-            return ()  # the model's own caches hold them
         recorder = probe(self.model, 0, 0)
         return [
             LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
@@ -129,7 +121,7 @@ class LoadedModel:
     @cached_property
     def fast_logits(self) -> LogitsFunction | None:
         """Return a faster function with the model's logits, or None."""
-        return None if self.reader else capture(self.model, eight_bits=self.eight_bits)
+        return capture(self.model, eight_bits=self.eight_bits)
 
     @property
     def logits(self) -> LogitsFunction:
@@ -143,7 +135,7 @@ class LoadedModel:
     @property
     def can_rotate(self) -> bool:
         with suppress(UnsupportedModelError):
-            return self.reader is None and bool(self.rotations)
+            return bool(self.rotations)
         return False
 
 
@@ -169,17 +161,14 @@ def load(
     eight_bits = devices.EIGHT_BITS.get(dtype or "")
     if eight_bits is not None:
         round_weights(model, eight_bits)
-    reader = exact_reader(model)
+    check_exact(model)
     loaded = LoadedModel(
         model.to(place),  # type: ignore[arg-type]
         pretrained.vocabulary,
         pretrained.name,
         pretrained.eos_ids,
         eight_bits=eight_bits,
-        reader=reader,
     )
-    if reader is not None:  # untaught, it is asked for what rows can decode
-        loaded.positions, loaded.join = PositionStrategy.CONTINUE, Join.RECOMPUTE
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
         loaded.fork_bias = config.fork_bias
@@ -187,20 +176,6 @@ def load(
     return loaded
 
 
-def exact_reader(model: transformers.PreTrainedModel) -> RowReader | None:
-    """Return the reader of a model whose threads are rows; None: flattened passes are exact.
-
-    A model that is exact in neither way is an ``UnsupportedModelError``.
-    """
-    try:
-        check_exact(model)
-    except UnsupportedModelError as exc:
-        reader = find_reader(model)
-        devices.warn_once(
-            f"{exc.message}: each thread is decoded by itself, as a row with its own cache"
-        )
-        return reader
-    return None
 
 
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
@@ -219,12 +194,9 @@ def pool_slots(memory: str | None, loaded: LoadedModel) -> int | None:
     None stands for what suits the device: most of a GPU, else a small fixed number, None.
     """
     shapes = loaded.layer_shapes
-    memory = memory or (devices.default_cache(loaded.device) if shapes else None)
+    memory = memory or devices.default_cache(loaded.device)
     if memory is None:
         return None
-    if not shapes:
-        reason = "each thread has a cache of its own, and all are bounded by their tokens"
-        raise UsageError(f"{loaded.name} cannot be given a cache of {memory}: {reason}")
     numbers = sum(shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
     entry_bytes = numbers * loaded.dtype.itemsize  # in all layers
     num_slots = devices.budget_bytes(memory, devices.free_bytes(loaded.device)) // entry_bytes

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from pasta_lm.engines.local.attention import (
-    NAME,
     LayerCall,
     additive,
     attend,
@@ -30,7 +28,6 @@ from pasta_lm.engines.local.attention import (
     is_plain,
     visible,
 )
-from pasta_lm.errors import UsageError
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -49,23 +46,6 @@ class TrainingPass:
         self._pack = pack
         self._lengths = [len(example) for example in pack]
         self._masks: dict[tuple[int, int | None], Tensor] = {}
-
-    @cached_property
-    def texts(self) -> tuple[Tensor, Tensor]:
-        """Return the pack's plain texts as slots of it, int64 [B, L], and where each token stands.
-
-        Texts are padded behind, where nothing that is read from left to right sees it. A token is
-        in all texts that go on behind it; one place of it is given, int64 [2, N].
-        """
-        starts = [sum(self._lengths[:index]) for index in range(len(self._pack))]
-        pairs = zip(starts, self._pack, strict=True)
-        texts = [slots + start for start, example in pairs for slots in plain_texts(example)]
-        padded_BL = pad_sequence(texts, batch_first=True)
-        places_2N = torch.empty(2, sum(self._lengths), dtype=torch.int64)
-        for number, slots in enumerate(texts):
-            places_2N[0, slots] = number
-            places_2N[1, slots] = torch.arange(len(slots))
-        return padded_BL, places_2N
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Attend within each example; return [H, N, D], dtype of the queries."""
@@ -119,26 +99,6 @@ def seen(example: EncodedExample) -> Tensor:
     return visible(slots, cutoffs_LO, _tensor(example.owners))
 
 
-def plain_texts(example: EncodedExample) -> list[Tensor]:
-    """Return the slots of the plain texts, from left to right, that together are an example.
-
-    A UsageError unless every token stands behind a plain text, as with positions ``continue`` and
-    join ``recompute``: a model with recurrent layers learns nothing else.
-    """
-    seen_LL, positions = seen(example), _tensor(example.positions)
-    texts = []
-    for last in (seen_LL.sum(0) == 1).nonzero()[:, 0]:  # nothing but itself sees it
-        slots = seen_LL[last].nonzero()[:, 0]
-        slots = slots[positions[slots].argsort()]
-        if positions[slots].tolist() != [*range(len(slots))]:
-            raise UsageError(
-                f"record {example.id} has no plain texts, which alone this model reads",
-                hint="train with positions 'continue' and join 'recompute'",
-            )
-        texts.append(slots)
-    return texts
-
-
 def collate(
     packs: Sequence[Sequence[EncodedExample]],
     decision_weight: float = 1.0,
@@ -187,14 +147,9 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
     again in the backward pass: all logits of a pack, 2 GB of a large vocabulary, never exist.
     """
     base, learned = model.base_model, (batch["shift_labels"][0] != NO_LABEL).nonzero()[:, 0]
-    if reads_texts(base):
-        texts_BL, places_2N = _texts(batch)
-        out = base(input_ids=texts_BL, use_cache=False)
-        hidden_MD = out.last_hidden_state[*places_2N[:, learned]]
-    else:
-        inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
-        out = base(**inputs, use_cache=False)
-        hidden_MD = out.last_hidden_state[0, learned]
+    inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
+    out = base(**inputs, use_cache=False)
+    hidden_MD = out.last_hidden_state[0, learned]
     first_token = batch["input_ids"][:, :1]  # not read
 
     def of_part(hidden_RD: Tensor, labels_R: Tensor) -> Tensor:
@@ -218,18 +173,6 @@ def _returning(module: nn.Module, output: ModelOutput) -> Iterator[None]:
         yield
     finally:
         module.forward = forward
-
-
-def reads_texts(model: nn.Module) -> bool:
-    """Return whether a model reads plain texts by its own attention, without our mask."""
-    config: Any = model.config
-    return bool(config._attn_implementation != NAME)
-
-
-def _texts(batch: Batch) -> tuple[Tensor, Tensor]:
-    ids_N: Tensor = batch["input_ids"][0]
-    texts_BL, places_2N = (each.to(ids_N.device) for each in batch["pasta_pass"].texts)
-    return ids_N[texts_BL], places_2N
 
 
 def label_nats(logits_RV: Tensor, labels_R: Tensor) -> Tensor:
