@@ -13,7 +13,7 @@ from functools import cached_property
 from inspect import signature
 from itertools import groupby
 from os.path import commonprefix
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tokenizers import Tokenizer
 
@@ -75,7 +75,7 @@ class Vocabulary(PieceTable):
 
     def encode_prompt(
         self,
-        prompt: str | Sequence[Mapping[str, Any]],
+        prompt: str | Sequence[Mapping[str, object]],
         *,
         continues: bool = False,
         chat_template_kwargs: Mapping[str, object] | None = None,
@@ -100,9 +100,11 @@ class Vocabulary(PieceTable):
             if is_open and False in (kwargs.get("enable_thinking"), kwargs.get("thinking")):
                 text = self._without_thought(text)
             return self._encode_guarded(text) if _GUARD in text else self._prompts.encode(text)
-        if not all(isinstance(message.get("content"), str) for message in prompt):
+        contents = [message.get("content") for message in prompt]
+        texts = [content for content in contents if isinstance(content, str)]
+        if len(texts) < len(prompt):
             raise RequestError("a message has no text as its content")
-        return self.encode_prompt("\n\n".join(message["content"] for message in prompt))
+        return self.encode_prompt("\n\n".join(texts))
 
     def _guarded(self, value: T) -> T:
         guarded: object = value

@@ -176,8 +176,6 @@ def load(
     return loaded
 
 
-
-
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
     """Return a loaded model with tag pieces; its matrices and its tokenizer grow in place."""
     tokenizer = loaded.vocabulary.tokenizer
