@@ -94,7 +94,6 @@ def _answer_first(recipe: AnswerConfig) -> None:
 
 
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
-    """Print the requests and their tokens, and return the number of rows if it is known."""
     if recipe.teacher is None:
         say(f"{recipe.annotator} sends no requests")
         return None

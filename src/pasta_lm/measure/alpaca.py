@@ -71,7 +71,6 @@ class AlpacaSettings(answering.AnswerSettings):
     judge: JudgeRecipe = JudgeRecipe()
 
     def __post_init__(self) -> None:
-        """Validate values before a model is loaded."""
         systems = self.all_systems
         for system in systems:
             check_choice("strategies", system.strategy, STRATEGIES)

@@ -62,7 +62,6 @@ class BenchSettings:
     requests: tuple[int, ...] = ()  # requests at once; none: latency under load is not measured
 
     def __post_init__(self) -> None:
-        """Raise a UsageError if the settings cannot be measured."""
         if not self.rows or not all(1 <= count <= MAX_ROWS for count in self.rows):
             raise UsageError(f"--rows must be numbers from 1 to {MAX_ROWS}, such as 1,2,4")
         if self.requests and min(self.requests) < 1:

@@ -86,7 +86,6 @@ class InstructionSettings(answering.AnswerSettings):
     pool_tokens: int = 40_960
 
     def __post_init__(self) -> None:
-        """Validate values before a model is loaded."""
         answering.check_served(self.servers, self.model, (system.model for system in self.systems))
         check_choice("instructions.strategy", self.strategy, STRATEGIES)
         check_positive("instructions", self, "limit", "max_tokens", "batch_size", "pool_tokens")

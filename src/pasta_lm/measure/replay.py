@@ -178,7 +178,6 @@ def _decode_all(
 
 
 def _decode(engine: TorchEngine, requests: _Requests, num_runs: int) -> Pair:
-    """Decode an answer both ways; of several runs the fastest count."""
     answer, *both = requests
     # One run directly after the other, so that a change of the machine's load affects both.
     runs = [[_run(engine, request) for request in both] for _ in range(num_runs)]

@@ -112,7 +112,6 @@ Rebuilt = tuple[Json, list[int]] | None
 
 
 def _words_without(model: Json, spellings: set[str], ids: frozenset[int]) -> Rebuilt:
-    """Rebuild a model that has a table of words: BPE, WordPiece, WordLevel."""
     vocab: dict[str, int] = model["vocab"]
     gone = {word for word, token_id in vocab.items() if word in spellings or token_id in ids}
     # The unknown token must stay: without it, a character that has no token is an error.

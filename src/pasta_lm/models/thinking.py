@@ -136,7 +136,6 @@ class Thought:
             self._phase = _Phase.ANSWER
 
     def _think(self) -> str:
-        """Return the text that is surely of the thought; hold what may be of its end."""
         held, end = self._held, self._marks.end
         cut = held.find(end)
         if cut >= 0:

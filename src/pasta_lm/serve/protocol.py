@@ -197,7 +197,6 @@ class AnswerRequest(BaseModel):
         return ()
 
     def must_call(self, template: ToolTemplate) -> StructuredOutputs | None:
-        """Return the form of an answer that must be a call, if it must."""
         return None
 
     @property

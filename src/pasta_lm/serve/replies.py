@@ -78,7 +78,6 @@ class Reply:
         self._live_runs = [LiveRun(len(request.prompt)) for request in samples]
 
     def _reader(self) -> CallReader | None:
-        """Return the reader of the calls in an answer; None: all of it is content."""
         reads = self.backend.tools.key and self.body.structure is None and not self._keeps_tags
         names = {function.name for function in self.body.offered}
         return CallReader(names) if reads and names else None
@@ -126,7 +125,6 @@ class Reply:
         return figures
 
     def _unfinished(self, answer: Answer) -> Json:
-        """Return the names of the parts that a limit cut, if there are any."""
         names = () if self._schema is None else parts.filled(answer, self._schema).unfinished
         return {"unfinished": [*names]} if names else {}
 

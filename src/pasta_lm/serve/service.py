@@ -92,7 +92,6 @@ class Service:
         return await self._decode(ReplayReply(completion, [request], self.backend), http)
 
     def _prepare_replay(self, body: ReplayRequest, prompt: ClientPrompt) -> Request:
-        """Return the request for all of an answer; or refuse it."""
         backend, bounds = self.backend, self.recipe.limits
         document = body.document()
         if (num := len(document.blocks)) > bounds.blocks:

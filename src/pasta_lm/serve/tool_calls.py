@@ -296,7 +296,6 @@ def _value(text: str) -> object:
 
 
 def _call(value: object) -> Call | None:
-    """Return the call that a JSON value is; its arguments have either name."""
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
         return None
     arguments = value.get("arguments", value.get("parameters", {}))

@@ -186,7 +186,6 @@ def _named(name: str, parts: Sequence[Part]) -> list[int]:
 
 
 def _waits(parts: Sequence[Part]) -> list[list[int]]:
-    """Return the indices of the parts that end before each one, in reading order."""
     names = [part.name for part in parts]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"two parts have the name {doubled[0]!r}", hint="give each its own")

@@ -184,7 +184,6 @@ class Requests:
         continues: bool,
         chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> Request:
-        """Return the request for a prompt; errors as those of ``Pasta.request``."""
         if strategy not in STRATEGIES:
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")

@@ -77,7 +77,6 @@ class RunLayout:
                 ]
 
     def add(self, trace: Trace) -> None:
-        """Add all of a trace, and its critical path."""
         fed = [token for token in trace.tokens if token.fed_step is not None]
         fed.sort(key=lambda token: (_fed_step(token), token.slot or 0))
         self.grow(trace.threads, trace.tokens, fed, trace.syncs)

@@ -193,7 +193,6 @@ class LiveRun(RunLayout):
             sight.num_done += 1
 
     def _rows(self, sight: _Sight) -> list[tuple[int, Row]]:
-        """Return a thread's rows; empty if the trace does not name its promise's end."""
         end, parent = self.promise_ends.get(sight.thread.id), sight.thread.parent
         if sight.rows:
             return sight.rows

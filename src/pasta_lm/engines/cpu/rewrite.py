@@ -108,7 +108,6 @@ def _is_alike(first: Any, second: Any) -> bool:
 
 
 def _is_activation(node: Any, like: Node) -> bool:
-    """Return whether a node is [1, N, D] as another is."""
     return _is_alike(node, like) and node.meta["val"].dim() == 3
 
 

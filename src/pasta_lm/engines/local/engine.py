@@ -111,7 +111,6 @@ class TorchEngine:
 
     @property
     def served_names(self) -> Mapping[str, Sequence[str]]:
-        """Return no names: there is no server."""
         return {}
 
     @property

@@ -76,7 +76,6 @@ class LoadedModel:
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of its weights, which is that of its cache."""
         return next(self.model.parameters()).dtype
 
     @property
@@ -106,7 +105,6 @@ class LoadedModel:
 
     @cached_property
     def max_position(self) -> int | None:
-        """Return the last position that the model may be given, or None."""
         return last_position(self.model)
 
     @cached_property

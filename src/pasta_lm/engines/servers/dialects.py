@@ -203,7 +203,6 @@ DIALECTS: Mapping[str, Dialect] = {kind.name: kind for kind in (Vllm(), Sglang()
 
 
 def dialect_of(name: str) -> Dialect:
-    """Return the dialect of a name; a ``UsageError`` if there is none."""
     if name not in DIALECTS:
         raise UsageError(f"unknown dialect {name!r}", hint=f"one of {', '.join(DIALECTS)}")
     return DIALECTS[name]

@@ -100,7 +100,6 @@ class AnnotationLog:
     def store_reply(
         self, known: RowLog, reply: ChatReply, outcome: Document | Rejection | None
     ) -> None:
-        """Store a reply, and the end of the row if there is an outcome."""
         name = f"reply/{known.index}/{len(known.replies) + 1}"
         line: Row = {"id": name, "index": known.index, "raw": reply.raw}
         self._store(known, line, *([] if outcome is None else [_end(known, outcome)]))
@@ -114,7 +113,6 @@ class AnnotationLog:
         self._store(known, {"id": name, "index": known.index, "message": message})
 
     def _store(self, known: RowLog, *lines: Row) -> None:
-        """Store lines of a row, behind the row itself where it is new."""
         index, row = known.index, known.row
         if index not in self.rows:
             texts = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer}

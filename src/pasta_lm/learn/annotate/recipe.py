@@ -56,7 +56,6 @@ class SourceConfig:
 
     @property
     def label(self) -> str:
-        """Return the ``source`` of each record."""
         return self.name or self.hub or Path(self.file or "").name
 
 

@@ -150,7 +150,6 @@ class ChatServers:
 
 
 def connect(endpoint: Endpoint) -> ChatServers:
-    """Return the servers of an endpoint; nothing is sent."""
     if not find_spec("httpx2"):
         raise MissingExtraError(f"asking {endpoint.address}", "annotate")
     from pasta_lm.engines.servers.client import HttpClient

@@ -145,7 +145,6 @@ def _record(row: Row, number: int) -> Record:
 
 
 def _conversation(row: Row) -> tuple[str, tuple[Turn, ...], Row]:
-    """Return the prompt, the turns before it, and the answer if it is the last of the messages."""
     messages = row.get("messages")
     if messages is None:
         texts = (row.get(key) for key in ("prompt", "instruction"))

@@ -232,7 +232,6 @@ class _Writer:
         self._labels.append(label)
 
     def write_points(self, name: str, blocks: Sequence[Block], stages: Stages) -> EncodedExample:
-        """Feed the skeleton, then the points."""
         skeleton = skeleton_of(blocks)
         starts = stages.starts(skeleton)
         if len(starts) != len(blocks):

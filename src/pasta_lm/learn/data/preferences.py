@@ -318,7 +318,6 @@ def _opponents(rollout: Rollout, originals: Mapping[str, str]) -> list[str]:
 
 
 def _pair_of(rollout: Rollout, group: Sequence[Scored]) -> PreferencePair | None:
-    """Return the best and the worst sample; None if neither is better."""
     distinct: dict[str, Scored] = {}
     for scored in group:
         distinct.setdefault(scored.sample.program, scored)

@@ -98,7 +98,6 @@ class JudgeTemplate:
     sha256: str  # Of the page, the first 16 digits.
 
     def request(self, comparison: Comparison) -> ChatRequest:
-        """Return the request for one comparison; the first answer is A."""
         values = dict(zip(FIELDS, comparison[1:], strict=True))
         # One pass over all fields: an answer that spells a field stays as it is.
         filled = _FIELD.sub(lambda field: values[field[1]], self.user)

@@ -81,7 +81,6 @@ class Learner:
 
     @property
     def last_position(self) -> int | None:
-        """Return the last position that the model can have, or None."""
         return last_position(self.model)
 
     def encoder(self, train: TrainConfig) -> Encode:

@@ -254,7 +254,6 @@ def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
 def pair_round(
     round: Round, prompts: Prompts, rollouts: Sequence[Rollout], judge: Judge, score: ScoreConfig
 ) -> list[PreferencePair]:
-    """Judge and score the samples, and write and return the pairs of a round."""
     originals = {prompt.id: prompt.reference for prompt in prompts}
     if isinstance(judge, LLMJudge):
         estimate = judge.estimate(comparisons_of(rollouts, originals))

@@ -69,7 +69,6 @@ def prepare(recipe: SftConfig) -> tuple[Learner, list[Pack]]:
 def begin_learner(
     model: ModelConfig, train: TrainConfig, lora: LoraConfig | None, strategy: str
 ) -> Learner:
-    """Load the model that a training begins with, which learns a strategy."""
     set_seed(train.seed)  # before the model is loaded, because its weights may be random
     return replace(load_learner(model, frozen_dtype(lora, train)), trained_strategy=strategy)
 
