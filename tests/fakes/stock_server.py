@@ -214,7 +214,7 @@ def _read_vllm(body: Mapping[str, Any]) -> _Asked:
         body["ignore_eos"],
         body["temperature"],
         body["top_p"],
-        body.get("top_k"),
+        body["top_k"] if body.get("top_k", 0) > 0 else None,
         body["seed"],
         is_streamed=body.get("stream", True),
     )
@@ -222,15 +222,14 @@ def _read_vllm(body: Mapping[str, Any]) -> _Asked:
 
 def _read_sglang(body: Mapping[str, Any]) -> _Asked:
     about = body["sampling_params"]
-    seed, top_k = about["sampling_seed"], about["top_k"]
-    named = {"seed": seed, "top_k": None if top_k < 0 else top_k}
+    named = {"seed": about["sampling_seed"]}
     named |= {"prompt": body["input_ids"], "max_tokens": about["max_new_tokens"]}
     return _read_vllm({**about, **named})
 
 
 def _read_llama_cpp(body: Mapping[str, Any]) -> _Asked:
     biases = {token: -100 if bias is False else bias for token, bias in body["logit_bias"]}
-    named = {"max_tokens": body["n_predict"], "top_k": body["top_k"] or None}
+    named = {"max_tokens": body["n_predict"]}
     named |= {"stop_token_ids": [], "logit_bias": biases}
     return _read_vllm({**body, **named})
 
