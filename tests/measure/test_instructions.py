@@ -115,6 +115,7 @@ def test_biases_move_forks_and_the_untaught_model_answers_beside_a_baseline(tmp_
     models = {"num_timed": 0, "num_unmasked": 0, "max_tokens": 60, "repetition_penalty": 1.1}
     run = answered(tmp_path, fork_biases=(-100.0, 100.0), untaught="taught", **models)
     others = instructions_report(run.path).to_dict()["others"]
+    assert instructions_report(run.path).to_dict()["repetition_penalty"] == 1.1
     assert [*others] == ["fork_bias -100", "fork_bias +100", "untaught"]
     assert [own["forks"]["mean"] for own in others.values()] == [0, 1, 0]
     assert others["fork_bias +100"]["parts"]["several"]["num_prompts"] == 1

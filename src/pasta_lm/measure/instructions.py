@@ -192,6 +192,7 @@ def instructions_report(out: Path) -> Report:
         "strategy": taught.strategy,
         "baseline": baseline.model,
         "max_tokens": settings.max_tokens,
+        "repetition_penalty": settings.repetition_penalty,
         "num_prompts": len(answered),
         "num_unanswered": len(prompts) - len(answered),
         **{key: sorted({row[key] for row in made if row.get(key)}) for key in PROVENANCE},

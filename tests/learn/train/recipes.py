@@ -52,21 +52,14 @@ SENTENCES = (
 )
 
 
-HYBRID = {
-    "model_type": "lfm2",
-    "block_auto_adjust_ff_dim": False,
-    "layer_types": ["conv", "full_attention"],
-}
-
-
-def begin(folder: Path, *, is_tied: bool = True, **changes: Any) -> ModelConfig:
+def begin(folder: Path, *, is_tied: bool = True) -> ModelConfig:
     """Write an architecture and a tokenizer, and return what starts from them."""
     tokenizer = FAMILIES["byte_level"]()
     tokenizer.chat_template = CHAT
     tokenizer.eos_token = "<|end|>"
     tokenizer.save_pretrained(folder / "tokenizer")
     architecture = folder / "tiny.json"
-    settings = ARCHITECTURE | {"tie_word_embeddings": is_tied} | changes
+    settings = ARCHITECTURE | {"tie_word_embeddings": is_tied}
     architecture.write_text(json.dumps(settings), "utf-8")
     tokenizer_folder = str(folder / "tokenizer")
     return ModelConfig(

@@ -73,8 +73,8 @@ class Pool:
         def zeros(sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
             if len(set(sizes)) > 1:
                 return [tensor for size in sizes for tensor in zeros([size])]
-            shapes = [(len(sizes), 1, size[0], self.num_slots, size[1]) for size in sizes[:1]]
-            return [_zeros(shape, dtype, device) for shape in shapes]
+            heads, size = sizes[0]
+            return [_zeros((len(sizes), 1, heads, self.num_slots, size), dtype, device)]
 
         # Layers of equal shape lie in one tensor [L, 1, G, S, D].
         self._keys = zeros([(shape.num_heads, shape.key_size) for shape in shapes])

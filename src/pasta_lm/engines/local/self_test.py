@@ -216,9 +216,7 @@ _PLACES = ("attn_layer_indices", "hybrid_layer_ids")
 _FIXED = (AttributeError, ValueError)  # of settings that follow from others
 
 
-def tiny_model(
-    config: transformers.PreTrainedConfig, scale: float = TINY_SCALE
-) -> transformers.PreTrainedModel:
+def tiny_model(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel:
     """Return a random model of the same architecture and settings at tiny width, float32."""
     try:
         small = _small(config.get_text_config())
@@ -228,7 +226,7 @@ def tiny_model(
                 small, attn_implementation="eager", trust_remote_code=False
             )
             for matrix in (each for each in tiny.eval().parameters() if each.dim() > 1):
-                matrix.normal_(0, scale)
+                matrix.normal_(0, TINY_SCALE)
             tiny(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as exc:  # a foreign configuration may refuse anything
         reason = f"{type(config).__name__} could not be made small for the self-test: {exc}"
