@@ -1,14 +1,13 @@
-"""The Python interface: keywords, lists, streams, coroutines, and values of a wrong type."""
+"""The Python interface: keywords, lists, streams, and values of a wrong type."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from pasta_lm import Answer, Finished, Pasta, SamplingParams, ThreadStarted
+from pasta_lm import Finished, Pasta, SamplingParams, ThreadStarted
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.strategies.requests import STRATEGIES, Options
@@ -51,26 +50,6 @@ def test_streamed_text_joined_is_the_answer(model: Pasta, strategy: str, seed: i
     assert isinstance(events[0], ThreadStarted)
     assert isinstance(events[-1], Finished)
     assert events[-1].answer.text == answer.text
-
-
-def test_coroutines_decode_together_what_they_decode_alone(model: Pasta) -> None:
-    async def all_at_once() -> tuple[list[Answer], str, int]:
-        seeds = (model.agenerate(PROMPT, SAMPLED, seed=seed) for seed in range(3))
-        answers = await asyncio.gather(*seeds)
-        texts = [text async for text in model.astream_text(PROMPT, SAMPLED, seed=1)]
-        num_events = 0
-        async for _ in model.astream(PROMPT, SAMPLED):
-            num_events += 1
-            if num_events == 3:
-                break
-        return list(answers), "".join(texts), num_events
-
-    with model:
-        answers, text, num_events = asyncio.run(all_at_once())
-    alone = [model.generate(PROMPT, SAMPLED, seed=seed) for seed in range(3)]
-    assert [answer.document for answer in answers] == [answer.document for answer in alone]
-    assert (text, num_events) == (alone[1].text, 3)
-    assert not model.engine.has_work
 
 
 def test_an_answer_prints_as_its_text_and_reprs_are_one_line(model: Pasta) -> None:

