@@ -32,12 +32,6 @@ NextToken = Callable[[Sequence[int], Set[int], Draw], int]
 """From all ids so far, the ids that may not be chosen, and the sampling to the next id."""
 Tokenize = Callable[[str], Sequence[int]]
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp"}
-ABOUT: dict[str, tuple[str, dict[str, Any]]] = {
-    "vllm": ("/version", {"version": "0.0"}),
-    "sglang": ("/get_model_info", {"model_path": "stock"}),
-    "llama.cpp": ("/props", {"default_generation_settings": {}}),
-}
-"""The page by which a kind of server is known, and its JSON."""
 PATHS = {"/v1/completions": "vllm", "/generate": "sglang", "/completion": "llama.cpp"}
 
 
@@ -97,7 +91,6 @@ class StockTestServer(ThreadedServer):
         faults: StockFaults | None = None,
         tokenize: Tokenize | None = None,  # None: it does not tell
         context: int | None = None,  # tokens of prompt and answer, as it says them
-        has_owner: bool = True,  # whether ``/v1/models`` says of which kind it is
         api_key: str | None = None,
         port: int = 0,
     ) -> None:
@@ -107,7 +100,7 @@ class StockTestServer(ThreadedServer):
         self._next_token = next_token
         self._eos_ids = frozenset([eos_id] if isinstance(eos_id, int) else eos_id)
         self._dialect, self._faults = dialect, faults or StockFaults()
-        self._tokenize, self._context, self._has_owner = tokenize, context, has_owner
+        self._tokenize, self._context = tokenize, context
         self._api_key = api_key
         self._num_sent = 0
         super().__init__(("127.0.0.1", port), _Handler)
@@ -184,10 +177,9 @@ class StockTestServer(ThreadedServer):
     def page(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return the status and the JSON of a page that is not a completion."""
         if path == "/v1/models":
-            owner = {"owned_by": OWNERS[self._dialect]} if self._has_owner else {}
-            return 200, {"data": [{"id": "stock", "max_model_len": self._context, **owner}]}
-        own_path, found = ABOUT[self._dialect]
-        return (200, found) if path == own_path else (404, {})
+            about = {"max_model_len": self._context, "owned_by": OWNERS[self._dialect]}
+            return 200, {"data": [{"id": "stock", **about}]}
+        return 404, {}
 
     def tokens(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the reply to a request for the ids of a text; None if it is another request."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from pasta_lm.engines.servers.request_pace import (
     check_address,
     raise_for_status,
 )
-from pasta_lm.errors import EndpointError, RemoteError, RequestError
+from pasta_lm.errors import EndpointError, RemoteError
 from pasta_lm.recipe import without_passwords
 
 MAX_REPLY_BYTES = 64 * 2**20
@@ -105,7 +105,7 @@ class StockServer:
 
     address: str  # without ``/v1``
     _: KW_ONLY
-    dialect: Dialect | None = None  # None: detected from its pages
+    dialect: Dialect | None = None  # None: as ``/v1/models`` says
     api_key: str | None = None
     timeout_s: float = 60.0  # until the first token, and between two
     policy: RetryPolicy = POLICY
@@ -156,21 +156,13 @@ class Connection:
             server.context = int_or_none(first.get("max_model_len"))
         except _UNREADABLE as exc:
             raise RemoteError("the reply to /v1/models names no model") from exc
-        owned = [dialect for dialect in DIALECTS.values() if dialect.owner == owner]
-        server.dialect = server.dialect or (owned[0] if owned else await self._detected_dialect())
+        owners = {dialect.owner: dialect for dialect in DIALECTS.values()}
+        server.dialect = server.dialect or owners.get(owner)
         if server.dialect is None:
             raise EndpointError(
                 f"{server.url} does not say of which kind it is, but {owner or 'nothing'!r}",
                 hint="name its dialect: --dialect vllm, sglang or llama.cpp",
             )
-
-    async def _detected_dialect(self) -> Dialect | None:
-        for dialect in DIALECTS.values():
-            path, key = dialect.known_by
-            with suppress(RemoteError, RequestError, EndpointError):
-                if key in await self.ask(path, once=True):
-                    return dialect
-        return None
 
     async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Any:
         """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""

@@ -7,9 +7,9 @@ were repeated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from pasta_lm.engines.servers.dialects import TokenRequest
 from pasta_lm.errors import (
@@ -44,27 +44,6 @@ ADVICE = "serve what pasta export MODEL OUT --merged wrote, and name that folder
 
 Check = Callable[["Connection"], Awaitable[None]]
 """Raises an error if a server cannot be used."""
-
-
-class Loaded(Protocol):
-    """A server with its load."""
-
-    num_in_flight: int
-    is_up: bool  # preferred to those that are not
-
-
-L = TypeVar("L", bound=Loaded)
-
-
-@contextmanager
-def least_loaded(servers: Sequence[L]) -> Iterator[L]:
-    """Count a request on the server with the fewest in flight, while the block lasts."""
-    chosen = min(servers, key=lambda server: (not server.is_up, server.num_in_flight))
-    chosen.num_in_flight += 1
-    try:
-        yield chosen
-    finally:
-        chosen.num_in_flight -= 1
 
 
 class Cluster:
@@ -120,13 +99,17 @@ class Cluster:
         """
         async with self._gate:
             await self._require_any(once=True)
-            with least_loaded([*self._connections]) as server:
-                try:
-                    yield self._connections[server]
-                except RemoteError:
-                    server.is_up = False
-                    self._watch(server)
-                    raise
+            servers = [*self._connections]
+            server = min(servers, key=lambda each: (not each.is_up, each.num_in_flight))
+            server.num_in_flight += 1
+            try:
+                yield self._connections[server]
+            except RemoteError:
+                server.is_up = False
+                self._watch(server)
+                raise
+            finally:
+                server.num_in_flight -= 1
 
     def _watch(self, server: StockServer) -> None:
         if server not in self._watches or self._watches[server].done():

@@ -58,7 +58,6 @@ class Dialect(ABC):
 
     name: ClassVar[str]
     owner: ClassVar[str]  # in the reply to ``/v1/models``
-    known_by: ClassVar[tuple[str, str]]  # a page that only this kind has, and a key of its JSON
     path: ClassVar[str]  # of completions
     tokenize_path: ClassVar[str] = "/tokenize"
 
@@ -98,7 +97,6 @@ class Vllm(Dialect):
     """``/v1/completions`` with ``return_token_ids``."""
 
     name = owner = "vllm"
-    known_by = ("/version", "version")
     path = "/v1/completions"
 
     def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
@@ -133,7 +131,6 @@ class Sglang(Dialect):
     """``/generate``."""
 
     name = owner = "sglang"
-    known_by = ("/get_model_info", "model_path")
     path = tokenize_path = "/generate"
 
     def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
@@ -165,7 +162,6 @@ class LlamaCpp(Dialect):
     """``/completion`` of llama.cpp's server."""
 
     name, owner = "llama.cpp", "llamacpp"
-    known_by = ("/props", "default_generation_settings")
     path = "/completion"
 
     def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
