@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pasta_lm.engines import Tokens
-from pasta_lm.interpreter import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
 from pasta_lm.models.encoded import EncodedDocument

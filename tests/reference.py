@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import TOKENS_PER_UNIT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pasta_lm.interpreter import Entries
+from pasta_lm.interpreter.placement import Entries
 
 
 def is_visible(entries: Entries, query_slot: int, slot: int) -> bool:

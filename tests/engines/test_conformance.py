@@ -9,7 +9,7 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.view.scripted import ScriptedEngine
 from tests.architectures import loaded

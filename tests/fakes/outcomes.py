@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Answer, Finished, Request
-from pasta_lm.interpreter import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.language.tags import ASYNC_CLOSE
 from tests.visibility import is_visible
 

@@ -16,7 +16,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, adjusted
 from pasta_lm.engines.request import Answer, Finished, Request
 from pasta_lm.engines.response import Response
-from pasta_lm.interpreter import Entries
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 from tests.engines.local.naive import naive_logits
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from pasta_lm.engines.live_thread import END_OF_TEXT
 from pasta_lm.engines.request import Request
 from pasta_lm.engines.response import Response
-from pasta_lm.interpreter import Entries, Join, Kind, Limits, Placement, PositionStrategy, Trace
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.placement import Entries, Placement
+from pasta_lm.interpreter.positions import Join, PositionStrategy
+from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.interpreter import FinishReason, Interpreter, Limits, ThreadState
 from pasta_lm.interpreter.commands import ASYNC_OPEN, Begin, Command, End, Finish, Fork, Resume
+from pasta_lm.interpreter.interpreter import Interpreter
+from pasta_lm.interpreter.limits import FinishReason, Limits
+from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 from tests.fakes.word_decoder import CLOSED, lexeme_of

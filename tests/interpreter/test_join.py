@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import Join, Limits, PositionStrategy
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.models.encoded import EncodedDocument
 from tests.fakes.word_decoder import WORDS, WordDecoder, ids_of
 from tests.interpreter.test_properties import answers, bounds

@@ -4,8 +4,11 @@ import pytest
 
 from pasta_lm.engines.request import ThreadStarted
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import Interpreter, Limits, PositionStrategy, Thread, ThreadState
 from pasta_lm.interpreter.commands import Legal
+from pasta_lm.interpreter.interpreter import Interpreter
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.language.lexer import LexemeKind
 from tests.fakes.word_decoder import CLOSED, WordDecoder, lexeme_of
 

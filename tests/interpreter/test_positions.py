@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.interpreter import PositionStrategy
-from pasta_lm.interpreter.positions import position_after_promise
+from pasta_lm.interpreter.positions import PositionStrategy, position_after_promise
 from tests.fakes.word_decoder import WordDecoder
 
 PREDICT, CONTINUE, ORACLE, ROTATE = PositionStrategy

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.interpreter import FinishReason, Limits, PositionStrategy
+from pasta_lm.interpreter.limits import FinishReason, Limits
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from tests.fakes.word_decoder import CLOSED, OPEN, WordDecoder, lexeme_of

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from pasta_lm.errors import InputError
-from pasta_lm.interpreter import Kind, Role, Trace
-from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord
+from pasta_lm.interpreter.trace import Kind, Role, SyncRecord, ThreadRecord, TokenRecord, Trace
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, SYNC, closing_piece
 from pasta_lm.view.layout import critical_tokens, to_perfetto
 

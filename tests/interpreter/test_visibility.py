@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.interpreter import Entries, Limits, PositionStrategy, Row
-from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.placement import Entries
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 from tests.fakes.word_decoder import WordDecoder
 from tests.visibility import is_visible, position_seen
 

@@ -16,7 +16,7 @@ from pasta_lm.engines.local.runner import find_rotations
 from pasta_lm.engines.local.self_test import check_exact, flattened_difference, tiny_model
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError, UnsupportedModelError, VocabularyError
-from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import ARCHITECTURES, build, load, loaded
 

@@ -9,7 +9,7 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import PastaSyntaxError, VocabularyError
-from pasta_lm.interpreter import Trace
+from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Promise, Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind

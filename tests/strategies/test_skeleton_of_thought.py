@@ -9,7 +9,7 @@ import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
-from pasta_lm.interpreter import Role, Trace
+from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
 from pasta_lm.strategies import sequential_request

@@ -22,7 +22,7 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from tests.architectures import ARCHITECTURES, CONTEXT, loaded
 from tests.engines.local.test_oracle import devices, needs_gpu, programs, replay
 from tests.fakes.captures import capture_passes

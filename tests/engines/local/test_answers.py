@@ -12,7 +12,7 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, TextDelta
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece

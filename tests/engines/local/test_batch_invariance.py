@@ -13,7 +13,7 @@ import torch
 
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from tests.architectures import ARCHITECTURES, loaded, own_attention
 from tests.fakes.recording_engine import MARGIN, TOLERANCE, Recorded, Recording, is_tied
 

@@ -18,8 +18,8 @@ from pasta_lm.engines.servers.client import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine
 from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.engines.servers.streamed_response import seed_of
-from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.interpreter.commands import EVERYTHING
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from tests.architectures import build, loaded
 from tests.engines.local.test_join import recomputing

@@ -32,7 +32,7 @@ from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
 from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from tests import architectures
 from tests.architectures import ARCHITECTURES, build
 from tests.engines.local.test_capture import UNCAPTURED

@@ -21,7 +21,9 @@ from pasta_lm.engines.request import (
     ThreadEnded,
     ThreadStarted,
 )
-from pasta_lm.interpreter import FinishReason, PositionStrategy, Trace
+from pasta_lm.interpreter.limits import FinishReason
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Trace
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument

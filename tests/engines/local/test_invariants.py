@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.interpreter import PositionStrategy, Trace
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.document import parse
 from pasta_lm.view.layout import to_perfetto
 from tests.architectures import loaded

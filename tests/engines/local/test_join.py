@@ -11,7 +11,8 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError
-from pasta_lm.interpreter import Entries, Join, PositionStrategy
+from pasta_lm.interpreter.placement import Entries
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from tests.architectures import loaded
 from tests.engines.local.naive import naive_logits
 from tests.engines.local.test_oracle import architectures, check, programs, replay

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from pasta_lm.engines.local.attention import additive, cutoff_table, in_window, visible
 from pasta_lm.engines.local.batch import EntryTensors
 from pasta_lm.engines.local.pool import Run
-from pasta_lm.interpreter import Entries, PositionStrategy, Row
-from pasta_lm.interpreter.visibility import UNBOUNDED
+from pasta_lm.interpreter.placement import Entries
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.visibility import UNBOUNDED, Row
 from tests.fakes.word_decoder import WordDecoder
 from tests.visibility import is_visible, position_seen
 

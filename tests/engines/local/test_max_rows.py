@@ -9,7 +9,7 @@ import pytest
 from pasta_lm.engines.guesses import PromptLookup
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from tests.architectures import build, load, loaded
 from tests.engines.local.test_oracle import programs, replay
 from tests.fakes.guessers import knowing

@@ -13,7 +13,7 @@ from pasta_lm.engines.local.batch import Batch
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import RequestError
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from tests.architectures import loaded
 from tests.engines.local.test_pool import check_integrity
 from tests.fakes.recording_engine import Recording, is_tied

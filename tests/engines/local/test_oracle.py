@@ -16,8 +16,9 @@ import torch
 from pasta_lm.engines.local import scheduler
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.interpreter import Entries, PositionStrategy, Row
-from pasta_lm.interpreter.visibility import UNBOUNDED
+from pasta_lm.interpreter.placement import Entries
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.visibility import UNBOUNDED, Row
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import ARCHITECTURES, loaded, own_attention

@@ -10,7 +10,7 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.scheduler import Prefixes, SharedPages
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from tests.architectures import loaded
 from tests.engines.local.test_load import passes_of
 from tests.engines.local.test_oracle import programs, replay

@@ -11,7 +11,7 @@ import torch
 
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from tests.architectures import build, load, loaded, own_attention
 from tests.engines.local.naive import naive_logits
 from tests.engines.local.test_oracle import programs, replay

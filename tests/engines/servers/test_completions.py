@@ -14,7 +14,9 @@ from pasta_lm.engines.servers.dialects import DIALECTS, TokenRequest
 from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.engines.servers.streamed_response import MAX_ASKED_AGAIN, seed_of
 from pasta_lm.errors import BrokenAnswerError, EndpointError, RemoteError, RequestError, UsageError
-from pasta_lm.interpreter import Join, Limits, PositionStrategy, Role
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import Join, PositionStrategy
+from pasta_lm.interpreter.trace import Role
 from pasta_lm.language.document import parse
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, MAX_UNITS, PROMISE_OPEN, closing_piece
 from pasta_lm.models.encoded import EncodedDocument

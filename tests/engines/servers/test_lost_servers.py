@@ -15,7 +15,7 @@ from pasta_lm.engines.servers.client import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine
 from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.errors import BrokenAnswerError, RemoteError
-from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.models.encoded import EncodedDocument
 from tests.fakes.stock_server import Draw, NextToken, StockFaults, StockTestServer

@@ -6,9 +6,8 @@ from collections import Counter
 
 from hypothesis import strategies as st
 
-from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.interpreter.placement import Entries, Entry
-from pasta_lm.interpreter.positions import Epoch
+from pasta_lm.interpreter.positions import Epoch, PositionStrategy
 from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text

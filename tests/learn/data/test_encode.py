@@ -11,7 +11,7 @@ from tokenizers import normalizers
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError, UsageError, VocabularyError
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import LexemeKind, Sync, Text
 from pasta_lm.language.parser import Form

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.interpreter import Limits, PositionStrategy
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, ScoreConfig
 from pasta_lm.learn.judge import Comparison

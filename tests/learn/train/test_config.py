@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig, RandomConfig, SftConfig, TrainConfig
 from pasta_lm.recipe import read_recipe, toml_of
 
