@@ -90,9 +90,7 @@ def serve(
         kind = LocalBackend if servers is None else ServedBackend
         if think is not None:
             loaded.engine.loaded.vocabulary.thinks = think
-        backend: Backend = kind(
-            loaded, served_model_name or model or BUILTIN, special_tokens=recipe.special_tokens
-        )
+        backend: Backend = kind(loaded, served_model_name or model or BUILTIN)
         app = create_app(
             backend,
             recipe,

@@ -59,7 +59,6 @@ class Vocabulary(PieceTable):
         special_ids = frozenset(i for i, token in added.items() if token.special)
         special = sorted((added[i].content for i in special_ids), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
-        self.reads_special_tokens = False  # where a message holds one
         self.thinking = thinking or thinking_of(str(tokenizer.chat_template))
         self.thinks: bool | None = None  # where a request does not say; None: as its template does
 
@@ -83,18 +82,16 @@ class Vocabulary(PieceTable):
         """Encode a text behind the tokenizer's prefix, or messages by its chat template.
 
         Without a template each content is a paragraph. Special tokens other than tags are such in a
-        text; in a message they are text, unless ``reads_special_tokens``. ``continues`` leaves the
-        last message open, to be continued. ``chat_template_kwargs`` are variables of the template;
-        without them the model is to answer at once, without a thought.
+        text; in a message they are text. ``continues`` leaves the last message open, to be
+        continued. ``chat_template_kwargs`` are variables of the template; without them the model is
+        to answer at once, without a thought.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
         if self.has_chat_template:
             at_once = think_kwargs(False)
             kwargs = at_once if chat_template_kwargs is None else {**chat_template_kwargs}
-            guarded = [*prompt]
-            if not self.reads_special_tokens:
-                guarded, kwargs = self._guarded(guarded), self._guarded(kwargs)
+            guarded, kwargs = self._guarded([*prompt]), self._guarded(kwargs)
             takes_parts, is_open = self._takes_parts, not continues
             text = self._render(guarded, kwargs, takes_parts=takes_parts, is_open=is_open)
             if is_open and False in (kwargs.get("enable_thinking"), kwargs.get("thinking")):

@@ -52,7 +52,6 @@ class ServeRecipe:
     cache_memory: str | None = None  # the same as memory: 2GiB, or 40% of what is free
     shares_prefixes: bool = True  # what prompts have in common at their beginning is computed once
     strategy: str = "pasta"  # when a request does not say
-    special_tokens: bool = False  # whether one that a message holds is one; False: it is text
 
     def __post_init__(self) -> None:
         if self.pool_tokens is not None and self.cache_memory is not None:

@@ -40,13 +40,12 @@ class ModelBackend:
 
     _engine: TorchEngine | CompletionsEngine
 
-    def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
+    def __init__(self, model: Pasta, name: str) -> None:
         self.name, self.strategies = name, model.strategies
         self._model, self._loaded = model, model.engine.loaded
         self._engine = cast("TorchEngine | CompletionsEngine", model.engine)
         self._executor: ThreadPoolExecutor | None = None
         vocabulary = self._loaded.vocabulary
-        vocabulary.reads_special_tokens = special_tokens
         token_id = vocabulary.tokenizer.backend_tokenizer.token_to_id
         self.tools = tool_template(str(vocabulary.tokenizer.chat_template), token_id)
         self.facts: dict[str, str] = {  # for ``/v1/models``
@@ -176,8 +175,8 @@ class LocalBackend(ModelBackend):
     can_replay = True
     _engine: TorchEngine
 
-    def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
-        super().__init__(model, name, special_tokens=special_tokens)
+    def __init__(self, model: Pasta, name: str) -> None:
+        super().__init__(model, name)
         size = self._engine.loaded.num_parameters / 1e6
         self.facts["parameters"] = f"{size:,.0f}M" if size >= 1 else f"{size:.2g}M"
 
@@ -236,9 +235,9 @@ class ServedBackend(ModelBackend):
     can_replay = False
     _engine: CompletionsEngine
 
-    def __init__(self, model: Pasta, name: str, *, special_tokens: bool = False) -> None:
+    def __init__(self, model: Pasta, name: str) -> None:
         """Refuse a model trained for what servers cannot compute, before any request."""
-        super().__init__(model, name, special_tokens=special_tokens)
+        super().__init__(model, name)
         if model.has_tag_pieces:
             self._engine.check_request(model.request("any"))
 
