@@ -185,9 +185,7 @@ def write_set(config: AnnotateConfig, log: AnnotationLog) -> list[Path]:
     num_pending = sum(row.status == PENDING for row in rows)
     text = _card(config, log.tally, [record.document for record in kept], num_pending)
     try:
-        part = folder / f"{RECORDS}.part"
-        write_records(part, kept)
-        part.replace(folder / RECORDS)
+        write_records(folder / RECORDS, kept)
         write_rows(folder / FAILURES, failed)
         write_whole(folder / CARD, text.encode())
     except (OSError, InputError) as exc:

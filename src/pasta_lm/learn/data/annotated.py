@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Row, parse_object, read_lines
+from pasta_lm.journal import Row, parse_object, read_lines, write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape
@@ -93,13 +93,8 @@ def read_annotated(
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Write annotated data; a record that could not be read again is an ``InputError``."""
-    rows = [_row(record) for record in records]
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    except OSError as exc:
-        raise InputError(f"{path} cannot be written: {cause(exc)}") from exc
+    """Write records atomically; one that could not be read again is an ``InputError``."""
+    write_rows(path, [_row(record) for record in records])
 
 
 def read_ids(path: Path) -> list[str]:

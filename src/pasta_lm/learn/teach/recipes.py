@@ -226,12 +226,9 @@ def hold_back(out: Path, config: TeachConfig) -> None:
     write_ids(out / ANNOTATED / HELD_BACK, [record.id for record in kept])
     write_ids(out / ANNOTATED / REFERENCES, [record.id for record in kept[:num_references]])
     if two is not None:
-        part = out / PREFERENCE / f"{PROMPTS}.part"
-        part.parent.mkdir(parents=True, exist_ok=True)
         prompts = kept[num_references:]
         plain = [replace(own, document=own.document.without_tags()) for own in prompts]
-        write_records(part, plain)
-        part.replace(part.with_suffix(""))
+        write_records(out / PREFERENCE / PROMPTS, plain)
 
 
 def write_ids(path: Path, ids: Sequence[str]) -> None:
