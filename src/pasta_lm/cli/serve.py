@@ -49,7 +49,6 @@ def serve(
         str | None, option("--served-model-name NAME", "The model's name for clients.")
     ] = None,
     think: flags.Think = None,
-    log_prompts: Annotated[bool, option("--log-prompts", "Write prompts into the log.")] = False,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
     engine: flags.Engine = None,
@@ -96,7 +95,6 @@ def serve(
             recipe,
             api_key=key,
             only_loopback=key is None and is_loopback(host),
-            logs_prompts=log_prompts,
             version=__version__,
         )
         write_log(sys.stderr)

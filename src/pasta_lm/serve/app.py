@@ -66,7 +66,6 @@ def create_app(
     *,
     api_key: str | None = None,
     only_loopback: bool = True,
-    logs_prompts: bool = False,
     version: str = "unknown",
 ) -> FastAPI:
     """Return the application; its engine starts and ends with its lifespan.
@@ -74,7 +73,7 @@ def create_app(
     With ``only_loopback``, requests to other names than this machine's own are refused.
     """
     recipe = recipe or ServeRecipe()
-    service = Service(backend, recipe, logs_prompts=logs_prompts)
+    service = Service(backend, recipe)
     app = FastAPI(
         title="pasta-lm",
         version=version,

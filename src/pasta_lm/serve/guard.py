@@ -210,8 +210,8 @@ class PlainLines(logging.Formatter):
             message = (
                 f"{facts['status']} {facts['method']} {facts['path']}, {facts['wall_s']:.2f} s"
             )
-            for key, form in (("completion_tokens", ", {} tokens"), ("prompt", ", prompt {!r}")):
-                message += form.format(facts[key]) if key in facts else ""
+            if "completion_tokens" in facts:
+                message += f", {facts['completion_tokens']} tokens"
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         line = f"{self.formatTime(record, '%H:%M:%S')} {level}{message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict, replace
 from typing import TypeVar
 
@@ -46,12 +46,11 @@ def check_model(name: str | None, served: str) -> None:
 class Service:
     """One engine, and all of its clients."""
 
-    def __init__(self, backend: Backend, recipe: ServeRecipe, *, logs_prompts: bool) -> None:
+    def __init__(self, backend: Backend, recipe: ServeRecipe) -> None:
         self.backend, self.recipe = backend, recipe
         self.engine = EngineLoop(backend, recipe.queue)
         self.cut_off: Callable[[Scope], None] = lambda _: None
         """Closes the connection of a request with all that waits to be sent; the server sets it."""
-        self._logs_prompts = logs_prompts
 
     def about(self) -> Json:
         """Return the facts of the model for ``/v1/models``, and the limits of a request."""
@@ -76,7 +75,6 @@ class Service:
         # A long prompt takes a while to encode; others must not wait for it.
         prepare = self.backend.prepare
         requests = [await asyncio.to_thread(prepare, prompt, params) for prompt in prompts]
-        self._log_prompts(prompts, http)
         return await self._decode(Reply(body, requests, self.backend), http)
 
     async def replay_answer(self, body: ReplayRequest, http: HttpRequest) -> Response:
@@ -86,9 +84,8 @@ class Service:
             message = f"the answer has {num} characters, but at most {limit} are read"
             raise bad_request(message, "response")
         completion = body.completion()
-        prompts = completion.prompts(self.recipe.limits, "")
-        self._log_prompts(prompts, http)
-        request = await asyncio.to_thread(self._prepare_replay, body, prompts[0])
+        prompt = completion.prompts(self.recipe.limits, "")[0]
+        request = await asyncio.to_thread(self._prepare_replay, body, prompt)
         return await self._decode(ReplayReply(completion, [request], self.backend), http)
 
     def _prepare_replay(self, body: ReplayRequest, prompt: ClientPrompt) -> Request:
@@ -113,11 +110,6 @@ class Service:
                 message = f"{part} has {num} tokens, but at most {limit} are decoded"
                 raise bad_request(message, "response")
         return request
-
-    def _log_prompts(self, prompts: Sequence[ClientPrompt], http: HttpRequest) -> None:
-        if self._logs_prompts:
-            contents = [prompt.content for prompt in prompts]
-            http.scope[FACTS]["prompt"] = contents[0] if len(contents) == 1 else contents
 
     async def _decode(self, reply: Reply, http: HttpRequest) -> Response:
         facts = http.scope[FACTS]
