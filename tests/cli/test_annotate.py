@@ -36,7 +36,7 @@ def test_a_run_prints_its_files_and_a_summary(tmp_path: Path) -> None:
     with ScriptedServer(teacher_by_rule()) as server:
         found = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path, server.base_url)])
     assert found.exit_code == 0, found.output
-    names = ["annotated.jsonl", "failed.jsonl", "README.md"]
+    names = ["annotated.jsonl", "failed.jsonl"]
     assert found.stdout.splitlines() == [str(tmp_path / "out" / name) for name in names]
     assert "estimate for 8 rows (1 skipped)" in found.stderr
     assert "8 rows: 7 ok, 0 failed, 1 skipped" in found.stderr
@@ -94,4 +94,3 @@ def test_a_model_answers_the_instructions_first_and_the_rule_needs_no_server(
     assert result.exit_code == 0, result.output
     assert "1 answers, 5 tokens: 1 usable" in result.stderr
     assert "It is the Rhine." in (tmp_path / "out" / "annotated.jsonl").read_text("utf-8")
-    assert "heuristic" in (tmp_path / "out" / "README.md").read_text("utf-8")

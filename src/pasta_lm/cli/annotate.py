@@ -37,7 +37,7 @@ def annotate(
 
     A teacher model on a server or a rule marks them; with a table [answers] a model answers the
     instructions first. Every reply is saved when it arrives, so the same command continues a run
-    that was stopped. Writes a journal and, from it, the records, the failures and a data card.
+    that was stopped. Writes a journal and, from it, the records and the failures.
     Ctrl-C waits for the requests in flight and sends no others; a second Ctrl-C stops at once.
     """
     recipe = read_recipe(config, AnnotateConfig)

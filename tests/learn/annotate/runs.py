@@ -55,14 +55,12 @@ def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> Anno
     )
 
 
-def by_rule(
-    folder: Path, lines: Iterable[str], source: SourceConfig | None = None, **filters: int
-) -> AnnotationRun:
-    """Annotate the rows of a file, or of another source, by rule."""
+def by_rule(folder: Path, lines: Iterable[str], **filters: int) -> AnnotationRun:
+    """Annotate the rows of a file by rule."""
     path = folder / "rows.jsonl"
     path.write_text("\n".join(lines))
     config = AnnotateConfig(
-        source=source or SourceConfig(file=str(path)),
+        source=SourceConfig(file=str(path)),
         output=OutputConfig(folder=str(folder / "out")),
         annotator="markdown_rule",
         filters=FilterConfig(**filters),

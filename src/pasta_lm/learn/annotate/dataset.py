@@ -1,35 +1,31 @@
 """The journal of an annotation run, and the data set that is written from it.
 
 The journal has a line for each row, each paid reply and each end of a row, on disk before it
-counts; records, failures, sums and the data card are made from it.
+counts; records, failures and sums are made from it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
-from statistics import geometric_mean, mean, median
 from typing import Any
 
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Journal, Row, read_rows, write_rows, write_whole
+from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
-from pasta_lm.learn.annotate.filters import Rejection, speedup
+from pasta_lm.learn.annotate.filters import Rejection
 from pasta_lm.learn.annotate.own_answers import USABLE
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, digest
-from pasta_lm.learn.annotate.teacher import MAX_RETURNS, read_prompt
 from pasta_lm.learn.chat.client import ChatReply, read_reply
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.annotated import Record, write_records
-from pasta_lm.view.scripted import words
 
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.
-RECORDS, FAILURES, CARD = "annotated.jsonl", "failed.jsonl", "README.md"
+RECORDS, FAILURES = "annotated.jsonl", "failed.jsonl"
 
 
 @dataclass(slots=True)
@@ -182,86 +178,18 @@ def write_set(config: AnnotateConfig, log: AnnotationLog) -> list[Path]:
         if row.annotated is not None
     ]
     failed = [_failure(row) for row in rows if row.status == FAILED]
-    num_pending = sum(row.status == PENDING for row in rows)
-    text = _card(config, log.tally, [record.document for record in kept], num_pending)
     try:
         write_records(folder / RECORDS, kept)
         write_rows(folder / FAILURES, failed)
-        write_whole(folder / CARD, text.encode())
     except (OSError, InputError) as exc:
         raise PastaError(
             f"{folder} cannot be written: {cause(exc)}",
             hint="the journal is complete; make room and run the same command again",
         ) from exc
-    return [folder / name for name in (RECORDS, FAILURES, CARD)]
+    return [folder / name for name in (RECORDS, FAILURES)]
 
 
 def _failure(row: RowLog) -> dict[str, Any]:
     replies = [raw["choices"][0]["message"].get("content") for raw in row.replies]
     texts = {"prompt": row.row.prompt, "answer": row.row.answer, "replies": replies}
     return {"id": row.row.id, "reason": row.reason, "message": row.message, **texts}
-
-
-def _card(
-    config: AnnotateConfig, tally: Tally, documents: Sequence[Document], num_pending: int
-) -> str:
-    source = config.rows
-    revision = f"revision `{source.revision}`" if source.revision else "its newest revision then"
-    where = f"`{source.hub}` of Hugging Face, split `{source.split}`, {revision}"
-    if source.hub is None:
-        where = f"the file `{Path(source.file or '').name}`"
-    template = files("pasta_lm.learn.annotate") / "card.md"
-    return template.read_text("utf-8").format(
-        source=source.label,
-        where=where,
-        method=_method(config, tally),
-        rows=_table(_counts(tally, num_pending)),
-        figures=_table(_figures(documents)),
-        num_blocks=_table(sorted(Counter(len(document.blocks) for document in documents).items())),
-    )
-
-
-def _method(config: AnnotateConfig, tally: Tally) -> str:
-    if config.teacher is None:
-        return (
-            "The tags come from a **heuristic**: a hand-written rule that reads the layout of an\n"
-            "answer (lists, headings, tables) and the words of its question, not its meaning. No\n"
-            "model judged whether parts depend on one another, so some dependent parts are marked\n"
-            "too. Use it to start a pipeline or as a baseline, not as a teacher."
-        )
-    teacher, spent = config.teacher, tally.spent
-    return (
-        f"A language model wrote the tags: `{teacher.model}` at temperature\n"
-        f"{teacher.temperature:g}, prompt `{read_prompt().label}`; {spent.num_replies} replies,\n"
-        f"{spent}. A copy that broke a rule was returned\n"
-        f"at most {MAX_RETURNS} times. No person has read all of them."
-    )
-
-
-def _counts(tally: Tally, num_pending: int) -> Iterator[tuple[str, int]]:
-    for status in (OK, FAILED, SKIPPED):
-        yield status, tally.num_rows[status]
-    if num_pending:
-        yield "pending: the run was not finished", num_pending
-    yield "total", tally.num_ended + num_pending
-    for (status, reason), count in sorted(tally.reasons.items()):
-        if reason and count:
-            yield f"{status}: {reason}", count
-
-
-def _figures(documents: Sequence[Document]) -> Iterator[tuple[str, object]]:
-    parallel = [document for document in documents if document.blocks]
-    lengths = [len(words(block.plain_text)) for document in parallel for block in document.blocks]
-    answer_words = [len(words(document.plain_text)) for document in documents]
-    yield "blocks", len(lengths)
-    yield "syncs", sum(document.num_syncs for document in documents)
-    yield "share sequential", f"{1 - len(parallel) / len(documents) if documents else 0:.3f}"
-    yield "words in an answer, mean", f"{mean(answer_words) if documents else 0:.1f}"
-    yield "words in a block, median", f"{median(lengths) if lengths else 0:g}"
-    mean_speedup = "theoretical speedup, geometric mean"
-    for name, some in ((mean_speedup, documents), ("the same where there are blocks", parallel)):
-        yield name, f"{geometric_mean(map(speedup, some)) if some else 1.0:.3f}"
-
-
-def _table(rows: Iterable[tuple[object, object]]) -> str:
-    return "\n".join(f"| {name} | {value} |" for name, value in rows)
