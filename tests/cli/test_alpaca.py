@@ -46,10 +46,8 @@ def test_a_run_with_a_scripted_judge_ends_in_a_report_without_win_rates(
     assert (pasta_figures["num_prompts"], pasta_figures["num_timed"]) == (NUM, 4)
     assert pasta_figures["realised_speedup"]["mean"] > 0
     assert pasta_figures["provenance"]["model"] == str(taught_folder)
-    assert len(json.loads((out / "alpaca_eval" / "pasta.json").read_text())) == NUM
     page = (out / "report.md").read_text()
     assert f"pipeline check, n = {NUM}" in page
-    assert not (out / "judgements.jsonl").exists()
     instructions.unlink()
     offline = pasta("evaluate", "alpaca", "--out", out, "--offline", "--json")
     assert (offline.code, offline.json) == (0, report)

@@ -15,10 +15,9 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge import LLMJudge
 from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, JudgeRecipe, begin_run, open_run
-from pasta_lm.measure.alpaca_report import alpaca_report, file_name, judged, write_outputs
+from pasta_lm.measure.alpaca_report import alpaca_report, judged
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
-from pasta_lm.measure.win_rates import read_judgements
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, stated
 
 
@@ -166,9 +165,8 @@ def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
     run = answered(tmp_path)
     ask_judge(run, lambda said: good_wins(said) | {"system_fingerprint": "scripted"})
     report = alpaca_report(run, allow_missing=True)
-    write_outputs(run, report)
+    report.write(run.folder)
     assert report.to_dict()["systems"]["pasta"]["pipeline_check"] == "pipeline check, n = 12"
-    assert not (run.folder / "judgements.jsonl").exists()
     for name in ("report.json", "report.md"):
         text = (run.folder / name).read_text()
         assert "pipeline check, n = 12" in text
@@ -189,7 +187,7 @@ def test_the_report_is_computed_from_the_folder(tmp_path: Path) -> None:
 def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) -> None:
     run = answered(tmp_path)
     ask_judge(run)
-    write_outputs(run, alpaca_report(run))
+    alpaca_report(run).write(run.folder)
     page = (run.folder / "report.md").read_text()
     sections = page.split("\n## ")[1:]
     assert [one.partition("\n")[0] for one in sections] == ["sequential", "pasta"]
@@ -219,26 +217,6 @@ def test_a_failed_answer_is_a_loss_and_is_not_judged(tmp_path: Path) -> None:
     assert judged(run, reader(run), "pasta")[1][0].preference == 0
     figures = alpaca_report(run).to_dict()["systems"]["pasta"]
     assert (figures["num_failed"], figures["num_prompts"], figures["num_timed"]) == (1, 12, 11)
-
-
-def test_outputs_have_the_form_of_alpaca_eval(tmp_path: Path) -> None:
-    run = answered(tmp_path)
-    ask_judge(run)
-    write_outputs(run, alpaca_report(run))
-    rows = json.loads((run.folder / "alpaca_eval" / "pasta.json").read_text())
-    assert rows[0] == {
-        "dataset": "a",
-        "instruction": "Say 0.",
-        "output": "good 0!",
-        "generator": "pasta",
-    }
-    assert len(rows) == NUM
-    stored = read_judgements(run.folder / "judgements.jsonl")
-    assert [one.preference for one in stored["pasta"]] == pytest.approx(
-        [one.preference for one in judged(run, reader(run), "pasta")[1]]
-    )
-    assert stored["pasta"][0].judge == "a-judge/stated-confidence-v1"
-    assert file_name("BoN λ=8 / big") == "BoN_λ=8_big"
 
 
 def test_a_reference_file_is_the_baseline_of_quality_and_not_of_speed(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def alpaca(
     folder; a stopped run is continued. Without a judge only speed is reported.
     """
     from pasta_lm.measure import alpaca as measure
-    from pasta_lm.measure.alpaca_report import alpaca_report, write_outputs
+    from pasta_lm.measure.alpaca_report import alpaca_report
 
     if offline:
         run = measure.open_run(out)
@@ -102,7 +102,7 @@ def alpaca(
         with interruptible(), bars() as show:
             run = measure.evaluate_alpaca(out, settings, show, say)
     report = alpaca_report(run, allow_missing=allow_missing)
-    print_report(report, write_outputs(run, report), as_json=as_json)
+    print_report(report, report.write(out), as_json=as_json)
     if _say_refused(report.to_dict()["systems"], "; run again, or"):
         raise typer.Exit(FAILED)
 

@@ -6,14 +6,11 @@ note "pipeline check" instead.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
-from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Row, line_of, write_json, write_whole
+from pasta_lm.errors import InputError
 from pasta_lm.learn.judge import LLMJudge, Reading, missing_to_json, missing_verdicts, same_winner
 from pasta_lm.measure.alpaca import AlpacaRun
 from pasta_lm.measure.speed import add_speed, systems_of
@@ -22,7 +19,6 @@ from pasta_lm.measure.win_rates import Judgement, comparability, interval, win_r
 from pasta_lm.strategies import SEQUENTIAL
 
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
-JUDGEMENTS, OUTPUTS = "judgements.jsonl", "alpaca_eval"
 TITLES = {
     "length_controlled_interval": "length-controlled win rate, %",
     "win_rate_interval": "win rate, %",
@@ -156,35 +152,3 @@ def _add_rates(
     if whole:
         order = f"Both orders agree on {agreement:.1%}; the first answer gets {share:.1%}"
         report.note(place, order)
-
-
-def write_outputs(run: AlpacaRun, report: Report) -> Path:
-    """Write the report and files for AlpacaEval into the run's folder; return the report's page.
-
-    ``alpaca_eval/SYSTEM.json`` is what AlpacaEval reads as a model's outputs,
-    ``judgements.jsonl`` what ``pasta evaluate lc-winrate`` reads; a scripted judge has none.
-    """
-    judge, rows = run.judge(), list[Row]()
-    try:
-        for name in run.names:
-            answers, verdicts = run.rows(name), judged(run, judge, name)[1] if judge else []
-            wins = [None if row.preference is None else 1 + row.preference for row in verdicts]
-            rows += [
-                row._asdict() | {"preference": win} for row, win in zip(verdicts, wins, strict=True)
-            ]
-            outputs = [
-                {"dataset": item.group, "instruction": item.text, "generator": name}
-                | {"output": answers[item.id]["text"]}
-                for item in run.prompts
-                if item.id in answers
-            ]
-            write_json(run.folder / OUTPUTS / f"{file_name(name)}.json", outputs)
-        if judge and not judge.is_scripted:
-            write_whole(run.folder / JUDGEMENTS, b"".join(map(line_of, rows)))
-        return report.write(run.folder)
-    except OSError as exc:
-        raise PastaError(f"{run.folder} cannot be written: {cause(exc)}") from exc
-
-
-def file_name(system: str) -> str:
-    return re.sub(r"[^\w.=-]+", "_", system)
