@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -39,7 +38,7 @@ _PREFIX = "base_model.model."  # before the name of each module in peft's files
 _A, _B, _ROWS = ".lora_A.weight", ".lora_B.weight", ".token_adapter.trainable_tokens_delta"
 _SCALE = ".scale"
 # Settings that are merged, and those that only training or the names of layers need.
-_KNOWN = """peft_type r lora_alpha use_rslora alpha_pattern rank_pattern fan_in_fan_out bias
+_KNOWN = """peft_type r lora_alpha fan_in_fan_out bias
     trainable_token_indices init_lora_weights auto_mapping base_model_name_or_path corda_config
     ensure_weight_tying eva_config exclude_modules inference_mode layers_pattern lora_dropout
     layers_to_transform megatron_config megatron_core peft_version qalora_group_size revision
@@ -87,7 +86,7 @@ def read_adapter(folder: Path) -> Adapter:
     if a.keys() != b.keys() or len(tensors) != len(a) + len(b) + len(rows):
         reason = f"the adapter {folder} holds other weights than pairs of LoRA matrices"
         raise ModelError(reason, hint=_HINT)
-    low_rank = {name: (a[name], b[name] * _scale(file, settings, name, len(a[name]))) for name in a}
+    low_rank = {name: (a[name], b[name] * _scale(file, settings, len(a[name]))) for name in a}
     token_ids = {name: _token_ids(file, settings, name) for name in rows}
     return Adapter(low_rank=low_rank, rows=rows, token_ids=token_ids)
 
@@ -120,14 +119,11 @@ def _read_settings(file: Path) -> Row:
     return settings
 
 
-def _scale(file: Path, settings: Row, name: str, rank: int) -> float:
+def _scale(file: Path, settings: Row, rank: int) -> float:
     try:
-        patterns = dict(settings.get("alpha_pattern") or {})
-        pattern = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", name)), None)
-        alpha = float(settings["lora_alpha"] if pattern is None else patterns[pattern])
-        return alpha / (rank**0.5 if settings.get("use_rslora") else rank)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, re.error) as exc:
-        raise ModelError(f"{file} gives no scale by r, lora_alpha and alpha_pattern") from exc
+        return float(settings["lora_alpha"]) / rank
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as exc:
+        raise ModelError(f"{file} gives no scale by r and lora_alpha") from exc
 
 
 def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
