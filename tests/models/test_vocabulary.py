@@ -110,11 +110,16 @@ def test_truncation_and_padding_left_switched_on_change_nothing() -> None:
     assert Vocabulary(tokenizer).encode_prompt(TEXT[0]) == plain.encode_prompt(TEXT[0])
 
 
+READS_PARTS = "{% for m in messages %}{% for part in m['content'] %}{{ part['text'] }}"
+READS_PARTS += "{% endfor %}</{{ m['role'] }}/>{% endfor %}</assistant/>"
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("{% for m in messages %}{{ m['role'] }}{% endfor %}", "leaves out the words of the user"),
+        (READS_PARTS, "leaves out the words of the user"),
     ],
 )
 def test_messages_that_a_template_cannot_write_are_refused(template: str, message: str) -> None:
@@ -122,6 +127,8 @@ def test_messages_that_a_template_cannot_write_are_refused(template: str, messag
     tokenizer.chat_template = template
     with pytest.raises(RequestError, match=message):
         Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
+    with pytest.raises(RequestError, match=message):
+        Vocabulary(tokenizer).encode_reply("Why?")
     with pytest.raises(RequestError, match="no text"):
         PLAIN["byte_level"].encode_prompt([{"role": "user"}])
 
@@ -297,25 +304,15 @@ def test_importing_the_vocabulary_leaves_torch_out() -> None:
 
 WORDS_ALONE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 AT_ONCE = "{% if enable_thinking is defined and enable_thinking is false %} at once{% endif %}"
-PARTS = "{% for m in messages %}{% for part in m['content'] %}{{ part['text'] }}{% endfor %}"
-PARTS += "</{{ m['role'] }}/>{% endfor %}</assistant/>"
 
 
-@pytest.mark.parametrize(
-    ("template", "prompt", "reply"),
-    [
-        (WORDS_ALONE + AT_ONCE, "Say it at once", "Why? at once"),
-        (PARTS, "Say it</user/></assistant/>", "</assistant/>Why?</user/></assistant/>"),
-    ],
-    ids=["asks for no thinking", "reads lists of parts"],
-)
-def test_a_template_gets_the_words_of_the_user(template: str, prompt: str, reply: str) -> None:
+def test_a_template_is_asked_for_no_thought() -> None:
     tokenizer = FAMILIES["byte_level"]()
-    tokenizer.chat_template = template
+    tokenizer.chat_template = WORDS_ALONE + AT_ONCE
     vocabulary = Vocabulary(tokenizer)
     ids = vocabulary.encode_prompt([{"role": "user", "content": "Say it"}])
-    assert vocabulary.text(ids) == prompt
-    assert vocabulary.text(vocabulary.encode_reply("Why?")) == reply
+    assert vocabulary.text(ids) == "Say it at once"
+    assert vocabulary.text(vocabulary.encode_reply("Why?")) == "Why? at once"
 
 
 @each_family

@@ -92,8 +92,9 @@ class Vocabulary(PieceTable):
             at_once = think_kwargs(False)
             kwargs = at_once if chat_template_kwargs is None else {**chat_template_kwargs}
             guarded, kwargs = self._guarded([*prompt]), self._guarded(kwargs)
-            takes_parts, is_open = self._takes_parts, not continues
-            text = self._render(guarded, kwargs, takes_parts=takes_parts, is_open=is_open)
+            self._check_template()
+            is_open = not continues
+            text = self._render(guarded, kwargs, is_open=is_open)
             if is_open and False in (kwargs.get("enable_thinking"), kwargs.get("thinking")):
                 text = self._without_thought(text)
             return self._encode_guarded(text) if _GUARD in text else self._prompts.encode(text)
@@ -160,32 +161,27 @@ class Vocabulary(PieceTable):
         return bool(self.tokenizer.chat_template)
 
     @cached_property
-    def _takes_parts(self) -> bool:
-        """Whether the chat template reads a content as a list of parts only, and drops a text."""
-        is_dropped, message = False, {"role": "user", "content": _MARKER}
-        for takes_parts in (False, True):
-            with suppress(RequestError):  # then the messages themselves will tell
-                if _MARKER in self._render([message], {}, takes_parts=takes_parts).lower():
-                    return takes_parts
-                is_dropped = True
-        if is_dropped:
+    def _drops_texts(self) -> bool:
+        """Whether the chat template leaves out a content that is a text."""
+        with suppress(RequestError):  # then the messages themselves will tell
+            return _MARKER not in self._render([{"role": "user", "content": _MARKER}], {}).lower()
+        return False
+
+    def _check_template(self) -> None:
+        if self._drops_texts:
             raise RequestError(
                 "the chat template leaves out the words of the user",
-                hint="mend the model's chat template, or give the prompt as a text",
+                hint="mend it if it reads lists of parts only, or give the prompt as a text",
             )
-        return False
 
     def _render(
         self,
         prompt: Sequence[Mapping[str, object]],
         kwargs: Mapping[str, object],
         *,
-        takes_parts: bool,
         is_open: bool = True,
     ) -> str:
         messages = [dict(message) for message in prompt]
-        for message in messages if takes_parts else ():
-            message["content"] = [{"type": "text", "text": message.get("content")}]
         taken = {"messages", *signature(self.tokenizer.apply_chat_template).parameters} - {"tools"}
         if names := sorted(taken & kwargs.keys()):
             raise RequestError(f"no request may set the variable {names[0]} of the chat template")
@@ -205,9 +201,10 @@ class Vocabulary(PieceTable):
         """Encode a reply to a turn of the model, from that turn's end on; no thought follows."""
         if not self.has_chat_template:
             return self.encode_text(f"\n\n{text}\n\n")
+        self._check_template()
         turns = ("user", "?"), ("assistant", _TURN), ("user", text)
         messages = [{"role": role, "content": content} for role, content in turns]
-        text = self._render(messages, think_kwargs(False), takes_parts=self._takes_parts)
+        text = self._render(messages, think_kwargs(False))
         _, turn, after = self._without_thought(text).partition(_TURN)
         if not turn:
             raise RequestError("the chat template leaves out the turns of the model")
