@@ -1,4 +1,4 @@
-"""Training data as packs of whole examples or pairs; one example as a table.
+"""Training data as packs of whole examples or pairs.
 
 Legend: M tokens of a pack with a label, E pairs of a pack.
 """
@@ -6,7 +6,6 @@ Legend: M tokens of a pack with a label, E pairs of a pack.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
@@ -23,12 +22,7 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.data.layout import RULES
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.train.config import DataConfig
-from pasta_lm.learn.train.losses import Batch, collate, label_nats, on_device, over_labels, seen
-from pasta_lm.models.vocabulary import Vocabulary
-
-NUM_ENDS = 4
-"""Rows of a table at each end of a longer run of tokens of one thread."""
-GAP = f"{'...':>5}"
+from pasta_lm.learn.train.losses import Batch, collate, label_nats, on_device, over_labels
 
 Encode = Callable[[Record], EncodedExample]
 Pack = list[EncodedExample]
@@ -220,44 +214,10 @@ def reference_log_probs(
     return references
 
 
-# --- one example as a table
-
-
-def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) -> str:
-    """Return a table with one line per token: its thread, position, label and visible entries.
-
-    The middle of long runs of one thread is left out. The last column counts the entries of each
-    thread that the token attends to, itself included.
-    """
-    names = {number: piece for piece, number in vocabulary.piece_ids.items()}
-    names |= {eos_id: "end of text", NO_LABEL: "-"}
-    threads = [_thread(example, slot) for slot in range(len(example))]
-    visible_LL = seen(example)
-    num_learned = sum(label != NO_LABEL for label in example.labels)
-    lines = [
+def sizes(example: EncodedExample) -> str:
+    """Describe an example on one line: its id and its numbers of tokens."""
+    num_predicted = sum(label != NO_LABEL for label in example.labels)
+    return (
         f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
-        f"{num_learned} are predicted",
-        f"{'slot':>5} {'pos':>5}  {'thread':<10}{'token':<20}{'predicts':<20}sees",
-    ]
-    for slot, thread in enumerate(threads):
-        if threads[slot - NUM_ENDS : slot + NUM_ENDS + 1] == [thread] * (2 * NUM_ENDS + 1):
-            lines += [GAP] * (lines[-1] != GAP)
-            continue
-        counts = Counter(threads[other] for other in visible_LL[slot].nonzero()[:, 0].tolist())
-        sees = ", ".join(f"{name} {number}" for name, number in counts.items())
-        token, label = (
-            names.get(number) or repr(vocabulary.token_text(number))
-            for number in (example.token_ids[slot], example.labels[slot])
-        )
-        place = f"{slot:>5} {example.positions[slot]:>5}  {thread:<10}"
-        lines.append(f"{place}{token:<20}{label:<20}{sees}")
-    return "\n".join(lines)
-
-
-def _thread(example: EncodedExample, slot: int) -> str:
-    if slot < example.num_prompt:
-        return "prompt"
-    owner = 0 if example.rows is None else example.owners[slot]
-    if example.rows is None or owner in example.main_owners:
-        return "main"
-    return f"thread {owner - sum(other < owner for other in example.main_owners)}"
+        f"{num_predicted} are predicted"
+    )

@@ -54,10 +54,10 @@ from pasta_lm.learn.train.learner import (
 from pasta_lm.learn.train.losses import Batch, bonbon_loss
 from pasta_lm.learn.train.packs import (
     collate_pairs,
-    example_table,
     pack_pairs,
     pair_log_probs,
     reference_log_probs,
+    sizes,
 )
 from pasta_lm.learn.train.trainer import (
     PackTrainer,
@@ -358,5 +358,5 @@ def _pair(recipe: PreferenceConfig, file: Path) -> Iterator[str]:
     learner, max_tokens = load_learner(ModelConfig(base=recipe.model.base)), recipe.data.max_tokens
     encode, last = learner.encoder(recipe.train), learner.last_position
     ((pair,),) = pack_pairs(read_pairs(file)[:1], encode, max_tokens, 0, last_position=last)
-    for name, example in (("chosen", pair.chosen), ("rejected", pair.rejected)):
-        yield f"\n{name}\n{example_table(example, learner.vocabulary, learner.eos_id)}"
+    yield f"chosen of {sizes(pair.chosen)}"
+    yield f"rejected of {sizes(pair.rejected)}"

@@ -41,7 +41,7 @@ from pasta_lm.learn.train.learner import (
     save_trained,
 )
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
-from pasta_lm.learn.train.packs import Encode, Pack, PackSet, example_table, packs_of
+from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of, sizes
 from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, newest_checkpoint, row_rates
 from pasta_lm.strategies import PASTA
 
@@ -111,7 +111,7 @@ def finetune(
 
 
 def preflight(recipe: SftConfig) -> str:
-    """Return a summary of a recipe, with one encoded example; nothing is trained."""
+    """Return a summary of a recipe; nothing is trained."""
     return summary(*prepare(recipe), recipe.train, recipe.lora)
 
 
@@ -132,16 +132,14 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
 
 
 def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None) -> str:
-    """Describe a training, with one encoded example as a table."""
+    """Describe a training, its first pack and the first example of it."""
     examples = packs[0]
-    example = next((e for e in examples if e.rows is not None), examples[0])
     of_rank = f", frozen, adapters of rank {lora.rank}" if lora else ""
-    table = example_table(example, learner.vocabulary, learner.eos_id)
     return (
         f"{learner.model.num_parameters():,} weights{of_rank}; {train.num_steps(len(packs))} "
         f"steps of {train.accumulate} packs; positions {train.positions}, join {train.join}\n"
         f"{len(examples)} examples of {sum(map(len, examples))} tokens in the first pack. One of "
-        f"them:\n{table}"
+        f"them:\n{sizes(examples[0])}"
     )
 
 
