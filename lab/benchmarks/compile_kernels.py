@@ -28,10 +28,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from pasta_lm.engines.cpu.eight_bits import FLOAT8
 from pasta_lm.engines.gpu import attention, batch, kernels
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestSize
-from pasta_lm.engines.gpu.float8 import Float8Linear
 from pasta_lm.engines.local.attention import LayerCall
 
 PAGE, MAX_SPILLED = 16, 64
@@ -129,21 +127,12 @@ def layer(heads: Heads, requests: list[RequestSize], dtype: torch.dtype) -> None
     attention.attend_split(call, *new, attention.LayerMemory(*pool, entries), run)
 
 
-def product(outputs: int, inputs: int) -> None:
-    """Launch the product of float8 weights."""
-    codes = torch.empty(outputs, inputs, dtype=torch.float8_e4m3fn)
-    linear = Float8Linear(codes, torch.empty(outputs), None)
-    linear(*(torch.empty(1, 4, size, dtype=FLOAT8.dtype) for size in (inputs, outputs)))
-
-
-def cases(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
+def cases() -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield a name and a function that launches kernels."""
     for model, heads in MODELS.items():
         for passes, requests in PASSES.items():
             for name, dtype in DTYPES.items():
                 yield f"{model}, {passes}, {name}", partial(layer, heads, requests, dtype)
-    if capability >= 89:
-        yield "float8 4096 x 4096", partial(product, 4096, 4096)
 
 
 def main() -> int:
@@ -158,7 +147,7 @@ def main() -> int:
     num_bad = num_kernels = 0
     for capability in map(int, args.capability.split(",")):
         driver.set_active(Absent(capability))
-        for name, launch in cases(capability):
+        for name, launch in cases():
             for row in compiled(launch):
                 fits = row["shared"] <= SHARED[capability] and row["spilled"] <= MAX_SPILLED
                 num_kernels, num_bad = num_kernels + 1, num_bad + (not fits)

@@ -300,16 +300,6 @@ def draws(at: Section) -> None:
         at.note(steps=rows)
 
 
-def float8(at: Section) -> None:
-    """Share of the bandwidth with weights of one byte."""
-    kind = "float8" if at.device.startswith("cuda") else "int8"
-    with TemporaryDirectory() as folder:
-        _save(at.model("smollm2-135m" if at.is_tiny else "qwen3-0.6b"), folder)
-        loaded = load(folder, device=at.device, dtype=kind)
-    report = bench(loaded, BenchSettings(rows=(1, 4)))
-    at.note(**{key: value for key, value in report.items() if key != "machine"})
-
-
 def training(at: Section) -> None:
     """Three steps of an adapter on the shape of Qwen3 0.6B: tokens a second, and memory."""
     max_tokens = 256 if at.is_tiny else 2048
@@ -410,7 +400,6 @@ SECTIONS: dict[str, tuple[Callable[[Section], None], float]] = {
     "prompts": (prompts, 20),
     "draws": (draws, 20),
     "training": (training, 30),
-    "float8": (float8, 25),
     "steps": (steps, 90),
     "answers": (answers, 90),
     "host": (host, 15),

@@ -32,7 +32,7 @@ from pasta_lm.measure.bench import (
 from pasta_lm.models.names import BUILTIN
 
 GENERATE, LLAMA_CPP = "generate", "llama.cpp"
-GGUF_KINDS = {"int8": "q8_0", "float8": "q8_0"}
+GGUF_KINDS = {"int8": "q8_0"}
 """Other names of dtypes in GGUF files."""
 
 logger = logging.getLogger(__name__)

@@ -62,7 +62,7 @@ Limit = Annotated[int | None, option("--limit N", "Only the first N rows.", min=
 Strategies = Annotated[str | None, option("--strategies A,B", "Strategies, separated by commas.")]
 Model = Annotated[str | None, option("--model -m MODEL", f"{MODELS} Default: the built-in model.")]
 DTYPES = (
-    "auto, float32, bfloat16, float16, or weights in int8 (CPU) or float8 (GPU). "
+    "auto, float32, bfloat16, float16, or weights in int8 (CPU only). "
     "auto: bfloat16 where it is faster (pasta doctor says why), else float32."
 )
 Dtype = Annotated[str | None, option("--dtype DTYPE", DTYPES, callback=dtype_name)]

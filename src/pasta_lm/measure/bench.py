@@ -189,7 +189,7 @@ def read_bytes(loaded: LoadedModel) -> int:
     parts = {parameter.data_ptr(): parameter for parameter in model.parameters()}
     if inputs.data_ptr() != outputs.data_ptr():
         parts.pop(inputs.data_ptr(), None)
-    if loaded.eight_bits is not None:  # a byte of each weight; vectors as they are
+    if loaded.is_int8:  # a byte of each weight; vectors as they are
         return sum(item.numel() if item.dim() > 1 else item.nbytes for item in parts.values())
     return sum(item.numel() * item.element_size() for item in parts.values())
 

@@ -70,8 +70,8 @@ class Pasta:
                 id, an installed package of weights, 'builtin', its sequential baseline
                 'builtin-sequential', which has no tags, or 'builtin-continue', which stock servers
                 decode exactly.
-            dtype: 'float32', 'bfloat16', 'float16', 'int8' (CPU) or 'float8' (GPU); None: float32
-                on a CPU, bfloat16 on a GPU that has it; 'auto': the same, or the faster on a CPU.
+            dtype: 'float32', 'bfloat16', 'float16' or 'int8' (CPU only); None: float32 on a CPU,
+                bfloat16 on a GPU that has it; 'auto': the same, or the faster on a CPU.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
             cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.

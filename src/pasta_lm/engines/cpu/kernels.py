@@ -11,19 +11,15 @@ import platform
 import time
 from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pasta_lm.engines.cpu import library
-from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, MAX_FLOAT8_ROWS, EightBits, dequantise
+from pasta_lm.engines.cpu.int8 import dequantise, quantise
 from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear, HugePages
 from pasta_lm.machine import multiplies_bfloat16, processor, remembered
-
-if TYPE_CHECKING:
-    from pasta_lm.engines.gpu.float8 import Float8Linear
 
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models stay in their files
 FILE = "compiled-rows.json"  # in the cache folder
@@ -50,7 +46,6 @@ class Linear:
         self.compiled: CompiledLinear | None = None
         self.compiled_rows = 0  # the compiled product is used up to so many
         self.before: RmsNorm | Gate | None = None
-        self.float8: Float8Linear | None = None
         if weight.is_contiguous() and library.fits(weight):
             self.compiled = CompiledLinear(weight, bias, scales, dtype)
             self.compiled_rows = MAX_ROWS
@@ -80,8 +75,6 @@ class Linear:
         """
         if self.compiled is not None and x.shape[1] <= self.compiled_rows:
             return self.compiled(x, residual)
-        if self.float8 is not None and x.shape[1] <= MAX_FLOAT8_ROWS:
-            return self.float8(x if self.before is None else self.before(x), residual)
         return self.uncompiled(x, residual)
 
     def uncompiled(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -103,34 +96,28 @@ def join(
     *,
     may_copy: bool = True,
     pages: HugePages | None = None,
-    eight_bits: EightBits | None = None,
+    is_int8: bool = False,
 ) -> Linear:
     """Return the layer of weights [O, I] each and biases [O] or None, which have the same input.
 
-    ``may_copy``: into ``pages``, memory for weights; ``eight_bits``: how codes stand for them. The
-    parameters become views of the layer's weight, so that it is not kept twice.
+    ``may_copy``: into ``pages``, memory for weights; ``is_int8``: as codes, where such products are
+    compiled. The parameters become views of the layer's weight, so that it is not kept twice.
     """
     weight = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
     bias, pages = _joined(weights, biases), pages or HugePages()
-    is_cpu = weight.device.type == "cpu"
     can_compile = library.fits(weight) and weight.is_contiguous()
     codes, scales = None, None
-    if eight_bits is FLOAT8 and not is_cpu or eight_bits is INT8 and can_compile:
-        codes, scales = eight_bits.quantise(weight)
+    if is_int8 and can_compile:
+        codes, scales = quantise(weight)
         if not torch.equal(dequantise(codes, scales), weight.float()):
             codes = None
     if can_compile and codes is None and may_copy:
         weight = pages.copy(weight)
     for each, part in zip(weights, weight.split(list(map(len, weights))), strict=True):
         each.data = part
-    if codes is not None and is_cpu:
+    if codes is not None:
         return Linear(pages.copy(codes), bias, scales, weight.dtype)
-    layer = Linear(weight, bias, None, weight.dtype)
-    if codes is not None and scales is not None:
-        from pasta_lm.engines.gpu.float8 import Float8Linear
-
-        layer.float8 = Float8Linear(codes, scales, bias)
-    return layer
+    return Linear(weight, bias, None, weight.dtype)
 
 
 class RmsNorm:

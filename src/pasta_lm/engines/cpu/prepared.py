@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from pasta_lm.engines.cpu import library
+from pasta_lm.engines.cpu.int8 import INT8
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS
 from pasta_lm.engines.cpu.library import HugePages
-from pasta_lm.engines.gpu.devices import EIGHT_BITS, usable_device, weights_dtype
+from pasta_lm.engines.gpu.devices import usable_device, weights_dtype
 from pasta_lm.engines.local import loading
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.errors import UnsupportedModelError
@@ -42,7 +43,7 @@ PACKAGE = Path(__file__).parents[2]
 LIBRARIES = ("torch", "transformers", "tokenizers")
 STORED = (
     *("name", "eos_ids", "kind", "positions", "trained_strategy", "fork_bias", "join", "device"),
-    *("eight_bits", "dtype", "vocab_size", "num_tokens", "max_position", "num_parameters"),
+    *("is_int8", "dtype", "vocab_size", "num_tokens", "max_position", "num_parameters"),
     *("layer_shapes", "fast_logits", "sampling"),
 )
 MIN_BYTES = 10_000_000  # of a model's files: smaller ones are read as fast
@@ -79,7 +80,7 @@ def load(
     sources = files_of(source) if base is None else files_of(base, source)
     if sources is None or sum(each.stat().st_size for each in sources) < MIN_BYTES:
         return load_whole()
-    weights = None if dtype in EIGHT_BITS else weights_dtype(dtype, place)
+    weights = None if dtype == INT8 else weights_dtype(dtype, place)
     key = repr((_states(sources), dtype if weights is None else str(weights), _versions()))
     file = cache_folder() / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if (stored := _read(file)) is None:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from pasta_lm.engines.cpu.eight_bits import EightBits
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, choose, join
 from pasta_lm.engines.cpu.library import HugePages
 from pasta_lm.engines.cpu.patterns import (
@@ -33,7 +32,8 @@ def rewrite(
     num_tokens: int,
     num_wanted: int,
     attend: Any,
-    eight_bits: EightBits | None = None,
+    *,
+    is_int8: bool = False,
 ) -> None:
     """Rewrite a traced pass in place; its inputs are tokens [N], positions [N], wanted rows [W].
 
@@ -43,7 +43,7 @@ def rewrite(
     graph.graph.eliminate_dead_code()
     _free_sizes(graph, num_tokens, num_wanted)
     _merge_equal(graph)
-    linears = partial(_fuse_linears, eight_bits=eight_bits)
+    linears = partial(_fuse_linears, is_int8=is_int8)
     joined = partial(join_attention, attend=attend)
     fusions = (fuse_rotary, _fuse_norms, linears, _fuse_residuals, _fuse_inputs, joined)
     for fuse in (*fusions, _merge_equal):  # fused layers leave equal views behind
@@ -162,7 +162,7 @@ _VIEWS = (aten._unsafe_view.default, aten.view.default)
 _LINEARS = [(view, product) for view in _VIEWS for product in _PRODUCTS]
 
 
-def _fuse_linears(graph: fx.GraphModule, eight_bits: EightBits | None) -> None:
+def _fuse_linears(graph: fx.GraphModule, *, is_int8: bool) -> None:
     layers = {node: parts for node in graph.graph.nodes if (parts := _linear_parts(node))}
     sizes = {p["weight"]: _attribute(graph, p["weight"]).numel() for p in layers.values()}
     may_copy = sum(sizes.values()) <= MAX_COPIED_ELEMENTS
@@ -176,7 +176,7 @@ def _fuse_linears(graph: fx.GraphModule, eight_bits: EightBits | None) -> None:
         weights = [_attribute(graph, layers[node]["weight"]) for node in group]
         biases = [layers[node].get("bias") for node in group]
         values = [None if bias is None else _attribute(graph, bias) for bias in biases]
-        kernel = join(weights, values, may_copy=may_copy, pages=pages, eight_bits=eight_bits)
+        kernel = join(weights, values, may_copy=may_copy, pages=pages, is_int8=is_int8)
         _replace_linears(graph, group, layers[group[0]]["x"], kernel)
         if kernel.scales is not None and len(group) == 1:
             _read_codes(graph, layers[group[0]]["weight"], kernel)

@@ -20,7 +20,6 @@ from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pasta_lm.engines.cpu.attention import Heads
-from pasta_lm.engines.cpu.eight_bits import EightBits
 from pasta_lm.engines.cpu.patterns import attend_joined, split_heads
 from pasta_lm.engines.cpu.rewrite import choose_kernels, rewrite
 from pasta_lm.engines.local.attention import LayerCall, Pass
@@ -149,16 +148,14 @@ def restored(steps: Sequence[Step], calls: dict[int, LayerCall]) -> CapturedMode
     return CapturedModel(fx.GraphModule(root, graph), calls)
 
 
-def capture(
-    model: transformers.PreTrainedModel, *, eight_bits: EightBits | None = None
-) -> CapturedModel | None:
+def capture(model: transformers.PreTrainedModel, *, is_int8: bool = False) -> CapturedModel | None:
     """Return a faster function with the logits of a model, or None if there is no exact one.
 
-    The model must be in evaluation mode, with ``pasta_attention``. With ``eight_bits`` few rows
-    read the codes of its linear layers.
+    The model must be in evaluation mode, with ``pasta_attention``. With ``is_int8`` passes of
+    few rows read the codes of its linear layers.
     """
     try:
-        captured = _trace(model, eight_bits)
+        captured = _trace(model, is_int8=is_int8)
         difference = max(_difference(model, captured, num) for num in CHECKED_TOKENS)
     except Exception as exc:  # a foreign architecture may do anything: it runs as it is then
         logger.info("%s runs uncaptured: %s", type(model).__name__, exc)
@@ -170,7 +167,7 @@ def capture(
     return captured
 
 
-def _trace(model: transformers.PreTrainedModel, eight_bits: EightBits | None) -> CapturedModel:
+def _trace(model: transformers.PreTrainedModel, *, is_int8: bool) -> CapturedModel:
     tracing = TracingPass()
     # It raises what it reports: an operation, such as one of experts, that cannot be traced.
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -182,7 +179,7 @@ def _trace(model: transformers.PreTrainedModel, eight_bits: EightBits | None) ->
     inputs = [torch.zeros(size, dtype=torch.int64, device=model.device) for size in sizes]
     with torch.no_grad():
         graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-        rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation(), eight_bits)
+        rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation(), is_int8=is_int8)
     for node in graph.graph.nodes:
         node.target = attend_alone if node.target is _attend_operation() else node.target
     return CapturedModel(graph, tracing.calls)

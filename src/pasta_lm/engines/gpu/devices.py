@@ -10,16 +10,13 @@ from pathlib import Path
 
 import torch
 
-from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8
+from pasta_lm.engines.cpu.int8 import INT8
 from pasta_lm.engines.cpu.kernels import faster_dtype as faster_dtype
-from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.errors import UsageError
 from pasta_lm.models.load import DTYPES
 
-EIGHT_BITS = {kind.name: kind for kind in (INT8, FLOAT8)}
 AUTO = "auto"
-DTYPE_NAMES = (AUTO, *DTYPES, *EIGHT_BITS)
-FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
+DTYPE_NAMES = (AUTO, *DTYPES, INT8)
 warn_once = cache(logging.getLogger(__name__).warning)
 
 
@@ -64,16 +61,9 @@ def weights_dtype(name: str | None, place: torch.device) -> torch.dtype | None:
         return faster_dtype()[0] if name and place.type == "cpu" else default_dtype(place)
     if name not in DTYPE_NAMES:
         raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
-    if name == INT8.name and place.type != "cpu":
+    if name == INT8 and place.type != "cpu":
         raise UsageError(f"{name} weights are read by a CPU only", hint="bfloat16, or device cpu")
-    is_gpu = place.type == "cuda" and has_triton()
-    has_float8 = is_gpu and torch.cuda.get_device_capability(place) >= FLOAT8_CAPABILITY
-    if name == FLOAT8.name and not has_float8:
-        raise UsageError(
-            f"{name} weights are read by a GPU of compute capability 8.9 or more, with Triton",
-            hint="int8 on a CPU, or bfloat16",
-        )
-    return EIGHT_BITS[name].dtype if name in EIGHT_BITS else DTYPES[name]
+    return torch.float32 if name == INT8 else DTYPES[name]
 
 
 def default_dtype(place: torch.device) -> torch.dtype | None:

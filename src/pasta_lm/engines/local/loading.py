@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from pasta_lm.engines.cpu.eight_bits import EightBits, round_weights
+from pasta_lm.engines.cpu.int8 import INT8, round_weights
 from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.gpu import devices as devices
 from pasta_lm.engines.local.attention import NAME, register
@@ -48,7 +48,7 @@ class LoadedModel:
     trained_strategy: str = PASTA  # 'pasta', 'apar' or 'sot', if it has tag pieces
     fork_bias: float = 0.0
     join: Join = Join.SHARED  # the join that it was trained with
-    eight_bits: EightBits | None = None  # how the weights of its linear layers are written
+    is_int8: bool = False  # the weights of its linear layers are ones that int8 codes stand for
 
     def __post_init__(self) -> None:
         """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
@@ -81,8 +81,7 @@ class LoadedModel:
     @property
     def dtype_name(self) -> str:
         """Return the dtype of its weights as ``load`` takes it."""
-        kind = self.eight_bits
-        return str(self.dtype).removeprefix("torch.") if kind is None else kind.name
+        return INT8 if self.is_int8 else str(self.dtype).removeprefix("torch.")
 
     @cached_property
     def num_parameters(self) -> int:
@@ -119,7 +118,7 @@ class LoadedModel:
     @cached_property
     def fast_logits(self) -> LogitsFunction | None:
         """Return a faster function with the model's logits, or None."""
-        return capture(self.model, eight_bits=self.eight_bits)
+        return capture(self.model, is_int8=self.is_int8)
 
     @property
     def logits(self) -> LogitsFunction:
@@ -148,7 +147,7 @@ def load(
 
     ``dtype`` None stands for: float32 on a CPU, bfloat16 on a GPU that has it, else as saved.
     'auto' is bfloat16 on a CPU that multiplies it, and faster, too.
-    'int8' (CPU) and 'float8' (GPU) are those of linear layers, beside float32 and bfloat16.
+    'int8' (CPU) is that of linear layers, beside float32.
     ``base`` is that of an adapter, None: as the adapter says.
     """
     place = devices.usable_device(device)
@@ -156,16 +155,15 @@ def load(
     names = (source,) if base is None else (base, source)
     pretrained = load_pretrained(*names, dtype=weights)
     model, config = pretrained.model, pretrained.config
-    eight_bits = devices.EIGHT_BITS.get(dtype or "")
-    if eight_bits is not None:
-        round_weights(model, eight_bits)
+    if dtype == INT8:
+        round_weights(model)
     check_exact(model)
     loaded = LoadedModel(
         model.to(place),  # type: ignore[arg-type]
         pretrained.vocabulary,
         pretrained.name,
         pretrained.eos_ids,
-        eight_bits=eight_bits,
+        is_int8=dtype == INT8,
     )
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
@@ -179,8 +177,8 @@ def with_pieces(loaded: LoadedModel) -> LoadedModel:
     tokenizer = loaded.vocabulary.tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     piece_ids = add_pieces(loaded.model, tokenizer)
-    if loaded.eight_bits is not None:
-        round_weights(loaded.model, loaded.eight_bits)  # the new rows
+    if loaded.is_int8:
+        round_weights(loaded.model)  # the new rows
     return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
 
 

@@ -1,4 +1,4 @@
-"""Weights of eight bits stand for a model of float32, and the engine computes with that model."""
+"""Weights in int8 stand for a model of float32, and the engine computes with that model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from pasta_lm.engines.cpu import library
-from pasta_lm.engines.cpu.eight_bits import (
-    FLOAT8,
-    INT8,
-    MAX_FLOAT8,
-    MAX_INT8,
-    EightBits,
-    dequantise,
-    round_weights,
-)
+from pasta_lm.engines.cpu.int8 import MAX_INT8, dequantise, quantise, round_weights
 from pasta_lm.engines.cpu.kernels import join
 from pasta_lm.engines.cpu.tracing import capture
-from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local import loading
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
@@ -50,9 +40,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 @given(st.integers(0, 2**31), st.floats(1e-30, 1e30), st.integers(1, 9), st.integers(1, 40))
 def test_quantising_again_changes_no_bit(seed: int, size: float, outputs: int, inputs: int) -> None:
     weight = random(outputs, inputs, seed=seed) * size
-    codes, scales = INT8.quantise(weight)
+    codes, scales = quantise(weight)
     rounded = dequantise(codes, scales)
-    again, same_scales = INT8.quantise(rounded)
+    again, same_scales = quantise(rounded)
     assert torch.equal(codes, again)
     assert torch.equal(scales, same_scales)
 
@@ -60,75 +50,26 @@ def test_quantising_again_changes_no_bit(seed: int, size: float, outputs: int, i
 @given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 40))
 def test_a_weight_moves_by_half_a_step_at_most(seed: int, outputs: int, inputs: int) -> None:
     weight = random(outputs, inputs, seed=seed)
-    codes, scales = INT8.quantise(weight)
+    codes, scales = quantise(weight)
     moved = (dequantise(codes, scales) - weight).abs()
     assert (moved <= 0.501 * scales[:, None]).all()
     assert (codes.abs().amax(dim=1) == MAX_INT8).all()
 
 
-@pytest.mark.parametrize("kind", [INT8, FLOAT8], ids=lambda kind: kind.name)
-def test_an_output_of_zeros_stays_zero(kind: EightBits) -> None:
-    codes, scales = kind.quantise(torch.zeros(2, 3))
-    assert not codes.float().any()
+def test_an_output_of_zeros_stays_zero() -> None:
+    codes, scales = quantise(torch.zeros(2, 3))
+    assert not codes.any()
     assert not scales.any()
 
 
-@given(st.integers(0, 2**31), st.floats(1e-20, 1e20), st.integers(1, 9), st.integers(1, 40))
-def test_bfloat16_holds_what_float8_codes_stand_for(
-    seed: int, size: float, outputs: int, inputs: int
-) -> None:
-    weight = random(outputs, inputs, seed=seed) * size
-    codes, scales = FLOAT8.quantise(weight)
-    rounded = dequantise(codes, scales)
-    assert torch.equal(rounded.bfloat16().float(), rounded)
-    assert torch.equal(dequantise(*FLOAT8.quantise(rounded)), rounded)
-    largest = codes.float().abs().amax(dim=1)
-    assert ((largest > MAX_FLOAT8 / 2.2) & (largest <= MAX_FLOAT8)).all()
-    # Four significant bits; the numbers nearest to zero lie at equal distances.
-    moved, least = (rounded - weight).abs(), scales[:, None] * 2**-10
-    assert (moved <= (weight.abs() / 16).maximum(least) * 1.0001).all()
-
-
-@pytest.mark.skipif(not has_triton(), reason="needs Triton")
-@pytest.mark.parametrize(
-    ("num_rows", "outputs", "inputs", "has_bias", "has_residual"),
-    [(1, 40, 300, False, False), (3, 16, 256, True, False), (16, 50, 96, True, True)],
-)
-def test_the_kernel_multiplies_with_the_weights_that_float8_codes_stand_for(
-    num_rows: int, outputs: int, inputs: int, has_bias: bool, has_residual: bool
-) -> None:
-    from pasta_lm.engines.gpu.float8 import Float8Linear
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    codes, scales = FLOAT8.quantise(random(outputs, inputs, seed=1).to(device))
-    bias = random(outputs, seed=2).to(device) if has_bias else None
-    residual = random(1, num_rows, outputs, seed=3).to(device) if has_residual else None
-    x = random(1, num_rows, inputs).to(device)
-    exact = x.double() @ dequantise(codes, scales).double().t()
-    for addend in (bias, residual):
-        exact = exact if addend is None else exact + addend.double()
-    layer = Float8Linear(codes, scales, bias)
-    found = layer(x, residual)
-    torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=1e-5)
-    first = layer(x[:, :1], None if residual is None else residual[:, :1])
-    assert torch.equal(first, found[:, :1])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["wide_llama", "gemma2"])
-def test_on_a_gpu_few_rows_read_float8_codes_and_the_logits_are_those_of_the_rounded_model(
-    name: str,
-) -> None:
-    model = build(name).bfloat16().to("cuda")  # type: ignore[arg-type]
-    check_captured(model, FLOAT8, atol=6e-2, rtol=6e-2)
-
-
-def check_captured(model: PreTrainedModel, kind: EightBits, **tolerance: float) -> None:
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
+def test_the_engine_has_the_logits_of_the_rounded_model(name: str) -> None:
+    model = build(name)
     register()
     model.eval().set_attn_implementation(NAME)
-    round_weights(model, kind)
+    round_weights(model)
     untouched = copy.deepcopy(model)
-    captured = capture(model, eight_bits=kind)
+    captured = capture(model, is_int8=True)
     assert captured is not None
     for num_tokens in (1, 2, 5, 24):
         tokens = torch.arange(num_tokens, device=model.device) % 40
@@ -137,14 +78,14 @@ def check_captured(model: PreTrainedModel, kind: EightBits, **tolerance: float) 
         with torch.inference_mode():
             expected = plain_logits(untouched, *inputs, KeyRecorder())
             found = captured(*inputs, KeyRecorder())
-        torch.testing.assert_close(found, expected, **tolerance)
+        torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
 
 
 @needs_compiler
 @pytest.mark.parametrize("num_rows", [1, 3, 8, 16, 40])
 def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: int) -> None:
-    weight = dequantise(*INT8.quantise(random(50, 96, seed=1)))
-    layer = join([nn.Parameter(weight.clone())], [random(50, seed=2)], eight_bits=INT8)
+    weight = dequantise(*quantise(random(50, 96, seed=1)))
+    layer = join([nn.Parameter(weight.clone())], [random(50, seed=2)], is_int8=True)
     x = random(1, num_rows, 96)
     exact = x.double() @ weight.double().t() + random(50, seed=2).double()
     assert layer.scales is not None
@@ -154,22 +95,17 @@ def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: in
 @needs_compiler
 def test_a_layer_whose_weights_no_codes_stand_for_keeps_them() -> None:
     weight, x = random(50, 96), random(1, 2, 96, seed=1)
-    layer = join([nn.Parameter(weight.clone())], [None], eight_bits=INT8)
+    layer = join([nn.Parameter(weight.clone())], [None], is_int8=True)
     assert layer.scales is None
     torch.testing.assert_close(layer(x), x @ weight.t(), atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
-def test_the_engine_has_the_logits_of_the_rounded_model(name: str) -> None:
-    check_captured(build(name), INT8, atol=2e-4, rtol=1e-4)
-
-
 @cache
 def rounded(name: str) -> LoadedModel:
-    """Return a model with weights of eight bits."""
+    """Return a model with weights in int8."""
     model = build(name)
-    round_weights(model, INT8)
-    return replace(architectures.load(name, model), eight_bits=INT8)
+    round_weights(model)
+    return replace(architectures.load(name, model), is_int8=True)
 
 
 @pytest.mark.parametrize("name", ["wide_llama", "gemma2"])
@@ -197,19 +133,19 @@ def head_of(loaded: LoadedModel) -> Tensor:
     return head
 
 
-def test_a_model_is_loaded_with_weights_of_eight_bits_and_new_rows_are_rounded_too(
+def test_a_model_is_loaded_with_weights_in_int8_and_new_rows_are_rounded_too(
     gguf: Path,
 ) -> None:
     loaded = load(gguf, dtype="int8", device="cpu")
     assert (loaded.dtype_name, loaded.dtype) == ("int8", torch.float32)
     head = head_of(loaded)
-    assert torch.equal(head, dequantise(*INT8.quantise(head)))
+    assert torch.equal(head, dequantise(*quantise(head)))
     assert not torch.equal(head, head_of(load(gguf, device="cpu")))
     num_rows, grown = len(head), with_pieces(loaded)
     rows = head_of(grown)
     assert len(rows) > num_rows
     assert grown.dtype_name == "int8"
-    assert torch.equal(rows, dequantise(*INT8.quantise(rows)))
+    assert torch.equal(rows, dequantise(*quantise(rows)))
 
 
 def test_a_gpu_does_not_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,19 +154,7 @@ def test_a_gpu_does_not_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
         load("builtin", dtype="int8")
 
 
-@pytest.mark.parametrize(
-    ("device", "capability"), [("cpu", None), ("cuda", (8, 0)), ("cuda", (7, 5))]
-)
-def test_float8_needs_a_gpu_that_has_such_numbers(
-    device: str, capability: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loading.devices, "usable_device", lambda name: torch.device(device))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda place: capability)
-    with pytest.raises(UsageError, match=r"compute capability 8\.9 or more, with Triton"):
-        load("builtin", dtype="float8")
-
-
-@pytest.mark.parametrize("dtype", ["int4", "torch.float32"])
+@pytest.mark.parametrize("dtype", ["float8", "int4", "torch.float32"])
 def test_an_unknown_dtype_names_the_known_ones(dtype: str) -> None:
     with pytest.raises(UsageError) as caught:
         load("builtin", dtype=dtype, device="cpu")
