@@ -44,7 +44,7 @@ def test_methods_are_compared_over_the_documents_that_both_decoded() -> None:
     row = {"steps": 10, "tokens": 40, "cut": False, "data": true_object(doc)}
     slow = {**row, "steps": 40, "data": json.loads("{}")}
     rows = [{"id": f"{doc.name}/own", **row}, {"id": f"{doc.name}/sequential", **slow}]
-    found = figures([*rows, {"id": f"{other.name}/own", **row}], "own")
+    found = figures([*rows, {"id": f"{other.name}/own", **row}])
     assert (found["num_documents"], found["num_fields"]) == (1, len(doc.values))
     assert found["difference"]["mean"] == 1
     assert found["times_fewer_steps"]["mean"] == pytest.approx(4)

@@ -78,7 +78,7 @@ FIELDS: dict[str, Any] = {
 }
 HOLES = (
     Part(name="who", lead="Who: ", stop="e", max_tokens=9),
-    Part(name="when", lead=". When: ", regex="[0-9]{2}", view="given", after=("who",)),
+    Part(name="when", lead=". When: ", regex="[0-9]{2}", after=("who",)),
     Part(name="why", lead=". Why: ", max_tokens=6, after=("when",)),
 )
 
@@ -98,7 +98,7 @@ def test_parts_and_schemas_decode_the_same_here_and_there(
     structure = StructuredOutputs(json={"enum": [["a", 1], "b"]})
     with serving(folder, dialect) as server:
         served = Servers(addresses=server.url).holding(folder)
-        fields = [m.fill("Book.", FIELDS, after=waits, view="given") for m in (models[0], served)]
+        fields = [m.fill("Book.", FIELDS, after=waits) for m in (models[0], served)]
         holes = [m.fill("Book.", parts=HOLES) for m in (models[0], served)]
         params = replace(PARAMS, structured_outputs=structure)
         whole = [m.generate("Book.", params) for m in (models[0], served)]

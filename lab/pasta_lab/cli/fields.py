@@ -21,7 +21,6 @@ def fields(
     model: Model = None,
     minutes: Annotated[float, option("--minutes M", "Time to decode; 0 reads the records.")] = 0,
     which: Annotated[str, option("--set NAME", "documents, curve or arrays.")] = "documents",
-    methods: Annotated[str, option("--methods A,B", "With own or given.")] = "sequential,own",
     at_once: Annotated[int, option("--at-once N", "1 keeps the clock.", min=1)] = 1,
 ) -> None:
     """Decode documents in JSON mode and as parts, and print the comparison as JSON.
@@ -33,14 +32,14 @@ def fields(
     from pasta_lm.strategies.model import Pasta
 
     require_one_of("--set", which, SETS)
-    named, end_s = methods.split(","), time.monotonic() + 60 * minutes
+    end_s = time.monotonic() + 60 * minutes
     if minutes:
         silence_libraries()
         chosen, journal = measure.document_sets()[which], Journal(records)
         loaded = Pasta.from_pretrained(model or BUILTIN, dtype="bfloat16", pool_tokens=POOL_TOKENS)
         with interruptible():
-            measure.decode(loaded, chosen, journal, methods=named, at_once=at_once, end_s=end_s)
-    print_json(measure.figures(read_rows(records), named[-1]))
+            measure.decode(loaded, chosen, journal, at_once=at_once, end_s=end_s)
+    print_json(measure.figures(read_rows(records)))
 
 
 def schemas(

@@ -20,8 +20,7 @@ from pasta_lm.measure.table import geometric_mean, ratio, to_json
 from pasta_lm.strategies import parts
 from pasta_lm.strategies.model import Pasta
 
-SEQUENTIAL = "sequential"
-METHODS = (SEQUENTIAL, *parts.VIEWS)
+SEQUENTIAL, PARTS = METHODS = "sequential", "own"  # as stored records name them
 TOKENS_OF_FIELD, MORE_TOKENS = 30, 60  # what an answer may have; true ones have 12 a field
 CURVE = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30)  # fields of documents with a clock
 
@@ -41,12 +40,11 @@ def decode(
     chosen: Sequence[str],
     journal: Journal,
     *,
-    methods: Sequence[str],
     at_once: int,
     end_s: float,
 ) -> None:
     """Decode what the journal lacks, until the clock reaches ``end_s`` (``time.monotonic``)."""
-    turns = [methods if place % 2 else methods[::-1] for place in range(len(chosen))]
+    turns = [METHODS if place % 2 else METHODS[::-1] for place in range(len(chosen))]
     ids = [f"{name}/{method}" for name, turn in zip(chosen, turns, strict=True) for method in turn]
     missing = [key for key in ids if key not in journal.rows]
     while missing and time.monotonic() < end_s:
@@ -83,21 +81,21 @@ def _request(model: Pasta, name: str, method: str) -> Request:
         params = replace(params, structured_outputs=StructuredOutputs(json=doc.schema))
         return model.request(messages, params, strategy=SEQUENTIAL)
     vocabulary = model.engine.loaded.vocabulary
-    return parts.fill_request(messages, doc.schema, vocabulary, params, view=method)
+    return parts.fill_request(messages, doc.schema, vocabulary, params)
 
 
-def figures(rows: Sequence[Row], method: str) -> dict[str, Any]:
-    """Return the comparison of a method with JSON mode over the documents that both decoded."""
+def figures(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the comparison of parts with JSON mode over the documents that both decoded."""
     by_id = {row["id"]: row for row in rows}
     baselines = {key: f"{key.partition('/')[0]}/{SEQUENTIAL}" for key in by_id}
     both = {key.partition("/")[0]: (by_id[key], by_id[base]) for key, base in baselines.items()
-            if key.endswith(f"/{method}") and base in by_id}  # fmt: skip
+            if key.endswith(f"/{PARTS}") and base in by_id}  # fmt: skip
     docs = {name: document(name) for name in both}
     curve = {
         str(size): _compared({name: both[name] for name in both if len(docs[name].values) == size})
         for size in sorted({len(doc.values) for doc in docs.values()})
     }
-    return {"method": method, **_compared(both), "by_number_of_fields": curve}
+    return {**_compared(both), "by_number_of_fields": curve}
 
 
 def _compared(both: Mapping[str, tuple[Row, Row]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
-from pasta_lm.strategies.parts import OWN, VIEWS, PartsAnswer
+from pasta_lm.strategies.parts import PartsAnswer
 from pasta_lm.strategies.requests import (
     EXACT_SEQUENTIAL,
     POSITIONS,
@@ -116,9 +116,6 @@ def fill(
         list[str] | None,
         option("--after NAME=NAME[,NAME]", "Fields that a field waits for and sees; repeatable."),
     ] = None,
-    view: Annotated[
-        str, option("--view VIEW", "own: a field sees its own key; given: all earlier keys.")
-    ] = OWN,
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
@@ -134,7 +131,6 @@ def fill(
     matches the schema.
     """
     servers = require_engine(engine)
-    require_one_of("--view", view, VIEWS)
     if schema is None:
         raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
     settings = checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
@@ -142,7 +138,7 @@ def fill(
     loaded = load_model(model, servers, dtype=dtype, device=device)
     with live_threads() as show:
         watch = lambda event: show([event])  # noqa: E731
-        answer = loaded.fill(text, wanted, after=waits, view=view, watch=watch, **settings)
+        answer = loaded.fill(text, wanted, after=waits, watch=watch, **settings)
     _print_parts(answer, answer.text, as_json=json)
 
 

@@ -23,7 +23,7 @@ from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_
 from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.strategies import PASTA, Prompt
 from pasta_lm.strategies import parts as declared
-from pasta_lm.strategies.parts import OWN, Part, PartsAnswer, PydanticModel, Schema
+from pasta_lm.strategies.parts import Part, PartsAnswer, PydanticModel, Schema
 from pasta_lm.strategies.requests import (
     DRAFTED,
     STRATEGIES,
@@ -224,7 +224,6 @@ class Pasta:
         *,
         parts: Sequence[Part] = (),
         after: Mapping[str, Sequence[str]] | None = None,
-        view: str = OWN,
         watch: Watch | None = None,
         **options: Unpack[Options],
     ) -> PartsAnswer:
@@ -232,19 +231,19 @@ class Pasta:
 
         The model need not be taught. ``schema`` is a JSON schema of an object, or a pydantic model,
         of which ``data`` is then an instance. ``after`` names by field those that it waits for and
-        sees; with ``view='given'`` it also sees all earlier keys. ``watch`` is called with each
-        event. ``options`` are fields of ``SamplingParams``; of ``n`` samples the first is returned.
+        sees. ``watch`` is called with each event. ``options`` are fields of ``SamplingParams``; of
+        ``n`` samples the first is returned.
         A RequestError if a limit cut a part, so that a pydantic model has no instance.
         """
         if (schema is None) is not bool(parts) or (parts and after):
-            raise UsageError("fill needs a schema or parts, and parts say themselves what they see")
+            raise UsageError("fill needs a schema or parts, and each part has its own after")
         params, prompt = self._params(params, options), self._requests.message(prompt)
         vocabulary = self.engine.loaded.vocabulary
         if schema is None:
             request = declared.parts_request(prompt, parts, vocabulary, params)
             return declared.assembled(self._decoded(request, watch), parts)
         wanted = schema if isinstance(schema, Mapping) else schema.model_json_schema()
-        request = declared.fill_request(prompt, wanted, vocabulary, params, after=after, view=view)
+        request = declared.fill_request(prompt, wanted, vocabulary, params, after=after)
         answer = declared.filled(self._decoded(request, watch), wanted)
         if isinstance(schema, Mapping):
             return answer

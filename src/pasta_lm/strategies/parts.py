@@ -2,7 +2,7 @@
 
 The fields of a JSON schema, holes in given text, or questions about one document. The prompt is
 computed once; each part is a thread whose tokens are those of a sequential request for what it
-sees: the prompt, given text (``view``), and the texts of the parts that it waits for (``after``).
+sees: the prompt, its own lead, and leads and texts of the parts that it waits for (``after``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
 
 NAME = "parts"
-OWN, GIVEN = VIEWS = "own", "given"
 MAX_REST = 16  # tokens of text that stands behind a finished part inside the same token
 MAX_FIELDS, MAX_DEPTH, MAX_FLOAT = 4096, 32, 1.7976931348623157e308
 DECODER = json.JSONDecoder(parse_float=lambda text: max(-MAX_FLOAT, min(float(text), MAX_FLOAT)))
@@ -68,21 +67,16 @@ class Part:
     regex: str | None = None
     max_tokens: int | None = None
     end_of_text: bool = False  # nothing else ends it
-    view: str = OWN
-    """``own``: it sees its own lead; ``given``: also the leads of all parts before it."""
     after: tuple[str, ...] = ()
     """Parts that it waits for: it sees their leads and finished texts, and what they waited for."""
     path: tuple[str, ...] = ()  # of a value in an object: its keys, which are its lead
 
     def structure(self) -> StructuredOutputs | None:
-        """Return the form of its text; a UsageError for a part without an end or a view."""
+        """Return the form of its text; a UsageError for a part without an end."""
         has_form = self.schema is not None or self.regex is not None
         if not (has_form or self.stop or self.max_tokens or self.end_of_text):
             hint = "give it stop, schema, regex, max_tokens or end_of_text=True"
             raise UsageError(f"nothing ends part {self.name!r}", hint=hint)
-        if self.view not in VIEWS:
-            hint = f"one of {', '.join(VIEWS)}"
-            raise UsageError(f"part {self.name!r} has the view {self.view!r}", hint=hint)
         if not has_form:
             return None
         regex, is_inside = self.regex, self.regex is None
@@ -160,7 +154,6 @@ def fill_request(
     params: SamplingParams,
     *,
     after: Mapping[str, Sequence[str]] | None = None,
-    view: str = OWN,
 ) -> Request:
     """Return the request that decodes the fields of a schema; ``max_tokens`` is of the values.
 
@@ -171,8 +164,7 @@ def fill_request(
         for index in _named(name, fields):
             waits.setdefault(index, []).extend(others)
     parts = [
-        replace(field, view=view, after=tuple(waits.get(index, ())))
-        for index, field in enumerate(fields)
+        replace(field, after=tuple(waits.get(index, ()))) for index, field in enumerate(fields)
     ]
     return parts_request(prompt, parts, vocabulary, params)
 
@@ -210,7 +202,7 @@ def parts_request(
     """Return the request that decodes the holes of a text; ``max_tokens`` is of all together."""
     structures, waits = [part.structure() for part in parts], _waits(parts)
     ids = tuple(vocabulary.encode_prompt(prompt))
-    all_seen = [_seen(parts, number, after) for number, after in enumerate(waits)]
+    all_seen = [_seen(parts, [*after, number]) for number, after in enumerate(waits)]
     starts = []
     for part, wanted, seen, after in zip(parts, structures, all_seen, waits, strict=True):
         lead = tuple(vocabulary.encode_text(seen[0][0]))
@@ -231,14 +223,11 @@ def parts_request(
     return _request(ids, starts, params)
 
 
-def _seen(parts: Sequence[Part], number: int, after: Sequence[int]) -> Seen:
-    before = range(number) if parts[number].view == GIVEN else ()
-    seen, text, path = Seen(), "", tuple[str, ...]()
-    for index in [*sorted({*before, *after} - {number}), number]:
-        text, path = text + parts[index].lead_behind(path), parts[index].path
-        if index in (*after, number):
-            seen.append((text, index))
-            text = ""
+def _seen(parts: Sequence[Part], indices: Sequence[int]) -> Seen:
+    seen, path = Seen(), tuple[str, ...]()
+    for index in indices:
+        seen.append((parts[index].lead_behind(path), index))
+        path = parts[index].path
     return seen
 
 
