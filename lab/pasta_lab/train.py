@@ -11,7 +11,7 @@ from typing import Literal
 from torch.utils.data import Dataset
 
 from pasta_lab import tasks
-from pasta_lab.tasks.annotators import ANNOTATORS
+from pasta_lab.tasks.gold import gold
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
@@ -19,7 +19,7 @@ from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig, ch
 from pasta_lm.learn.train.learner import MAY_CHANGE, Learner, open_output
 from pasta_lm.learn.train.packs import Encode, Pack, check_context
 from pasta_lm.learn.train.sft import begin_learner, finetune
-from pasta_lm.recipe import check_choice, check_positive
+from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import PASTA
 
 SplitName = Literal["train", "dev", "test", "hard"]
@@ -29,14 +29,12 @@ SplitName = Literal["train", "dev", "test", "hard"]
 class TasksConfig:
     """Tasks of stage one; ``[data.tasks]``."""
 
-    annotator: str = "gold"
     split: SplitName = "train"
     seed: int = 0
     clause_packs: int = 0
     """Every so many packs, one has minimal pairs up to their deciding tokens; 0: none has."""
 
     def __post_init__(self) -> None:
-        check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
         if self.clause_packs < 0:
             raise UsageError("data.tasks.clause_packs must be at least 0")
 
@@ -138,7 +136,7 @@ class TaskPacks(Dataset[Pack]):
                 yield [beginning(*both), beginning(*both[::-1])]
 
     def _encoded(self, task: tasks.Task) -> EncodedExample:
-        document = ANNOTATORS[self.config.tasks.annotator](task, 0)
+        document = gold(task)
         if self.config.plain:
             document = document.without_tags()
         return self.encode(Record(task.id, task.prompt, document, "tasks"))

@@ -24,7 +24,7 @@ def examples(
     A model that was trained on the tasks answers them; the built-in model was not. The names, words
     and numbers in the prompts are held out from training.
     """
-    from pasta_lab.tasks.annotators import gold
+    from pasta_lab.tasks.gold import gold
     from pasta_lab.tasks.registry import FAMILIES, example, training_families
 
     names = training_families()

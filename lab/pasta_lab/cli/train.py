@@ -22,7 +22,7 @@ def train() -> None:
 def sft(
     config: Recipe, changes: Set = None, resume: Resume = False, overwrite: Overwrite = False
 ) -> None:
-    """Finetune a model on answers to tasks; [data.tasks] of the recipe names annotator and seed."""
+    """Finetune a model on answers to tasks; [data.tasks] of the recipe has their seed."""
     from pasta_lab.train import TaskSftConfig, train_sft_on_tasks
     from pasta_lm.recipe import read_recipe
 

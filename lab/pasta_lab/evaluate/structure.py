@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pasta_lab.tasks.annotators import needed_syncs
+from pasta_lab.tasks.gold import needed_syncs
 from pasta_lab.tasks.task import Task
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text

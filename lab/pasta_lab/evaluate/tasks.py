@@ -17,7 +17,7 @@ from typing import Any
 from pasta_lab.evaluate.quality import decisions, quality, share
 from pasta_lab.evaluate.records import PERFECT, UNMASKED, GradedAnswer
 from pasta_lab.evaluate.structure import structure
-from pasta_lab.tasks.annotators import gold
+from pasta_lab.tasks.gold import gold
 from pasta_lab.tasks.referee import referee_grade
 from pasta_lab.tasks.registry import held_out_families, make, prompts_hash, training_families
 from pasta_lab.tasks.task import Split, Task

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.tests.evaluate.records import write_records
+from lab.tests.tasks.reading import plain
 from tests.cli.conftest import Pasta
 
 POINT = """
@@ -22,7 +23,7 @@ records = "{folder}/{name}.jsonl"
 @pytest.fixture
 def comparison(tmp_path: Path) -> Path:
     write_records(tmp_path / "ours.jsonl")
-    write_records(tmp_path / "theirs.jsonl", "plain")
+    write_records(tmp_path / "theirs.jsonl", plain)
     path = tmp_path / "comparison.toml"
     points = [("ours", "PASTA"), ("theirs", "rule"), ("absent", "rule")]
     tables = [POINT.format(name=name, method=method, folder=tmp_path) for name, method in points]

@@ -1,19 +1,22 @@
-"""Record files of scripted models that answer as an annotator marks."""
+"""Record files of scripted models that answer with a given structure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lab.tests.tasks.reading import annotate
+from lab.tests.tasks.reading import plain
 from pasta_lab.evaluate.records import GradedAnswer, write_answers
 from pasta_lab.evaluate.tasks import graded
 from pasta_lab.tasks import Task, make
+from pasta_lab.tasks.gold import gold
 from pasta_lm.engines.request import Answer
+from pasta_lm.language.document import Document
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.view.scripted import ScriptedEngine
 
 FAMILIES = ("takings", "running_takings", "profiles")
+Structured = Callable[[Task], Document]
 
 
 def tasks(num: int = 3, families: Sequence[str] = FAMILIES) -> list[Task]:
@@ -21,10 +24,10 @@ def tasks(num: int = 3, families: Sequence[str] = FAMILIES) -> list[Task]:
 
 
 def answers(
-    asked: Sequence[Task], annotator: str, strategy: str, *, is_timed: bool
+    asked: Sequence[Task], structured: Structured, strategy: str, *, is_timed: bool
 ) -> list[GradedAnswer]:
-    """Return what a model that marks as an annotator does would answer."""
-    found = (ScriptedEngine(annotate(task, annotator)).answer() for task in asked)
+    """Return what a model with this structure would answer."""
+    found = (ScriptedEngine(structured(task)).answer() for task in asked)
     return [
         graded_answer(task, answer, strategy, is_timed=is_timed)
         for task, answer in zip(asked, found, strict=True)
@@ -42,7 +45,7 @@ def graded_answer(
 
 def write_records(
     path: Path,
-    annotator: str = "gold",
+    structured: Structured = gold,
     *,
     num: int = 3,
     num_timed: int = 1,
@@ -52,7 +55,7 @@ def write_records(
     rows = [
         row
         for asked, is_timed in ((tasks(num), False), (tasks(num_timed), True))
-        for name, marks in (("sequential", "plain"), (strategy, annotator))
+        for name, marks in (("sequential", plain), (strategy, structured))
         for row in answers(asked, marks, name, is_timed=is_timed)
     ]
     write_answers(path, rows)

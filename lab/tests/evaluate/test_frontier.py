@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.tests.evaluate.records import FAMILIES, write_records
+from lab.tests.tasks.reading import plain, syncless
 from pasta_lab.evaluate.frontier import pareto, report
 from pasta_lab.evaluate.points import Comparison, Pairing, Point, Speed, Verdict, pair, read_points
 from pasta_lab.evaluate.records import read_answers, write_answers
@@ -30,9 +31,9 @@ def point(folder: Path, name: str, method: str = "PASTA", **changes: Any) -> Poi
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where a perfect model, one without syncs and one that never forks left answers."""
     folder = tmp_path_factory.mktemp("records")
-    write_records(folder / "perfect.jsonl", "gold")
-    write_records(folder / "syncless.jsonl", "never_sync")
-    write_records(folder / "plain.jsonl", "plain", num_timed=0)
+    write_records(folder / "perfect.jsonl")
+    write_records(folder / "syncless.jsonl", syncless)
+    write_records(folder / "plain.jsonl", plain, num_timed=0)
     return folder
 
 

@@ -12,7 +12,7 @@ from lab.tests.evaluate.rows import answered, marks
 from pasta_lab.evaluate.records import GradedAnswer, write_answers
 from pasta_lab.evaluate.structure import true_structure
 from pasta_lab.tasks import FAMILIES, make
-from pasta_lab.tasks.annotators import gold
+from pasta_lab.tasks.gold import gold
 from pasta_lab.tasks.referee import referee_grade
 from pasta_lm.engines.request import Answer
 from pasta_lm.errors import InputError

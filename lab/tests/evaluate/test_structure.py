@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from lab.tests.evaluate.rows import CHAIN, FORKS, SYNCS, marks
-from lab.tests.tasks.reading import annotate, marked
+from lab.tests.tasks.reading import marked, plain, syncless
 from pasta_lab.evaluate.structure import Counts, fork_counts, structure, sync_counts, true_structure
 from pasta_lab.tasks import FAMILIES, Task, make
-from pasta_lab.tasks.annotators import ANNOTATORS, gold
+from pasta_lab.tasks.gold import gold
 from pasta_lm.language.document import Document, parse
 
 SEEDS = range(10)
@@ -32,9 +32,9 @@ def test_the_true_structure_is_that_of_the_reference(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_structures_are_read_from_every_annotation(family: str) -> None:
-    for task, name in itertools.product(tasks_of(family), ANNOTATORS):
-        document = annotate(task, name, 3)
+def test_structures_are_read_from_right_and_wrong_answers(family: str) -> None:
+    for task, write in itertools.product(tasks_of(family), (gold, plain, syncless)):
+        document = write(task)
         blocks, syncs = marked(task, document)
         assert structure(task, document) == marks([*blocks], [*syncs])
 

@@ -8,8 +8,8 @@ from importlib.resources import files
 from random import Random
 
 from pasta_lab.tasks import FAMILIES, Split, Task, Unit, make
-from pasta_lab.tasks.annotators import ANNOTATORS
 from pasta_lab.tasks.draw import Wordings, read_data, wordings
+from pasta_lab.tasks.gold import gold
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 
@@ -38,9 +38,14 @@ def task_set(split: Split | str, num: int, families: Iterable[str] = FAMILIES) -
     return [make(name, split, seed) for name in families for seed in range(num)]
 
 
-def annotate(task: Task, name: str, seed: int = 0) -> Document:
-    """Return the task's answer as the annotator of this name marks it."""
-    return ANNOTATORS[name](task, seed)
+def plain(task: Task) -> Document:
+    """Return the task's answer without tags."""
+    return gold(task).without_tags()
+
+
+def syncless(task: Task) -> Document:
+    """Return the task's answer with its true blocks and no sync."""
+    return Document(tuple(item for item in gold(task).items if not isinstance(item, Sync)))
 
 
 def allows_gain(task: Task) -> bool:

@@ -7,8 +7,8 @@ import pytest
 from lab.tests.tasks.grader import grade
 from lab.tests.tasks.reading import LABELLED
 from pasta_lab.tasks import Dependence, Task, make
-from pasta_lab.tasks.annotators import ANNOTATORS
 from pasta_lab.tasks.formats import CHAIN_LABEL, FREE_LABEL
+from pasta_lab.tasks.gold import gold
 from pasta_lab.tasks.referee import referee_grade
 from pasta_lm.language.document import Block
 
@@ -33,11 +33,9 @@ def test_no_grader_asks_for_the_label(family: str) -> None:
             assert grader(task, task.text) == grader(task, task.body) == 1.0
 
 
-@pytest.mark.parametrize("name", ANNOTATORS)
-def test_no_annotator_forks_the_label(name: str) -> None:
-    for family in LABELLED:
-        for task in drawn(family):
-            document = ANNOTATORS[name](task, 3)
-            assert not isinstance(document.items[0], Block)
-            assert document.plain_text == task.text
-            assert all(task.preface.rstrip() not in b.plain_text for b in document.blocks)
+@pytest.mark.parametrize("family", LABELLED)
+def test_the_label_is_not_forked(family: str) -> None:
+    for task in drawn(family):
+        document = gold(task)
+        assert not isinstance(document.items[0], Block)
+        assert all(task.preface.rstrip() not in b.plain_text for b in document.blocks)

@@ -8,9 +8,9 @@ import pytest
 
 from lab.tests.tasks.reading import allows_gain
 from pasta_lab.tasks import FAMILIES, Dependence, Split, Task, make, mixture, training_families
-from pasta_lab.tasks.annotators import gold
 from pasta_lab.tasks.draw import wordings
 from pasta_lab.tasks.families import mixed
+from pasta_lab.tasks.gold import gold
 from pasta_lab.tasks.registry import held_out_families
 
 SEEDS = range(15)

@@ -69,13 +69,11 @@ def spelled(record: Record) -> EncodedExample:
     )
 
 
-@pytest.mark.parametrize("annotator", ["gold", "plain"])
-def test_clause_packs_hold_both_sides_of_pairs_up_to_the_deciding_token(annotator: str) -> None:
-    tasks = TasksConfig(annotator=annotator, clause_packs=2)
-    config = TaskDataConfig(tasks=tasks, max_tokens=20_000)
+@pytest.mark.parametrize("plain", [False, True])
+def test_clause_packs_hold_both_sides_of_pairs_up_to_the_deciding_token(plain: bool) -> None:
+    config = TaskDataConfig(tasks=TasksConfig(clause_packs=2), plain=plain, max_tokens=20_000)
     packs = TaskPacks(config, spelled, num_packs=4)
-    plain = replace(config, tasks=TasksConfig(annotator=annotator))
-    usual = TaskPacks(plain, spelled, num_packs=4)
+    usual = TaskPacks(replace(config, tasks=TasksConfig()), spelled, num_packs=4)
     assert (ids(packs)[1] == ids(usual)[1], ids(packs)[2] == ids(usual)[2]) == (True, False)
     pack = packs[2]
     assert len(pack) > 10
@@ -110,33 +108,23 @@ def placed_letters(record: Record) -> EncodedExample:
     return replace(example, positions=array("i", range(len(example))))
 
 
-def test_the_annotator_of_the_recipe_marks_the_answers() -> None:
-    found: dict[str, list[Document]] = {"gold": [], "plain": [], "never_sync": []}
+def test_answers_have_their_true_structure_or_no_tags() -> None:
+    found: dict[bool, list[Document]] = {False: [], True: []}
 
-    for name, documents in found.items():
+    for plain, documents in found.items():
 
         def kept(record: Record, documents: list[Document] = documents) -> EncodedExample:
             documents.append(record.document)
             return letters(record)
 
-        config = TaskDataConfig(tasks=TasksConfig(annotator=name), max_tokens=40_000)
+        config = TaskDataConfig(plain=plain, max_tokens=40_000)
         TaskPacks(config, kept, num_packs=1)[0]
-    gold, plain, unsynced = found.values()
-    assert [d.plain_text for d in gold] == [d.plain_text for d in plain]
-    assert sum(len(d.blocks) for d in gold) > 5
-    assert sum(d.num_syncs for d in gold) > 0
-    assert all(not d.blocks and not d.num_syncs for d in plain)
-    assert [len(d.blocks) for d in unsynced] == [len(d.blocks) for d in gold]
-    assert all(not d.num_syncs for d in unsynced)
+    tagged, untagged = found.values()
+    assert [d.without_tags() for d in tagged] == untagged
+    assert sum(len(d.blocks) for d in tagged) > 5
+    assert sum(d.num_syncs for d in tagged) > 0
 
 
-@pytest.mark.parametrize(
-    ("tasks", "reason"),
-    [
-        ({"clause_packs": -1}, "data.tasks.clause_packs must be at least 0"),
-        ({"annotator": "golden"}, "data.tasks.annotator is 'golden'"),
-    ],
-)
-def test_tasks_that_cannot_be_generated_are_refused(tasks: dict[str, object], reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        TasksConfig(**tasks)  # type: ignore[arg-type]
+def test_a_negative_number_of_clause_packs_is_refused() -> None:
+    with pytest.raises(UsageError, match="data.tasks.clause_packs must be at least 0"):
+        TasksConfig(clause_packs=-1)
