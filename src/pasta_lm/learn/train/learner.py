@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -52,6 +53,7 @@ from pasta_lm.strategies import skeleton_of_thought as sot
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from peft.tuners.trainable_tokens import TrainableTokensLayer
 
 MODEL_FOLDER, LOG, RECIPE = "model", "log.jsonl", "recipe.json"
 MAY_CHANGE = {
@@ -185,6 +187,7 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
     """
     try:
         import peft
+        from peft.tuners.trainable_tokens import TrainableTokensLayer
     except ImportError as exc:
         raise MissingExtraError("[lora] (peft)", "train") from exc
     tag_ids = sorted(learner.vocabulary.piece_ids.values())
@@ -205,9 +208,27 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
             hint="targets are names of linear layers, such as q_proj; without any, all learn",
         ) from exc
     assert isinstance(model, peft.PeftModel)
+    for module in model.modules():
+        if isinstance(module, TrainableTokensLayer):
+            module.forward = partial(_with_own_rows, module)  # peft copies the whole matrix
     # Otherwise a checkpoint asks the hub for the base, and keeps embeddings that have grown.
     model.peft_config["default"].base_model_name_or_path = None
     return model
+
+
+def _with_own_rows(layer: TrainableTokensLayer, inputs: Tensor) -> Tensor:
+    """Return what a token matrix gives whose trained rows (sorted ids) are apart from the rest."""
+    [(name, rows_NH)] = layer.trainable_tokens_delta.items()
+    ids_N = torch.tensor(layer.token_indices[name], device=inputs.device)
+    out = layer.base_layer(inputs)
+    if layer.disable_adapters:
+        return out
+    if isinstance(layer.base_layer, nn.Linear):  # the output head
+        return out.index_copy(-1, ids_N, F.linear(inputs, rows_NH.to(inputs.dtype)).to(out.dtype))
+    is_trained = torch.isin(inputs, ids_N)
+    rows = rows_NH[torch.searchsorted(ids_N, inputs[is_trained])]
+    scale = layer._get_embed_scale()
+    return out.index_put((is_trained,), (rows if scale is None else rows * scale).to(out.dtype))
 
 
 def _low_rank(model: PreTrainedModel) -> dict[str, tuple[Tensor, Tensor]]:
