@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -279,8 +280,13 @@ def check_base(
 
 
 def find_base(folder: Path) -> tuple[str | Path, str | None]:
-    """Return the base that an adapter names, and its revision: from this machine or the hub."""
+    """Return the base that an adapter names, and its revision: from this machine or the hub.
+
+    ``PASTA_BASE`` in the environment names the machine's own copy: a folder, a file or a hub id.
+    """
     base, reason, commands = read_base(folder), "", list[str]()
+    if own := os.environ.get("PASTA_BASE"):
+        return own, None
     if base.path is not None and Path(base.path).exists():
         return base.path, None
     if base.package is not None:
@@ -295,7 +301,7 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
         commands.append(f"hf download {base.hub_id} {base.file or ''}".rstrip())
     raise ModelNotFoundError(
         f"the base of the adapter {folder} is not at hand{reason}",
-        hint=" or ".join(commands) or f"give the base that {folder / FILE_NAME} names",
+        hint=" or ".join((*commands, "PASTA_BASE=FOLDER or FILE.gguf, your own copy")),
     )
 
 

@@ -48,27 +48,22 @@ class Pretrained:
         return eos_ids(self.model, self.tokenizer)
 
 
-def load_pretrained(
-    source: str | Path, adapter: str | Path | None = None, *, dtype: torch.dtype | None = None
-) -> Pretrained:
+def load_pretrained(source: str | Path, *, dtype: torch.dtype | None = None) -> Pretrained:
     """Load a model and its tokenizer.
 
     The source is a model folder, an adapter folder, a GGUF file, a hub id, or the name of an
     installed package that holds a GGUF file, or of a model that comes with the package. An adapter
-    names its base itself; ``adapter`` is merged into the source as its base. Without a dtype
-    weights are as saved, those of a GGUF file float32.
+    names its base itself. Without a dtype weights are as saved, those of a GGUF file float32.
     """
     source = resolve(source)
-    folder = Path(source if adapter is None else resolve(adapter))
-    if adapter is not None or adapters.is_adapter(folder):
-        return _named(folder, *_read_adapted(folder, dtype, None if adapter is None else source))
-    return _named(folder, *_read_whole(source, dtype))
+    read = _read_adapted if adapters.is_adapter(Path(source)) else _read_whole
+    return _named(Path(source), *read(source, dtype))
 
 
-def files_of(source: str | Path, adapter: str | Path | None = None) -> list[Path] | None:
+def files_of(source: str | Path) -> list[Path] | None:
     """Return the files that ``load_pretrained`` reads; None: some come from the hub."""
-    places = [resolve(source)] if adapter is None else [resolve(source), resolve(adapter)]
-    if adapter is None and adapters.is_adapter(Path(places[0])):
+    places = [resolve(source)]
+    if adapters.is_adapter(Path(places[0])):
         places.append(adapters.find_base(Path(places[0]))[0])
     files = list[Path]()
     for place in places:
@@ -103,12 +98,11 @@ def _read_whole(
     return checkpoint.read_gguf(file, dtype)
 
 
-def _read_adapted(
-    folder: Path, dtype: torch.dtype | None, base: str | Path | None
-) -> checkpoint.Checkpoint:
+def _read_adapted(folder: str | Path, dtype: torch.dtype | None) -> checkpoint.Checkpoint:
+    folder = Path(folder)
     adapter, config = adapters.read_adapter(folder), read_pasta_config(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
-    source, revision = adapters.find_base(folder) if base is None else (base, None)
+    source, revision = adapters.find_base(folder)
     model, tokenizer = _read_whole(source, None, revision)
     adapters.check_base(adapters.read_base(folder), model, tokenizer)
     if dtype is torch.float32:

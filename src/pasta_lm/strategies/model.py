@@ -61,15 +61,14 @@ class Pasta:
         cache_memory: str | None = None,
         shares_prefixes: bool = False,
         draft: str | Path | None = None,
-        base: str | Path | None = None,
     ) -> Pasta:
         """Load a model from this machine, from the hub, or one that comes with the package.
 
         Args:
             source: A folder that ``save_pretrained`` wrote, an adapter folder, a GGUF file, a hub
                 id, an installed package of weights, 'builtin', its sequential baseline
-                'builtin-sequential', which has no tags, or 'builtin-continue', which stock servers
-                decode exactly.
+                'builtin-sequential', which has no tags, or 'builtin-continue' and 'pasta-1.5b',
+                which stock servers decode exactly.
             dtype: 'float32', 'bfloat16', 'float16' or 'int8' (CPU only); None: float32 on a CPU,
                 bfloat16 on a GPU that has it; 'auto': the same, or the faster on a CPU.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
@@ -77,7 +76,6 @@ class Pasta:
             cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.
             shares_prefixes: Compute what prompts have in common at their beginning once.
             draft: The smaller model of strategy 'draft-model', named in the same way.
-            base: The base of an adapter; None: as the adapter says.
 
         Raises:
             ModelNotFoundError: there is no such model, or the base of an adapter is nowhere.
@@ -87,7 +85,7 @@ class Pasta:
             from pasta_lm.engines.cpu import prepared
             from pasta_lm.engines.local import drafting, engine, loading
         dtype = dtype_name(dtype)
-        loaded = prepared.load(source, dtype=dtype, device=device, base=base)
+        loaded = prepared.load(source, dtype=dtype, device=device)
         guess = None
         if draft is not None:
             guess = drafting.DraftModel(prepared.load(draft, dtype=dtype, device=device))

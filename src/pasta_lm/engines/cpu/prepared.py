@@ -66,18 +66,14 @@ class PreparedModel(LoadedModel):
 
 
 def load(
-    source: str | Path,
-    *,
-    dtype: str | None = None,
-    device: str | None = None,
-    base: str | Path | None = None,
+    source: str | Path, *, dtype: str | None = None, device: str | None = None
 ) -> LoadedModel:
     """Load a model as ``loading.load`` does; on a CPU from the cache, or so that it is there."""
-    load_whole = partial(loading.load, source, dtype=dtype, device=device, base=base)
+    load_whole = partial(loading.load, source, dtype=dtype, device=device)
     place = usable_device(device)
     if place.type != "cpu":
         return load_whole()
-    sources = files_of(source) if base is None else files_of(base, source)
+    sources = files_of(source)
     if sources is None or sum(each.stat().st_size for each in sources) < MIN_BYTES:
         return load_whole()
     weights = None if dtype == INT8 else weights_dtype(dtype, place)

@@ -137,23 +137,17 @@ class LoadedModel:
 
 
 def load(
-    source: str | Path,
-    *,
-    dtype: str | None = None,
-    device: str | None = None,
-    base: str | Path | None = None,
+    source: str | Path, *, dtype: str | None = None, device: str | None = None
 ) -> LoadedModel:
     """Load a model with ``load_pretrained``, and test that the engine is exact for it.
 
     ``dtype`` None stands for: float32 on a CPU, bfloat16 on a GPU that has it, else as saved.
     'auto' is bfloat16 on a CPU that multiplies it, and faster, too.
     'int8' (CPU) is that of linear layers, beside float32.
-    ``base`` is that of an adapter, None: as the adapter says.
     """
     place = devices.usable_device(device)
     weights = devices.weights_dtype(dtype, place)
-    names = (source,) if base is None else (base, source)
-    pretrained = load_pretrained(*names, dtype=weights)
+    pretrained = load_pretrained(source, dtype=weights)
     model, config = pretrained.model, pretrained.config
     if dtype == INT8:
         round_weights(model)
