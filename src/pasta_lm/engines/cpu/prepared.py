@@ -65,9 +65,7 @@ class PreparedModel(LoadedModel):
         return self._load().model
 
 
-def load(
-    source: str | Path, *, dtype: str | None = None, device: str | None = None
-) -> LoadedModel:
+def load(source: str | Path, *, dtype: str | None = None, device: str | None = None) -> LoadedModel:
     """Load a model as ``loading.load`` does; on a CPU from the cache, or so that it is there."""
     load_whole = partial(loading.load, source, dtype=dtype, device=device)
     place = usable_device(device)

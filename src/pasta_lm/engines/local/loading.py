@@ -136,9 +136,7 @@ class LoadedModel:
         return False
 
 
-def load(
-    source: str | Path, *, dtype: str | None = None, device: str | None = None
-) -> LoadedModel:
+def load(source: str | Path, *, dtype: str | None = None, device: str | None = None) -> LoadedModel:
     """Load a model with ``load_pretrained``, and test that the engine is exact for it.
 
     ``dtype`` None stands for: float32 on a CPU, bfloat16 on a GPU that has it, else as saved.

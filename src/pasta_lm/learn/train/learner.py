@@ -210,7 +210,8 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
     assert isinstance(model, peft.PeftModel)
     for module in model.modules():
         if isinstance(module, TrainableTokensLayer):
-            module.forward = partial(_with_own_rows, module)  # peft copies the whole matrix
+            # peft's own copies the whole matrix at each call.
+            module.forward = partial(_with_own_rows, module)  # type: ignore[method-assign]
     # Otherwise a checkpoint asks the hub for the base, and keeps embeddings that have grown.
     model.peft_config["default"].base_model_name_or_path = None
     return model
@@ -220,15 +221,15 @@ def _with_own_rows(layer: TrainableTokensLayer, inputs: Tensor) -> Tensor:
     """Return what a token matrix gives whose trained rows (sorted ids) are apart from the rest."""
     [(name, rows_NH)] = layer.trainable_tokens_delta.items()
     ids_N = torch.tensor(layer.token_indices[name], device=inputs.device)
-    out = layer.base_layer(inputs)
+    out: Tensor = layer.base_layer(inputs)
     if layer.disable_adapters:
         return out
     if isinstance(layer.base_layer, nn.Linear):  # the output head
         return out.index_copy(-1, ids_N, F.linear(inputs, rows_NH.to(inputs.dtype)).to(out.dtype))
     is_trained = torch.isin(inputs, ids_N)
     rows = rows_NH[torch.searchsorted(ids_N, inputs[is_trained])]
-    scale = layer._get_embed_scale()
-    return out.index_put((is_trained,), (rows if scale is None else rows * scale).to(out.dtype))
+    rows = rows * getattr(layer.base_layer, "embed_scale", 1.0)  # Gemma's
+    return out.index_put((is_trained,), rows.to(out.dtype))
 
 
 def _low_rank(model: PreTrainedModel) -> dict[str, tuple[Tensor, Tensor]]:
