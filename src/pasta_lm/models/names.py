@@ -9,9 +9,7 @@ from pasta_lm.errors import ModelNotFoundError
 BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
 BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
 BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
-PASTA_15B = (
-    "pasta-1.5b"  # of Qwen2.5-Coder-1.5B-Instruct, whose sequential answers are its baseline
-)
+PASTA_15B = "pasta-1.5b"  # Qwen2.5-Coder-1.5B-Instruct with our adapter; its own baseline
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 _DTYPES |= {"float": "float32", "fp32": "float32"}

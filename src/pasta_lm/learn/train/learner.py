@@ -218,7 +218,7 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
 
 
 def _with_own_rows(layer: TrainableTokensLayer, inputs: Tensor) -> Tensor:
-    """Return what a token matrix gives whose trained rows (sorted ids) are apart from the rest."""
+    """Apply a token matrix whose trained rows, of sorted ids, are apart from the rest."""
     [(name, rows_NH)] = layer.trainable_tokens_delta.items()
     ids_N = torch.tensor(layer.token_indices[name], device=inputs.device)
     out: Tensor = layer.base_layer(inputs)
