@@ -27,6 +27,7 @@ DOORS = {
     "engines/local/": "torch transformers tokenizers safetensors llguidance",
     "engines/cpu/": "torch transformers",
     "engines/gpu/": "torch triton",
+    "engines/rows/": "torch transformers",
     "engines/servers/": "httpx2",
     "learn/random_model.py": "torch transformers tokenizers",
     "learn/export.py": "torch transformers gguf numpy safetensors",

@@ -15,6 +15,7 @@ from pasta_lm.view.scripted import ScriptedEngine
 from tests.architectures import loaded
 from tests.engines.conformance import *  # noqa: F403
 from tests.engines.conformance import Opener, Subject
+from tests.engines.rows.hybrids import hybrid
 from tests.fakes.stock_server import StockTestServer
 from tests.learn.data.examples import BARE, EOS
 from tests.stock import engine_at, playing
@@ -34,14 +35,14 @@ def torch_engine(model: LoadedModel) -> TorchEngine:
     return TorchEngine(model, pool_tokens=8192, captures=False)
 
 
-def open_torch(document: Document) -> Subject:
-    model = loaded("llama")
-    engine = torch_engine(model)
+def open_torch(document: Document, model: LoadedModel | None = None) -> Subject:
+    model = model or loaded("llama")
+    engine, ways = torch_engine(model), {"positions": model.positions, "join": model.join}
 
     def request(params: SamplingParams, forks: bool) -> Request:
         asked = document if forks else document.without_tags()
         forced = model.vocabulary.encode_document(asked)
-        return Request(prompt=(5, 6, 7), params=params, forks=forks, forced=forced)
+        return Request(prompt=(5, 6, 7), params=params, forks=forks, forced=forced, **ways)
 
     def assert_empty() -> None:
         assert not engine.has_work
@@ -49,8 +50,13 @@ def open_torch(document: Document) -> Subject:
         assert not engine.scheduler.running
         assert not engine.scheduler.waiting
         assert not engine.unread
+        assert not (engine.rows and engine.rows.caches)
 
     return Subject(engine, request, assert_empty)
+
+
+def open_rows(document: Document) -> Subject:
+    return open_torch(document, hybrid("lfm2"))
 
 
 @cache
@@ -81,6 +87,7 @@ def open_completions(document: Document) -> Subject:
 OPENERS = {
     "scripted": open_scripted,
     "torch": open_torch,
+    "rows": open_rows,
     "completions": open_completions,
 }
 

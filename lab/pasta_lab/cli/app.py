@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from pasta_lab.cli import evaluate, examples, fields, judge, peers, train
+from pasta_lab.cli import evaluate, examples, fields, judge, matrix, peers, train
 from pasta_lab.corpora import rewrite
 from pasta_lm.cli import main as run
 
@@ -14,6 +14,7 @@ app = typer.Typer(
 app.command()(examples.examples)
 app.command()(fields.fields)
 app.command()(fields.schemas)
+app.command()(matrix.matrix)
 app.command()(peers.peers)
 app.command("corpora", hidden=True)(rewrite)
 app.add_typer(evaluate.app, name="evaluate")

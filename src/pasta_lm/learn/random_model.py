@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.self_test import check_exact
+from pasta_lm.engines.rows.reader import exact_reader
 from pasta_lm.errors import InputError, ModelNotFoundError
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
@@ -82,10 +82,10 @@ def random_model(
             attn_implementation="eager",
             trust_remote_code=False,
         ).eval()
-    check_exact(model)
+    reader = exact_reader(model)
     model.to(dtype)  # type: ignore[arg-type]  # in place; it is there already
     vocabulary, ends = Vocabulary(tokenizer, tag_pieces(tokenizer)), eos_ids(model, tokenizer)
-    return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS)
+    return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS, reader=reader)
 
 
 def read_architecture(path: Path) -> PreTrainedConfig:

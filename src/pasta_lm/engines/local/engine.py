@@ -29,6 +29,7 @@ from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_
 from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
+from pasta_lm.engines.rows.runner import PLACES, RowsRunner, as_rows
 from pasta_lm.interpreter.positions import PositionStrategy
 
 DEFAULT_POOL_TOKENS = 16_384
@@ -66,14 +67,17 @@ class TorchEngine:
         on_logits: LogitsHook | None = None,
     ) -> None:
         self.loaded = loaded
-        self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
-        self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes)
+        shapes = loaded.layer_shapes if loaded.reader is None else PLACES
+        self.pool = Pool(shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
+        self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes and not loaded.reader)
         self.num_passes = 0
         logits = loaded.logits if captures else partial(plain_logits, loaded.model)
         self.runner = Runner(logits, self.pool)
+        self.rows = None if loaded.reader is None else RowsRunner(loaded.reader)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
         self.grammars = Grammars(loaded.vocabulary.tokenizer, loaded.vocab_size, [*loaded.eos_ids])
         # None: passes run over views of the pool.
+        paged = False if self.rows else paged
         self.paged = paged_decoder(loaded, self.pool, self.masks, logits, paged)
         self._planner = Planner(
             self.scheduler,
@@ -81,7 +85,7 @@ class TorchEngine:
             max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens,
             max_rows=max_rows,
-            needs_masks=self.paged is None,
+            needs_masks=self.paged is None and self.rows is None,
         )
         self._on_logits = on_logits
         self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
@@ -124,6 +128,7 @@ class TorchEngine:
         ``UnsupportedModelError`` for positions 'rotate' on a model whose keys cannot be moved.
         """
         check_request(request, self.loaded)
+        request = request if self.rows is None else as_rows(request)
         for wanted in request.structures:
             self.grammars.matcher(wanted)
         may_fork = request.forks or request.forced is not None
@@ -242,6 +247,8 @@ class TorchEngine:
 
     def _run(self, plan: PassPlan) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
+        if self.rows is not None:
+            return self._choose(plan, choices, self.rows.run(plan.parts, plan.indices))
         if self.paged is None or any(part.rotation for _, part in plan.parts):
             return self._choose(plan, choices, self._run_views(plan))
         parts = [PassPart(active.entries, active.tensors, part) for active, part in plan.parts]

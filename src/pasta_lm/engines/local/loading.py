@@ -25,7 +25,7 @@ from pasta_lm.engines.local.runner import (
     plain_logits,
     probe,
 )
-from pasta_lm.engines.local.self_test import check_exact
+from pasta_lm.engines.rows.reader import RowReader, exact_reader
 from pasta_lm.errors import UnsupportedModelError, UsageError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
@@ -37,7 +37,7 @@ from pasta_lm.models.vocabulary import Vocabulary
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A model that calls our attention function, with its vocabulary and its training."""
+    """A model with its vocabulary and its training."""
 
     model: transformers.PreTrainedModel
     vocabulary: Vocabulary
@@ -49,6 +49,7 @@ class LoadedModel:
     fork_bias: float = 0.0
     join: Join = Join.SHARED  # the join that it was trained with
     is_int8: bool = False  # the weights of its linear layers are ones that int8 codes stand for
+    reader: RowReader | None = None  # of threads as rows; None: it calls our attention function
 
     def __post_init__(self) -> None:
         """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
@@ -59,8 +60,11 @@ class LoadedModel:
                 hint="add the pieces to tokenizer and model together",
             )
         self.model.eval()
-        register()
-        self.model.set_attn_implementation(NAME)
+        if self.reader is None:
+            register()
+            self.model.set_attn_implementation(NAME)
+        else:  # untaught, it is asked for what rows can decode
+            self.positions, self.join = PositionStrategy.CONTINUE, Join.RECOMPUTE
 
     @cached_property
     def sampling(self) -> Mapping[str, float]:
@@ -109,6 +113,11 @@ class LoadedModel:
     @cached_property
     def layer_shapes(self) -> Sequence[LayerShape]:
         """Return the shape of each layer's keys and values, measured by a pass of one token."""
+        if self.reader is not None:
+            raise UsageError(
+                f"{self.name} has no cache that threads share: it can guess nothing, and its "
+                "caches have no size to be set"
+            )
         recorder = probe(self.model, 0, 0)
         return [
             LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
@@ -118,7 +127,7 @@ class LoadedModel:
     @cached_property
     def fast_logits(self) -> LogitsFunction | None:
         """Return a faster function with the model's logits, or None."""
-        return capture(self.model, is_int8=self.is_int8)
+        return None if self.reader else capture(self.model, is_int8=self.is_int8)
 
     @property
     def logits(self) -> LogitsFunction:
@@ -132,7 +141,7 @@ class LoadedModel:
     @property
     def can_rotate(self) -> bool:
         with suppress(UnsupportedModelError):
-            return bool(self.rotations)
+            return self.reader is None and bool(self.rotations)
         return False
 
 
@@ -149,13 +158,14 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
     model, config = pretrained.model, pretrained.config
     if dtype == INT8:
         round_weights(model)
-    check_exact(model)
+    reader = exact_reader(model)
     loaded = LoadedModel(
         model.to(place),  # type: ignore[arg-type]
         pretrained.vocabulary,
         pretrained.name,
         pretrained.eos_ids,
         is_int8=dtype == INT8,
+        reader=reader,
     )
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
@@ -179,10 +189,10 @@ def pool_slots(memory: str | None, loaded: LoadedModel) -> int | None:
 
     None stands for what suits the device: most of a GPU, else a small fixed number, None.
     """
-    shapes = loaded.layer_shapes
-    memory = memory or devices.default_cache(loaded.device)
+    memory = memory or (None if loaded.reader else devices.default_cache(loaded.device))
     if memory is None:
         return None
+    shapes = loaded.layer_shapes
     numbers = sum(shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
     entry_bytes = numbers * loaded.dtype.itemsize  # in all layers
     num_slots = devices.budget_bytes(memory, devices.free_bytes(loaded.device)) // entry_bytes

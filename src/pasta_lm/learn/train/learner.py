@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.self_test import check_exact
+from pasta_lm.engines.rows.reader import exact_reader
 from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -33,6 +33,7 @@ from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
 from pasta_lm.learn.random_model import load_tokenizer, read_architecture
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
+from pasta_lm.learn.train.losses import reads_texts
 from pasta_lm.learn.train.packs import Encode
 from pasta_lm.models.adapter import (
     Adapter,
@@ -92,6 +93,12 @@ class Learner:
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
         form = Form.FORKED if self.trained_strategy == APAR else Form.MAIN
+        is_plain = (positions, join) == (PositionStrategy.CONTINUE, Join.RECOMPUTE)
+        if form is Form.MAIN and reads_texts(self.model) and not is_plain:
+            raise UsageError(
+                f"{type(self.model).__name__} learns plain texts only: its threads share no cache",
+                hint="train with positions 'continue' and join 'recompute' (teach --for servers)",
+            )
         return partial(
             encode_example,
             vocabulary=vocabulary,
@@ -132,11 +139,12 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
         raise ModelError(
             f"[model] {config.base or config.random}: its tokenizer has no end-of-text"
         )
-    check_exact(model)
+    reader = exact_reader(model)
     make_savable(model.generation_config)
     add_pieces(model, tokenizer)
-    register()
-    model.set_attn_implementation(NAME)
+    if reader is None:  # else it learns plain texts
+        register()
+        model.set_attn_implementation(NAME)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     known = None if config.base is None else read_pasta_config(Path(config.base))
     strategy = known.trained_strategy if known else PASTA

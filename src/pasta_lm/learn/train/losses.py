@@ -2,24 +2,28 @@
 
 Attention function and mask are those of decoding. Each example of a pack attends to itself only.
 Legend: N tokens of a pack, M of them with a label, R of these in one part, L tokens of one example,
-V of the vocabulary, E pairs of answers; H query heads, G key/value heads, D head or hidden size.
+V of the vocabulary, E pairs of answers, B plain texts of at most P tokens; H query heads,
+G key/value heads, D head or hidden size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from pasta_lm.engines.local.attention import (
+    NAME,
     LayerCall,
     additive,
     attend,
@@ -46,6 +50,22 @@ class TrainingPass:
         self._pack = pack
         self._lengths = [len(example) for example in pack]
         self._masks: dict[tuple[int, int | None], Tensor] = {}
+
+    @cached_property
+    def texts(self) -> tuple[Tensor, Tensor]:
+        """Return the pack's plain texts as slots of it, int64 [B, P], and where tokens stand in it.
+
+        They are padded behind, where nothing that is read from left to right sees it. A token is
+        in all texts that go on behind it; one place of it is given, int64 [N] of B * P.
+        """
+        starts = accumulate(self._lengths, initial=0)
+        pairs = zip(starts, self._pack, strict=False)
+        texts = [slots + start for start, example in pairs for slots in plain_texts(example)]
+        padded_BP = pad_sequence(texts, batch_first=True)
+        places_N = torch.empty(sum(self._lengths), dtype=torch.int64)
+        for number, slots in enumerate(texts):
+            places_N[slots] = number * padded_BP.shape[1] + torch.arange(len(slots))
+        return padded_BP, places_N
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Attend within each example; return [H, N, D], dtype of the queries."""
@@ -99,6 +119,16 @@ def seen(example: EncodedExample) -> Tensor:
     return visible(slots, cutoffs_LO, _tensor(example.owners))
 
 
+def plain_texts(example: EncodedExample) -> list[Tensor]:
+    """Return the slots of the plain texts, from left to right, that together are an example."""
+    seen_LL, positions = seen(example), _tensor(example.positions)
+    lasts = (seen_LL.sum(0) == 1).nonzero()[:, 0]  # nothing but itself sees it
+    texts = [seen_LL[last].nonzero()[:, 0] for last in lasts]
+    texts = [slots[positions[slots].argsort()] for slots in texts]
+    assert all(positions[slots].tolist() == [*range(len(slots))] for slots in texts)
+    return texts
+
+
 def collate(
     packs: Sequence[Sequence[EncodedExample]],
     decision_weight: float = 1.0,
@@ -147,9 +177,14 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
     again in the backward pass: all logits of a pack, 2 GB of a large vocabulary, never exist.
     """
     base, learned = model.base_model, (batch["shift_labels"][0] != NO_LABEL).nonzero()[:, 0]
-    inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
-    out = base(**inputs, use_cache=False)
-    hidden_MD = out.last_hidden_state[0, learned]
+    if reads_texts(base):
+        texts_BP, places_N = batch["pasta_pass"].texts
+        out = base(input_ids=batch["input_ids"][0, texts_BP], use_cache=False)
+        hidden_MD = out.last_hidden_state.flatten(0, 1)[places_N[learned.cpu()]]
+    else:
+        inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
+        out = base(**inputs, use_cache=False)
+        hidden_MD = out.last_hidden_state[0, learned]
     first_token = batch["input_ids"][:, :1]  # not read
 
     def of_part(hidden_RD: Tensor, labels_R: Tensor) -> Tensor:
@@ -163,6 +198,12 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
     parts = zip(*(tensor.split(num_rows) for tensor in tensors), strict=True)
     again = partial(checkpoint, of_part, use_reentrant=False)
     return torch.cat([(again if torch.is_grad_enabled() else of_part)(*part) for part in parts], -1)
+
+
+def reads_texts(model: nn.Module) -> bool:
+    """Return whether a model reads plain texts by its own attention, without our mask."""
+    config: Any = model.config
+    return bool(config._attn_implementation != NAME)
 
 
 @contextmanager

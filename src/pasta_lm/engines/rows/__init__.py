@@ -1,0 +1,1 @@
+"""Threads as rows: each is a plain causal text with a cache of the model's own class."""
