@@ -55,10 +55,6 @@ class RowReader:
     reading: RowReading
     counts: bool = False
 
-    @property
-    def in_parts(self) -> bool:
-        return self.reading is RowReading.PARTS
-
     @cached_property
     def _parameters(self) -> Collection[str]:
         return inspect.signature(self.model.forward).parameters.keys()
@@ -72,7 +68,7 @@ class RowReader:
         if self.reading is RowReading.WHOLE:
             cache = None
         first, kept = (0, None) if cache is None else (len(cache.text), cache.kept)
-        size = len(text) if cache is None or self.in_parts else 1
+        size = len(text) if cache is None or self.reading is RowReading.PARTS else 1
         logits = torch.empty(0)
         for start in range(first, len(text), size):
             kept, logits = self._pass(text[start : start + size], start, kept)

@@ -19,7 +19,7 @@ from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.local.planning import ActiveRequest
 from pasta_lm.engines.local.pool import LayerShape
 from pasta_lm.engines.request import Request
-from pasta_lm.engines.rows.reader import RowCache, RowReader, copy_cache
+from pasta_lm.engines.rows.reader import RowCache, RowReader, RowReading, copy_cache
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -62,7 +62,7 @@ class RowsRunner:
         logits: dict[int, Tensor] = {}
         for active, part in parts:
             wanted = sorted({index for index in indices if part.start <= index < part.stop})
-            if not wanted and self._reader.in_parts:
+            if not wanted and self._reader.reading is RowReading.PARTS:
                 self._read(active, part.num_entries - 1)  # a part of a prompt
             for index in wanted:
                 logits[index] = self._read(active, part.first_slot + index - part.start)

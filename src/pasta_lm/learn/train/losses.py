@@ -177,7 +177,7 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
     again in the backward pass: all logits of a pack, 2 GB of a large vocabulary, never exist.
     """
     base, learned = model.base_model, (batch["shift_labels"][0] != NO_LABEL).nonzero()[:, 0]
-    if reads_texts(base):
+    if reads_texts(model):
         texts_BP, places_N = batch["pasta_pass"].texts
         out = base(input_ids=batch["input_ids"][0, texts_BP], use_cache=False)
         hidden_MD = out.last_hidden_state.flatten(0, 1)[places_N[learned.cpu()]]
@@ -200,10 +200,9 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
     return torch.cat([(again if torch.is_grad_enabled() else of_part)(*part) for part in parts], -1)
 
 
-def reads_texts(model: nn.Module) -> bool:
+def reads_texts(model: PreTrainedModel) -> bool:
     """Return whether a model reads plain texts by its own attention, without our mask."""
-    config: Any = model.config
-    return bool(config._attn_implementation != NAME)
+    return bool(model.config._attn_implementation != NAME)
 
 
 @contextmanager
