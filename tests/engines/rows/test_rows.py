@@ -19,7 +19,7 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.rows import runner
 from pasta_lm.engines.rows.reader import RowCache, RowReading, copy_cache
 from pasta_lm.errors import RequestError, UsageError
-from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.strategies.model import Pasta
 from tests.engines.local.test_join import recomputing

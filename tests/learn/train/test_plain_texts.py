@@ -12,7 +12,7 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import load
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample, encode_example
