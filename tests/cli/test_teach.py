@@ -246,9 +246,10 @@ def test_with_a_judge_stage_two_trains_the_model(
 
 
 def test_a_model_for_servers_learns_positions_and_join_that_they_compute(tmp_path: Path) -> None:
-    recipes = recipes_of("m", tmp_path, TeachConfig().on("cpu").for_servers(), tmp_path / "i")
-    train = recipes.pasta.train
-    assert (train.positions, train.join) == ("continue", "recompute")
+    paper = replace(TeachConfig().train, positions="predict", join="shared")
+    for config in (TeachConfig(), replace(TeachConfig(), train=paper).for_servers()):
+        train = recipes_of("m", tmp_path, config.on("cpu"), tmp_path / "i").pasta.train
+        assert (train.positions, train.join) == ("continue", "recompute")
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(
@@ -256,7 +257,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
 ) -> None:
     out = tmp_path / "out"
     command = command_of(model, out, config)
-    result = pasta(*command, "--for", "servers", "--dry-run")
+    result = pasta(*command, "--dry-run")
     assert (result.code, result.out) == (0, ""), result.err
     for words in ("one pass takes", "positions continue, join recompute", "stage two: none"):
         assert words in result.err
@@ -270,7 +271,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
         (["--set", "preference.rounds=1"], "preference.judge is missing"),
         (["--set", "answers.num_held_out=40"], "too few beside"),
         (["--set", "train.weight=all"], "did you mean 'weights'"),
-        (["--set", "train.join=recompute"], "'predict' does"),
+        (["--set", "train.positions=predict"], "'predict' does"),
         (["--for", "phones"], "servers"),
     ],
 )

@@ -72,9 +72,9 @@ class LearningConfig:
     max_own_text_rise: float = 0.03
     """Nats a token by which own answers may become less likely; more stops the training."""
     rank: int = 16  # Of the adapters; their alpha is twice as much.
-    positions: Literal["predict", "continue"] = "predict"  # Of main after a promise and a sync.
-    join: Literal["shared", "recompute"] = "shared"
-    """``continue`` and ``recompute`` are for stock servers, as ``--for servers`` sets them."""
+    positions: Literal["predict", "continue"] = "continue"  # Of main after a promise and a sync.
+    join: Literal["shared", "recompute"] = "recompute"
+    """Stock servers, and models with recurrent layers, need ``continue`` and ``recompute``."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of frozen and of saved weights; None: by the machine, and as the base was saved."""
     checkpointing: bool | None = None
