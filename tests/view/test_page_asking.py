@@ -256,6 +256,7 @@ def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(bro
     with served(browser, create_app(scripted(), api_key="very secret")) as watched:
         page = watched.page
         page.get_by_label("API key").fill("very secret")
+        page.wait_for_load_state("networkidle")  # nothing moves under the click any more
         page.get_by_text("Settings").click()
         page.get_by_label("Temperature").fill("0.7")
         page.get_by_label("same text, one thread").uncheck()
