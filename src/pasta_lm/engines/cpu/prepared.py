@@ -78,7 +78,7 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
     key = repr((_states(sources), dtype if weights is None else str(weights), _versions()))
     file = cache_folder() / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if (stored := _read(file)) is None:
-        note(f"preparing {source} for this processor, which takes longer than the next start")
+        note(f"preparing {source} for this processor")
         loaded = load_whole()
         if loaded.num_parameters > MAX_COPIED_ELEMENTS or loaded.fast_logits is None:
             return loaded
