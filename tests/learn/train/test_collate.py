@@ -253,7 +253,7 @@ def test_the_mask_follows_the_visibility_of_the_example(document: Document) -> N
 def test_decisions_and_the_first_promise_weigh_as_given_and_other_labels_one() -> None:
     pack = [encoded('A<promise topic="t" tokens="1"/><async>ab</async>|<sync/>so'), encoded("so")]
     #           q  A  <  t  >  [ a b ]  |  S  s  o    q  s  o
-    weights = [[1, 9, 5, 5, 1, 1, 1, 1, 1, 5, 1, 1, 5], [5, 1, 5]]
+    weights = [[1, 9, 5, 5, 1, 1, 1, 5, 1, 5, 1, 1, 5], [5, 1, 5]]
     batch = collate([pack], decision_weight=5.0, first_promise_weight=9.0)
     labels = [example.labels[example.num_prompt - 1 :] for example in pack]
     pairs = zip(sum(map(list, labels), []), sum(weights, []), strict=True)

@@ -54,7 +54,7 @@ class EncodedExample:
     num_prompt: int
     main_owners: tuple[int, ...] = ()
     fed_again: array[int] = field(default_factory=lambda: array("i"))  # Slots.
-    decisions: array[int] = field(default_factory=lambda: array("i"))  # Slots: ``decisions_of``.
+    decisions: array[int] = field(default_factory=lambda: array("i"))  # Slots; blocks' ends too.
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -222,6 +222,7 @@ class _Writer:
         child.units, child.block_length = units, len(block) + NUM_BLOCK_TAGS
         self._feed_main(token, promised=child)
         close = self._vocabulary.piece_id(ASYNC_CLOSE)
+        self._decisions.append(len(self._labels) + len(block))  # else blocks run on
         fed = (self._vocabulary.piece_id(ASYNC_OPEN), *block, close)
         for block_token, label in zip(fed, (*block, close, NO_LABEL), strict=True):
             self._feed(child, block_token, label)

@@ -67,7 +67,7 @@ class LearningConfig:
     passes: int = 150  # Forward passes of ``data.max_tokens`` tokens.
     learning_rate: float | None = None  # None: 2e-4.
     tag_learning_rate: float | None = None  # None: 2e-3 beside adapters, 1e-3 beside all weights.
-    decision_weight: float = 3.0  # Of main's decisions in the mean loss; other labels weigh 1.
+    decision_weight: float = 3.0  # Of main's decisions and the ends of blocks; others weigh 1.
     first_promise_weight: float = 10.0  # Of the first promise of an answer.
     max_own_text_rise: float = 0.03
     """Nats a token by which own answers may become less likely; more stops the training."""

@@ -95,7 +95,7 @@ class TrainConfig:
     learning_rate: float = 1e-5  # AdamW's, at its highest.
     tag_learning_rate: float | None = None  # Of the tag pieces' rows; None: as ``learning_rate``.
     freeze_old_rows: bool = False  # Keep the rows of old tokens, which no adapter can hold.
-    decision_weight: float = 1.0  # Of main's decisions in the mean loss; other labels weigh 1.
+    decision_weight: float = 1.0  # Of main's decisions and the ends of blocks; others weigh 1.
     first_promise_weight: float | None = None  # Of an answer's first promise; None: the same.
     weight_decay: float = 0.0  # AdamW's.
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # Of the rate after the warmup.
