@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import typer
 import typer.main
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
@@ -77,10 +76,8 @@ def command_page() -> str:
         places = [p.metavar or "" for p in command.params if isinstance(p, TyperArgument)]
         summary = " ".join((command.help or "").split("\n\n")[0].split())
         names = ", ".join(f"`{shared[row]}`" for row in flags(command) if row in shared)
-        lines += [
-            f"\n## `{' '.join([name, *places])}`\n",
-            summary + f" Also: {names}." * bool(names),
-        ]
+        title = " ".join([name, *places])
+        lines += [f"\n## `{title}`\n", summary + f" Also: {names}." * bool(names)]
         own = [row for row in flags(command) if row not in shared]
         lines += ["", *HEAD, *own] if own else []
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from pasta_lm.errors import ModelNotFoundError
 BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
 BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
 BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
+PASTA_15B = "pasta-1.5b"  # Qwen2.5-Coder-1.5B-Instruct with our adapter; its own baseline
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 _DTYPES |= {"float": "float32", "fp32": "float32"}
@@ -21,7 +22,7 @@ def builtin_folder(name: str | Path) -> Path:
         return folder
     reason = f"the model {name} is missing in this installation: {folder}"
     hint = "install pasta-lm again, or name another model with --model"
-    if name == BUILTIN_CONTINUE:
+    if name in (BUILTIN_CONTINUE, PASTA_15B):
         reason = f"the model {name} is not in this installation: it comes with a clone"
         hint = f"--model path/to/clone/src/pasta_lm/models/{name}"
     raise ModelNotFoundError(reason, hint=hint)
@@ -29,7 +30,7 @@ def builtin_folder(name: str | Path) -> Path:
 
 def resolve(source: str | Path) -> str | Path:
     """Return the folder of a model that comes with the package by its name, else the source."""
-    return builtin_folder(source) if source in BUILTINS else source
+    return builtin_folder(source) if source in (*BUILTINS, PASTA_15B) else source
 
 
 def dtype_name(name: str | None) -> str | None:

@@ -66,9 +66,8 @@ class Pasta:
 
         Args:
             source: A folder that ``save_pretrained`` wrote, an adapter folder, a GGUF file, a hub
-                id, an installed package of weights, 'builtin', its sequential baseline
-                'builtin-sequential', which has no tags, or 'builtin-continue', which stock servers
-                decode exactly.
+                id, an installed package of weights, or a name: 'builtin', 'builtin-sequential'
+                (no tags), 'builtin-continue' or 'pasta-1.5b' (both exact on stock servers).
             dtype: 'float32', 'bfloat16', 'float16' or 'int8' (CPU only); None: float32 on a CPU,
                 bfloat16 on a GPU that has it; 'auto': the same, or the faster on a CPU.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
