@@ -275,7 +275,7 @@ def test_tags_topics_and_ends_are_decisions_and_the_text_of_blocks_is_none(
 ) -> None:
     example = encoded(document)
     named, decisions = names(example), set(example.decisions)
-    assert len(decisions) == len(example.decisions)
+    assert sorted(decisions) == list(example.decisions)
     for slot, label in enumerate(example.labels):
         thread, _ = named[slot]
         lexeme = None if label == NO_LABEL else BARE.id_to_lexeme(label)
@@ -288,7 +288,7 @@ def test_tags_topics_and_ends_are_decisions_and_the_text_of_blocks_is_none(
     assert {*of_main} <= {*topics.decisions}
 
 
-def test_a_fork_is_a_decision_and_the_end_of_its_block_and_no_text_is() -> None:
+def test_a_fork_and_the_end_of_its_block_are_decisions_and_text_is_none() -> None:
     record = Record("one", "q", parse('A<promise topic="t" tokens="1"/><async>b</async>so'))
     example = encode_example(record, BARE, EOS, PositionStrategy.CONTINUE, Form.FORKED)
     first, *rest = (example.labels[slot] for slot in example.decisions)

@@ -271,7 +271,7 @@ class _Writer:
             num_prompt=self._num_prompt,
             main_owners=tuple(self._main_owners),
             fed_again=self._fed_again,
-            decisions=self._decisions,
+            decisions=array("i", sorted(self._decisions)),
         )
 
 
