@@ -79,7 +79,7 @@ Skeleton:""",
 Now write out one point of your skeleton and no other: point {number}. Continue it in one or two \
 short sentences, and do not go on to the next point.""",
     is_turn=True,
-    opening="{number}. {point}",  # given, so that the model goes on instead of repeating it
+    opening="{number}. {point}:",  # given; behind the point's own full stop many models end
 )
 
 
@@ -119,7 +119,7 @@ class Stages:
     def _start(self, number: int, point: str, *, is_first: bool) -> Start:
         vocabulary, wording = self._vocabulary, self._wording
         prompt = wording.point.format(number=number, point=point)
-        opening = wording.opening.format(number=number, point=point)
+        opening = wording.opening.format(number=number, point=point.rstrip(".:"))
         encode = vocabulary.encode_reply if wording.is_turn else vocabulary.encode_text
         prefix = (*encode(prompt), *vocabulary.encode_text(opening))
         # Given points stand on lines of their own; a trained model decodes its line breaks itself.
