@@ -207,7 +207,9 @@ def test_a_prompted_point_is_a_turn_of_the_same_conversation(name: str) -> None:
     assert stages.starts(" Sleep") == [stages.fallback]
 
 
-@pytest.mark.parametrize("skeleton", [" Sleep\n2. Light", " Sleep.\n2. Light.", " Sleep:\n2. Light:"])
+@pytest.mark.parametrize(
+    "skeleton", [" Sleep\n2. Light", " Sleep.\n2. Light.", " Sleep:\n2. Light:"]
+)
 def test_a_model_without_a_chat_template_reads_paragraphs(skeleton: str) -> None:
     vocabulary = PLAIN["byte_level"]
     stages = sot.Stages.of("Tips?", vocabulary, PROMPTED)
