@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.engine import TorchEngine
@@ -58,9 +60,9 @@ class Recorded:
         return self.response.placer.entries
 
     def worst_difference(self, loaded: LoadedModel) -> float:
-        """Return how far the logits met are from one masked pass over all that was fed."""
+        """Return how far the logits met are from one masked pass, in double, over all fed."""
         rotations = loaded.rotations if _has_moved(self.entries) else None
-        expected = naive_logits(loaded.model, self.entries, rotations)[self.slots]
+        expected = naive_logits(_in_double(loaded.model), self.entries, rotations)[self.slots]
         found = torch.stack(self.logits)
         assert torch.isfinite(found).all()
         return float((found - expected).abs().max())
@@ -132,6 +134,11 @@ class Recording:
                 seen.num_preemptions = request.ticket.num_preemptions
             found.append(samples)
         return found
+
+
+@lru_cache(maxsize=32)
+def _in_double(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).double()
 
 
 def _has_moved(entries: Entries) -> bool:
