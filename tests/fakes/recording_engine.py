@@ -105,10 +105,8 @@ class Recording:
     ) -> list[list[Recorded]]:
         """Decode requests together; return what was seen of each one's samples.
 
-        Args:
-            requests: What to decode.
-            preempt_every: Take all pages away after each so many passes, if a token was chosen
-                since the last time: feeding many moved keys again can take that many passes.
+        ``preempt_every``: take all pages away after each so many passes, if a token was chosen
+        since the last time: feeding many moved keys again can take that many passes.
         """
         engine = self.engine
         numbers = [engine.submit(request) for request in requests]
@@ -154,12 +152,7 @@ def _last_slot(entries: Entries, owner: int) -> int:
 
 
 def margin(scores_V: Tensor, choice: Choice) -> float:
-    """Return how little would let another token come out.
-
-    Args:
-        scores_V: The logits after penalties and mask.
-        choice: How the token was chosen.
-    """
+    """Return how little would let another token come out, of logits after penalties and mask."""
     if choice.params.temperature == 0:
         best = scores_V.topk(2).values
         return float(best[0] - best[1])
