@@ -23,7 +23,7 @@ evaluation=(--set max_tokens=2048 --set pool_tokens=4096)
 ROWS=${ROWS:-87000}
 while (($#)); do
     case $1 in
-        --tiny) is_tiny=true out=build/paper-tiny evaluation=(--set max_tokens=40 --set pool_tokens=2048) ;;
+        --tiny) is_tiny=true out=build/paper-tiny lambdas=(4 inf) evaluation=(--set max_tokens=40 --set pool_tokens=2048) ;;
         --model) model=${2:?--model needs a name} && shift ;;
         *) echo "runs/paper.sh: unknown flag $1 (known: --model NAME, --tiny)" >&2; exit 2 ;;
     esac
