@@ -80,11 +80,11 @@ def saying(name: str, main: str, *blocks: str, is_taught: bool = True, **setting
     scripts |= {(number,): ids_of(name, text) for number, text in enumerate(blocks, start=1)}
     ends = {True: words.eos_token_id, False: words.convert_tokens_to_ids("</async>")}
 
-    asked: Counter[tuple[int, ...]] = Counter()
+    asked: Counter[tuple[Response | int, ...]] = Counter()
 
     def steer(response: Response, live: LiveThread, choice: Choice, logits_V: Tensor) -> None:
         path, number = live.thread.path, live.thread.num_tokens - live.thread.num_prefix
-        place = (id(response), *path, live.thread.num_tokens)
+        place = (response, *path, live.thread.num_tokens)  # not its id, which another may get
         number, asked[place] = number + asked[place], asked[place] + 1  # rows of guesses follow
         script = scripts.get(path, [])
         with torch.inference_mode():
