@@ -257,7 +257,7 @@ INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
 
 #define TURN LANES
 #define ADD_TURN(sum, w, x) sum = plus(sum, load_f32(w), load_f32(x))
-TILE(1, f32, float)
+WALKING_TILE(f32, float)
 TILES(f32, float, float)
 TILE(1, bf16, uint16_t)
 TILES(bf16, uint16_t, float)
