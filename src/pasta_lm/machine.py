@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
+from tempfile import TemporaryDirectory
 
-T = TypeVar("T")
 CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """By the flag of Linux, the best first: kernels differ by it."""
+
+PART = ".part-"  # begins the name of what is being written in the cache
 
 SECONDS_OF_A_MEASUREMENT = 1.0
 ALMOST_FREE = 0.3  # of a core that others use counts as free
@@ -77,24 +77,23 @@ def cache_folder() -> Path:
     return Path(home) / "pasta-lm"
 
 
-def remembered(name: str, key: str, measure: Callable[[], T]) -> T:
-    """Return a measurement, as JSON: made once for each key, then read from a file of the cache.
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield where a file or folder of the cache is made; on leaving, it is moved to ``path`` whole.
 
-    A broken file is written anew; a machine without a place for it measures each time.
+    Its bytes are on the disk before that, so a power cut leaves no file of zeros. The first of
+    several processes wins; after an error nothing is left.
     """
-    file, known = cache_folder() / name, dict[str, T]()
-    with suppress(OSError, ValueError):
-        known = json.loads(file.read_text(encoding="utf-8"))
-    if key not in known:
-        if (measured := measure()) is None:  # another time
-            return measured
-        known[key] = measured
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(known, indent=1), encoding="utf-8")
-            part.replace(file)
-    return known[key]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=PART, dir=path.parent, ignore_cleanup_errors=True) as folder:
+        made = Path(folder) / path.name
+        yield made
+        for file in (made, *made.rglob("*")):
+            handle = os.open(file, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+        with suppress(OSError) if path.exists() else nullcontext():
+            made.replace(path)
 
 
 class IdleCores:

@@ -216,6 +216,39 @@ def test_a_gguf_file_is_parsed_once_and_then_read_from_the_cache(
         assert torch.equal(weight, first.get_parameter(name).bfloat16())
 
 
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "zeros": lambda copy: (copy / "model.safetensors").write_bytes(b"\0" * 999),
+    "a changed byte": lambda copy: change_weights(copy, lambda w: {k: v + 1 for k, v in w.items()}),
+    "another template": lambda copy: (copy / "chat_template.jinja").write_text("{{ messages }}"),
+    "a missing file": lambda copy: (copy / "tokenizer.json").unlink(),
+    "no sums": lambda copy: (copy / checkpoint.SUMS).write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_copy_of_a_gguf_file_is_made_again(
+    damage: str, tmp_path: Path, cache: Path
+) -> None:
+    expected = write_gguf(tmp_path / "model.gguf")
+    load_pretrained(tmp_path / "model.gguf")
+    (copy,) = cache.iterdir()
+    DAMAGES[damage](copy)
+    read = load_pretrained(tmp_path / "model.gguf")
+    assert read.tokenizer.chat_template == a_tokenizer().chat_template
+    for name, weight in read.model.named_parameters():
+        assert torch.equal(weight, expected[name]), name
+
+
+def test_the_copies_of_the_last_few_gguf_files_are_kept(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "MAX_KEPT", 2)
+    for kind in (Type.F32, Type.F16, Type.Q8_0, Type.F32):
+        write_gguf(tmp_path / "model.gguf", kind)
+        load_pretrained(tmp_path / "model.gguf")
+    assert len([*cache.iterdir()]) == 2
+
+
 def test_a_gguf_file_runs_in_the_engine_and_can_be_trained(tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf")
     loaded = load(tmp_path / "tiny.gguf")

@@ -88,7 +88,7 @@ Think = Annotated[
     bool | None,
     option("--think/--no-think", "Whether it thinks before an answer. Default: as the model does."),
 ]
-Seed = Annotated[int, option("--seed N", "Same seed, same answer.")]
+Seed = Annotated[int, option("--seed N", "Same seed and same command, same answer.")]
 Engine = Annotated[
     str | None,
     option("--engine URL[,URL]", "Servers that hold the model: vLLM, SGLang, llama.cpp."),

@@ -29,9 +29,12 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
-from pasta_lm.machine import cache_folder
+from pasta_lm.machine import cache_folder, new_file
 
 SUFFIX = ".gguf"
+FORMAT = 2  # of a kept copy: another number whenever a file is read in another way
+MAX_KEPT = 4  # copies of GGUF files, the last used
+SUMS = "sums.json"  # SHA-256 of each file of a copy
 Checkpoint: TypeAlias = "tuple[transformers.PreTrainedModel, PreTrainedTokenizerFast]"
 
 _SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
@@ -180,13 +183,30 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Checkpoint:
     """Return the model and the tokenizer of a GGUF file; without a dtype weights are float32."""
     if not file.is_file():
         raise ModelNotFoundError(f"no such file: {file}", hint=f"name {_SOURCES}")
-    with file.open("rb") as data:
-        key = hashlib.file_digest(data, "sha256").hexdigest()
-    folder = cache_folder() / "gguf" / key[:32]
-    if not folder.is_dir():
+    folder = cache_folder() / "gguf" / f"{_sum(file)[:32]}-{FORMAT}"
+    if not _is_intact(folder):
+        shutil.rmtree(folder, ignore_errors=True)
         note(f"dequantising {file.name} to float32, once; the result is kept in {folder}")
         _convert(file, folder)
+    with suppress(OSError):  # a cache that cannot be written, or another process that tidies it
+        os.utime(folder)
+        by_age = sorted(folder.parent.iterdir(), key=lambda copy: copy.stat().st_mtime)
+        for old in by_age[:-MAX_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
     return read_checkpoint(folder, dtype)
+
+
+def _sum(file: Path) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def _is_intact(folder: Path) -> bool:
+    """Return whether a kept copy has the files, and their bytes, that were written."""
+    with suppress(OSError, ValueError):
+        sums = json.loads((folder / SUMS).read_text("utf-8"))
+        return bool(sums) and sums == {name: _sum(folder / name) for name in sums}
+    return False
 
 
 @cache
@@ -197,19 +217,17 @@ def note(text: str) -> None:
 
 def _convert(file: Path, folder: Path) -> None:
     model, tokenizer = _dequantised(file)
-    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     try:
-        model.save_pretrained(part)
-        tokenizer.save_pretrained(part)
-        part.replace(folder)
+        with new_file(folder) as part:
+            model.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+            sums = {item.name: _sum(item) for item in part.iterdir()}
+            (part / SUMS).write_text(json.dumps(sums), "utf-8")
     except (OSError, SafetensorError) as exc:
-        if not folder.is_dir():  # else another process was faster
-            raise ModelError(
-                f"the weights of {file.name} cannot be kept in {folder}: {cause(exc)}",
-                hint="they take 4 bytes a weight; XDG_CACHE_HOME names another place",
-            ) from exc
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        raise ModelError(
+            f"the weights of {file.name} cannot be kept in {folder}: {cause(exc)}",
+            hint="they take 4 bytes a weight; XDG_CACHE_HOME names another place",
+        ) from exc
 
 
 def _dequantised(file: Path) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerBase]:

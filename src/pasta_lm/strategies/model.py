@@ -81,13 +81,12 @@ class Pasta:
             ModelError: the files cannot be loaded, or the engine would not be exact for them.
         """
         with _needs_torch():
-            from pasta_lm.engines.cpu import prepared
             from pasta_lm.engines.local import drafting, engine, loading
         dtype = dtype_name(dtype)
-        loaded = prepared.load(source, dtype=dtype, device=device)
+        loaded = loading.load(source, dtype=dtype, device=device)
         guess = None
         if draft is not None:
-            guess = drafting.DraftModel(prepared.load(draft, dtype=dtype, device=device))
+            guess = drafting.DraftModel(loading.load(draft, dtype=dtype, device=device))
             guess.check(loaded.vocabulary.num_tokens, loaded.name)
         if pool_tokens is None:
             pool_tokens = loading.pool_slots(cache_memory, loaded)

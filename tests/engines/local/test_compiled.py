@@ -58,7 +58,6 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
     dtype: torch.dtype, before: RmsNorm | Gate | None
 ) -> None:
     layer = join([random(40, 64, dtype=dtype)], [None])
-    layer.compiled_rows = MAX_ROWS
     if before is not None:
         layer.put_before(before)
     width = 128 if isinstance(before, Gate) else 64

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pasta_lm.machine import IdleCores, cache_folder
+from pasta_lm.machine import IdleCores, cache_folder, new_file
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +31,11 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-shared", "-fPIC", "-fopenmp", "-fno-strict-aliasing")
 STEP = 32  # sizes that are summed over are multiples of it
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-MAX_ROWS = 16  # of a product, where nothing is measured
+MAX_ROWS = 32  # of a compiled product; fixed, so that rounding does not depend on the load
 BEFORE = {None: 0, "rms_norm": 1, "silu": 2, "gelu": 3}
 PAGE = 2 << 20
 BLOCK = 32 * PAGE  # bytes that are taken from the system at once
 ALIGNMENT = 64  # bytes of a cache line
-_most_threads: list[int] = []  # at most one number
 idle_cores = IdleCores()
 
 # Legend: R rows, I inputs, O outputs.
@@ -59,14 +58,9 @@ def functions() -> ctypes.CDLL | None:
     return compiled
 
 
-def use_threads(most: int) -> None:
-    """Let compiled functions of this process use at most so many threads."""
-    _most_threads[:] = [most]
-
-
 def num_threads() -> int:
-    """Return the threads of a compiled function: those of torch, or as few as are fast or idle."""
-    return min([torch.get_num_threads(), idle_cores(), *_most_threads])
+    """Return the threads of a compiled function: those of torch, at most the idle cores."""
+    return min(torch.get_num_threads(), idle_cores())
 
 
 def version() -> str:
@@ -92,19 +86,11 @@ def _file() -> Path:
 
 
 def _compile(file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}")
     tune = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
     files = [str(source) for source in SOURCES if source.suffix == ".c"]
-    command = [_compiler(), *FLAGS, tune, *files, "-o", str(part), "-lm"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    part.replace(file)
-
-
-def give_back_memory() -> None:
-    """Return freed memory to the system, where the C library can."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    with new_file(file) as part:
+        command = [_compiler(), *FLAGS, tune, *files, "-o", str(part), "-lm"]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
 def address(tensor: Tensor | None) -> int | None:

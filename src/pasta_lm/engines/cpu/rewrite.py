@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, choose, join
+from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, join
 from pasta_lm.engines.cpu.library import HugePages
 from pasta_lm.engines.cpu.patterns import (
     fuse_rotary,
@@ -49,13 +49,8 @@ def rewrite(
     for fuse in (*fusions, _merge_equal):  # fused layers leave equal views behind
         fuse(graph)
         graph.graph.eliminate_dead_code()
-    choose_kernels(graph.graph)
     graph.graph.lint()
     graph.recompile()
-
-
-def choose_kernels(graph: fx.Graph) -> None:
-    choose([node.target for node in graph.nodes if isinstance(node.target, Linear)])
 
 
 def _free_sizes(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:

@@ -8,20 +8,17 @@ by dispatch, not by arithmetic, so most of their speed comes from here.
 from __future__ import annotations
 
 import logging
-import operator
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, fx
-from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pasta_lm.engines.cpu.attention import Heads
 from pasta_lm.engines.cpu.patterns import attend_joined, split_heads
-from pasta_lm.engines.cpu.rewrite import choose_kernels, rewrite
+from pasta_lm.engines.cpu.rewrite import rewrite
 from pasta_lm.engines.local.attention import LayerCall, Pass
 from pasta_lm.engines.local.runner import CachedPass, KeyRecorder, plain_logits
 
@@ -74,28 +71,12 @@ class CapturedModel:
     def __init__(self, graph: fx.GraphModule, calls: dict[int, LayerCall]) -> None:
         self._calls = calls
         self._pass: Pass | None = None
-        self._targets = {attend_alone: self._attend, attend_joined: self._attend_joined}
+        targets = {attend_alone: self._attend, attend_joined: self._attend_joined}
         for node in graph.graph.nodes:
-            node.target = self._targets.get(node.target, node.target)
+            node.target = targets.get(node.target, node.target)
             node.meta.clear()  # found while tracing, of the weights as they were
         graph.recompile()
         self.graph = graph
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Let a stored pass be made anew of its operations."""
-        names = {value: key for key, value in self._targets.items()}
-        steps: list[Step] = []
-        for node in self.graph.graph.nodes:
-            target = names.get(node.target, node.target)
-            if node.op == "get_attr":
-                target = operator.attrgetter(str(target))(self.graph)
-            target = str(target) if isinstance(target, OpOverload) else target
-            arguments = fx.node.map_aggregate(
-                (node.args, node.kwargs),
-                lambda each: ResultName(each.name) if isinstance(each, fx.Node) else each,
-            )
-            steps.append((node.op, node.name, target, arguments))
-        return restored, (steps, self._calls)
 
     def _attend(self, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
         assert self._pass is not None
@@ -123,29 +104,6 @@ class CapturedModel:
         finally:
             self._pass = None
         return out
-
-
-class ResultName(str):
-    """The name of an operation whose result is an argument."""
-
-
-Step = tuple[str, str, object, Any]
-"""An operation's kind, name, function or tensor, and arguments."""
-
-
-def restored(steps: Sequence[Step], calls: dict[int, LayerCall]) -> CapturedModel:
-    graph, root, nodes = fx.Graph(), dict[str, object](), dict[str, fx.Node]()
-    for op, name, target, arguments in steps:
-        if op == "get_attr":
-            root[name], target = target, name
-        elif op == "call_function" and isinstance(target, str):
-            target = operator.attrgetter(target)(torch.ops)
-        args, kwargs = fx.node.map_aggregate(
-            arguments, lambda each: nodes[each] if isinstance(each, ResultName) else each
-        )
-        nodes[name] = graph.create_node(op, target, args, kwargs, name)  # type: ignore[arg-type]
-    choose_kernels(graph)
-    return CapturedModel(fx.GraphModule(root, graph), calls)
 
 
 def capture(model: transformers.PreTrainedModel, *, is_int8: bool = False) -> CapturedModel | None:
