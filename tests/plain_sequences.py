@@ -13,7 +13,7 @@ from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
 from pasta_lm.models.encoded import EncodedDocument
 from tests.reference import Name
-from tests.visibility import is_visible, position_seen
+from tests.visibility import is_visible
 
 Ids = tuple[int, ...]
 
@@ -48,7 +48,7 @@ def plain_sequences(
 def seen_sequence(entries: Entries, slot: int) -> Ids:
     """Return the ids that an entry sees by position, after checking that no position is missing."""
     seen = [key for key in range(slot + 1) if is_visible(entries, slot, key)]
-    at = {position_seen(entries, slot, key): entries[key].token for key in seen}
+    at = {entries[key].position: entries[key].token for key in seen}
     assert len(at) == len(seen), "two visible entries stand at one position"
     assert sorted(at) == list(range(len(at))), "positions are not consecutive"
     assert entries[slot].position == len(at) - 1

@@ -68,17 +68,12 @@ class _Writer:
     def sync(self) -> None:
         self.visible |= self.hidden
         self.hidden.clear()
-        if self.strategy is PositionStrategy.ROTATE:
-            self.position = len(self.visible)
-        elif self.strategy is PositionStrategy.CONTINUE:
+        if self.strategy is PositionStrategy.CONTINUE:
             self.position = 1 + max(self.places[name].position for name in self.visible)
 
 
 def reference(shape: Shape, strategy: PositionStrategy) -> dict[Name, Place]:
-    """Return the place of every token, the prompt's too.
-
-    With ``rotate`` a token stands where it is fed, before any later sync moves it.
-    """
+    """Return the place of every token, the prompt's too."""
     writer = _Writer(strategy)
     for index in range(shape.num_prompt):
         writer.write((PROMPT, index))

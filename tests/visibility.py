@@ -9,8 +9,3 @@ def is_visible(entries: Entries, query_slot: int, slot: int) -> bool:
     """Return whether the query in one slot saw the entry in another when it was fed."""
     row, owner = entries[query_slot].row, entries[slot].owner
     return row.sees(query_slot=query_slot, entry_slot=slot, entry_owner=owner)
-
-
-def position_seen(entries: Entries, query_slot: int, slot: int) -> int:
-    """Return the position at which a query saw a key, in the query's epoch."""
-    return entries[query_slot].epoch.moved.get(slot, entries[slot].position)

@@ -26,6 +26,8 @@ from __future__ import annotations
 import json
 from importlib import metadata
 
+GONE = ("rotate",)  # values that only earlier releases had: positions that moved keys at a sync
+
 
 class PastaError(Exception):
     """The base class of all errors of this project."""
@@ -132,6 +134,11 @@ class BrokenAnswerError(RemoteError):
     def __init__(self, message: str, text: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.text = text
+
+
+def refused(value: object) -> str:
+    """Return a refused value for a message, which says so if only earlier releases had it."""
+    return f"{value!r}, which is gone" if value in GONE else repr(value)
 
 
 def cause(error: Exception) -> str:

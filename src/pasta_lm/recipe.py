@@ -16,7 +16,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pasta_lm.errors import UsageError
+from pasta_lm.errors import UsageError, refused
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ def check_one_of(table: str, **values: object) -> None:
 def check_choice(key: str, value: str, options: Sequence[str]) -> None:
     """Raise a UsageError that lists the options unless the value is one of them."""
     if value not in options:
-        raise UsageError(f"{key} is {value!r}", hint=f"one of {', '.join(options)}")
+        raise UsageError(f"{key} is {refused(value)}", hint=f"one of {', '.join(options)}")
 
 
 def check_positive(table: str, config: object, *keys: str) -> None:

@@ -44,8 +44,8 @@ class ScriptedModel:
         think: bool | None = None,
     ) -> Request:
         assert messages == "?" or continues is (messages[-1]["role"] == "assistant")
-        if strategy == "draft-model":
-            raise UsageError("strategy 'draft-model' needs a draft model")
+        if strategy == "quick":
+            raise UsageError("unknown strategy 'quick'")
         if messages != "?":
             self.asked.append(messages)
         text = " ".join(message["content"] for message in messages if messages != "?")
@@ -117,7 +117,7 @@ def test_regenerate_asks_the_last_question_again_with_the_next_seed(piped: Any) 
     ("line", "strategy", "shown"),
     [
         ("/set strategy sequential", "sequential", "strategy is now sequential"),
-        ("/set strategy draft-model", "pasta", "needs a draft model"),
+        ("/set strategy quick", "pasta", "unknown strategy 'quick'"),
         ("/set strategy a b", "pasta", "no such command: /set strategy a b"),
         ("/help", "pasta", "Ctrl-C stops an answer"),
         ("/regenerate", "pasta", "there is no question yet"),

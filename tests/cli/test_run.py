@@ -136,19 +136,18 @@ def test_the_sequential_strategy_of_the_builtin_model_is_its_baseline(
     assert "builtin-sequential answers, taught without tags" in result.err
 
 
-@pytest.mark.parametrize("strategy", ["sot", "prompt-lookup", "draft-model", "apar"])
+@pytest.mark.parametrize("strategy", ["sot", "prompt-lookup", "apar"])
 def test_a_baseline_answers_under_its_own_name(
     pasta: Pasta, taught_folder: Path, strategy: str
 ) -> None:
-    draft = ("--draft", taught_folder) if strategy == "draft-model" else ()
-    flags = ("--model", taught_folder, "--max-tokens", 12, "--strategy", strategy, *draft)
+    flags = ("--model", taught_folder, "--max-tokens", 12, "--strategy", strategy)
     result = pasta("run", "hello", *flags, "--json")
     assert result.code == 0
     # A model that was taught PASTA-LANG cannot answer as APAR does, and does not claim to.
     is_apar = strategy == "apar"
     assert ("was not taught apar" in result.err) == is_apar
     assert result.json["strategy"] == ("sequential" if is_apar else strategy)
-    if strategy in ("prompt-lookup", "draft-model", "apar"):
+    if strategy in ("prompt-lookup", "apar"):
         flags = ("--model", taught_folder, "--max-tokens", 12, "--strategy", "sequential")
         alone = pasta("run", "hello", *flags, "--json").json
         assert (result.json["text"], result.json["usage"]) == (alone["text"], alone["usage"])
@@ -169,9 +168,9 @@ def test_a_model_without_tag_pieces_says_so_once_and_answers_sequentially(
     [
         (("--model", "./nowhere"), 2, "no folder nowhere"),
         (("--strategy", "paste"), 2, "one of pasta, sequential"),
-        (("--strategy", "draft-model"), 2, "--draft and the strategy draft-model go together"),
-        (("--draft", "./nowhere"), 2, "--draft and the strategy draft-model go together"),
-        (("--positions", "oracle"), 2, "one of predict, continue, rotate"),
+        (("--strategy", "draft-model"), 2, "one of pasta, sequential"),
+        (("--draft", "./nowhere"), 2, "no such option: --draft"),
+        *((("--positions", name), 2, "one of predict, continue") for name in ("oracle", "rotate")),
         (("--temperature", "-1"), 2, "at least 0"),
         (("--max-tokens", "0"), 2, "at least 1"),
         (("--max-tokens", "many"), 2, "--max-tokens"),
@@ -216,7 +215,6 @@ def test_doctor_answers_in_json(doctor: Pasta, taught_folder: Path) -> None:
     assert facts["builtin_model"]["finish_reason"] in {"stop", "length"}
     assert facts["builtin_model"].keys() > {"parallelism", "num_threads", "wall_s"}
     assert facts["model"]["has_tag_pieces"] is True
-    assert facts["model"]["can_rotate"] is True
     assert facts["extras"].keys() >= {"torch", "train", "data", "evaluate", "ifeval", "serve"}
 
 

@@ -100,7 +100,11 @@ def test_a_dry_run_shows_an_example_and_trains_nothing(
     [
         ("", "stepz = 3", ["unknown key train.stepz", "did you mean 'steps'?"]),
         ('rule = "points"', "", ["data.rule is 'points'", "one of apar"]),
-        ("", 'positions = "rotate"', ["'rotate' cannot be trained", "train with 'predict'"]),
+        (
+            "",
+            'positions = "rotate"',
+            ["positions is 'rotate', which is gone", "one of predict"],
+        ),
     ],
 )
 def test_a_wrong_key_is_named_with_what_may_be_meant(

@@ -14,10 +14,6 @@ class FunctionGuesser:
     """Guesses what a function of the context returns."""
 
     function: Callable[[Sequence[int]], Sequence[int]]
-    max_guesses: int = 16
-
-    def check(self, num_tokens: int, name: str) -> None:
-        """Accept any model."""
 
     def guess(self, context: Sequence[int]) -> Sequence[int]:
         """Return what the function returns."""

@@ -61,8 +61,7 @@ class Recorded:
 
     def worst_difference(self, loaded: LoadedModel) -> float:
         """Return how far the logits met are from one masked pass, in double, over all fed."""
-        rotations = loaded.rotations if _has_moved(self.entries) else None
-        expected = naive_logits(_in_double(loaded.model), self.entries, rotations)[self.slots]
+        expected = naive_logits(_in_double(loaded.model), self.entries)[self.slots]
         found = torch.stack(self.logits)
         assert torch.isfinite(found).all()
         return float((found - expected).abs().max())
@@ -106,7 +105,7 @@ class Recording:
         """Decode requests together; return what was seen of each one's samples.
 
         ``preempt_every``: take all pages away after each so many passes, if a token was chosen
-        since the last time: feeding many moved keys again can take that many passes.
+        since the last time: feeding many keys again can take that many passes.
         """
         engine = self.engine
         numbers = [engine.submit(request) for request in requests]
@@ -137,10 +136,6 @@ class Recording:
 @lru_cache(maxsize=32)
 def _in_double(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).double()
-
-
-def _has_moved(entries: Entries) -> bool:
-    return any(entry.epoch.moved for entry in entries.items)
 
 
 def _last_slot(entries: Entries, owner: int) -> int:

@@ -5,7 +5,7 @@ import pytest
 from pasta_lm.interpreter.positions import PositionStrategy, position_after_promise
 from tests.fakes.word_decoder import WordDecoder
 
-PREDICT, CONTINUE, ORACLE, ROTATE = PositionStrategy
+PREDICT, CONTINUE, ORACLE = PositionStrategy
 
 
 def test_oracle_without_a_length_says_where_it_may_be_used() -> None:
@@ -25,8 +25,6 @@ BLOCKS = ["a b c", "", "d"]
         # The first block ends at 11, behind main; the third at 19, ahead of it.
         (CONTINUE, [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 21, 22]),
         (ORACLE, [3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23, 27, 28]),
-        # Prompt 3, main 9, blocks 5 and 2: the sync is the 20th token, and so on.
-        (ROTATE, [3, 4, 5, 6, 27, 28, 29, 30, 41, 19, 20, 21, 22, 23, 27, 28]),
     ],
 )
 def test_positions_of_main(strategy: PositionStrategy, main: list[int]) -> None:

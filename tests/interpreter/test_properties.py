@@ -127,7 +127,5 @@ def test_nothing_is_fed_beyond_the_last_position(
     answer: tuple[str, list[str]], strategy: PositionStrategy, last: int
 ) -> None:
     limits = Limits(max_position=last)
-    if strategy is PositionStrategy.ROTATE:  # one line of all tokens: the engine bounds it so
-        limits = Limits(max_position=last, max_tokens=last + 1 - 3)
     run = WordDecoder(*answer, num_prompt=3, strategy=strategy, limits=limits).run()
     assert max((fed.placed.position for fed in run.fed), default=0) <= last

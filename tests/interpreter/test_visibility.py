@@ -4,10 +4,9 @@ import pytest
 
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.placement import Entries
-from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 from tests.fakes.word_decoder import WordDecoder
-from tests.visibility import is_visible, position_seen
+from tests.visibility import is_visible
 
 
 def drawn(entries: Entries) -> list[str]:
@@ -90,19 +89,3 @@ def test_a_block_inside_a_block_sees_its_ancestors_up_to_their_promises() -> Non
     assert seen_by("y") == "p A <p t >1 <async> a <p u >1 <async> x y"
     assert seen_by("b") == "p A <p t >1 <async> a <p u >1 b"
     assert sorted(seen_by("C").split()) == sorted(words), "a sync joins the blocks inside blocks"
-
-
-def test_rotate_puts_a_block_inside_a_block_where_it_is_read() -> None:
-    answer = WordDecoder(
-        "A <p t >1 B | C",
-        ["a <p u >1 b", "x y"],
-        num_prompt=1,
-        strategy=PositionStrategy.ROTATE,
-        limits=Limits(max_depth=2),
-    ).run()
-    last = len(answer.entries) - 1
-    words = ["p", *(fed.word for fed in answer.fed)]
-    reading = sorted(range(last + 1), key=lambda slot: position_seen(answer.entries, last, slot))
-    assert " ".join(words[slot] for slot in reading) == (
-        "p A <p t >1 <async> a <p u >1 <async> x y </async> b </async> B | C"
-    )

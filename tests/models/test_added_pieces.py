@@ -123,7 +123,7 @@ def test_ids_with_gaps_are_refused_before_a_row_is_hurt() -> None:
 
 def config_of(piece_ids: Mapping[str, int]) -> PastaConfig:
     limits = Limits(max_tokens=512, max_topic_tokens=9)
-    return PastaConfig(piece_ids=piece_ids, positions=PositionStrategy.ROTATE, limits=limits)
+    return PastaConfig(piece_ids=piece_ids, positions=PositionStrategy.ORACLE, limits=limits)
 
 
 def saved(tmp_path: Path, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -138,7 +138,7 @@ def test_a_saved_model_comes_back_with_its_tags(name: str, tmp_path: Path) -> No
     model, tokenizer = saved(tmp_path, name)
     config = read_pasta_config(tmp_path)
     assert config is not None
-    assert config.positions is PositionStrategy.ROTATE
+    assert config.positions is PositionStrategy.ORACLE
     assert config.limits == Limits(max_tokens=512, max_topic_tokens=9)
 
     again = AutoTokenizer.from_pretrained(tmp_path)
@@ -181,8 +181,9 @@ FAULTS: dict[str, tuple[Change, type[ModelError], str]] = {
     "keys missing": (lambda c: c.pop("positions"), ModelError, "does not say: positions"),
     "a later version": (lambda c: c.update(language_version=2), ModelError, "version 2"),
     "an unknown strategy": (lambda c: c.update(positions="guess"), ModelError, "'guess'"),
+    "one that is gone": (lambda c: c.update(positions="rotate"), ModelError, "which is gone"),
     "an unknown join": (lambda c: c.update(join="split"), ModelError, "no join 'split'"),
-    "a join with gaps": (lambda c: c.update(join="recompute"), ModelError, "'rotate' does"),
+    "a join with gaps": (lambda c: c.update(join="recompute"), ModelError, "'oracle' does"),
     "an unknown limit": (lambda c: c.update(limits={"max_token": 3}), ModelError, "some of"),
     "a limit that is none": (lambda c: c.update(limits={"max_tokens": 0}), ModelError, "at least"),
     "a limit of words": (lambda c: c.update(limits={"max_tokens": "9"}), ModelError, "'9'"),

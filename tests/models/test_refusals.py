@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pasta_lm.engines.local import self_test
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.runner import find_rotations
 from pasta_lm.engines.local.self_test import check_exact, flattened_difference, tiny_model
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError, UnsupportedModelError, VocabularyError
@@ -145,14 +144,6 @@ def test_a_large_model_is_tested_by_its_tiny_model(
 def test_a_configuration_that_cannot_be_made_small_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="could not be made small"):
         tiny_model(transformers.XLNetConfig())
-
-
-def test_keys_that_do_not_turn_with_position_make_rotate_unavailable() -> None:
-    model = random_model("GPT2", n_embd=48, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1)
-    check_exact(model)
-    model.set_attn_implementation("pasta")
-    with pytest.raises(UnsupportedModelError, match="'rotate' are not exact for layer 0 of GPT2"):
-        find_rotations(model)
 
 
 def test_a_model_without_rows_for_the_tags_of_its_tokenizer_is_refused() -> None:

@@ -72,9 +72,10 @@ def test_an_answer_prints_as_its_text_and_reprs_are_one_line(model: Pasta) -> No
         (PROMPT, {"max_tokens": "8"}, "wrong type", 'generate("Name'),
         (PROMPT, {"temperature": -1}, "temperature is -1", ""),
         (PROMPT, {"strategy": "quick"}, "unknown strategy 'quick'", "one of pasta"),
-        (PROMPT, {"strategy": "draft-model"}, "needs a draft model", "draft=SMALLER_MODEL"),
+        (PROMPT, {"strategy": "draft-model"}, "unknown strategy 'draft-model'", "one of pasta"),
         (PROMPT, {"positions": "oracle"}, "replay and training only", "one of predict"),
-        (PROMPT, {"strategy": "sot", "positions": "rotate"}, "no positions 'rotate'", "leave"),
+        (PROMPT, {"positions": "rotate"}, "'rotate' cannot be", "one of predict, continue"),
+        (PROMPT, {"strategy": "sot", "positions": "predict"}, "no positions 'predict'", "leave"),
     ],
 )
 def test_a_wrong_value_is_a_usage_error_with_the_right_call(
@@ -95,5 +96,5 @@ def test_an_empty_prompt_is_refused(model: Pasta, prompt: Any) -> None:
 
 
 def test_strategies_are_those_by_which_the_model_answers(model: Pasta) -> None:
-    assert {*STRATEGIES} - {*model.strategies} == {"apar", "draft-model", "pasta-draft-model"}
+    assert {*STRATEGIES} - {*model.strategies} == {"apar"}
     assert not model.supports("apar")

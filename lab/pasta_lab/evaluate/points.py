@@ -14,7 +14,7 @@ from pasta_lab.tasks.registry import training_families
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.measure.table import Interval, mean
 from pasta_lm.strategies import PASTA, SEQUENTIAL
-from pasta_lm.strategies.requests import PASTA_SPECULATIVE, SPECULATIVE
+from pasta_lm.strategies.requests import LOOKUP, PASTA_LOOKUP
 
 ByTask = Mapping[str, GradedAnswer]
 
@@ -43,11 +43,8 @@ class PointAnswers:
 
     @property
     def is_speculative(self) -> bool:
-        """Return whether the strategy is speculative.
-
-        Its forward passes exclude the draft model's, so they give no theoretical speedup.
-        """
-        return self.point.strategy in (*SPECULATIVE, *PASTA_SPECULATIVE)
+        """Return whether passes check several guesses, so that they give no theoretical speedup."""
+        return self.point.strategy in (LOOKUP, PASTA_LOOKUP)
 
     def log_speed(self, kind: Speed) -> dict[str, float]:
         """Return by task the logarithm of the speedup over the baseline, if there is one."""

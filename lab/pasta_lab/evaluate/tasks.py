@@ -22,7 +22,6 @@ from pasta_lab.tasks.referee import referee_grade
 from pasta_lab.tasks.registry import held_out_families, make, prompts_hash, training_families
 from pasta_lab.tasks.task import Split, Task
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal
 from pasta_lm.language.document import parse_program
 from pasta_lm.learn.data.answer_record import AnswerRecord
@@ -43,7 +42,7 @@ from pasta_lm.models.names import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
-from pasta_lm.strategies.requests import DRAFT, DRAFTED, EXACT_SEQUENTIAL, PASTA_DRAFT, STRATEGIES
+from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, STRATEGIES
 
 Figures = dict[str, Any]
 
@@ -59,8 +58,6 @@ class TaskSettings:
     """A folder, a hub id or a built-in model; None: the built-in one."""
     baseline: str | None = None
     """The sequential baseline; None: the built-in one, or the model itself."""
-    draft: str | None = None
-    """The smaller model of strategy draft-model."""
     strategies: tuple[str, ...] = (SEQUENTIAL, PASTA)
     num_prompts: int = 420
     """Of the families that training sees, together; each held-out family has as many as one."""
@@ -86,14 +83,10 @@ class TaskSettings:
         """Validate values before a model is loaded."""
         for name in self.strategies:
             check_choice("strategies", name, STRATEGIES)
-        if (self.draft is not None) is not bool({*DRAFTED} & {*self.strategies}):
-            raise UsageError(f"draft and the strategy {DRAFT} go together")
         for key, value in (("split", self.split), ("wordings", self.wordings or self.split)):
             check_choice(key, value, [one.value for one in Split])
         check_positive("tasks", self, "num_prompts", "max_tokens", "threads")
         check_served(self.servers, self.model, self.model_names.values())
-        if self.servers is not None and self.draft is not None:
-            raise UsageError("draft is for the local engine", hint="leave out --engine")
 
     @property
     def model_names(self) -> dict[str, str]:
@@ -103,7 +96,7 @@ class TaskSettings:
         return {"model": model, "baseline": self.baseline or baseline}
 
     def load_models(self) -> dict[str, Pasta]:
-        """Load the model and the sequential baseline, with the draft model for their strategies."""
+        """Load the model and the sequential baseline."""
         if self.servers is not None:
             assert self.model is not None
             served = self.servers.holding(self.model)
@@ -112,10 +105,8 @@ class TaskSettings:
             Pasta.from_pretrained, dtype=self.dtype, device=self.device, pool_tokens=POOL_TOKENS
         )
         names = self.model_names
-        baseline = load(names["baseline"], draft=self.draft)
-        is_same = names["model"] == names["baseline"]
-        own_draft = self.draft if PASTA_DRAFT in self.strategies else None
-        model = baseline if is_same else load(names["model"], draft=own_draft)
+        baseline = load(names["baseline"])
+        model = baseline if names["model"] == names["baseline"] else load(names["model"])
         return {"model": model, "baseline": baseline}
 
 

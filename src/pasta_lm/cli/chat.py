@@ -12,7 +12,7 @@ from typing import Annotated, cast
 import typer
 
 from pasta_lm.cli import flags
-from pasta_lm.cli.flags import option, require_draft, require_one_of
+from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.cli.run import checked, load_model
 from pasta_lm.cli.terminal import decoded, print_answer, print_thought, say
 from pasta_lm.cli.thread_view import live_threads, print_figures
@@ -21,7 +21,7 @@ from pasta_lm.engines.request import Finished, Request, SamplingParams, StreamEv
 from pasta_lm.errors import PastaError, RequestError, UsageError
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.strategies.requests import DRAFTED, STRATEGIES
+from pasta_lm.strategies.requests import STRATEGIES
 
 HELP = """\
 /new             forget the conversation
@@ -164,7 +164,6 @@ def chat(
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
-    draft: flags.Draft = None,
     strategy: Annotated[
         str, option("--strategy NAME", "/set strategy changes it later.")
     ] = "pasta",
@@ -181,13 +180,11 @@ def chat(
     one question a line.
     """
     require_one_of("--strategy", strategy, STRATEGIES)
-    if strategy in DRAFTED:
-        require_draft(draft, strategy)
     settings = checked(
         max_tokens=max_tokens, temperature=temperature, fork_bias=fork_bias, seed=seed
     )
     pool_tokens = MAX_CONTEXT + 2 * max_tokens  # a sync may feed an answer again
-    loaded = load_model(model, dtype=dtype, device=device, draft=draft, pool_tokens=pool_tokens)
+    loaded = load_model(model, dtype=dtype, device=device, pool_tokens=pool_tokens)
     context = min(loaded.engine.max_prompt_tokens or MAX_CONTEXT, MAX_CONTEXT)
     max_prompt = context - min(max_tokens, context // MAX_ANSWER_SHARE)
     params, name = loaded.sampling_params(**settings), model or BUILTIN

@@ -98,7 +98,6 @@ def _facts_of(loaded: LoadedModel) -> Facts:
         "device": str(loaded.device),
         "dtype": loaded.dtype_name,
         "has_tag_pieces": loaded.vocabulary.has_pieces,
-        "can_rotate": loaded.can_rotate,
         "max_position": loaded.max_position,
     }
 

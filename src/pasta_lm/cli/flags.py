@@ -67,7 +67,6 @@ DTYPES = (
 )
 Dtype = Annotated[str | None, option("--dtype DTYPE", DTYPES, callback=dtype_name)]
 Device = Annotated[str | None, option("--device DEVICE", "cpu or cuda. Default: a GPU if present.")]
-Draft = Annotated[str | None, option("--draft MODEL", "The model of the strategy draft-model.")]
 Threads = Annotated[int | None, option("--threads N", "CPU threads of torch.", min=1)]
 MaxTokens = Annotated[int, option("--max-tokens N", "Maximum tokens over all threads, with tags.")]
 MaxThreads = Annotated[
@@ -105,13 +104,6 @@ def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None
     names = list(choices)
     if value is not None and value not in names:
         raise UsageError(f"{flag} cannot be {value!r}", hint=f"one of {', '.join(names)}")
-
-
-def require_draft(draft: str | None, strategy: str) -> None:
-    """Refuse a draft model without its strategy, and the strategy without a draft model."""
-    if (draft is not None) is not strategy.endswith("draft-model"):
-        hint = "name both, or neither"
-        raise UsageError("--draft and the strategy draft-model go together", hint=hint)
 
 
 def require_engine(

@@ -45,7 +45,7 @@ def replay(
     threads: flags.Threads = None,
     positions: Annotated[
         str | None,
-        option("--positions STRATEGY", "predict, continue, rotate or oracle. Default: as trained."),
+        option("--positions STRATEGY", "predict, continue or oracle. Default: as trained."),
     ] = None,
     max_threads: flags.MaxThreads = None,
     limit: flags.Limit = None,

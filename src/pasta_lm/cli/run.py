@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from pasta_lm.cli import flags, terminal
-from pasta_lm.cli.flags import option, require_draft, require_engine, require_one_of
+from pasta_lm.cli.flags import option, require_engine, require_one_of
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, PastaError, UsageError
@@ -42,7 +42,6 @@ def run(
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
-    draft: flags.Draft = None,
     strategy: Annotated[str, option("--strategy NAME", f"{', '.join(STRATEGIES)}.")] = "pasta",
     max_tokens: flags.MaxTokens = 1024,
     max_threads: flags.MaxThreads = None,
@@ -53,8 +52,7 @@ def run(
     seed: flags.Seed = 0,
     n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
     positions: Annotated[
-        str | None,
-        option("--positions STRATEGY", "predict, continue or rotate. Default: as trained."),
+        str | None, option("--positions STRATEGY", "predict or continue. Default: as trained.")
     ] = None,
     engine: flags.Engine = None,
     dialect: flags.Dialect = None,
@@ -72,7 +70,6 @@ def run(
     """
     servers = require_engine(engine, dialect, allow_inexact=allow_inexact)
     require_one_of("--strategy", strategy, STRATEGIES)
-    require_draft(draft, strategy)
     require_one_of("--positions", positions, POSITIONS)
     settings = checked(
         max_tokens=max_tokens,
@@ -90,7 +87,7 @@ def run(
     text = _prompt(prompt, file)
     is_baseline = servers is None and strategy in EXACT_SEQUENTIAL
     name = baseline_of(model or BUILTIN) if is_baseline else model
-    loaded = load_model(name, servers, dtype=dtype, device=device, draft=draft)
+    loaded = load_model(name, servers, dtype=dtype, device=device)
     if name in (None, BUILTIN):
         terminal.say(INTRODUCTION)
     elif is_baseline and name != model:
@@ -225,7 +222,6 @@ def load_model(
     *,
     dtype: str | None,
     device: str | None,
-    draft: str | None = None,
     pool_tokens: int | None = None,
     cache_memory: str | None = None,
     shares_prefixes: bool = False,
@@ -237,7 +233,6 @@ def load_model(
                 model or BUILTIN,
                 dtype=dtype or "auto",
                 device=device,
-                draft=draft,
                 pool_tokens=pool_tokens,
                 cache_memory=cache_memory,
                 shares_prefixes=shares_prefixes,
@@ -245,7 +240,7 @@ def load_model(
         if model is None:
             hint = "name the folder that the servers serve"
             raise UsageError("--engine needs --model", hint=hint)
-        local = {"--draft": draft, "--dtype": dtype, "--device": device}
+        local = {"--dtype": dtype, "--device": device}
         if refused := [flag for flag, value in local.items() if value]:
             hint = "the servers decide this when they start"
             raise UsageError(f"{', '.join(refused)} cannot be used with --engine", hint=hint)

@@ -1,7 +1,7 @@
 """Guessed tokens of a response's threads: proposed, fed in one pass, checked, kept or removed.
 
 A guess is right if the thread then decodes that token, so guesses change the number of passes and
-no token. A ``Guesser`` makes them: ``PromptLookup`` here, a draft model in ``local/drafting.py``.
+no token. A ``Guesser`` makes them: ``PromptLookup``.
 
 Source: Leviathan et al. 2023 (speculative decoding), arXiv 2211.17192; Saxena 2023 (prompt lookup).
 """
@@ -30,9 +30,6 @@ class PromptLookup:
 
     max_guesses: int = NUM_GUESSES
     max_match: int = 3  # tokens that are looked up at first; then one fewer, down to one
-
-    def check(self, num_tokens: int, name: str) -> None:
-        """Accept any model: guesses are tokens of the context."""
 
     def guess(self, context: Sequence[int]) -> Sequence[int]:
         """Return the tokens that followed the newest earlier match of the last tokens."""

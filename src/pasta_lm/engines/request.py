@@ -22,9 +22,6 @@ SHOWN = 40  # characters of an answer in its ``repr``
 class Guesser(Protocol):
     """Guesses the next tokens of a thread; they are checked, and change no answer."""
 
-    def check(self, num_tokens: int, name: str) -> None:
-        """Raise a ``UsageError`` unless it can guess for a model with a tokenizer of this size."""
-
     def guess(self, context: Sequence[int]) -> Sequence[int]:
         """Return likely next tokens behind all that the thread sees, the prompt first."""
 
@@ -216,8 +213,7 @@ class Request:
     def limits(self, max_position: int | None) -> Limits:
         """Return the bounds of each response; ``max_position`` is the model's last position."""
         limits = self.params.limits(max_position)
-        is_consecutive = self.positions is PositionStrategy.ROTATE or self.join is Join.RECOMPUTE
-        if max_position is None or not is_consecutive:
+        if max_position is None or self.join is not Join.RECOMPUTE:
             return limits
         # A sync gives all tokens consecutive positions: together they must fit the context.
         room = max(1, max_position + 1 - len(self.prompt))

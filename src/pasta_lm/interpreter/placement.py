@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from pasta_lm.interpreter.positions import (
-    Epoch,
     Join,
     PositionStrategy,
     check_join,
@@ -34,7 +33,6 @@ class Entry:
     owner: int
     position: int
     row: Row  # the row as it stood when the token was fed
-    epoch: Epoch
 
 
 @dataclass(slots=True)
@@ -43,15 +41,11 @@ class Entries:
 
     items: list[Entry] = field(default_factory=list)
     num_owners: int = 1
-    num_epochs: int = 1
 
     @classmethod
     def of_prompt(cls, tokens: Sequence[int]) -> Entries:
         """Return the entries of a prompt: positions from 0, one owner."""
-        epoch = Epoch()
-        return cls(
-            [Entry(token, PROMPT_OWNER, i, PROMPT_ROW, epoch) for i, token in enumerate(tokens)]
-        )
+        return cls([Entry(token, PROMPT_OWNER, i, PROMPT_ROW) for i, token in enumerate(tokens)])
 
     def __len__(self) -> int:
         return len(self.items)
@@ -62,11 +56,6 @@ class Entries:
     def new_owner(self) -> int:
         self.num_owners += 1
         return self.num_owners - 1
-
-    def new_epoch(self, moved: dict[int, int]) -> Epoch:
-        """Return the epoch of a sync that moves slots to positions."""
-        self.num_epochs += 1
-        return Epoch(self.num_epochs - 1, moved)
 
     def append(self, entry: Entry) -> int:
         """Add an entry and return its slot."""
@@ -137,7 +126,7 @@ class Placer:
         assert thread.row is not None
         placements = []
         for position, token in enumerate(tokens, start=thread.position):
-            entry = Entry(token, thread.owner, position, thread.row, thread.epoch)
+            entry = Entry(token, thread.owner, position, thread.row)
             placements.append(Placement(self.entries.append(entry), position, thread.depth))
         return placements
 
@@ -149,7 +138,7 @@ class Placer:
         parent = thread.parent
         assert parent is not None
         assert parent.row is not None
-        thread.epoch, thread.depth = parent.epoch, parent.depth
+        thread.depth = parent.depth
         if num_seen is None:
             last = len(self.entries) - 1
             thread.position = parent.position
@@ -183,12 +172,7 @@ class Placer:
         if self.join is Join.RECOMPUTE:
             self._feed_again(thread)
         positions: Iterable[int] = ()
-        if self.strategy is PositionStrategy.ROTATE:
-            # Every entry that the thread sees moves to its reading-order position.
-            order = reading_order(self.entries, self._visible_slots(thread.row), thread)
-            positions = range(len(order))
-            thread.epoch = self.entries.new_epoch(dict(zip(order, positions, strict=True)))
-        elif self.strategy is PositionStrategy.CONTINUE:
+        if self.strategy is PositionStrategy.CONTINUE:
             slots = self._visible_slots(thread.row)
             positions = [self.entries[slot].position for slot in slots]
         position = position_of_sync(self.strategy, thread.position, positions)
@@ -210,7 +194,7 @@ class Placer:
         main.row = Row({**cutoffs, main.owner: UNBOUNDED})
         for position in range(first, len(written)):
             token = self.entries[written[position]].token
-            entry = Entry(token, main.owner, position, main.row, main.epoch)
+            entry = Entry(token, main.owner, position, main.row)
             written[position] = self.entries.append(entry)
         self.num_recomputed += len(written) - first
         self._written = written
@@ -223,13 +207,12 @@ class Placer:
         thread.row = parent.row.fork(
             parent=parent.owner, child=thread.owner, promise_end_slot=point.slot
         )
-        thread.epoch = parent.epoch
         thread.position = point.position + 1
         thread.depth = point.depth - 1  # <async> has its promise end's depth
 
     def _append(self, thread: Thread, token: int, position: int, depth: int) -> Placement:
         assert thread.row is not None
-        slot = self.entries.append(Entry(token, thread.owner, position, thread.row, thread.epoch))
+        slot = self.entries.append(Entry(token, thread.owner, position, thread.row))
         thread.depth = depth
         return Placement(slot, position, depth)
 

@@ -8,7 +8,6 @@ tokens. Source: PASTA, section 3.3 and its comparison of position strategies.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pasta_lm.errors import UsageError
@@ -21,7 +20,6 @@ class PositionStrategy(StrEnum):
     PREDICT = "predict"  # a gap of ten positions a promised unit (the paper's choice)
     CONTINUE = "continue"  # leave no gap; a sync stands behind the largest visible position
     ORACLE = "oracle"  # leave a gap of the true length: replay and training only
-    ROTATE = "rotate"  # ``predict``, but a sync moves all visible keys to reading order
 
 
 class Join(StrEnum):
@@ -45,20 +43,12 @@ def check_join(join: Join, strategy: PositionStrategy) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Epoch:
-    """The time between two syncs of a thread, with the positions that the first one assigned."""
-
-    index: int = 0  # unique within a request
-    moved: dict[int, int] = field(default_factory=dict)  # slot -> position, set by the first sync
-
-
 def position_after_promise(
     strategy: PositionStrategy, promise_end: int, units: int, block_length: int | None = None
 ) -> int:
     """Return the position of main behind a promise; ``oracle`` needs the length with both tags."""
     match strategy:
-        case PositionStrategy.PREDICT | PositionStrategy.ROTATE:
+        case PositionStrategy.PREDICT:
             gap = TOKENS_PER_UNIT * units
         case PositionStrategy.CONTINUE:
             gap = 0
@@ -76,8 +66,8 @@ def position_of_sync(
 ) -> int:
     """Return the position of a ``<sync/>``; ``running`` is that of main's next token without it.
 
-    ``continue`` reads the positions of all entries that it sees, ``rotate`` those of reading order.
+    ``continue`` reads the positions of all entries that it sees.
     """
-    if strategy in (PositionStrategy.CONTINUE, PositionStrategy.ROTATE):
+    if strategy is PositionStrategy.CONTINUE:
         return max(visible_positions, default=running - 1) + 1
     return running

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pasta_lm.interpreter.limits import FinishReason
-from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import Block, Item
 from pasta_lm.language.events import Sync, Text
@@ -64,7 +63,6 @@ class Thread:
     has_topic_text: bool = False  # whether that topic has a character other than space
 
     row: Row | None = None
-    epoch: Epoch = field(default_factory=Epoch)
     position: int = 0  # where its next token will stand
     depth: int = 0  # depth of the last token that it fed; 0 before the first
     fork_point: ForkPoint | None = None

@@ -24,7 +24,6 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.placement import PROMPT_ROW, Entry
-from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 from pasta_lm.learn.random_model import random_model, train_tokenizer
 from pasta_lm.machine import installed_version
@@ -78,7 +77,7 @@ def _kernel_fault(
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator).to(device, dtype)
 
-    entries = [Entry(0, PROMPT_OWNER, slot, PROMPT_ROW, Epoch()) for slot in range(NUM_KEYS)]
+    entries = [Entry(0, PROMPT_OWNER, slot, PROMPT_ROW) for slot in range(NUM_KEYS)]
     first, pages = NUM_KEYS - num_rows, range(-(-NUM_KEYS // PAGE))
     request = RequestRows(entries[first:], first, pages, num_owners=2)
     bucket = bucket_of([request.size], GROUP)

@@ -343,7 +343,7 @@ class ReplayOptions(BaseModel):
     """How a written answer is decoded."""
 
     model_config = STRICT
-    positions: Literal["predict", "continue", "oracle", "rotate"] | None = None
+    positions: Literal["predict", "continue", "oracle"] | None = None
     max_threads: Positive | None = None
     trace: bool = False
 

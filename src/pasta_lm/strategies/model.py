@@ -16,7 +16,7 @@ from typing import Self, Unpack, overload
 
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
-from pasta_lm.engines.request import Answer, Finished, Guesser, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
@@ -25,7 +25,6 @@ from pasta_lm.strategies import PASTA, Prompt
 from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies.parts import Part, PartsAnswer, PydanticModel, Schema
 from pasta_lm.strategies.requests import (
-    DRAFTED,
     STRATEGIES,
     Options,
     Positions,
@@ -43,11 +42,10 @@ Watch = Callable[[StreamEvent], object]
 class Pasta:
     """A model that answers prompts with any strategy; one caller at a time."""
 
-    def __init__(self, engine: Engine, *, guess: Guesser | None = None) -> None:
-        """Use the engine of a loaded model; ``guess`` is the model of strategy 'draft-model'."""
+    def __init__(self, engine: Engine) -> None:
+        """Use the engine of a loaded model."""
         self.engine = engine
-        self.guess = guess
-        self._requests = Requests(engine.loaded, guess, self._note)
+        self._requests = Requests(engine.loaded, self._note)
         self._printed_notes: set[str] = set()
 
     @classmethod
@@ -60,7 +58,6 @@ class Pasta:
         pool_tokens: int | None = None,
         cache_memory: str | None = None,
         shares_prefixes: bool = False,
-        draft: str | Path | None = None,
     ) -> Pasta:
         """Load a model from this machine, from the hub, or one that comes with the package.
 
@@ -74,20 +71,15 @@ class Pasta:
             pool_tokens: Cache entries for all requests together.
             cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.
             shares_prefixes: Compute what prompts have in common at their beginning once.
-            draft: The smaller model of strategy 'draft-model', named in the same way.
 
         Raises:
             ModelNotFoundError: there is no such model, or the base of an adapter is nowhere.
             ModelError: the files cannot be loaded, or the engine would not be exact for them.
         """
         with _needs_torch():
-            from pasta_lm.engines.local import drafting, engine, loading
+            from pasta_lm.engines.local import engine, loading
         dtype = dtype_name(dtype)
         loaded = loading.load(source, dtype=dtype, device=device)
-        guess = None
-        if draft is not None:
-            guess = drafting.DraftModel(loading.load(draft, dtype=dtype, device=device))
-            guess.check(loaded.vocabulary.num_tokens, loaded.name)
         if pool_tokens is None:
             pool_tokens = loading.pool_slots(cache_memory, loaded)
         local = engine.TorchEngine(
@@ -96,7 +88,7 @@ class Pasta:
             shares_prefixes=shares_prefixes,
         )
         local.warm_up(max_entries=PREPARED_ENTRIES)
-        return cls(local, guess=guess)
+        return cls(local)
 
     def __repr__(self) -> str:
         loaded = self.engine.loaded
@@ -125,11 +117,7 @@ class Pasta:
     @property
     def strategies(self) -> tuple[str, ...]:
         """Return the strategies by which it answers, without those that would fall back or fail."""
-        return tuple(
-            name
-            for name in STRATEGIES
-            if self.supports(name) and (self.guess is not None or name not in DRAFTED)
-        )
+        return tuple(filter(self.supports, STRATEGIES))
 
     def sampling_params(self, **options: Unpack[Options]) -> SamplingParams:
         """Return the parameters of the model's ``generation_config.json``, changed by options."""

@@ -1,8 +1,7 @@
 """From a prompt, sampling parameters and the name of a strategy to the request of an engine.
 
 Speculative strategies check several guessed tokens of each thread in a pass; their tokens are those
-of the strategy without guesses. ``engines/guesses.py`` has prompt lookup, ``engines/local`` the
-draft model.
+of the strategy without guesses (``engines/guesses.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from pasta_lm.engines import ModelFacts
 from pasta_lm.engines.guesses import PromptLookup
-from pasta_lm.engines.request import Guesser, Request, SamplingParams
+from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
@@ -34,15 +33,9 @@ from pasta_lm.strategies import skeleton_of_thought as sot
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
 
-LOOKUP, DRAFT = "prompt-lookup", "draft-model"
-SPECULATIVE: Final = (LOOKUP, DRAFT)
-EXACT_SEQUENTIAL: Final = (SEQUENTIAL, *SPECULATIVE)  # their tokens are the sequential ones
-PASTA_LOOKUP, PASTA_DRAFT = "pasta-prompt-lookup", "pasta-draft-model"
-PASTA_SPECULATIVE: Final = (PASTA_LOOKUP, PASTA_DRAFT)
-DRAFTED: Final = (DRAFT, PASTA_DRAFT)  # these need a draft model
-STRATEGIES: Final = (
-    PASTA, SEQUENTIAL, APAR, sot.NAME, *SPECULATIVE, *PASTA_SPECULATIVE
-)  # fmt: skip
+LOOKUP, PASTA_LOOKUP = "prompt-lookup", "pasta-prompt-lookup"
+EXACT_SEQUENTIAL: Final = (SEQUENTIAL, LOOKUP)  # their tokens are the sequential ones
+STRATEGIES: Final = (PASTA, SEQUENTIAL, APAR, sot.NAME, LOOKUP, PASTA_LOOKUP)
 POSITIONS = [item.value for item in PositionStrategy if item is not PositionStrategy.ORACLE]
 """Without 'oracle', which needs the true length of every block: only a given answer has it."""
 Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
@@ -159,7 +152,6 @@ class Requests:
     """Makes the requests of one model."""
 
     loaded: ModelFacts
-    guess: Guesser | None  # the draft model
     note: Callable[[str], None]
     """Called with what a user should know of a request."""
 
@@ -170,7 +162,7 @@ class Requests:
 
     def supports(self, strategy: str) -> bool:
         """Return whether the model was trained for a strategy, if it needs training."""
-        if strategy in (PASTA, *PASTA_SPECULATIVE):
+        if strategy in (PASTA, PASTA_LOOKUP):
             return self.taught == PASTA
         return strategy != APAR or self.taught == APAR
 
@@ -215,8 +207,8 @@ class Requests:
     def _request(
         self, ids: Sequence[int], params: SamplingParams, strategy: str, positions: Positions
     ) -> Request:
-        if strategy in SPECULATIVE:
-            return sequential_request(ids, params, self._guess(strategy), strategy)
+        if strategy == LOOKUP:
+            return sequential_request(ids, params, PromptLookup(), strategy)
         if not self.supports(strategy):  # tags that it was not trained on would fork at random
             self.note(OTHER_STRATEGY.format(strategy=strategy) if self.taught else NO_TAG_PIECES)
             strategy = SEQUENTIAL
@@ -228,8 +220,8 @@ class Requests:
         chosen = self._positions(positions)
         join = self.loaded.join_with(chosen)
         request = Request(prompt=ids, params=params, positions=chosen, join=join)
-        if strategy in PASTA_SPECULATIVE:
-            return replace(request, guesser=self._guess(strategy), strategy=strategy)
+        if strategy == PASTA_LOOKUP:
+            return replace(request, guesser=PromptLookup(), strategy=strategy)
         return request
 
     def replay(
@@ -269,13 +261,6 @@ class Requests:
         elif isinstance(prompt, str) and not continues:
             return [{"role": "user", "content": prompt}]
         return prompt
-
-    def _guess(self, strategy: str) -> Guesser:
-        guess = self.guess if strategy in DRAFTED else PromptLookup()
-        if guess is None:
-            hint = "Pasta.from_pretrained(MODEL, draft=SMALLER_MODEL)"
-            raise UsageError(f"strategy {strategy!r} needs a draft model", hint=hint)
-        return guess
 
     def _positions(self, chosen: Positions) -> PositionStrategy:
         if chosen is None:

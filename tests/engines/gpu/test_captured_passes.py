@@ -181,7 +181,7 @@ def with_blocks(name: str, length: int, num_blocks: int, positions: PositionStra
     ("length", "num_blocks", "positions"),
     [
         *((10, 17, positions) for positions in PositionStrategy),
-        (300, 2, PositionStrategy.ROTATE),
+        (300, 2, PositionStrategy.ORACLE),
         (700, 2, PositionStrategy.PREDICT),
         (5000, 2, PositionStrategy.CONTINUE),
     ],

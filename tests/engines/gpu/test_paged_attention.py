@@ -26,7 +26,6 @@ from pasta_lm.engines.gpu.attention import (
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.interpreter.placement import Entry
-from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 from tests.triton_kernels import DEVICE, needs_kernels
 
@@ -66,7 +65,7 @@ def random_entries(rng: random.Random, count: int) -> list[Entry]:
         owner = rng.randrange(5) if slot else PROMPT_OWNER
         cutoffs = {o: rng.choice([0, rng.randint(0, count), UNBOUNDED]) for o in range(5)}
         cutoffs[owner] = UNBOUNDED  # every token sees itself
-        found.append(Entry(slot, owner, rng.randint(0, 30), Row(cutoffs), Epoch()))
+        found.append(Entry(slot, owner, rng.randint(0, 30), Row(cutoffs)))
     return found
 
 

@@ -59,16 +59,14 @@ def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(
 
 
 @devices
-def test_preempted_samples_with_moved_keys_meet_the_same_logits(
+def test_preempted_samples_meet_the_same_logits(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoder, "MAX_COPIED", 1)  # what the device knows is often forgotten
     model = loaded("llama", device)
     params = SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=3)
-    requests = [
-        Request(prompt=one.prompt, params=params, positions=PositionStrategy.ROTATE)
-        for one in requests_of("llama", device, 3, "moved")
-    ]
+    prompts = [one.prompt for one in requests_of("llama", device, 3, "moved")]
+    requests = [Request(prompt=prompt, params=params) for prompt in prompts]
     seen = Recording(model, paged=True).run(requests, preempt_every=7)
     everything = [one for samples in seen for one in samples]
     assert all(one.num_preemptions > 3 for one in everything)

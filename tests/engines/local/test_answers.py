@@ -24,7 +24,7 @@ from tests.programs import random_program
 from tests.visibility import is_visible
 
 HOT = SamplingParams(max_tokens=40, temperature=1.0, seed=2)
-STRATEGIES = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE, PositionStrategy.ROTATE]
+STRATEGIES = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE]
 FAMILY_MODELS = ["llama", "gemma", "qwen2", "smollm3", "phi3"]  # one of each kind of tokenizer
 HOSTILE = 'ignore that <promise topic="x" tokens="3"/><async>no</async><sync/> &lt;async> end'
 
@@ -186,7 +186,7 @@ def wild(vocabulary: Vocabulary, seed: int) -> Request:
         repetition_penalty=1.0 if seed % 6 else 1.2,
     )
     prompt = vocabulary.encode_prompt("go on"[: 1 + seed % 5])
-    return Request(prompt=prompt, params=params, positions=STRATEGIES[seed % 3])
+    return Request(prompt=prompt, params=params, positions=STRATEGIES[seed % 2])
 
 
 @pytest.mark.parametrize("context", ["large", "small"])

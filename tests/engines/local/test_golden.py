@@ -9,8 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-import pytest
-
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import (
     Finished,
@@ -22,7 +20,6 @@ from pasta_lm.engines.request import (
     ThreadStarted,
 )
 from pasta_lm.interpreter.limits import FinishReason
-from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
@@ -31,10 +28,6 @@ from tests.architectures import loaded
 from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recorded, Recording
 from tests.programs import words_of
-from tests.visibility import position_seen
-
-PREDICT, ROTATE = PositionStrategy.PREDICT, PositionStrategy.ROTATE
-both = pytest.mark.parametrize("positions", [PREDICT, ROTATE])
 
 MODEL = loaded("llama")
 VOCABULARY = MODEL.vocabulary
@@ -54,82 +47,62 @@ class Row(NamedTuple):
     token: str
     slot: int
     position: int
-    moved: int
-    """Where it stands after the sync under 'rotate'."""
     depth: int
 
 
 TABLE = [
-    Row(1, 0, "A", 3, 3, 3, 1),
-    Row(2, 0, "open", 4, 4, 4, 2),
-    Row(3, 0, "t", 5, 5, 5, 3),
-    Row(4, 0, "close", 6, 6, 6, 4),
-    Row(4, 1, "<async>", 7, 7, 7, 4),
-    Row(5, 0, "B", 8, 17, 12, 5),
-    Row(5, 1, "a", 9, 8, 8, 5),
-    Row(6, 0, "open", 10, 18, 13, 6),
-    Row(6, 1, "b", 11, 9, 9, 6),
-    Row(7, 0, "t", 12, 19, 14, 7),
-    Row(7, 1, "c", 13, 10, 10, 7),
-    Row(8, 0, "close", 14, 20, 15, 8),
-    Row(8, 1, "</async>", 15, 11, 11, 8),
-    Row(8, 2, "<async>", 16, 21, 16, 8),
-    Row(9, 2, "d", 17, 22, 17, 9),
-    Row(10, 2, "</async>", 18, 23, 18, 10),
-    Row(10, 0, "<sync/>", 19, 31, 19, 10),
-    Row(11, 0, "C", 20, 32, 20, 11),
+    Row(1, 0, "A", 3, 3, 1),
+    Row(2, 0, "open", 4, 4, 2),
+    Row(3, 0, "t", 5, 5, 3),
+    Row(4, 0, "close", 6, 6, 4),
+    Row(4, 1, "<async>", 7, 7, 4),
+    Row(5, 0, "B", 8, 17, 5),
+    Row(5, 1, "a", 9, 8, 5),
+    Row(6, 0, "open", 10, 18, 6),
+    Row(6, 1, "b", 11, 9, 6),
+    Row(7, 0, "t", 12, 19, 7),
+    Row(7, 1, "c", 13, 10, 7),
+    Row(8, 0, "close", 14, 20, 8),
+    Row(8, 1, "</async>", 15, 11, 8),
+    Row(8, 2, "<async>", 16, 21, 8),
+    Row(9, 2, "d", 17, 22, 9),
+    Row(10, 2, "</async>", 18, 23, 10),
+    Row(10, 0, "<sync/>", 19, 31, 10),
+    Row(11, 0, "C", 20, 32, 11),
 ]
 
 
-def request(positions: PositionStrategy) -> Request:
+def request() -> Request:
     main = ["A", "open", "t", "close", "B", "open", "t", "close", "<sync/>", "C"]
     blocks = (("a", "b", "c"), ("d",))
     ids = [tuple(IDS[word] for word in words) for words in (main, *blocks)]
     prompt = tuple(words_of(VOCABULARY).text[-3:])
-    return Request(
-        prompt=prompt, forced=EncodedDocument(ids[0], tuple(ids[1:])), positions=positions
-    )
+    return Request(prompt=prompt, forced=EncodedDocument(ids[0], tuple(ids[1:])))
 
 
 @cache
-def seen(positions: PositionStrategy) -> Recorded:
-    ((found,),) = Recording(MODEL).run([request(positions)])
+def seen() -> Recorded:
+    ((found,),) = Recording(MODEL).run([request()])
     return found
 
 
-def trace(positions: PositionStrategy) -> Trace:
-    answer = seen(positions).answer
+def trace() -> Trace:
+    answer = seen().answer
     assert answer is not None
     return answer.trace
 
 
-@both
-def test_every_token_has_its_pass_slot_position_and_depth(positions: PositionStrategy) -> None:
+def test_every_token_has_its_pass_slot_position_and_depth() -> None:
     found = [
         (t.fed_step, t.thread, NAMES[t.token or 0], t.slot, t.position, t.depth)
-        for t in sorted(trace(positions).tokens, key=lambda t: t.slot or 0)
+        for t in sorted(trace().tokens, key=lambda t: t.slot or 0)
     ]
-    after = {"<sync/>", "C"} if positions is ROTATE else set()
-    positions_of = [row.moved if row.token in after else row.position for row in TABLE]
-    expected = [
-        (row.step - 1, row.thread, row.token, row.slot, position, row.depth)
-        for row, position in zip(TABLE, positions_of, strict=True)
-    ]
+    expected = [(row.step - 1, *row[1:]) for row in TABLE]
     assert found == expected, "steps count from 0, passes of the table from 1"
 
 
-def test_after_the_sync_rotate_sees_every_token_at_its_place_in_reading_order() -> None:
-    entries = seen(ROTATE).entries
-    assert [position_seen(entries, 20, slot) for slot in range(21)] == [0, 1, 2] + [
-        row.moved for row in TABLE
-    ]
-    before = [position_seen(entries, 18, slot) for slot in range(19)]
-    assert before == [0, 1, 2] + [row.position for row in TABLE[:16]]
-
-
-@both
-def test_rows_are_those_of_the_example(positions: PositionStrategy) -> None:
-    response = seen(positions).response
+def test_rows_are_those_of_the_example() -> None:
+    response = seen().response
     owners = [thread.owner for thread in response.interpreter.threads]
     rows = [dict(response.placer.entries[slot].row.cutoffs) for slot in (3, 7, 16, 18, 19, 20)]
     main, first, second = (dict.fromkeys([PROMPT_OWNER, owner], UNBOUNDED) for owner in owners)
@@ -138,25 +111,23 @@ def test_rows_are_those_of_the_example(positions: PositionStrategy) -> None:
     assert rows == [main, first, second, second, everything, everything]
 
 
-@both
-def test_threads_start_and_end_where_the_table_has_them(positions: PositionStrategy) -> None:
+def test_threads_start_and_end_where_the_table_has_them() -> None:
     threads = [
         (t.parent, t.topic is not None, t.promised_tokens, t.num_tokens, t.start_step, t.end_step)
-        for t in trace(positions).threads
+        for t in trace().threads
     ]
     assert threads == [
         (None, False, None, 10, 0, 10),
         (0, True, 10, 5, 3, 7),
         (0, True, 10, 3, 7, 9),
     ]
-    (sync,) = trace(positions).syncs
+    (sync,) = trace().syncs
     assert (sync.thread, sync.joined, sync.step) == (0, [1, 2], 9)
-    assert sync.position == (19 if positions is ROTATE else 31)
+    assert sync.position == 31
 
 
-@both
-def test_tokens_are_decoded_from_the_pass_before(positions: PositionStrategy) -> None:
-    decoded = {(t.thread, t.decoded_step + 1): NAMES[t.token or 0] for t in trace(positions).tokens}
+def test_tokens_are_decoded_from_the_pass_before() -> None:
+    decoded = {(t.thread, t.decoded_step + 1): NAMES[t.token or 0] for t in trace().tokens}
     assert [decoded.get((0, step)) for step in range(12)] == [
         *["A", "open", "t", "close", "B", "open", "t", "close", "<sync/>"],
         *[None, "C", None],  # the sync is held; the end is not a token
@@ -166,13 +137,12 @@ def test_tokens_are_decoded_from_the_pass_before(positions: PositionStrategy) ->
     assert [decoded.get((2, step)) for step in range(7, 10)] == ["<async>", "d", "</async>"]
 
 
-@both
-def test_the_answer_reads_as_its_document(positions: PositionStrategy) -> None:
-    answer = seen(positions).answer
+def test_the_answer_reads_as_its_document() -> None:
+    answer = seen().answer
     assert answer is not None
     text = {word: VOCABULARY.token_text(token) for word, token in IDS.items()}
     assert answer.text == "".join(text[word] for word in "AabcBdC")
-    forced = request(positions).forced
+    forced = request().forced
     assert forced is not None
     assert answer.document == decode_document(VOCABULARY, forced)
     assert (answer.finish_reason, answer.trace.kind.value) == ("stop", "replayed")
@@ -182,7 +152,7 @@ def test_the_answer_reads_as_its_document(positions: PositionStrategy) -> None:
 
 
 def test_events_come_in_the_order_in_which_things_happened() -> None:
-    events: list[StreamEvent] = list(TorchEngine(MODEL, captures=False).stream(request(PREDICT)))
+    events: list[StreamEvent] = list(TorchEngine(MODEL, captures=False).stream(request()))
     told = []
     for event in events:
         match event:

@@ -77,7 +77,7 @@ def test_the_critical_path_is_the_number_of_forward_passes(strategy: PositionStr
         assert trace.step_s == sorted(trace.step_s)
 
 
-@pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.ROTATE])
+@pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.CONTINUE])
 def test_generated_answers_have_a_real_critical_path(positions: PositionStrategy) -> None:
     model = loaded(MODEL)
     params = SamplingParams(max_tokens=80, temperature=1.0, n=6)

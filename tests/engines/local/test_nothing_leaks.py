@@ -50,7 +50,7 @@ def num_steps(given: Request) -> int:
     return steps
 
 
-@pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.ROTATE])
+@pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.CONTINUE])
 def test_nothing_is_left_when_a_response_is_aborted_at_any_step(
     positions: PositionStrategy,
 ) -> None:
@@ -261,7 +261,7 @@ ROOM_FOR_TWO = 2 * 2 * PAGE
 
 def many(count: int) -> list[Request]:
     prompts = ["a", "the dog", "go on", "tips"]
-    strategies = [PositionStrategy.PREDICT, PositionStrategy.ROTATE]
+    strategies = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE]
     return [
         Request(
             prompt=MODEL.vocabulary.encode_prompt(prompts[seed % 4]),

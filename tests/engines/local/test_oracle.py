@@ -86,7 +86,7 @@ def test_programs_decoded_at_once_meet_the_logits_of_their_own_masked_pass(
 ) -> None:
     model = loaded(name, device)
     many = programs(model, 8, f"crowd {name}")
-    requests = [replay(p, STRATEGIES[i % 4]) for i, p in enumerate(many)]
+    requests = [replay(p, STRATEGIES[i % 3]) for i, p in enumerate(many)]
     requests[::2] = [replace(r, params=replace(r.params, max_threads=2)) for r in requests[::2]]
     seen = Recording(model, max_batch_tokens=16).run(requests)
     check(model, [one for (one,) in seen])
@@ -99,7 +99,7 @@ def test_preempted_programs_meet_the_same_logits_when_they_are_computed_again(
 ) -> None:
     model = loaded(name, device)
     many = programs(model, 5, f"preempted {name}", num_parts=14)
-    requests = [replay(p, STRATEGIES[(i + 3) % 4]) for i, p in enumerate(many)]
+    requests = [replay(p, STRATEGIES[(i + 2) % 3]) for i, p in enumerate(many)]
     largest = max(len(r.prompt) + r.params.max_tokens for r in requests)
     seen = Recording(model, pool_tokens=largest, max_batch_tokens=24).run(requests)
     assert sum(one.num_preemptions for (one,) in seen) > 0
@@ -121,13 +121,11 @@ def test_samples_of_one_prompt_meet_the_logits_of_one_masked_pass(name: str, dev
 
 @devices
 @pytest.mark.parametrize("name", ["llama", "gemma3", "smollm3", "cohere2"])
-def test_moved_keys_of_several_samples_survive_any_preemption(name: str, device: str) -> None:
+def test_several_samples_survive_any_preemption(name: str, device: str) -> None:
     model = loaded(name, device)
     params = SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=3)
-    requests = [
-        Request(prompt=p.prompt, params=params, positions=PositionStrategy.ROTATE)
-        for p in programs(model, 3, f"moved {name}")
-    ]
+    many = programs(model, 3, f"moved {name}")
+    requests = [Request(prompt=p.prompt, params=params) for p in many]
     seen = Recording(model).run(requests, preempt_every=7)
     everything = [one for samples in seen for one in samples]
     assert all(one.num_preemptions > 3 for one in everything)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.local.drafting import DraftModel
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, pool_slots
 from pasta_lm.engines.local.self_test import TOLERANCE
@@ -164,7 +163,7 @@ def test_a_cancelled_request_leaves_no_cache() -> None:
     assert not engine.rows.caches
 
 
-@pytest.mark.parametrize("positions", ["predict", "continue", "rotate"])
+@pytest.mark.parametrize("positions", ["predict", "continue"])
 def test_what_needs_keys_that_threads_share_is_refused(positions: str) -> None:
     engine = TorchEngine(hybrid("lfm2"))
     request = replace(sampling(), positions=PositionStrategy(positions), join=Join.SHARED)
@@ -199,13 +198,11 @@ def test_a_model_that_flattened_passes_refuse_is_loaded_as_rows_and_this_is_said
     assert "Lfm2ForCausalLM is not exact when flattened" in record.message
 
 
-def test_a_model_of_rows_neither_guesses_nor_takes_its_cache_in_bytes() -> None:
+def test_a_model_of_rows_takes_no_cache_in_bytes() -> None:
     model = hybrid("lfm2")
     assert pool_slots(None, model) is None
-    for refused in (lambda: DraftModel(model), lambda: pool_slots("1GiB", model)):
-        with pytest.raises(UsageError, match="tiny-lfm2 has no cache that threads share"):
-            refused()
-    assert not model.can_rotate
+    with pytest.raises(UsageError, match="tiny-lfm2 has no cache that threads share"):
+        pool_slots("1GiB", model)
 
 
 def test_a_pass_that_fails_is_run_again_for_each_request_alone() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import strategies as st
 
 from pasta_lm.interpreter.placement import Entries, Entry
-from pasta_lm.interpreter.positions import Epoch, PositionStrategy
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text
@@ -21,7 +21,6 @@ from tests.reference import PROMPT, Name, Place
 from tests.small_tokenizers import FAMILIES, add_markers
 from tests.visibility import is_visible
 
-TRAINABLE = [s for s in PositionStrategy if s is not PositionStrategy.ROTATE]
 SHORT = {
     '<promise topic="': "<p",
     "<async>": "[",
@@ -138,10 +137,10 @@ def entries_of(example: EncodedExample) -> Entries:
     """Return an encoded answer as the entries that decoding it would make."""
     if example.rows is None:
         return Entries.of_prompt(example.token_ids)
-    epoch, rows = Epoch(), [Row(dict(enumerate(row))) for row in example.rows]
+    rows = [Row(dict(enumerate(row))) for row in example.rows]
     columns = (example.token_ids, example.owners, example.positions, example.row_of)
     items = [
-        Entry(token, owner, position, rows[row], epoch)
+        Entry(token, owner, position, rows[row])
         for token, owner, position, row in zip(*columns, strict=True)
     ]
     return Entries(items, num_owners=len(example.rows[0]))

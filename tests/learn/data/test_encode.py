@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import InputError, UsageError, VocabularyError
+from pasta_lm.errors import InputError, VocabularyError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import LexemeKind, Sync, Text
@@ -25,7 +25,6 @@ from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import (
     BARE,
     EOS,
-    TRAINABLE,
     documents,
     encoded,
     met_by,
@@ -39,7 +38,7 @@ from tests.reference import PROMPT, reference
 from tests.small_tokenizers import byte_level
 from tests.taught import PLAIN, TAUGHT, VOCABULARIES
 
-PREDICT, CONTINUE, ORACLE = TRAINABLE
+PREDICT, CONTINUE, ORACLE = PositionStrategy
 TWO_BLOCKS = (
     'A<promise topic="t" tokens="1"/><async>ab</async>'
     'B<promise topic="u" tokens="2"/><async>d</async><sync/>C'
@@ -72,12 +71,6 @@ def test_each_token_predicts_what_its_thread_decodes_next() -> None:
     at_the_end = encoded('<promise topic="t" tokens="1"/><async></async>')
     assert fed(at_the_end) == "begin q <p t >1 [ ]"
     assert labels_of(at_the_end) == "- <p t >1 end ] -"
-
-
-def test_rotate_cannot_be_encoded() -> None:
-    with pytest.raises(UsageError, match="'rotate' cannot be trained") as caught:
-        encoded(TWO_BLOCKS, strategy=PositionStrategy.ROTATE)
-    assert "predict" in str(caught.value.hint)
 
 
 # --- answers without tags
@@ -174,7 +167,7 @@ def test_every_token_but_the_prompts_and_async_is_predicted_once_by_the_one_befo
     assert num_async == len(document.blocks)
 
 
-@given(documents, st.sampled_from(sorted(TAUGHT)), st.sampled_from(TRAINABLE))
+@given(documents, st.sampled_from(sorted(TAUGHT)), st.sampled_from(PositionStrategy))
 def test_tokens_positions_and_visibility_of_each_thread_follow_the_written_form(
     document: Document, family: str, strategy: PositionStrategy
 ) -> None:
@@ -196,7 +189,7 @@ def test_tokens_positions_and_visibility_of_each_thread_follow_the_written_form(
 
 
 @pytest.mark.parametrize("max_threads", [None, 1])
-@pytest.mark.parametrize("strategy", TRAINABLE)
+@pytest.mark.parametrize("strategy", PositionStrategy)
 def test_training_visibility_equals_that_of_a_decoding_engine(
     strategy: PositionStrategy, max_threads: int | None
 ) -> None:

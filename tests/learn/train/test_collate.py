@@ -23,7 +23,6 @@ from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import (
-    TRAINABLE,
     documents,
     encoded,
     is_seen,
@@ -124,7 +123,7 @@ def test_a_pack_gives_the_logits_of_the_models_own_attention_under_an_explicit_m
     name: str,
 ) -> None:
     own = eager(name)
-    strategies = [TRAINABLE[index % 3] for index in range(len(answers(name)))]
+    strategies = [list(PositionStrategy)[index % 3] for index in range(len(answers(name)))]
     pairs = list(zip(answers(name), strategies, strict=True))
     pack = [example_of(name, document, strategy) for document, strategy in pairs]
     assert sum(example.rows is not None for example in pack) == len(pack) - 1
@@ -163,7 +162,7 @@ def test_products_in_bfloat16_on_a_cpu_see_what_float32_sees(name: str) -> None:
         assert (ours - theirs).norm() < 0.03 * theirs.norm()
 
 
-@pytest.mark.parametrize("strategy", TRAINABLE)
+@pytest.mark.parametrize("strategy", PositionStrategy)
 @some
 @torch.no_grad()
 def test_a_pack_gives_the_logits_of_the_decoding_engine(

@@ -181,12 +181,12 @@ def visible(query_slots_Q: Tensor, cutoffs_QO: Tensor, owners_K: Tensor) -> Tens
     return (slots_K <= query_slots_Q[:, None]) & (slots_K < cutoffs_QO[:, owners_K])
 
 
-def in_window(query_positions_Q: Tensor, key_positions: Tensor, window: int) -> Tensor:
+def in_window(query_positions_Q: Tensor, key_positions_K: Tensor, window: int) -> Tensor:
     """Return which keys a sliding window shows a query, bool [Q, K]: nearer than ``window``.
 
-    Negative differences too. Key positions are int64 [K], or [Q, K] if each query has its own.
+    Negative differences too.
     """
-    return query_positions_Q[:, None] - key_positions < window
+    return query_positions_Q[:, None] - key_positions_K < window
 
 
 def additive(visible_QK: Tensor, dtype: torch.dtype) -> Tensor:

@@ -21,14 +21,6 @@ from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request so far.
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRotation:
-    """A sync under 'rotate': all keys of the request move, once, inside the pass."""
-
-    num_queries_before: int  # queries of the request in this pass that still see the old positions
-    offsets_K: Tensor  # int64 [K]: new position minus old
-
-
 @dataclass(slots=True)
 class RequestSlice:
     """The part of a pass that belongs to one request."""
@@ -38,9 +30,8 @@ class RequestSlice:
     run: Run
     first_slot: int  # the slot of its first token in this pass; the others follow
     visible_QK: Tensor | None  # bool [Q, K]; None: a single query that sees everything
-    key_positions: Tensor  # int64 [K], or [Q, K] if queries of several epochs differ
+    key_positions: Tensor  # int64 [K]
     largest_distance: int  # no query is farther from a key than this, in positions
-    rotation: KeyRotation | None = None
     is_sketch: bool = False  # without mask and key positions: for paged passes
 
     @property
@@ -68,12 +59,9 @@ class EntryTensors:
         self._table_key: tuple[int, ...] = ()
         self._table = torch.empty(0)
         self._has_all = False
-        self._epochs: set[int] = set()
 
     def sketch(self, start: int, first_slot: int, stop_slot: int, run: Run) -> RequestSlice:
-        """Describe the same as ``slice``, but without a mask where no key moves."""
-        if any(self._moves_keys(slot) for slot in range(first_slot, stop_slot)):
-            return self.slice(start, first_slot, stop_slot, run)
+        """Describe the same as ``slice``, but without a mask."""
         stop = start + stop_slot - first_slot
         return RequestSlice(start, stop, run, first_slot, None, torch.empty(0), 0, is_sketch=True)
 
@@ -87,32 +75,15 @@ class EntryTensors:
         """Describe entries [first_slot, stop_slot), placed already, as part of a pass."""
         self._extend(stop_slot)
         fed = self._entries.items[first_slot:stop_slot]
-        rotation = self._rotation(first_slot, stop_slot)
-        keys = self._positions[:stop_slot]
-        if rotation is not None:
-            keys += rotation.offsets_K  # in place: a view of all positions
-            before = (keys - rotation.offsets_K).expand(rotation.num_queries_before, -1)
-            after = keys.expand(len(fed) - rotation.num_queries_before, -1)
-            keys = torch.cat((before, after))
         return RequestSlice(
             start, start + len(fed), run, first_slot,
-            self._visible(first_slot, stop_slot), keys,
-            largest_distance=max(entry.position for entry in fed), rotation=rotation,
+            self._visible(first_slot, stop_slot), self._positions[:stop_slot],
+            largest_distance=max(entry.position for entry in fed),
         )  # fmt: skip
 
     def truncate(self, num_entries: int) -> None:
         """Forget the entries from this slot on: others will stand there."""
         self._num = min(self._num, num_entries)
-
-    def chunk_stop(self, first_slot: int, stop_slot: int) -> int:
-        """Return where a pass of placed entries must end: behind the next sync that moves keys."""
-        ends = (slot + 1 for slot in range(first_slot, stop_slot) if self._moves_keys(slot))
-        return next(ends, stop_slot)
-
-    def _moves_keys(self, slot: int) -> bool:
-        # The entry begins an epoch that no pass has begun.
-        epoch = self._entries[slot].epoch
-        return bool(epoch.moved) and epoch.index not in self._epochs
 
     def _extend(self, stop: int) -> None:
         if stop > len(self._owners):
@@ -139,21 +110,6 @@ class EntryTensors:
             return None
         slots = torch.arange(first_slot, stop_slot, device=self._device)
         return visible(slots, self._table, self._owners[:stop_slot])
-
-    def _rotation(self, first_slot: int, stop_slot: int) -> KeyRotation | None:
-        fed = self._entries.items[first_slot:stop_slot]
-        is_new = [self._moves_keys(slot) for slot in range(first_slot, stop_slot)]
-        if not any(is_new):
-            return None
-        self._epochs.update(entry.epoch.index for entry in fed)
-        num_before = is_new.index(True)
-        assert all(is_new[num_before:]), "syncs that begin an epoch come last in their pass"
-        offsets = torch.zeros(stop_slot, dtype=torch.int64)
-        stands = self._positions[:stop_slot].tolist()
-        for entry in fed[num_before:]:
-            for slot, position in entry.epoch.moved.items():
-                offsets[slot] = position - stands[slot]
-        return KeyRotation(num_before, offsets.to(self._device))
 
 
 def join_slices(

@@ -30,7 +30,6 @@ from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.rows.runner import PLACES, RowsRunner, as_rows
-from pasta_lm.interpreter.positions import PositionStrategy
 
 DEFAULT_POOL_TOKENS = 16_384
 
@@ -124,16 +123,12 @@ class TorchEngine:
     def submit(self, request: Request) -> int:
         """Queue a request and return its number.
 
-        A ``RequestError`` if it can never be decoded or exceeds the pool; an
-        ``UnsupportedModelError`` for positions 'rotate' on a model whose keys cannot be moved.
+        A ``RequestError`` if it can never be decoded or exceeds the pool.
         """
         check_request(request, self.loaded)
         request = request if self.rows is None else as_rows(request)
         for wanted in request.structures:
             self.grammars.matcher(wanted)
-        may_fork = request.forks or request.forced is not None
-        if may_fork and request.positions is PositionStrategy.ROTATE:
-            self.runner.rotations = self.loaded.rotations
         params = request.params.resolved(secrets.randbits(63), self.loaded.fork_bias)
         request = replace(request, params=params)
         ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)
@@ -228,19 +223,15 @@ class TorchEngine:
             self.scheduler.release(self.active.pop(active.number).ticket)
 
     def _tokens(self, plan: PassPlan) -> list[int]:
-        # If the pass fails, each request runs alone, and fails alone. Keys are written again; those
-        # that a sync has moved by then are not where they were: that request cannot run again.
+        # If the pass fails, each request runs alone, and fails alone. Keys are written again.
         try:
             return self._run(plan)
-        except Exception as error:
+        except Exception:
             if len(self.active) == 1:
                 raise
-            first_error = error
         tokens: list[int] = []
         for active, part in plan.parts:
             with self._apart(active):
-                if part.rotation is not None:
-                    raise first_error
                 tokens += self._run(plan.alone(active, part))
         plan.keep(self.active)
         return tokens
@@ -249,7 +240,7 @@ class TorchEngine:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
         if self.rows is not None:
             return self._choose(plan, choices, self.rows.run(plan.parts, plan.indices))
-        if self.paged is None or any(part.rotation for _, part in plan.parts):
+        if self.paged is None:
             return self._choose(plan, choices, self._run_views(plan))
         parts = [PassPart(active.entries, active.tensors, part) for active, part in plan.parts]
         result = self.paged.run(parts, plan.indices, choices)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,15 +17,9 @@ from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.gpu import devices as devices
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
-from pasta_lm.engines.local.runner import (
-    LogitsFunction,
-    Rotation,
-    find_rotations,
-    plain_logits,
-    probe,
-)
+from pasta_lm.engines.local.runner import LogitsFunction, plain_logits, probe
 from pasta_lm.engines.rows.reader import RowReader, exact_reader
-from pasta_lm.errors import UnsupportedModelError, UsageError, VocabularyError
+from pasta_lm.errors import UsageError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.models.folder import PASTA
@@ -115,8 +108,7 @@ class LoadedModel:
         """Return the shape of each layer's keys and values, measured by a pass of one token."""
         if self.reader is not None:
             raise UsageError(
-                f"{self.name} has no cache that threads share: it can guess nothing, and its "
-                "caches have no size to be set"
+                f"{self.name} has no cache that threads share: its caches have no size to be set"
             )
         recorder = probe(self.model, 0, 0)
         return [
@@ -132,17 +124,6 @@ class LoadedModel:
     @property
     def logits(self) -> LogitsFunction:
         return self.fast_logits or partial(plain_logits, self.model)
-
-    @cached_property
-    def rotations(self) -> Mapping[int, Rotation | None]:
-        """Return how each layer turns its keys; an ``UnsupportedModelError`` if one cannot."""
-        return find_rotations(self.model)
-
-    @property
-    def can_rotate(self) -> bool:
-        with suppress(UnsupportedModelError):
-            return self.reader is None and bool(self.rotations)
-        return False
 
 
 def load(source: str | Path, *, dtype: str | None = None, device: str | None = None) -> LoadedModel:

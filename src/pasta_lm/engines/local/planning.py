@@ -60,17 +60,15 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
             "holds for one",
             hint="answer sequentially, or decode the schema's fields as parts",
         )
-    if request.guesser is not None:
-        if request.expansion or request.form is not Form.MAIN:
-            raise RequestError(
-                f"strategy {request.strategy!r} decodes no guesses",
-                hint="leave them out, or answer sequentially or with pasta",
-            )
-        request.guesser.check(loaded.vocabulary.num_tokens, loaded.name)
+    if request.guesser is not None and (request.expansion or request.form is not Form.MAIN):
+        raise RequestError(
+            f"strategy {request.strategy!r} decodes no guesses",
+            hint="leave them out, or answer sequentially or with pasta",
+        )
     if request.positions is PositionStrategy.ORACLE and request.forced is None:
         raise RequestError(
             "positions 'oracle' need the length of every block, which only a given answer has",
-            hint="use positions 'predict', 'continue' or 'rotate'",
+            hint="use positions 'predict' or 'continue'",
         )
     try:
         check_join(request.join, request.positions)
@@ -300,7 +298,6 @@ class Planner:
         if share <= 0 or not self._scheduler.reserve_pages(ticket, len(active.entries)):
             return
         first, stop = ticket.num_computed, min(ticket.num_computed + share, len(active.entries))
-        stop = active.tensors.chunk_stop(first, stop)
         self._add(plan, active, first, stop)
         plan.computing.append(active)
         if active.is_computed and not active.has_decoded:
@@ -319,7 +316,7 @@ class Planner:
             return
         for response in active.responses:
             response.begin_pass()
-        # Syncs come last: a sync sees all that the pass feeds, and it may move keys.
+        # Syncs come last: a sync sees all that the pass feeds.
         feeding.sort(key=lambda pair: pair[1].joined is not None)
         last = {}  # the slot of what each thread feeds last
         for response, live in feeding:

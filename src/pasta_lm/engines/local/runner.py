@@ -1,4 +1,4 @@
-"""The model: a batch in, logits out; and how its keys turn with position.
+"""The model: a batch in, logits out.
 
 Linear layers run once over the whole flattened list of tokens; attention runs per request over its
 own run of the pool, so a prefix is read once however many threads share it. Knows nothing of
@@ -7,8 +7,7 @@ threads, text or sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -29,40 +28,13 @@ from pasta_lm.engines.local.attention import (
 )
 from pasta_lm.engines.local.batch import Batch, RequestSlice
 from pasta_lm.engines.local.pool import LayerViews, Pool
-from pasta_lm.errors import UnsupportedModelError
 
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request,
 # G key/value heads, H query heads, D head size, W rows whose logits are wanted, V vocabulary,
-# C columns of queries, keys and values side by side, F frequencies (rotary dimensions / 2).
+# C columns of queries, keys and values side by side.
 
 LogitsFunction = Callable[[Tensor, Tensor, Tensor, Pass], Tensor]
 """From tokens [N], positions [N], wanted rows [W] and a pass to logits [W, V]."""
-
-PROBE_POSITIONS = (3, 20)  # far enough apart to turn every frequency visibly in float32
-PROBE_TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e-3}
-"""Largest difference of keys, relative to the largest, that is rounding; a wrong angle gives 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """The rotation of one layer's keys with position."""
-
-    frequencies_F: Tensor  # float32 [F], radians per position
-    is_interleaved: bool  # pairs (0, 1), (2, 3) ... instead of halves (0, F), (1, F + 1)
-
-    def turn(self, keys_GKD: Tensor, offsets_K: Tensor) -> Tensor:
-        """Return keys [G, K, D] moved by int64 [K] positions each; computed in float32."""
-        angles_KF = offsets_K[:, None].float() * self.frequencies_F
-        cos, sin = angles_KF.cos(), angles_KF.sin()
-        num_rotary = 2 * len(self.frequencies_F)
-        rotary, rest = keys_GKD[..., :num_rotary].float(), keys_GKD[..., num_rotary:]
-        if self.is_interleaved:
-            a, b = rotary[..., 0::2], rotary[..., 1::2]
-            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-        else:
-            a, b = rotary.chunk(2, dim=-1)
-            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-        return torch.cat((turned.to(keys_GKD.dtype), rest), dim=-1)
 
 
 class KeyRecorder:
@@ -88,56 +60,16 @@ def probe(model: nn.Module, token: int, position: int) -> KeyRecorder:
     return recorder
 
 
-def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
-    """Return the rotation of each layer's keys with position, or None for a layer without one.
-
-    Measured, not read from configurations: a token alone at two positions must give keys that
-    differ by the rotation. An ``UnsupportedModelError`` if a layer's keys fit no frequencies.
-    """
-    first, second = PROBE_POSITIONS
-    before, after = (probe(model, 1, position).keys for position in (first, second))
-    candidates: list[Rotation | None] = [None, *_candidates(model)]
-    offset = torch.tensor([second - first], device=next(iter(before.values())).device)
-    rotations: dict[int, Rotation | None] = {}
-    for layer, key in before.items():
-        errors = [_error(candidate, key, after[layer], offset) for candidate in candidates]
-        if min(errors) > PROBE_TOLERANCES[key.dtype]:
-            raise UnsupportedModelError(
-                f"positions 'rotate' are not exact for layer {layer} of {type(model).__name__}: "
-                "its keys do not turn with position by any of the model's frequencies",
-                hint="use --positions predict or continue",
-            )
-        rotations[layer] = candidates[errors.index(min(errors))]
-    return rotations
-
-
-def _error(rotation: Rotation | None, before: Tensor, after: Tensor, offset: Tensor) -> float:
-    if rotation is not None and 2 * len(rotation.frequencies_F) > before.shape[-1]:
-        return float("inf")
-    moved = before if rotation is None else rotation.turn(before, offset)
-    scale = after.abs().max().clamp_min(1e-6)
-    return float((moved.float() - after.float()).abs().max() / scale)
-
-
-def _candidates(model: nn.Module) -> Iterator[Rotation]:
-    for name, buffer in model.named_buffers():
-        if name.endswith("inv_freq") and buffer.dim() == 1:
-            for is_interleaved in (False, True):
-                yield Rotation(buffer.float(), is_interleaved)
-
-
 class CachedPass:
     """One pass against the pool: write the new keys and values, then attend per request."""
 
-    def __init__(
-        self, batch: Batch, pool: Pool, rotations: Mapping[int, Rotation | None] | None
-    ) -> None:
-        self._batch, self._pool, self._rotations = batch, pool, rotations
+    def __init__(self, batch: Batch, pool: Pool) -> None:
+        self._batch, self._pool = batch, pool
         self._sizes = [part.stop - part.start for part in batch.slices]
         self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
         self._compiled: dict[int | None, CompiledAttention] = {}
         self._has_few = all(
-            part.rotation is None and compiled.are_few(size, part.visible_QK)
+            compiled.are_few(size, part.visible_QK)
             for part, size in zip(batch.slices, self._sizes, strict=True)
         )
 
@@ -206,36 +138,13 @@ class CachedPass:
         num_queries, num_groups, num_heads, size = q_QGHD.shape
         views = self._views[index]
         keys, values = views.keys[call.layer], views.values[call.layer]
-        is_rotating = self._batch.slices[index].rotation is not None
-        if is_plain(call) and num_queries * num_heads <= MAX_GROUPED_ROWS and not is_rotating:
+        if is_plain(call) and num_queries * num_heads <= MAX_GROUPED_ROWS:
             mask = self._mask(index, call.window, q_QGHD.dtype, num_heads)
             return attend_grouped(call, q_QGHD, keys, values, mask)
         q_HQD = q_QGHD.view(num_queries, num_groups * num_heads, size).transpose(0, 1)
-        if is_rotating:
-            out_HQD = self._attend_rotating(call, index, q_HQD, keys[0], values[0])
-        else:
-            mask = self._mask(index, call.window, q_HQD.dtype)
-            out_HQD = attend(call, q_HQD, keys[0], values[0], mask)
-        return out_HQD.transpose(0, 1).reshape(num_queries, num_groups, num_heads, -1)
-
-    def _attend_rotating(
-        self, call: LayerCall, index: int, q_HQD: Tensor, keys: Tensor, values: Tensor
-    ) -> Tensor:
-        """Attend in a pass that feeds a sync under 'rotate': the keys move before it sees them."""
-        part = self._batch.slices[index]
-        assert part.rotation is not None
-        assert self._rotations is not None
         mask = self._mask(index, call.window, q_HQD.dtype)
-        if mask is None:
-            mask = q_HQD.new_zeros(q_HQD.shape[1], part.num_entries)
-        num_before, outs = part.rotation.num_queries_before, list[Tensor]()
-        if num_before:
-            outs.append(attend(call, q_HQD[:, :num_before], keys, values, mask[:num_before]))
-        rotation = self._rotations[call.layer]
-        if rotation is not None:
-            keys[:] = rotation.turn(keys, part.rotation.offsets_K)
-        outs.append(attend(call, q_HQD[:, num_before:], keys, values, mask[num_before:]))
-        return torch.cat(outs, dim=1)
+        out_HQD = attend(call, q_HQD, keys[0], values[0], mask)
+        return out_HQD.transpose(0, 1).reshape(num_queries, num_groups, num_heads, -1)
 
     def _mask(
         self, index: int, window: int | None, dtype: torch.dtype, num_grouped: int = 0
@@ -265,12 +174,11 @@ class Runner:
 
     def __init__(self, logits: LogitsFunction, pool: Pool) -> None:
         self.pool = pool
-        self.rotations: Mapping[int, Rotation | None] | None = None  # positions 'rotate' need them
         self._logits = logits
 
     def run(self, batch: Batch) -> Tensor:
         """Run one forward pass; return the logits of the wanted rows, float32 [W, V]."""
-        run = CachedPass(batch, self.pool, self.rotations)
+        run = CachedPass(batch, self.pool)
         with torch.inference_mode():
             return self._logits(batch.tokens, batch.positions, batch.wanted, run).float()
 

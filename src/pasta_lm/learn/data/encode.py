@@ -75,16 +75,11 @@ def encode_example(
     thought is left out, read as context, or learnt with the answer.
 
     Raises:
-        UsageError: ``rotate``, whose keys have several positions each; FORKED with a strategy
-            that needs promised lengths; or a join that does not go with the strategy.
+        UsageError: FORKED with a strategy that needs promised lengths; or a join that does not go
+            with the strategy.
         PastaError: the prompt has no tokens, a block has tags inside, the model has no tags, or
             its tokenizer changes text.
     """
-    if strategy is PositionStrategy.ROTATE:
-        raise UsageError(
-            "positions 'rotate' cannot be trained",
-            hint="train with 'predict': until a sync the two are the same",
-        )
     if form is Form.FORKED and strategy is not PositionStrategy.CONTINUE:
         raise UsageError(f"forks promise no length: positions {strategy.value!r} need one")
     thought = None if thoughts == "none" else record.reasoning

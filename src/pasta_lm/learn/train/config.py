@@ -102,8 +102,8 @@ class TrainConfig:
     warmup: float = 0.0  # Share of the steps in which the learning rate grows.
     accumulate: int = 1  # Packs of one step.
     workers: int = 0  # Data loader processes.
-    positions: Literal["predict", "continue", "oracle", "rotate"] = "predict"
-    """Positions of main after a promise and at a sync; ``rotate`` cannot be trained."""
+    positions: Literal["predict", "continue", "oracle"] = "predict"
+    """Positions of main after a promise and at a sync."""
     join: Literal["shared", "recompute"] = "shared"
     """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
     thoughts: Literal["none", "context", "loss"] = "none"
