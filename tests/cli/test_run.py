@@ -265,6 +265,19 @@ def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_it
     assert asked.code == (1 if asked.json["unfinished"] else 0)
 
 
+def test_penalties_are_flags_of_run_fill_and_ask(pasta: Pasta, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(OBJECT, "utf-8")
+    (tmp_path / "q.txt").write_text("Who?", "utf-8")
+    verbs: list[tuple[object, ...]] = [
+        ("run", "Hi"),
+        ("fill", "Hi", "--schema", tmp_path / "s.json"),
+    ]
+    for verb in [*verbs, ("ask", tmp_path / "q.txt", tmp_path / "q.txt")]:
+        for name in ("repetition", "presence", "frequency"):
+            result = pasta(*verb, f"--{name}-penalty", "nan", "--model", "./nowhere")
+            assert (result.code, f"{name}_penalty is nan" in result.err) == (2, True), result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text", "code", "shown"),
     [

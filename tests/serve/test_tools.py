@@ -161,6 +161,22 @@ def test_a_call_that_a_limit_cuts_is_content() -> None:
     assert choice["message"]["content"].startswith("Wait. <tool_call>")
 
 
+@pytest.mark.parametrize(
+    ("shows", "changes", "expected"),
+    [(True, {}, 1.0), (True, {"tool_choice": "none"}, 1.3), (False, {}, 1.3),
+     (True, {"repetition_penalty": 1.2}, 1.2)],
+)  # fmt: skip
+def test_an_answer_that_may_be_a_call_has_the_penalty_of_its_request_alone(
+    shows: bool, changes: dict[str, Any], expected: float
+) -> None:
+    backend, params = ScriptedBackend(ScriptedEngine(parse(ADD, "annotator"))), []
+    backend.tools, backend.sampling = ToolTemplate(shows, "arguments"), {"repetition_penalty": 1.3}
+    prepare = backend.prepare
+    backend.prepare = lambda *both: params.append(both[1]) or prepare(*both)  # type: ignore[method-assign]
+    assert post(PATH, {**CHAT, "tools": TOOLS, **changes}, app=create_app(backend)).is_success
+    assert [each.repetition_penalty for each in params] == [expected]
+
+
 @pytest.mark.parametrize("options", [{}, {"stream": "events"}])
 def test_openai_s_package_collects_streamed_calls(options: dict[str, Any]) -> None:
     text = f"Let me <see>.\n\n{ADD}\n{tagged('now')}"

@@ -165,9 +165,19 @@ def test_openai_s_package_reads_log_probabilities() -> None:
         assert one.logprob <= one.top_logprobs[0].logprob <= 0
 
 
+JSON_MODE = {"response_format": {"type": "json_object"}}
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({}, (0.3, 5, 1.1)), ({"temperature": 1, "top_k": -1, "repetition_penalty": 1}, (1, None, 1))],
+    [
+        ({}, (0.3, 5, 1.1)),
+        ({"temperature": 1, "top_k": -1, "repetition_penalty": 1}, (1, None, 1)),
+        ({"response_format": {"type": "text"}}, (0.3, 5, 1.1)),
+        (JSON_MODE, (0.3, 5, 1)),
+        ({"structured_outputs": {"choice": ["a"]}}, (0.3, 5, 1)),
+        ({**JSON_MODE, "repetition_penalty": 1.2}, (0.3, 5, 1.2)),
+    ],
 )
 def test_what_a_request_leaves_out_is_as_the_model_s_generation_config_says(
     changes: dict[str, float], expected: tuple[float, int | None, float]
@@ -187,8 +197,10 @@ SCHEMA |= {"additionalProperties": False}
     [
         ({"response_format": {"type": "json_schema",
                               "json_schema": {"name": "a", "schema": SCHEMA}}},
+         r'\{"n": ?[12]\}'),
+        ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}},
          r'\s*\{\s*"n"\s*:\s*[12]\s*\}\s*'),
-        ({"response_format": {"type": "json_object"}}, r"(?s)\s*\{.*"),
+        ({"response_format": {"type": "json_object"}}, r"(?s)\{[^ \n].*"),
         ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
         ({"structured_outputs": {"regex": "[ab]{3}"}}, "[ab]{3}"),
         ({"response_format": {"type": "text"}}, "(?s).*"),

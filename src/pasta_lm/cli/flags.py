@@ -87,6 +87,19 @@ Think = Annotated[
     bool | None,
     option("--think/--no-think", "Whether it thinks before an answer. Default: as the model does."),
 ]
+RepetitionPenalty = Annotated[
+    float | None,
+    option(
+        "--repetition-penalty X",
+        "Above 1 repeats less. Default: as generation_config.json says for free text, else 1.",
+    ),
+]
+PresencePenalty = Annotated[
+    float | None, option("--presence-penalty X", "Taken from the logits of what the answer has.")
+]
+FrequencyPenalty = Annotated[
+    float | None, option("--frequency-penalty X", "Taken from them for each time it has it.")
+]
 Seed = Annotated[int, option("--seed N", "Same seed and same command, same answer.")]
 Engine = Annotated[
     str | None,

@@ -46,6 +46,9 @@ def run(
     max_tokens: flags.MaxTokens = 1024,
     max_threads: flags.MaxThreads = None,
     temperature: flags.Temperature = None,
+    repetition_penalty: flags.RepetitionPenalty = None,
+    presence_penalty: flags.PresencePenalty = None,
+    frequency_penalty: flags.FrequencyPenalty = None,
     top_p: flags.TopP = None,
     fork_bias: flags.ForkBias = None,
     think: flags.Think = None,
@@ -75,6 +78,9 @@ def run(
         max_tokens=max_tokens,
         max_threads=max_threads,
         temperature=temperature,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
         top_p=top_p,
         fork_bias=fork_bias,
         seed=seed,
@@ -93,7 +99,7 @@ def run(
     elif is_baseline and name != model:
         terminal.say(BASELINE.format(name=name))
     params = loaded.sampling_params(**settings)
-    if defaults := loaded.engine.loaded.sampling:
+    if defaults := [name for name in loaded.engine.loaded.sampling if name not in settings]:
         how = ", ".join(f"{name} {getattr(params, name):g}" for name in defaults)
         terminal.say(f"sampling of the model's generation_config.json: {how}")
     options: Options = {"strategy": strategy, "positions": positions, "think": think}
@@ -118,6 +124,9 @@ def fill(
     device: flags.Device = None,
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = None,
+    repetition_penalty: flags.RepetitionPenalty = None,
+    presence_penalty: flags.PresencePenalty = None,
+    frequency_penalty: flags.FrequencyPenalty = None,
     seed: flags.Seed = 0,
     engine: flags.Engine = None,
     json: flags.Json = False,
@@ -130,7 +139,14 @@ def fill(
     servers = require_engine(engine)
     if schema is None:
         raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
-    settings = checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    settings = checked(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+    )
     wanted, waits, text = _schema(schema), _waits(after or ()), _prompt(prompt, file)
     loaded = load_model(model, servers, dtype=dtype, device=device)
     with live_threads() as show:
@@ -147,6 +163,9 @@ def ask(
     device: flags.Device = None,
     max_tokens: flags.MaxTokens = 1024,
     temperature: flags.Temperature = None,
+    repetition_penalty: flags.RepetitionPenalty = None,
+    presence_penalty: flags.PresencePenalty = None,
+    frequency_penalty: flags.FrequencyPenalty = None,
     seed: flags.Seed = 0,
     engine: flags.Engine = None,
     json: flags.Json = False,
@@ -160,7 +179,14 @@ def ask(
     lines, text = [line for line in lines if line], _prompt(None, document)
     if not lines:
         raise UsageError(f"{questions} has no questions", hint="write one a line")
-    settings = checked(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    settings = checked(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+    )
     loaded = load_model(model, servers, dtype=dtype, device=device)
     with live_threads() as show:
         answer = loaded.ask(text, lines, watch=lambda event: show([event]), **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from json import dumps
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
@@ -49,6 +50,18 @@ class StructuredOutputs:
 
 
 STRUCTURES = ("json", "regex", "choice", "grammar")
+COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+FLEXIBLE = {"whitespace_flexible": True}
+"""Options of llguidance: at most a space behind a comma or colon, or white space without end."""
+
+
+def compact_schema(schema: Mapping[str, Any]) -> str:
+    """Return a schema as JSON, whose values are compact unless it asks for flexible white space."""
+    options = schema.get("x-guidance", COMPACT)
+    if options not in (COMPACT, FLEXIBLE, {"whitespace_flexible": False}):
+        problem = f"x-guidance has no options of llguidance but whitespace_flexible, not {options}"
+        raise UsageError(problem, hint="others leave out rules of the schema")
+    return dumps({**schema, "x-guidance": FLEXIBLE if options == FLEXIBLE else COMPACT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pasta_lm.engines.request import SamplingParams, StructuredOutputs
+from pasta_lm.engines.request import FLEXIBLE, SamplingParams, StructuredOutputs
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
@@ -33,6 +33,7 @@ from pasta_lm.serve.tool_calls import (
     Turns,
 )
 from pasta_lm.strategies import parts
+from pasta_lm.strategies.requests import default_sampling
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -111,6 +112,7 @@ class Structures(BaseModel):
     choice: Strings | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    disable_any_whitespace: bool | None = None  # JSON is compact unless this is false
 
 
 class PastaOptions(BaseModel):
@@ -174,6 +176,8 @@ class AnswerRequest(BaseModel):
         if json is None and self.structured_outputs is None:
             return None
         choice = None if wanted.choice is None else tuple(wanted.choice)
+        if json is not None and wanted.disable_any_whitespace is False:
+            json = {"x-guidance": FLEXIBLE, **json}
         regex, grammar = wanted.regex, wanted.grammar
         return StructuredOutputs(json=json, regex=regex, choice=choice, grammar=grammar)
 
@@ -237,6 +241,7 @@ class AnswerRequest(BaseModel):
         if num_tokens == 0:
             raise bad_request("max_tokens is 0, but must be at least 1", "max_tokens")
         options, thread_tokens = self.options, bounds.tokens_per_thread
+        defaults = default_sampling(defaults, copies=self.structure is not None)
         sampling = {**defaults, **self.model_dump(include=SAMPLING, exclude_none=True)}
         if sampling.get("top_k", 1) < 1:  # all tokens
             del sampling["top_k"]

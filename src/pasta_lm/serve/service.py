@@ -27,6 +27,7 @@ from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import AnyRequest, ReplayRequest
 from pasta_lm.serve.replies import DONE, ReplayReply, Reply, sse
 from pasta_lm.serve.tool_calls import ClientPrompt
+from pasta_lm.strategies.requests import default_sampling
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,7 +68,9 @@ class Service:
     async def respond(self, body: AnyRequest, http: HttpRequest) -> Response:
         """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
-        params = body.params(self.recipe.limits, self.backend.sampling)
+        may_call = bool(body.offered) and self.backend.tools.shows
+        defaults = default_sampling(self.backend.sampling, copies=may_call)
+        params = body.params(self.recipe.limits, defaults)
         calls = body.must_call(self.backend.tools)
         if calls is not None:
             params = replace(params, structured_outputs=calls)

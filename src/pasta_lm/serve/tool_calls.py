@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from pasta_lm.engines.request import StructuredOutputs
+from pasta_lm.engines.request import StructuredOutputs, compact_schema
 from pasta_lm.serve.errors import Json, bad_request
 from pasta_lm.strategies import PASTA
 
@@ -171,7 +171,7 @@ class ToolTemplate(NamedTuple):
         rules = []
         for number, function in enumerate(functions):
             begin = f'{{"name": {json.dumps(function.name)}, "{self.key}": '
-            schema = json.dumps(function.schema_of_arguments)
+            schema = compact_schema(function.schema_of_arguments)
             rules.append(
                 f'f{number}: {json.dumps(begin)} a{number} "}}"\na{number}: %json {schema}'
             )

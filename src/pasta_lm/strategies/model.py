@@ -29,6 +29,7 @@ from pasta_lm.strategies.requests import (
     Options,
     Positions,
     Requests,
+    default_sampling,
     sampling_params,
 )
 
@@ -221,7 +222,8 @@ class Pasta:
         """
         if (schema is None) is not bool(parts) or (parts and after):
             raise UsageError("fill needs a schema or parts, and each part has its own after")
-        params, prompt = self._params(params, options), self._requests.message(prompt)
+        params = self._params(params, options, copies=True)
+        prompt = self._requests.message(prompt)
         vocabulary = self.engine.loaded.vocabulary
         if schema is None:
             request = declared.parts_request(prompt, parts, vocabulary, params)
@@ -245,7 +247,8 @@ class Pasta:
         **options: Unpack[Options],
     ) -> PartsAnswer:
         """Answer questions about a document at the same time; it is read once."""
-        params, vocabulary = self._params(params, options), self.engine.loaded.vocabulary
+        params = self._params(params, options, copies=True)
+        vocabulary = self.engine.loaded.vocabulary
         request = declared.ask_request(document, questions, vocabulary, params)
         return declared.answered(self._decoded(request, watch), questions)
 
@@ -279,10 +282,11 @@ class Pasta:
         return self.request(prompt, self._params(params, fields), **own)  # type: ignore[arg-type]
 
     def _params(
-        self, params: SamplingParams | None, options: Mapping[str, object]
+        self, params: SamplingParams | None, options: Mapping[str, object], *, copies: bool = False
     ) -> SamplingParams:
-        defaults = self.engine.loaded.sampling if params is None else {}
-        return sampling_params(params, {**defaults, **options})
+        own = self.engine.loaded.sampling if params is None else {}
+        copies = copies or options.get("structured_outputs") is not None
+        return sampling_params(params, {**default_sampling(own, copies=copies), **options})
 
     def _note(self, note: str) -> None:
         if note not in self._printed_notes:

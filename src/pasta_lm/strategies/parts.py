@@ -43,6 +43,7 @@ Schema = Mapping[str, Any]
 Texts = Iterable[tuple[str, bool]]  # of parts, each with whether it ended by itself
 REFERENCE = "#/$defs/"
 NOTES = {"$comment", "$defs", "$id", "$schema", "default", "description", "examples", "title"}
+NOTES |= {"x-guidance"}
 OPENED = NOTES | {"additionalProperties", "properties", "required", "type"}
 """Keys of an object whose fields may be decoded apart: others bind fields to one another."""
 
@@ -120,7 +121,7 @@ def fields_of(schema: Schema) -> list[Part]:
     each. A UsageError if the schema itself is no object that can be opened.
     """
     definitions = _mapping(schema.get("$defs"))
-    kept = {key: schema[key] for key in ("$defs", "$schema") if key in schema}
+    kept = {key: schema[key] for key in ("$defs", "$schema", "x-guidance") if key in schema}
     references = re.findall(r'"\$(?:dynamic)?ref": "([^"]*)', json.dumps(schema), re.IGNORECASE)
     is_local = all(name.startswith(REFERENCE) for name in references)  # others leave their field
 

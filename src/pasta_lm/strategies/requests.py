@@ -40,6 +40,8 @@ POSITIONS = [item.value for item in PositionStrategy if item is not PositionStra
 """Without 'oracle', which needs the true length of every block: only a given answer has it."""
 Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
 
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+
 NO_TAG_PIECES = (
     "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
 )
@@ -111,6 +113,11 @@ def sampling_params(params: object, keywords: Mapping[str, object]) -> SamplingP
         return replace(params, **keywords)  # type: ignore[arg-type]  # the class checks them
     except TypeError as exc:
         raise UsageError(f"a sampling parameter has a wrong type: {exc}", hint=CALL) from exc
+
+
+def default_sampling(sampling: Mapping[str, float], *, copies: bool) -> dict[str, float]:
+    """Return a model's own settings; its penalties are for free text, not for what copies."""
+    return {name: x for name, x in sampling.items() if not (copies and name in PENALTIES)}
 
 
 def bounded(request: Request, num_given: int = 0) -> Request:

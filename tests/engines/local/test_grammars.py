@@ -13,8 +13,16 @@ import torch
 from transformers import LogitsProcessor
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.request import Answer, Request, SamplingParams, StructuredOutputs
+from pasta_lm.engines.request import (
+    FLEXIBLE,
+    Answer,
+    Request,
+    SamplingParams,
+    StructuredOutputs,
+    compact_schema,
+)
 from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.serve.tool_calls import Function, ToolTemplate
 from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded, own_attention
@@ -81,7 +89,7 @@ def test_a_random_model_writes_what_matches(seed: int, paged: bool) -> None:
         ({"regex": "[0-9]{3}-[a-z]{2}"}, "[0-9]{3}-[a-z]{2}"),
         ({"choice": ("yes", 'a "no"', "né")}, '(yes|a "no"|né)'),
         ({"grammar": 'start: "x" /[ab]/+ "y"'}, "x[ab]+y"),
-        ({"json": {"type": "boolean"}}, r"\s*(true|false)\s*"),
+        ({"json": {"type": "boolean"}}, "true|false"),
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -94,6 +102,47 @@ def test_a_text_matches_what_is_asked_for(
     assert answer.finish_reason == "length" or re.fullmatch(pattern, answer.text)
 
 
+PAIR: dict[str, Any] = {"properties": {"a": {"type": "integer"}, "b": {"items": {"enum": [1]}}}}
+PAIR |= {"type": "object", "required": ["a", "b"], "additionalProperties": False}
+ANY = {"properties": {"a": {}}, "required": ["a"], "additionalProperties": False, "type": "object"}
+CALLS = ToolTemplate(True, "arguments").calls([Function(name="f", parameters=PAIR)], is_single=True)
+COMPACT_TEXTS = ['{"a": 1, "b": [1, 1]}', '{"a":1,"b":[1,1]}', '{"a":1, "b":[1]}']
+SPACED = [
+    '{"a":  1, "b": []}',
+    '{ "a": 1, "b": []}',
+    '{"a": 1,\n"b": [ 1 ]}',
+    '{"a": 1, "b": []\n}',
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        ({"json": PAIR}, COMPACT_TEXTS, SPACED),
+        ({"json": {**PAIR, "x-guidance": {"whitespace_flexible": False}}}, COMPACT_TEXTS, SPACED),
+        ({"json": {**PAIR, "x-guidance": FLEXIBLE}}, [*COMPACT_TEXTS, *SPACED], []),
+        ({"json": PAIR, "is_inside": True}, [f" {text}," for text in COMPACT_TEXTS], SPACED),
+        ({"json": ANY}, ['{"a": {"b": [1, {}]}}', '{"a":[1,"  "]}'], ['{"a": [ ]}', '{"a":\n1}']),
+        ({"grammar": CALLS.grammar}, [f'{{"name": "f", "arguments": {t}}}' for t in COMPACT_TEXTS],
+         [f'{{"name": "f", "arguments": {t}}}' for t in SPACED]),
+    ],
+)  # fmt: skip
+def test_white_space_has_an_end_unless_a_schema_asks_for_any(
+    wanted: dict[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    grammars, encode = model().engine.grammars, loaded("llama").vocabulary.encode_text  # type: ignore[attr-defined]
+
+    def matches(text: str) -> bool:
+        matcher = grammars.matcher(StructuredOutputs(**wanted))
+        for token in encode(text):
+            if not matcher.allows(token):
+                return False
+            matcher.consume(token)
+        return bool(matcher.allowed()[sorted(loaded("llama").eos_ids)].all())
+
+    assert [*filter(matches, [*right, *wrong])] == right
+
+
 class Masked(LogitsProcessor):
     """The mask of a schema in ``generate`` of transformers."""
 
@@ -103,7 +152,7 @@ class Masked(LogitsProcessor):
         ends = sorted(whole.eos_ids)
         tokens = tools.from_tokenizer(whole.vocabulary.tokenizer, n_vocab=size, eos_token=ends)
         matching = pytest.importorskip("llguidance").LLMatcher
-        self.matcher = matching(tokens, matching.grammar_from_json_schema(json.dumps(BOOKING)))
+        self.matcher = matching(tokens, matching.grammar_from_json_schema(compact_schema(BOOKING)))
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         masks = pytest.importorskip("llguidance.torch")

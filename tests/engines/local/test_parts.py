@@ -12,11 +12,13 @@ import pytest
 import torch
 from pydantic import BaseModel
 
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
-from pasta_lm.engines.request import Answer, SamplingParams
+from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
 from pasta_lm.strategies import parts, sequential_request
+from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.parts import Part
 from pasta_lm.view.layout import critical_tokens
 from tests.architectures import ARCHITECTURES, loaded, own_attention
@@ -219,6 +221,34 @@ def test_the_fields_of_a_schema_are_filled_and_match_it() -> None:
 class Booking(BaseModel):
     nights: int
     paid: bool
+
+
+@pytest.mark.parametrize(
+    ("call", "keywords", "expected"),
+    [
+        ("generate", {}, 1.3),
+        ("generate", {"structured_outputs": StructuredOutputs(choice=("a", "b"))}, 1.0),
+        ("generate", {"structured_outputs": StructuredOutputs(json=BOOKING)}, 1.0),
+        ("fill", {"schema": BOOKING}, 1.0),
+        ("fill", {"parts": [Part(name="a", max_tokens=2)]}, 1.0),
+        ("ask", {"questions": ["Who?"]}, 1.0),
+    ],
+)
+def test_a_model_s_own_penalty_is_for_free_text_and_that_of_a_request_for_all(
+    call: str, keywords: dict[str, Any], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = replace(loaded("llama"))
+    whole.sampling = {"repetition_penalty": 1.3, "top_k": 9}
+    pasta, params = Pasta(TorchEngine(whole, pool_tokens=4096)), list[SamplingParams]()
+    decoded = pasta.engine.generate
+    watched = lambda found: params.extend(each.params for each in found) or decoded(found)  # noqa: E731
+    monkeypatch.setattr(pasta.engine, "generate", watched)
+    for changes in ({}, {"repetition_penalty": 1.2}, {"frequency_penalty": 0.5}):
+        getattr(pasta, call)("Ada came.", **keywords, **changes, max_tokens=9)
+    assert [(each.repetition_penalty, each.top_k) for each in params] == [
+        (expected, 9), (1.2, 9), (expected, 9),
+    ]  # fmt: skip
+    assert params[2].frequency_penalty == 0.5
 
 
 def test_a_pydantic_model_gives_an_instance() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from pasta_lm.engines.request import StructuredOutputs
+from pasta_lm.engines.request import StructuredOutputs, compact_schema
 from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 
 try:
@@ -101,14 +101,14 @@ class Grammars:
 
 def _grammar_of(wanted: StructuredOutputs) -> str:
     if wanted.json is not None:
-        if "x-guidance" in wanted.json or "draft-03" in str(wanted.json.get("$schema")):
-            raise ValueError("no options of llguidance, and no draft 3: rules would be left out")
+        if "draft-03" in str(wanted.json.get("$schema")):
+            raise ValueError("draft 3 of JSON Schema: rules would be left out")
+        schema = compact_schema(wanted.json)
         if wanted.is_inside:
-            schema = json.dumps(wanted.json)
             return LLMatcher.grammar_from_lark(
                 f"start: / ?/ value (/ ?/ LAST)?\nvalue: %json {schema}\n{LAST_BYTES}"
             )
-        return LLMatcher.grammar_from_json_schema(json.dumps(wanted.json))
+        return LLMatcher.grammar_from_json_schema(schema)
     if wanted.regex is not None:
         return LLMatcher.grammar_from_regex(wanted.regex)
     if wanted.choice is not None:

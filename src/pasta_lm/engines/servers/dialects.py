@@ -175,6 +175,7 @@ class LlamaCpp(Dialect):
             "min_p": request.min_p,
             **NO_PENALTIES,
             "repeat_penalty": 1.0,
+            "dry_multiplier": 0.0,
             "seed": request.seed % 2**32,
             "logit_bias": [[id_, False if id_ in barred else bias] for id_, bias in biases.items()],
             "ignore_eos": request.ignore_eos,
