@@ -49,9 +49,10 @@ def test_the_answer_is_that_of_pasta_run_and_sigterm_ends_with_0(
     flags = ("--max-tokens", 40, "--temperature", 1, "--seed", 2)
     expected = pasta("run", "hello", "--model", taught_folder, *flags, "--json").json
     with server("--model", taught_folder, "--api-key", "key") as (process, client):
-        asked = {"model": str(taught_folder), "max_tokens": 40, "temperature": 1, "seed": 2}
+        asked = {"model": taught_folder.name, "max_tokens": 40, "temperature": 1, "seed": 2}
         messages = [{"role": "user", "content": "hello"}]
         answer = client.chat.completions.create(messages=messages, **asked)  # type: ignore[call-overload]
+        assert (answer.model, expected["model"]) == (taught_folder.name,) * 2
         assert answer.choices[0].message.content == expected["text"]
         assert answer.usage.to_dict().items() >= expected["usage"].items()
         assert [one["num_tokens"] for one in answer.pasta["choices"][0]["threads"]] == [
@@ -108,6 +109,8 @@ def test_in_a_terminal_it_greets_and_writes_plain_lines(taught_folder: Path) -> 
             text += os.read(main, 4096).decode()
     process.kill()
     process.wait()
-    assert re.search(rf"serving {taught_folder} .*parameters .*/chat.html.*/v1\r\n", text, re.S)
+    assert re.search(
+        rf"serving {taught_folder.name} .*parameters .*/chat.html.*/v1\r\n", text, re.S
+    )
     assert re.search(r"^[\d:]{8} 200 GET /health, \d\.\d\d s\r$", text, re.M)
     assert "{" not in text

@@ -29,10 +29,12 @@ from pasta_lm.learn.train.learner import dtype_as_saved, load_learner
 from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models import adapter, checkpoint
 from pasta_lm.models.adapter import BaseReference, merge_adapter, read_adapter, reference_to
-from pasta_lm.models.load import load_pretrained
+from pasta_lm.models.load import load_pretrained, num_parameters
+from pasta_lm.models.names import model_name
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.strategies.model import Pasta
 from tests.adapters import a_base_folder, an_adapter
+from tests.architectures import build
 from tests.gguf_file import a_tokenizer, write_gguf
 
 FLOAT = torch.float32
@@ -48,6 +50,31 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # --- model folders
+
+
+@pytest.mark.parametrize(
+    ("is_tied", "is_copy", "num_more"), [(True, True, 0), (False, True, 0), (False, False, 1)]
+)
+def test_a_tied_output_matrix_or_a_copy_counts_once(
+    is_tied: bool, is_copy: bool, num_more: int
+) -> None:
+    model = build("qwen2", tie_word_embeddings=is_tied)
+    first, last = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    if is_copy:
+        last.data = first.data.clone()
+    layers = sum(weight.numel() for weight in model.model.parameters())  # with the input matrix
+    assert num_parameters(model) == layers + num_more * last.numel()
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}/", "{}/.", "{}/child/..", "."])
+def test_the_name_of_a_model_is_that_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    (tmp_path / "mine" / "child").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "mine")
+    for folder in (tmp_path / "mine", "../mine"):
+        assert model_name(spelling.format(folder)) == "mine"
+    assert model_name("owner/model") == "owner/model"
 
 
 def change_json(file: Path, **settings: object) -> None:

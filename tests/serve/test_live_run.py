@@ -10,9 +10,11 @@ import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Finished, Traced
+from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.language.tags import PROMISE_OPEN
+from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.serve import Bounds, ServeRecipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
@@ -131,4 +133,32 @@ def test_a_model_lists_what_it_answers_by_and_nothing_that_would_fall_back_or_fa
         assert reply.status_code == 400
         message = f"strategy '{name}' is not offered; one of pasta, sequential, sot, "
         assert reply.json()["error"]["message"].startswith(message)
+    assert about["strategy"] == "pasta"
     assert about["device"] == "cpu"
+    assert "quality" not in about
+
+
+@pytest.mark.parametrize(
+    ("taught", "name", "strategy", "quality"),
+    [
+        ("pasta", "builtin", "pasta", "small, often wrong"),
+        ("apar", "pasta-1.5b", "sequential", None),
+        (None, "tiny", "sequential", None),
+    ],
+)
+def test_the_strategy_and_the_quality_listed_are_those_of_the_model(
+    taught: str | None, name: str, strategy: str, quality: str | None
+) -> None:
+    model = replace(loaded("gemma"), name=name, trained_strategy=taught or "pasta")
+    if taught is None:
+        model.vocabulary = Vocabulary(model.vocabulary.tokenizer)
+    backend = LocalBackend(Pasta(TorchEngine(model, pool_tokens=256, captures=False)), "served")
+    about = ask("GET", "/v1/models", app=create_app(backend)).json()["data"][0]["pasta"]
+    assert (about["strategy"], about.get("quality")) == (strategy, quality)
+    assert strategy in about["strategies"]
+    asked = {**CHAT, "max_tokens": 4, "pasta": {"trace": True}}
+    reply = post("/v1/chat/completions", asked, app=create_app(backend)).json()
+    assert reply["pasta"]["choices"][0]["trace"]["strategy"] == strategy
+    other = "pasta-prompt-lookup" if strategy == "sequential" else "apar"
+    with pytest.raises(UsageError, match=f"'{other}' is not offered by served"):
+        create_app(backend, ServeRecipe(strategy=other))

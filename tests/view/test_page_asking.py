@@ -153,14 +153,17 @@ def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
 def test_strategies_of_which_the_model_is_not_capable_are_not_offered(browser: Any) -> None:
     backend = scripted(name="plain")
     backend.strategies = ("sequential", "sot", "prompt-lookup")
+    backend.facts = {"parameters": "90M"}
     with served(browser, create_app(backend)) as watched:
-        watched.page.locator("#facts", has_text="plain").wait_for()
+        watched.page.locator("#facts", has_text="plain · 90M parameters").wait_for()
+        assert not watched.page.locator("#facts .warning").count()
         offered = watched.page.locator(".strategies input")
         values = [one.get_attribute("value") for one in offered.all()]
         assert values == ["same text, one thread", "sequential", "sot"]
     backend.can_replay = False
+    backend.facts = {"quality": "often wrong"}
     with served(browser, create_app(backend)) as watched:
-        watched.page.locator("#facts", has_text="plain").wait_for()
+        watched.page.locator("#facts .warning", has_text="often wrong").wait_for()
         offered = watched.page.locator(".strategies input")
         assert [one.get_attribute("value") for one in offered.all()] == ["sequential", "sot"]
         watched.ask()

@@ -94,7 +94,7 @@ def _facts_of(loaded: LoadedModel) -> Facts:
     return {
         "name": loaded.name,
         "architecture": type(loaded.model).__name__,
-        "num_parameters": loaded.model.num_parameters(),
+        "num_parameters": loaded.num_parameters,
         "device": str(loaded.device),
         "dtype": loaded.dtype_name,
         "has_tag_pieces": loaded.vocabulary.has_pieces,

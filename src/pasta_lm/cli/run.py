@@ -16,7 +16,7 @@ from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
-from pasta_lm.models.names import BUILTIN
+from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 from pasta_lm.strategies.parts import PartsAnswer
 from pasta_lm.strategies.requests import (
@@ -29,7 +29,7 @@ from pasta_lm.strategies.requests import (
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
-    "small, often wrong"
+    f"{BUILTIN_QUALITY}"
 )
 BASELINE = "a model that was taught to fork is no baseline: {name} answers, taught without tags"
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")

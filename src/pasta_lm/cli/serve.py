@@ -17,7 +17,7 @@ from pasta_lm.cli.flags import option, require_engine, require_one_of
 from pasta_lm.cli.run import load_model
 from pasta_lm.cli.terminal import INTERRUPTED, read_text, say
 from pasta_lm.errors import UsageError
-from pasta_lm.models.names import BUILTIN
+from pasta_lm.models.names import BUILTIN, model_name
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.requests import STRATEGIES
 
@@ -89,7 +89,7 @@ def serve(
         kind = LocalBackend if servers is None else ServedBackend
         if think is not None:
             loaded.engine.loaded.vocabulary.thinks = think
-        backend: Backend = kind(loaded, served_model_name or model or BUILTIN)
+        backend: Backend = kind(loaded, served_model_name or model_name(model or BUILTIN))
         app = create_app(
             backend,
             recipe,

@@ -130,14 +130,15 @@ def export(
         hint = "--merged writes a folder for vLLM and SGLang, --gguf a file for llama.cpp"
         raise UsageError("give either --merged or --gguf", hint=hint)
     from pasta_lm.learn.export import export_gguf, export_merged
+    from pasta_lm.models.load import num_parameters
 
     if merged:
         done, server = export_merged(model, out, dtype), "vllm serve"
     else:
         done, server = export_gguf(model, out, dtype), "llama-server -m"
-    num_parameters, num_pieces = done.source.model.num_parameters(), len(done.source.piece_ids)
+    num_weights, num_pieces = num_parameters(done.source.model), len(done.source.piece_ids)
     typer.echo(
-        f"{out}: {num_parameters / 1e6:,.1f} M parameters, {done.dtype}, "
+        f"{out}: {num_weights / 1e6:,.1f} M parameters, {done.dtype}, "
         f"{done.num_bytes / 1e6:,.1f} MB, {num_pieces} tag pieces; {server} {out}"
     )
     say(_exactness(done.source))

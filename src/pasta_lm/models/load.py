@@ -13,7 +13,7 @@ from pasta_lm.journal import Row
 from pasta_lm.models import adapter as adapters
 from pasta_lm.models import checkpoint
 from pasta_lm.models.folder import PastaConfig, check_same_ids, read_object, read_pasta_config
-from pasta_lm.models.names import resolve
+from pasta_lm.models.names import model_name, resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -71,7 +71,7 @@ def _named(
     tokenizer: transformers.PreTrainedTokenizerFast,
 ) -> Pretrained:
     config = read_pasta_config(folder) if folder.is_dir() else None
-    return Pretrained(model, tokenizer, folder.name if folder.exists() else str(folder), config)
+    return Pretrained(model, tokenizer, model_name(folder), config)
 
 
 def _read_whole(
@@ -109,6 +109,15 @@ def _cast(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
     model.config.dtype = dtype
+
+
+def num_parameters(model: transformers.PreTrainedModel) -> int:
+    """Return the number of weights; an output matrix that is tied or a copy is no more of them."""
+    modules = model.get_input_embeddings(), model.get_output_embeddings()
+    first, last = (module.get_parameter("weight") for module in modules)
+    is_alike = (first.shape, first.dtype) == (last.shape, last.dtype)
+    is_copy = first is not last and is_alike and torch.equal(first, last)
+    return int(model.num_parameters()) - is_copy * last.numel()
 
 
 def eos_ids(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import abspath
 from pathlib import Path
 
 from pasta_lm.errors import ModelNotFoundError
@@ -9,6 +10,7 @@ from pasta_lm.errors import ModelNotFoundError
 BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
 BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
 BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
+BUILTIN_QUALITY = "small, often wrong"  # 135 million weights
 PASTA_15B = "pasta-1.5b"  # Qwen2.5-Coder-1.5B-Instruct with our adapter; its own baseline
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -31,6 +33,12 @@ def builtin_folder(name: str | Path) -> Path:
 def resolve(source: str | Path) -> str | Path:
     """Return the folder of a model that comes with the package by its name, else the source."""
     return builtin_folder(source) if source in (*BUILTINS, PASTA_15B) else source
+
+
+def model_name(source: str | Path) -> str:
+    """Return the name of a model: that of its folder or file without the path, else the source."""
+    path = Path(source)
+    return Path(abspath(path)).name if path.exists() else str(source)
 
 
 def dtype_name(name: str | None) -> str | None:

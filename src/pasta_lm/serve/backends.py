@@ -18,6 +18,7 @@ from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEven
 from pasta_lm.errors import ContextLengthError, EndpointError, InputError, RemoteError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
+from pasta_lm.models.names import BUILTIN_QUALITY, BUILTINS
 from pasta_lm.serve.errors import bad_request, unavailable
 from pasta_lm.serve.tool_calls import ClientPrompt, TokenIds, Turns, as_text, tool_template
 from pasta_lm.strategies import PASTA, Prompt, parts
@@ -179,6 +180,8 @@ class LocalBackend(ModelBackend):
         super().__init__(model, name)
         size = self._engine.loaded.num_parameters / 1e6
         self.facts["parameters"] = f"{size:,.0f}M" if size >= 1 else f"{size:.2g}M"
+        if self._loaded.name in BUILTINS:
+            self.facts["quality"] = BUILTIN_QUALITY
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Lower the tokens of the request to what the cache can hold."""

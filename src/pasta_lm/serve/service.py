@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from pasta_lm.engines.request import Request
-from pasta_lm.errors import RequestError
+from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.language.document import NUM_BLOCK_TAGS
 from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.backends import Backend, ServedBackend
@@ -27,6 +27,7 @@ from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import AnyRequest, ReplayRequest
 from pasta_lm.serve.replies import DONE, ReplayReply, Reply, sse
 from pasta_lm.serve.tool_calls import ClientPrompt
+from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.requests import default_sampling
 
 log = logging.getLogger(__name__)
@@ -52,16 +53,20 @@ class Service:
         self.engine = EngineLoop(backend, recipe.queue)
         self.cut_off: Callable[[Scope], None] = lambda _: None
         """Closes the connection of a request with all that waits to be sent; the server sets it."""
+        if recipe.strategy not in (PASTA, *backend.strategies):
+            problem = f"strategy {recipe.strategy!r} is not offered by {backend.name}"
+            raise UsageError(problem, hint=f"one of {', '.join(backend.strategies)}")
 
     def about(self) -> Json:
         """Return the facts of the model for ``/v1/models``, and the limits of a request."""
-        limits = asdict(self.recipe.limits)
-        names = ("tokens", "default_tokens", "tokens_per_thread", "threads", "n")
+        limits, names = asdict(self.recipe.limits), self.backend.strategies
+        strategy = self.recipe.strategy if self.recipe.strategy in names else SEQUENTIAL
+        bounds = ("tokens", "default_tokens", "tokens_per_thread", "threads", "n")
         return {
-            "strategies": self.backend.strategies,
-            "strategy": self.recipe.strategy,
+            "strategies": names,
+            "strategy": strategy,
             "replays": self.backend.can_replay,
-            "limits": {name: limits[name] for name in names},
+            "limits": {name: limits[name] for name in bounds},
             **self.backend.facts,
         }
 

@@ -23,7 +23,12 @@ from pasta_lm.errors import UsageError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import last_position, load_pretrained, sampling_settings
+from pasta_lm.models.load import (
+    last_position,
+    load_pretrained,
+    num_parameters,
+    sampling_settings,
+)
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -82,7 +87,7 @@ class LoadedModel:
 
     @cached_property
     def num_parameters(self) -> int:
-        return int(self.model.num_parameters())
+        return num_parameters(self.model)
 
     @cached_property
     def num_query_heads(self) -> int:

@@ -43,6 +43,7 @@ from pasta_lm.learn.train.learner import (
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of, sizes
 from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, newest_checkpoint, row_rates
+from pasta_lm.models.load import num_parameters
 from pasta_lm.strategies import PASTA
 
 
@@ -136,7 +137,7 @@ def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConf
     examples = packs[0]
     of_rank = f", frozen, adapters of rank {lora.rank}" if lora else ""
     return (
-        f"{learner.model.num_parameters():,} weights{of_rank}; {train.num_steps(len(packs))} "
+        f"{num_parameters(learner.model):,} weights{of_rank}; {train.num_steps(len(packs))} "
         f"steps of {train.accumulate} packs; positions {train.positions}, join {train.join}\n"
         f"{len(examples)} examples of {sum(map(len, examples))} tokens in the first pack. One of "
         f"them:\n{sizes(examples[0])}"

@@ -7,7 +7,6 @@ const TOPICS = ["main", "spring", "summer", "autumn", "winter"];
 const LANES = [[0, 24], [3, 31], [9, 27], [17, 25], [23, 36]];
 const [NUM_TOKENS, NUM_PASSES] = [71, 36];
 const MEANING = "The model promises parts of its answer, and threads write them at the same time. Each has a colour and a lane; what they wrote is read as one text.";
-const MAX_SMALL = 3000; // million parameters
 
 export function lesson() {
   const names = TOPICS.map((name, id) => element("li", {}, chip({ id, parent: id ? 0 : null }), ` ${name}`));
@@ -28,11 +27,10 @@ function lane(row, start, stop) {
 
 // The model in a sentence, and the technical facts behind it.
 export function modelFacts({ id, pasta }) {
-  const { parameters, device, dtype, positions, limits, version } = pasta;
-  const isSmall = parameters?.endsWith("M") && Number(parameters.replace(/[,M]/g, "")) < MAX_SMALL;
+  const { parameters, quality, device, dtype, positions, limits, version } = pasta;
   const size = parameters ? ` · ${parameters} parameters` : "";
   const facts = [[device, dtype].filter((one) => one && one !== "none").join(", "), positions && `positions ${positions}`, `at most ${limits.tokens} tokens an answer`, `pasta-lm ${version}`];
   return element("details", { class: "model" },
-    element("summary", {}, visible(`${id}${size}`), isSmall ? element("span", { class: "warning" }, " · small, often wrong") : null),
+    element("summary", {}, visible(`${id}${size}`), quality ? element("span", { class: "warning" }, visible(` · ${quality}`)) : null),
     element("span", {}, visible(facts.filter(Boolean).join(" · "))));
 }
