@@ -28,8 +28,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from pasta_lm.engines.gpu import attention, batch, kernels
-from pasta_lm.engines.gpu.batch import PagedBatch, RequestSize
+from pasta_lm.engines.gpu import attention, kernels
+from pasta_lm.engines.gpu.batch import PagedBatch, RequestSize, bucket_of
 from pasta_lm.engines.local.attention import LayerCall
 
 PAGE, MAX_SPILLED = 16, 64
@@ -63,6 +63,7 @@ MODELS = {
     "gemma-7b": Heads(16, 16, 256, 256),
     "gemma-2-9b": Heads(16, 8, 256, 256, softcap=50.0, window=4096),
     "gemma-3-4b": Heads(8, 4, 256, 256, window=1024),
+    "heads of 512": Heads(16, 2, 512, 512),  # full layers of Gemma 4
     "gpt-oss-20b": Heads(64, 8, 64, 64, window=128, has_sinks=True),
     "deepseek-v3": Heads(128, 128, 192, 128),
 }
@@ -70,7 +71,6 @@ PASSES = {  # of requests with so many rows, pages and owners each
     "1 row": [RequestSize(1, 16, 4)],
     "8 rows": [RequestSize(8, 128, 16)],
     "16 requests": [RequestSize(1, 64, 4)] * 16,
-    "prompt": [RequestSize(512, 128, 4)],
 }
 
 
@@ -113,8 +113,7 @@ def spilled(kernel: Any) -> int:
 
 def layer(heads: Heads, requests: list[RequestSize], dtype: torch.dtype) -> None:
     """Launch the kernels of one layer in one pass; no memory is touched."""
-    most = batch.MAX_QUERIES_FLOAT32 if dtype == torch.float32 else batch.MAX_QUERIES
-    bucket = batch.bucket_of(requests, heads.query // heads.key, 1, most)
+    bucket = bucket_of(requests, heads.query // heads.key)
     numbers = torch.empty(PagedBatch.num_numbers(bucket), dtype=torch.int32)
     run, rows, slots = PagedBatch.of_numbers(bucket, PAGE, numbers), bucket.num_rows, 65_536
     entries = torch.empty(2, slots, dtype=torch.int32)

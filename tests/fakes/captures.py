@@ -92,13 +92,13 @@ def _storage(value: Tensor) -> int:
 
 
 def capture(function: Function) -> Function:
-    """Capture as ``CudaGraphs`` does, which holds the outputs and the memory of the graph alone."""
+    """Capture as ``CudaGraphs`` does, which holds the output and the memory of the graph alone."""
     with Recorder() as recorder:
-        outputs = function()
+        output = function()
 
-    def replay() -> tuple[Tensor, Tensor]:
+    def replay() -> Tensor:
         recorder.replay()
-        return outputs
+        return output
 
     return replay
 

@@ -17,15 +17,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from pasta_lm.engines.gpu import attention, decoder
-from pasta_lm.engines.gpu.attention import Tuning, launches
-from pasta_lm.engines.gpu.decoder import CudaGraphs, Function, PagedDecoder, on_device
-from pasta_lm.engines.gpu.devices import default_cache, default_dtype, unused_gpu
+from pasta_lm.engines.gpu import attention, decoder, devices
+from pasta_lm.engines.gpu.decoder import CudaGraphs, Function, PagedDecoder
+from pasta_lm.engines.gpu.devices import default_dtype, on_device, unused_gpu, usable_device
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import plain_logits
 from pasta_lm.engines.local.sampling import TokenMasks, draw, draw_likely
 from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
@@ -98,15 +98,15 @@ def test_a_capture_that_would_wait_is_known_before_it_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(Waits):
-        capture(lambda: (torch.ones(1) * float(torch.ones(1).sum()), torch.ones(1)))
+        capture(lambda: torch.ones(1) * float(torch.ones(1).sum()))
     began = fake_cuda(monkeypatch)
     graphs, num_calls = CudaGraphs(), []
 
-    def waits() -> tuple[Tensor, Tensor]:
+    def waits() -> Tensor:
         num_calls.append(1)
         if torch.cuda.get_sync_debug_mode() == "error":
             raise RuntimeError("called a synchronizing CUDA operation")
-        return torch.ones(1), torch.ones(1)
+        return torch.ones(1)
 
     assert graphs(waits) is waits
     assert graphs(waits) is waits
@@ -119,10 +119,25 @@ def test_a_captured_function_stays_as_long_as_its_replay(monkeypatch: pytest.Mon
     began = fake_cuda(monkeypatch)
     graphs = CudaGraphs()
     for _ in range(3):
-        replay = graphs(lambda: (torch.ones(1), torch.ones(1)))
-        assert replay()[0].tolist() == [1.0]
-    assert began == ["capture"] * 3
+        replay = graphs(lambda: torch.ones(1))
+        assert replay().tolist() == [1.0]
+    assert began == ["empty", "capture"] * 3, "in a capture torch cannot give memory back"
     assert began.num_streams == 1  # type: ignore[attr-defined]
+
+
+def test_a_capture_without_memory_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cuda(monkeypatch)
+    graphs, calls = CudaGraphs(), list[int]()
+
+    def large() -> Tensor:
+        calls.append(1)
+        if len(calls) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return torch.ones(1)
+
+    assert graphs(large) is large
+    assert graphs.failure is None
+    assert graphs(lambda: torch.ones(1)).__class__.__name__ == "_Replay"
 
 
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -153,7 +168,8 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     began.num_streams = 0
     for name, value in {
         "CUDAGraph": Graph, "Stream": Stream, "stream": use, "synchronize": lambda: None,
-        "current_stream": lambda: current, "graph_pool_handle": lambda: None,
+        "empty_cache": lambda: began.append("empty"), "current_stream": lambda: current, 
+        "graph_pool_handle": lambda: None,
         "set_sync_debug_mode": lambda new: mode.append(new),
         "get_sync_debug_mode": lambda: mode[-1],
     }.items():  # fmt: skip
@@ -260,7 +276,7 @@ def test_shapes_are_bounded_and_the_last_used_ones_stay(monkeypatch: pytest.Monk
     assert paged is not None
     assert paged.num_shapes > 4
     assert len(paged.buckets) == 4
-    assert all(bucket.num_rows <= decoder.MAX_CAPTURED_ROWS for bucket in paged.buckets)
+    assert all(bucket.num_rows <= decoder.MAX_ROWS for bucket in paged.buckets)
 
 
 def test_a_pass_computes_the_head_of_the_wanted_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,37 +292,6 @@ def test_a_pass_computes_the_head_of_the_wanted_rows_alone(monkeypatch: pytest.M
         request = Request(prompt=prompt_of("llama", length), params=SamplingParams(max_tokens=1))
         engine.generate([request])
     assert {*sizes} <= {0, 1}, "a part of a prompt wants none"
-
-
-class OutOfResources(Exception):
-    """As Triton's."""
-
-
-def test_a_launch_that_does_not_fit_is_made_smaller_and_remembered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tried: list[int] = []
-
-    class Kernels:
-        OutOfResources = OutOfResources
-
-    def kernel(*_: object, BLOCK_K: int, **__: object) -> None:
-        tried.append(BLOCK_K)
-        if BLOCK_K > 16:
-            raise OutOfResources
-
-    monkeypatch.setattr(attention, "_kernels", Kernels)
-    keys = torch.empty(1, 16, 64)
-    for _ in range(2):
-        attention.launch_fitting(kernel, (), {"BLOCK_M": 48}, Tuning(), keys)
-    assert tried == [32, 32, 16, 16]
-
-
-def test_small_cards_and_float32_get_small_tiles() -> None:
-    cpu = torch.device("cpu")  # as a card of 99 KiB
-    assert launches(cpu, torch.bfloat16, 64, 128)[0] == Tuning(64, 8)
-    assert launches(cpu, torch.float32, 32, 64)[0] == Tuning(32, 4)
-    assert launches(cpu, torch.bfloat16, 64, 256)[-1] == Tuning(16, 8, 1)
 
 
 def sorted_draw(scores: Tensor, settings: Tensor) -> int:
@@ -356,11 +341,50 @@ def test_a_gpu_that_torch_cannot_use_is_named_in_one_line(
     assert unused_gpu(gpu, driver) is None
 
 
-@pytest.mark.parametrize(("has_it", "dtype"), [(True, torch.bfloat16), (False, None)])
+@pytest.mark.parametrize(("has_it", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
 def test_weights_on_a_gpu_are_bfloat16_where_it_has_that(
-    has_it: bool, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+    has_it: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: has_it)
-    assert default_dtype(torch.device("cuda")) is dtype
+    current = list[torch.device]()
+
+    @contextmanager
+    def inside(device: torch.device) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(devices, "on_device", inside)
+    place = torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: has_it and current == [place])
+    assert default_dtype(place) is dtype
     assert default_dtype(torch.device("cpu")) is torch.float32
-    assert default_cache(torch.device("cuda")) == "80%"
+
+
+def test_a_gpu_for_which_torch_has_no_kernels_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    zeros = torch.zeros
+
+    def on_card(*size: int, device: str) -> Tensor:
+        if device == "cuda":
+            raise RuntimeError("CUDA error: no kernel image is available\nfor more see")
+        return zeros(*size, device=device)
+
+    monkeypatch.setattr(torch, "zeros", on_card)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert usable_device(None) == torch.device("cpu")
+    assert caplog.messages == ["the GPU is not used: CUDA error: no kernel image is available"]
+    with pytest.raises(UsageError, match="'cuda' cannot be used: CUDA error"):
+        usable_device("cuda")
+
+
+def test_cards_older_than_tritons_run_over_views_and_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    model = replace(loaded("llama"))
+    model.device = torch.device("cuda:0")  # type: ignore[misc]
+    for _ in range(2):
+        assert decoder.paged_decoder(model, None, None, None, None) is None  # type: ignore[arg-type]
+    (message,) = caplog.messages
+    assert "compute capability 7.5" in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -57,3 +58,25 @@ def test_other_tokens_than_a_cpus_are_a_fault(monkeypatch: pytest.MonkeyPatch) -
     assert not is_exact
     assert "CPU" in facts["passes"]
     assert not facts["passes"].startswith("as on")
+
+
+def test_a_machine_on_which_nothing_can_be_compiled_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr("pasta_lm.engines.gpu.attention._kernels", fails)
+    monkeypatch.setattr("pasta_lm.engines.gpu.decoder.place_entries", fails)
+    entered = list[torch.device]()
+
+    def on_device(device: torch.device) -> AbstractContextManager[None]:
+        entered.append(device)
+        return nullcontext()
+
+    monkeypatch.setattr(check, "on_device", on_device)
+    facts, is_exact = check.check_gpu(PLACE, attend_split)
+    assert not is_exact
+    assert "Failed to find C compiler" in facts["kernels"]
+    assert "Triton cannot launch" in facts["passes"]
+    assert entered == [PLACE], "kernels would run on another card"

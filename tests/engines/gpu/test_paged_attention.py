@@ -18,7 +18,6 @@ from torch import Tensor
 
 from pasta_lm.engines.gpu.attention import (
     LayerMemory,
-    Tuning,
     attend_gathered,
     attend_split,
     place_entries,
@@ -167,7 +166,7 @@ PLAIN = LayerCall(0, None, None, None, None)
 @pytest.mark.parametrize("num_splits", [1, 2, 8, 16])
 def test_the_number_of_parts_changes_nothing(num_splits: int) -> None:
     def attend(*args: object) -> Tensor:
-        return attend_split(*args, Tuning(block_keys=16, num_splits=num_splits))  # type: ignore[arg-type]
+        return attend_split(*args, num_splits)  # type: ignore[arg-type]
 
     for seed in range(3):
         check(attend, Drawn(random.Random(seed), 2, 3), PLAIN, (4, 2), (16, 16))

@@ -18,27 +18,24 @@ from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex, num_splits, power_o
 from pasta_lm.engines.local.attention import LayerCall, additive, attend, in_window, visible
 
 _TILE_BYTES = 16_384  # of the keys that an instance of the kernel holds at a time
-_SMALL_TILE_BYTES = 8_192  # where registers are short (float32), or shared memory
-_SMALL_SHARED_BYTES = 99 << 10  # an instance's shared memory on an RTX 3090, 4090 or 5090
+_TILE_BYTES_FLOAT32 = 8_192  # more would not fit into the registers
+MIN_CAPABILITY = 8, 0  # Triton compiles for older cards without their tensor cores
 _MIN_TILE = 16  # the smallest side of a product in Triton
 
 # Legend: N rows, H query heads, G key heads, S slots of the pool, D head size, V value size.
 
 
-class Tuning(NamedTuple):
-    """How the kernel is launched; 0: chosen by the sizes."""
-
-    block_keys: int = 0
-    num_warps: int = 0
-    num_stages: int = 2
-    num_splits: int = 0
-
-
-BY_SIZE = Tuning()
-
-
 def has_triton() -> bool:
     return find_spec("triton") is not None
+
+
+def fault_of(device: torch.device) -> str | None:
+    """Return why the kernels cannot run on a GPU; None: they can."""
+    capability = torch.cuda.get_device_capability(device)
+    if capability < MIN_CAPABILITY:
+        number = ".".join(map(str, capability))
+        return f"the GPU has compute capability {number}, and Triton's kernels need 8.0"
+    return None if has_triton() else "Triton is not installed"
 
 
 @cache
@@ -46,30 +43,6 @@ def _kernels():  # type: ignore[no-untyped-def]
     from pasta_lm.engines.gpu import kernels
 
     return kernels
-
-
-def launches(device: torch.device, dtype: torch.dtype, queries: int, size: int) -> list[Tuning]:
-    """Return how to launch a kernel for queries of a head size: the fastest first.
-
-    If the device lacks the shared memory for one, the next needs less.
-    """
-    is_small = dtype == torch.float32 or shared_bytes(device) < _SMALL_SHARED_BYTES
-    tile_bytes = _SMALL_TILE_BYTES if is_small else _TILE_BYTES
-    keys = max(_MIN_TILE, min(128, tile_bytes // (_tile(size) * dtype.itemsize)))
-    warps = 8 if queries >= 64 or queries * _tile(size) >= 8192 else 4
-    sizes = [keys >> shift for shift in range(4) if keys >> shift >= _MIN_TILE]
-    return [Tuning(keys, warps), *(Tuning(fewer, warps, 1) for fewer in sizes)]
-
-
-@cache
-def shared_bytes(device: torch.device) -> int:
-    """Return the shared memory that an instance of a kernel may take; on a CPU a small card's."""
-    if device.type != "cuda":
-        return _SMALL_SHARED_BYTES
-    return int(_kernels().driver.active.utils.get_device_properties(device.index)["max_shared_mem"])
-
-
-_too_large: set[tuple[object, ...]] = set()  # launches that a device has refused
 
 
 class LayerMemory(NamedTuple):
@@ -139,7 +112,7 @@ def attend_gathered(
 
 def attend_split(
     call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
-    batch: PagedBatch, tuning: Tuning = BY_SIZE,
+    batch: PagedBatch, splits: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Write the new keys and values, then attend; Triton kernels; return [H, N, V], padding 0."""
     kernels, bucket = _kernels(), batch.bucket
@@ -148,24 +121,19 @@ def attend_split(
     q_HND = q_HND if q_HND.stride(-1) == 1 else q_HND.contiguous()
     keys, values, entries = memory
     sizes = _sizes(key_size, value_size)
-    splits = tuning.num_splits or num_splits(bucket, num_key_heads, batch.page_size)
+    splits = splits or num_splits(bucket, num_key_heads, batch.page_size)
     parts = q_HND.new_empty(splits, num_rows, num_heads, value_size, dtype=torch.float32)
     maxima, sums = parts.new_empty(2, splits, num_rows, num_heads)
     group = num_heads // num_key_heads
-    block_m = max(_MIN_TILE, power_of_two(bucket.block_rows * group))
-    arguments = (
+    kernels.attend[(bucket.num_blocks, num_key_heads, splits)](
         q_HND, keys, values, batch.rows, batch.blocks, batch.table, batch.cutoffs, entries,
         parts, maxima, sums, num_rows, bucket.num_blocks, splits, entries.shape[1],
         batch.table.stride(0), batch.cutoffs.stride(0), *q_HND.stride()[:2],
         keys.stride(0), values.stride(0), key_size**-0.5 if call.scaling is None else call.scaling,
         call.softcap or 0.0, call.window or 0,
+        NUM_HEADS=num_heads, GROUP=group, PAGE=batch.page_size, HAS_CAP=call.softcap is not None,
+        HAS_WINDOW=call.window is not None, **sizes, **_tiles(keys, bucket.block_rows * group),
     )  # fmt: skip
-    constants = {
-        "NUM_HEADS": num_heads, "GROUP": group, "PAGE": batch.page_size, "BLOCK_M": block_m,
-        "HAS_CAP": call.softcap is not None, "HAS_WINDOW": call.window is not None, **sizes,
-    }  # fmt: skip
-    kernel = kernels.attend[(bucket.num_blocks, num_key_heads, splits)]
-    launch_fitting(kernel, arguments, constants, tuning, keys)
     out = q_HND.new_empty(num_rows, num_heads, value_size)
     has_sinks = call.sinks_H is not None
     kernels.combine[(num_rows, num_heads)](
@@ -176,33 +144,21 @@ def attend_split(
     return out.transpose(0, 1)
 
 
-def launch_fitting(
-    kernel: Callable[..., object], arguments: tuple[object, ...], constants: dict[str, int],
-    tuning: Tuning, keys_GSD: Tensor,
-) -> None:  # fmt: skip
-    """Launch a kernel with the fastest settings for which the device has the memory."""
-    device, dtype, queries = keys_GSD.device, keys_GSD.dtype, constants["BLOCK_M"]
-    known = device, dtype, *constants.values()
-    options = launches(device, dtype, queries, keys_GSD.shape[-1])
-    if tuning.block_keys:
-        options = [tuning._replace(num_warps=tuning.num_warps or options[0].num_warps)]
-    options = [option for option in options if (option, *known) not in _too_large]
-    for option in options:
-        try:
-            kernel(
-                *arguments, **constants, BLOCK_K=option.block_keys,
-                num_warps=option.num_warps, num_stages=option.num_stages,
-            )  # fmt: skip
-            return
-        except _kernels().OutOfResources:
-            if option is options[-1]:
-                raise
-            _too_large.add((option, *known))
-
-
 def _sizes(key: int, value: int) -> dict[str, int]:
     return {
         "KEY_SIZE": key, "VALUE_SIZE": value, "BLOCK_D": _tile(key), "BLOCK_V": _tile(value)
+    }  # fmt: skip
+
+
+def _tiles(keys_GSD: Tensor, num_queries: int) -> dict[str, int]:
+    """Return how the kernel is launched: as large as fits cards of 99 KiB of shared memory."""
+    tile, kind = _tile(keys_GSD.shape[-1]), keys_GSD.dtype
+    tile_bytes = _TILE_BYTES_FLOAT32 if kind == torch.float32 else _TILE_BYTES
+    block_keys = max(_MIN_TILE, min(128, tile_bytes // (tile * kind.itemsize)))
+    queries = max(_MIN_TILE, power_of_two(num_queries))
+    return {
+        "BLOCK_M": queries, "BLOCK_K": block_keys, "num_warps": 8 if queries * tile >= 8192 else 4,
+        "num_stages": 2 if block_keys * tile * kind.itemsize <= tile_bytes else 1,
     }  # fmt: skip
 
 

@@ -19,8 +19,7 @@ from pasta_lm.interpreter.placement import Entry
 NO_SLOT = -1
 LATEST = torch.iinfo(torch.int32).max  # the cutoff of an owner all of whose entries are visible
 MIN_PAGES, MIN_OWNERS = 32, 16
-MAX_QUERIES = 64  # rows times query heads of a key head that one instance of the kernel takes
-MAX_QUERIES_FLOAT32 = 32  # more would not fit into the registers
+MAX_QUERIES = 32  # rows times query heads of a key head that one instance of the kernel takes
 MIN_SPLIT_KEYS = 64  # fewer keys an instance are not worth combining
 MAX_SPLITS = 64
 WANTED_INSTANCES = 264  # two for each multiprocessor of an H100 or H200
@@ -71,12 +70,10 @@ class RequestRows:
         return RequestSize(len(self.fed), len(self.pages), self.num_owners)
 
 
-def bucket_of(
-    requests: Sequence[RequestSize], group: int, num_wanted: int = 1, max_queries: int = MAX_QUERIES
-) -> Bucket:
+def bucket_of(requests: Sequence[RequestSize], group: int, num_wanted: int = 1) -> Bucket:
     """Return the smallest bucket for requests; ``group`` are the query heads of a key head."""
     largest = max(request.num_rows for request in requests)
-    block_rows = min(_rounded(largest, 1, _STEP), max(1, max_queries // group))
+    block_rows = min(_rounded(largest, 1, _STEP), max(1, MAX_QUERIES // group))
     num_rows = power_of_two(sum(request.num_rows for request in requests))
     blocks = sum(-(-request.num_rows // block_rows) for request in requests)
     # One request, or about as many as there are rows: two shapes instead of one for each number.

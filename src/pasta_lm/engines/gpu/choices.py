@@ -40,28 +40,22 @@ class MaskTable:
         return self._numbers[key]
 
 
-def settings_of(choices: Sequence[Choice], masks: MaskTable, settings: Tensor) -> bool:
-    """Write the settings of choices into float64 [7, W] on the host; padding is greedy.
-
-    Returns:
-        Whether all of them can be made from these settings.
-    """
-    settings.zero_()
+def settings_of(choices: Sequence[Choice], masks: MaskTable) -> list[tuple[float, ...]] | None:
+    """Return the settings of each choice; None: some need more than settings."""
     lines = []
     for choice in choices:
         number = masks.number(choice)
         if number is None or choice.seen is not None or choice.added or choice.allowed is not None:
-            return False
+            return None
         lines.append((*draw_settings(choice), choice.fork_bias, number))
-    if lines:
-        settings.numpy().T[: len(lines)] = lines  # as a tensor the list would take twice the time
-    return True
+    return lines
 
 
 def choose_rows(logits_WV: Tensor, settings: Tensor, masks: MaskTable, *, draws: bool) -> Tensor:
     """Return a token for each row, int64 [W]; with ``draws`` some rows have a temperature.
 
-    A token of -1 is not among the likeliest: it must be drawn from all logits.
+    ``settings`` are float64 [7, W]; zeros are greedy. A token of -1 is not among the likeliest: it
+    must be drawn from all logits.
     """
     *_, fork_bias, mask = settings
     scores_WV = logits_WV + masks.table_MV[mask.long()]

@@ -1,15 +1,16 @@
-"""Run passes with paged attention: small ones in buckets of fixed shape, captured; large ones not.
+"""Decode with paged attention: passes in buckets of fixed shape, captured on a GPU.
 
-A pass travels to the device as one array of whole numbers and one of settings, and comes back as
-token ids. Owners and positions of all entries lie on the device beside the pool; those missing
-there, because a run moved or another path computed them, are copied before a pass.
+Prompts and requests of many rows run over views of the pool. A pass travels to the device as one
+array of whole numbers and one of settings, and comes back as token ids. Owners and positions of all
+entries lie on the device beside the pool; those missing there, because a run moved or another path
+computed them, are copied before a pass.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -22,12 +23,11 @@ from pasta_lm.engines.gpu.attention import (
     LayerMemory,
     attend_gathered,
     attend_split,
-    has_triton,
+    fault_of,
     place_entries,
 )
 from pasta_lm.engines.gpu.batch import (
     MAX_QUERIES,
-    MAX_QUERIES_FLOAT32,
     MIN_OWNERS,
     MIN_PAGES,
     Bucket,
@@ -38,6 +38,7 @@ from pasta_lm.engines.gpu.batch import (
     bucket_of,
 )
 from pasta_lm.engines.gpu.choices import NUM_LINES, MaskTable, choose_rows, settings_of
+from pasta_lm.engines.gpu.devices import on_device, warn_once
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.local.loading import LoadedModel
@@ -47,16 +48,18 @@ from pasta_lm.engines.local.sampling import Choice, TokenMasks
 from pasta_lm.interpreter.placement import Entries
 
 MAX_COPIED = 1024  # requests of which the device's knowledge is remembered
-MAX_CAPTURED_ROWS = 64  # larger passes compute prompts, and run as they are
-MAX_SHAPES = 128  # that are kept; the one that was not used for longest goes
+MAX_ROWS = 256  # of a pass
+MAX_REQUEST_ROWS = 64  # beyond it fused attention over a view reads keys less often
+MAX_CHOSEN_ROWS = 64  # that a captured choice takes: a draw's numbers are three times its logits
+MAX_SHAPES = 64  # that are kept; the one that was not used for longest goes
 
 logger = logging.getLogger(__name__)
 
 # Legend: N rows of a bucket, W wanted rows, V vocabulary.
 
 
-Function = Callable[[], tuple[Tensor, Tensor]]
-"""Returns logits [W, V] and tokens [W], valid until it runs again, of tensors that stay."""
+Function = Callable[[], Tensor]
+"""Returns logits [W, V] or tokens [W], valid until it runs again, of tensors that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,12 @@ class _Replay:
     """A captured function."""
 
     graph: torch.cuda.CUDAGraph  # knows addresses only: the function holds the tensors there
-    outputs: tuple[Tensor, Tensor]
+    output: Tensor
     function: Function
 
-    def __call__(self) -> tuple[Tensor, Tensor]:
+    def __call__(self) -> Tensor:
         self.graph.replay()
-        return self.outputs
+        return self.output
 
 
 class CudaGraphs:
@@ -95,43 +98,44 @@ class CudaGraphs:
         with torch.cuda.stream(self._side):
             function()  # kernels are compiled, libraries take their workspace
             try:
-                graph, outputs = self._captured(function)
+                graph, output = self._captured(function)
+            except torch.OutOfMemoryError:
+                graph = None  # a smaller shape may fit
+                torch.cuda.empty_cache()
             except RuntimeError as exc:  # an operation that waits for the device, such as item()
                 logger.warning("passes run without CUDA graphs: %s", exc)
                 self.failure = exc
         torch.cuda.current_stream().wait_stream(self._side)
-        if self.failure is not None:
+        if self.failure is not None or graph is None:
             return function
-        return _Replay(graph, outputs, function)
+        return _Replay(graph, output, function)
 
-    def _captured(self, function: Function) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]:
+    def _captured(self, function: Function) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         # A capture that fails leaves allocator and generators broken, so it must not begin.
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is called a prototype
+            torch.cuda.set_sync_debug_mode("error")
         try:
             function()
         finally:
             torch.cuda.set_sync_debug_mode(before)
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # in a capture torch cannot give memory back
         graph = torch.cuda.CUDAGraph()
         # Other threads of a server may reserve memory meanwhile.
         graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
         try:
-            outputs = function()
+            output = function()
         finally:
             graph.capture_end()
-        return graph, outputs
+        return graph, output
 
 
 def graphs_of(device: torch.device) -> Callable[[Function], Function] | None:
     """Return the capture of passes on a device; None: they run as they are."""
     return CudaGraphs() if device.type == "cuda" else None
-
-
-def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Make a GPU the current one: kernels, streams and graphs are of the current device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class PassPart(NamedTuple):
@@ -173,14 +177,15 @@ class _Copied:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The memory of one bucket, and the function that runs it."""
+    """The memory of one bucket, or of the choices of so many rows, and the function of it."""
 
-    host: PagedBatch
-    host_numbers: Tensor
-    numbers: Tensor
-    host_settings: Tensor
-    settings: Tensor
+    host: Tensor
+    there: Tensor
     run: Function
+    batch: PagedBatch | None = None  # of a bucket: the arrays in the memory of the host
+
+    def send(self) -> None:
+        self.there.copy_(self.host, non_blocking=True)
 
 
 class PagedDecoder:
@@ -194,25 +199,24 @@ class PagedDecoder:
         vocab_size: int, num_query_heads: int,
     ) -> None:  # fmt: skip
         self._logits, self._pool = logits, pool
-        self.device, dtype = pool.keys[0].device, pool.keys[0].dtype
+        self.device = pool.keys[0].device
         self._is_cuda = self.device.type == "cuda"
         self._group = max(num_query_heads // len(keys) for keys in pool.keys)
-        self._max_queries = MAX_QUERIES_FLOAT32 if dtype == torch.float32 else MAX_QUERIES
         self._masks = MaskTable(masks, vocab_size, self.device)
         self._entries = torch.zeros(2, pool.num_slots, dtype=torch.int32, device=self.device)
         self._attend: Attend = attend_split if self._is_cuda else attend_gathered
-        size = MAX_CAPTURED_ROWS, vocab_size
-        self._out_WV = torch.empty(size, device=self.device)  # of all captured shapes
-        self._tokens_W = torch.empty(MAX_CAPTURED_ROWS, dtype=torch.int64, device=self.device)
+        self._out_WV = torch.empty(MAX_ROWS, vocab_size, device=self.device)  # of all shapes
+        self._tokens_W = torch.empty(MAX_ROWS, dtype=torch.int64, device=self.device)
         with on_device(self.device):
             self._graphs = graphs_of(self.device)
         self._copied: dict[int, _Copied] = {}
-        self._shapes: dict[tuple[Bucket, bool], _Shape] = {}
+        self._shapes: dict[Bucket, _Shape] = {}
+        self._choices: dict[tuple[int, bool], _Shape] = {}  # by rows, and whether some are drawn
         self.num_shapes = 0  # that were made so far: an answer in which one was is not timed
 
     @property
     def buckets(self) -> list[Bucket]:
-        return [bucket for bucket, _ in self._shapes]
+        return [*self._shapes]
 
     @property
     def capture(self) -> str:
@@ -224,7 +228,11 @@ class PagedDecoder:
 
     def passes(self, bucket: Bucket) -> Function:
         """Return the function that runs the last pass of a bucket again, for timing."""
-        return next(shape.run for key, shape in self._shapes.items() if key[0] == bucket)
+        return self._shapes[bucket].run
+
+    def takes(self, num_rows: Sequence[int]) -> bool:
+        """Return whether ``run`` takes decoding requests of so many rows each."""
+        return max(num_rows) <= MAX_REQUEST_ROWS and sum(num_rows) <= MAX_ROWS
 
     def run(
         self, parts: Sequence[PassPart], wanted: Sequence[int], choices: Sequence[Choice]
@@ -247,84 +255,100 @@ class PagedDecoder:
         """Copy a request's entries anew before its next pass: another path has computed some."""
         self._copied.pop(id(entries), None)
 
-    def prepare(self, num_rows: int, num_entries: int) -> None:
-        """Capture the shapes of one request of up to so many rows and entries, greedy."""
+    def prepare(self, num_rows: int, num_entries: int, draws: bool | None = False) -> None:
+        """Capture the shapes of one request of up to so many rows and entries.
+
+        ``draws``: choices have a temperature; None: they are none that a graph can hold.
+        """
         num_pages = self._pool.pages_for(num_entries)
-        counts = {1 << power for power in range(num_rows.bit_length())} | {num_rows}
-        row_counts = sorted(count for count in counts if count <= MAX_CAPTURED_ROWS)
+        row_counts = sorted({1 << power for power in range(num_rows.bit_length())} | {num_rows})
         page_counts = {1, *(MIN_PAGES * 4**power + 1 for power in range(6)), num_pages}
         with torch.inference_mode(), on_device(self.device):
             for rows, pages in product(row_counts, page_counts):
                 size = RequestSize(rows, min(pages, num_pages), MIN_OWNERS)
                 for num_wanted in {1, rows}:
-                    self._shape(self._bucket([size], num_wanted), draws=False)
+                    bucket = bucket_of([size], self._group, num_wanted)
+                    self._shape(bucket)
+                    if draws is not None:
+                        self._choice(bucket.num_wanted, draws)
 
     def try_out(self) -> None:
         """Run a row of padding: whatever cannot be compiled or launched here fails."""
         with torch.inference_mode(), on_device(self.device):
-            self._shape(self._bucket([RequestSize(1, 1, 1)], 1), draws=False).run()
-
-    def _bucket(self, sizes: Sequence[RequestSize], num_wanted: int) -> Bucket:
-        return bucket_of(sizes, self._group, num_wanted, self._max_queries)
+            self._shape(bucket_of([RequestSize(1, 1, 1)], self._group)).run()
 
     def _run(
         self, requests: Sequence[RequestRows], wanted: Sequence[int], choices: Sequence[Choice]
     ) -> Result:
+        sizes = [request.size for request in requests]
+        shape = self._shape(bucket := bucket_of(sizes, self._group, len(wanted)))
+        assert shape.batch is not None
+        shape.batch.fill(requests, wanted)
+        shape.send()
+        logits_WV = shape.run()[: len(wanted)]
+        settings = settings_of(choices, self._masks)
+        if settings is None:
+            return Result(logits_WV, None)
         draws = any(choice.params.temperature > 0 for choice in choices)
-        bucket = self._bucket([request.size for request in requests], len(wanted))
-        if max(bucket.num_rows, bucket.num_wanted) <= MAX_CAPTURED_ROWS:
-            shape = self._shape(bucket, draws)
-        else:
-            num_rows = sum(len(request.fed) for request in requests)
-            bucket = bucket._replace(num_rows=num_rows, num_wanted=len(wanted))
-            shape = self._make(bucket, draws, is_kept=False)
-        shape.host.fill(requests, wanted)
-        is_chosen = settings_of(choices, self._masks, shape.host_settings)
-        shape.numbers.copy_(shape.host_numbers, non_blocking=True)
-        shape.settings.copy_(shape.host_settings, non_blocking=True)
-        logits_WV, tokens_W = shape.run()
-        tokens = tokens_W.tolist()[: len(wanted)]  # waits for the device
-        is_chosen &= min(tokens, default=0) >= 0
-        return Result(logits_WV[: len(wanted)], tokens if is_chosen else None)
+        choice = self._choice(bucket.num_wanted, draws)
+        choice.host.zero_()
+        if settings:
+            choice.host.numpy().T[: len(settings)] = settings  # as a tensor: twice the time
+        choice.send()
+        tokens = choice.run()[: len(wanted)].tolist()  # waits for the device
+        return Result(logits_WV, tokens if min(tokens, default=0) >= 0 else None)
 
-    def _shape(self, bucket: Bucket, draws: bool) -> _Shape:
-        shape = self._shapes.pop((bucket, draws), None)
+    def _shape(self, bucket: Bucket) -> _Shape:
+        shape = self._shapes.pop(bucket, None)
         if shape is None:
             if len(self._shapes) == MAX_SHAPES:
                 del self._shapes[next(iter(self._shapes))]
             self.num_shapes += 1
-            shape = self._make(bucket, draws)
-        self._shapes[bucket, draws] = shape  # the last one used is the last
+            shape = self._make(bucket)
+        self._shapes[bucket] = shape  # the last one used is the last
         return shape
 
-    def _make(self, bucket: Bucket, draws: bool, *, is_kept: bool = True) -> _Shape:
-        """Reserve the arrays of a bucket; if it is kept, capture a pass of padding alone."""
-        num_numbers = PagedBatch.num_numbers(bucket)
-        host_numbers = torch.empty(num_numbers, dtype=torch.int32, pin_memory=self._is_cuda)
-        host = PagedBatch.of_numbers(bucket, self._pool.page_size, host_numbers)
-        host.fill([])
-        numbers = host_numbers.to(self.device, copy=True)
-        batch = PagedBatch.of_numbers(bucket, self._pool.page_size, numbers)
-        size = (NUM_LINES, bucket.num_wanted)
-        host_settings = torch.zeros(size, dtype=torch.float64, pin_memory=self._is_cuda)
-        settings = host_settings.to(self.device, copy=True)
+    def _make(self, bucket: Bucket) -> _Shape:
+        """Reserve the arrays of a bucket, and capture a pass of padding alone."""
+        host = torch.empty(
+            PagedBatch.num_numbers(bucket), dtype=torch.int32, pin_memory=self._is_cuda
+        )
+        own = PagedBatch.of_numbers(bucket, self._pool.page_size, host)
+        own.fill([])
+        there = host.to(self.device, copy=True)
+        batch = PagedBatch.of_numbers(bucket, self._pool.page_size, there)
+        out_WV = self._out_WV[: bucket.num_wanted]
 
-        def forward() -> tuple[Tensor, Tensor]:
+        def forward() -> Tensor:
             place_entries(batch, self._entries)
             tokens, positions = batch.rows[: RowIndex.POSITION + 1].long()
             run = PagedPass(batch, self._pool, self._entries, self._attend)
-            logits_WV = self._logits(tokens, positions, batch.wanted.long(), run).float()
-            return logits_WV, choose_rows(logits_WV, settings, self._masks, draws=draws)
+            return out_WV.copy_(self._logits(tokens, positions, batch.wanted.long(), run))
 
-        def forward_into_place() -> tuple[Tensor, Tensor]:
-            logits_WV, tokens_W = forward()
-            span = slice(bucket.num_wanted)
-            return self._out_WV[span].copy_(logits_WV), self._tokens_W[span].copy_(tokens_W)
+        return _Shape(host, there, self._captured(forward), own)
 
-        run = forward
-        if is_kept and self._graphs is not None:
-            run = self._graphs(forward_into_place)
-        return _Shape(host, host_numbers, numbers, host_settings, settings, run)
+    def _choice(self, num_wanted: int, draws: bool) -> _Shape:
+        """Return the memory of the choices of so many rows; ``draws``: some have a temperature."""
+        if (num_wanted, draws) not in self._choices:
+            size = NUM_LINES, num_wanted
+            host = torch.zeros(size, dtype=torch.float64, pin_memory=self._is_cuda)
+            there = host.to(self.device, copy=True)
+            spans = [*range(0, num_wanted, MAX_CHOSEN_ROWS)]
+
+            def choose() -> Tensor:
+                for span in (slice(start, start + MAX_CHOSEN_ROWS) for start in spans):
+                    logits_WV, settings = self._out_WV[:num_wanted][span], there[:, span]
+                    tokens_W = choose_rows(logits_WV, settings, self._masks, draws=draws)
+                    self._tokens_W[:num_wanted][span] = tokens_W
+                return self._tokens_W[:num_wanted]
+
+            run = choose if len(spans) > 1 else self._captured(choose)
+            self.num_shapes += 1
+            self._choices[num_wanted, draws] = _Shape(host, there, run)
+        return self._choices[num_wanted, draws]
+
+    def _captured(self, function: Function) -> Function:
+        return function if self._graphs is None else self._graphs(function)
 
     def _rows(self, part: PassPart) -> RequestRows:
         """Return the rows of a request; what the device lacks of its entries is copied."""
@@ -349,7 +373,11 @@ def paged_decoder(
     ``wanted`` None stands for: on a GPU with Triton.
     """
     on_gpu = loaded.device.type == "cuda"
-    if wanted is False or (wanted is None and not on_gpu) or (on_gpu and not has_triton()):
+    group = max(loaded.num_query_heads // shape.num_heads for shape in loaded.layer_shapes)
+    if wanted is False or (wanted is None and not on_gpu) or group > MAX_QUERIES:
+        return None
+    if on_gpu and (fault := fault_of(loaded.device)):
+        warn_once(f"passes run without Triton, and more slowly: {fault}")
         return None
     sizes = {"vocab_size": loaded.vocab_size, "num_query_heads": loaded.num_query_heads}
     decoder = PagedDecoder(logits, pool, masks, **sizes)

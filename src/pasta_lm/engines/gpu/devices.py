@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -49,11 +50,20 @@ def usable_device(name: str | None) -> torch.device:
     if name is None and (fault := unused_gpu()):
         warn_once(fault)
     try:
-        return torch.empty(0, device=wanted).device
+        return torch.zeros(1, device=wanted).device  # launches a kernel: has this torch any for it?
     except (RuntimeError, AssertionError) as exc:  # unknown name, no such GPU, torch without CUDA
+        reason = str(exc).partition("\n")[0]
+        if name is None and wanted != "cpu":
+            warn_once(f"the GPU is not used: {reason}")
+            return torch.device("cpu")
         gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
         hint = f"this machine has {', '.join(['cpu', *gpus])}"
-        raise UsageError(f"device {wanted!r} cannot be used", hint=hint) from exc
+        raise UsageError(f"device {wanted!r} cannot be used: {reason}", hint=hint) from exc
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one: kernels, streams and graphs are of the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def weights_dtype(name: str | None, place: torch.device) -> torch.dtype | None:
@@ -70,7 +80,9 @@ def default_dtype(place: torch.device) -> torch.dtype | None:
     """Return the dtype of weights on a device; None: as saved."""
     if place.type != "cuda":
         return torch.float32 if place.type == "cpu" else None
-    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else None
+    with on_device(place):
+        has_it = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if has_it else torch.float16
 
 
 # The size of the cache

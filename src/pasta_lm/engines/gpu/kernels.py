@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.runtime import driver as driver
-from triton.runtime.errors import OutOfResources as OutOfResources
 
 # Legend: N rows, B blocks of rows, G key heads, H query heads, S slots of the pool, D head size,
 # P pages of a request at most, O owners at most, M queries of an instance (rows times heads).

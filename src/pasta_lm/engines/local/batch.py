@@ -35,8 +35,12 @@ class RequestSlice:
     is_sketch: bool = False  # without mask and key positions: for paged passes
 
     @property
+    def num_rows(self) -> int:
+        return self.stop - self.start
+
+    @property
     def num_entries(self) -> int:
-        return self.first_slot + self.stop - self.start
+        return self.first_slot + self.num_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,15 @@ from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import Runner, plain_logits
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.local.scheduler import Scheduler
-from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
+from pasta_lm.engines.request import (
+    Answer,
+    Failed,
+    Finished,
+    Request,
+    SamplingParams,
+    StreamEvent,
+    unless_failed,
+)
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.rows.runner import PLACES, RowsRunner, as_rows
 
@@ -95,7 +103,9 @@ class TorchEngine:
         """Do now what the first passes would be slow for: a GPU captures its passes."""
         if self.paged is not None:
             num_slots = self.pool.num_slots
-            self.paged.prepare(max_rows, min(num_slots, max_entries or num_slots))
+            own = SamplingParams(**self.loaded.sampling)  # type: ignore[arg-type]
+            draws = own.temperature > 0 if own.repetition_penalty == 1 else None
+            self.paged.prepare(max_rows, min(num_slots, max_entries or num_slots), draws)
 
     @property
     def num_shapes(self) -> int:
@@ -232,15 +242,33 @@ class TorchEngine:
         tokens: list[int] = []
         for active, part in plan.parts:
             with self._apart(active):
-                tokens += self._run(plan.alone(active, part))
+                tokens += self._run(plan.only([(active, part)]))
         plan.keep(self.active)
         return tokens
 
     def _run(self, plan: PassPlan) -> list[int]:
+        # Prompts run over views, by attention that is made for them, and apart from what decodes.
+        few = [(active, part) for active, part in plan.parts if active not in plan.computing]
+        sizes = [part.num_rows for _, part in few]
+        if self.paged is None or not sizes or not self.paged.takes(sizes):
+            return self._run_whole(plan, is_paged=False)
+        if len(few) == len(plan.parts):
+            return self._run_whole(plan, is_paged=True)
+        numbers = {active.number for active, _ in few}
+        many = [(active, part) for active, part in plan.parts if active.number not in numbers]
+        plans = (plan.only(few), True), (plan.only(many), False)
+        tokens = {
+            id(row): token
+            for some, is_paged in plans
+            for row, token in zip(some.rows, self._run_whole(some, is_paged=is_paged), strict=True)
+        }
+        return [tokens[id(row)] for row in plan.rows]
+
+    def _run_whole(self, plan: PassPlan, *, is_paged: bool) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
         if self.rows is not None:
             return self._choose(plan, choices, self.rows.run(plan.parts, plan.indices))
-        if self.paged is None:
+        if self.paged is None or not is_paged:
             return self._choose(plan, choices, self._run_views(plan))
         parts = [PassPart(active.entries, active.tensors, part) for active, part in plan.parts]
         result = self.paged.run(parts, plan.indices, choices)
@@ -301,8 +329,7 @@ class TorchEngine:
             index = live.thread.num_tokens + num_guessed
             uniform = uniform_number(params.seed, response.sample, live.thread.path, index)
         if params.repetition_penalty != 1.0:
-            ids = sorted(response.contexts.penalised_ids(live, num_guessed))
-            seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
+            seen = torch.tensor([*response.contexts.penalised_ids(live, num_guessed)]).long()
         legal = response.legal(live, num_guessed)
         added = response.contexts.added_to_logits(live, num_guessed)
         can_fork = live.thread.is_main and self.loaded.vocabulary.has_pieces

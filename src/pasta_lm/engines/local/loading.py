@@ -134,7 +134,8 @@ class LoadedModel:
 def load(source: str | Path, *, dtype: str | None = None, device: str | None = None) -> LoadedModel:
     """Load a model with ``load_pretrained``, and test that the engine is exact for it.
 
-    ``dtype`` None stands for: float32 on a CPU, bfloat16 on a GPU that has it, else as saved.
+    ``dtype`` None stands for: float32 on a CPU, bfloat16 on a GPU, float16 where it
+    lacks that.
     'auto' is bfloat16 on a CPU that multiplies it, and faster, too.
     'int8' (CPU) is that of linear layers, beside float32.
     """

@@ -205,17 +205,25 @@ class PassPlan:
         self.spare_rows = max(0, self.spare_rows - num_more)
         return threads
 
-    def alone(self, active: ActiveRequest, part: RequestSlice) -> PassPlan:
-        return PassPlan(
-            [(active, replace(part, start=0, stop=part.stop - part.start))],
-            [index - part.start for index in self.indices if part.start <= index < part.stop],
-            [row for row in self.rows if row.active is active],
-        )
+    def only(self, parts: Sequence[tuple[ActiveRequest, RequestSlice]]) -> PassPlan:
+        """Return the plan of some of its requests."""
+        plan = PassPlan()
+        for active, part in parts:
+            start, size = plan.num_tokens, part.stop - part.start
+            plan.parts.append((active, replace(part, start=start, stop=start + size)))
+            rows = [(i, row) for i, row in self._pairs() if row.active is active]
+            plan.indices += [start + index - part.start for index, _ in rows]
+            plan.rows += [row for _, row in rows]
+            plan.computing += [active] if active in self.computing else []
+            plan.num_tokens += size
+        return plan
+
+    def _pairs(self) -> list[tuple[int, LogitsRow]]:
+        return [*zip(self.indices, self.rows, strict=True)]
 
     def keep(self, numbers: Container[int]) -> None:
         """Drop the rows of all requests but these."""
-        pairs = zip(self.indices, self.rows, strict=True)
-        kept = [(index, row) for index, row in pairs if row.active.number in numbers]
+        kept = [(index, row) for index, row in self._pairs() if row.active.number in numbers]
         self.indices, self.rows = [index for index, _ in kept], [row for _, row in kept]
         self.decoding = [active for active in self.decoding if active.number in numbers]
         self.computing = [active for active in self.computing if active.number in numbers]

@@ -30,7 +30,7 @@ class Choice:
     params: SamplingParams
     legal: Legal
     uniform: float  # in [0, 1); not read where the choice is greedy
-    seen: Tensor | None = None  # int64, ids that the thread sees, for the repetition penalty
+    seen: Tensor | None = None  # int64 on the host, ids that the thread sees, for the penalty
     added: Mapping[int, float] = field(default_factory=dict)  # to the logits of these ids
     fork_bias: float = 0.0  # to the logit of the piece that opens a promise
     allowed: Tensor | None = None  # bool [V] on the host, by a schema; None: all legal tokens
@@ -60,6 +60,7 @@ class TokenMasks:
         self._vocabulary, self._vocab_size, self._device = vocabulary, vocab_size, device
         self.fork_id = vocabulary.piece_ids.get(PROMISE_OPEN, 0)  # 0: nothing is ever added to it
         self.rows: dict[tuple[Legal, bool], Tensor] = {}
+        self._on_host: dict[tuple[Legal, bool], Tensor] = {}  # copies of rows of a GPU
 
     def row(self, legal: Legal, *, ignore_eos: bool = False) -> Tensor:
         """Return float32 [V]: 0 where a token is legal, minus infinity elsewhere."""
@@ -67,6 +68,31 @@ class TokenMasks:
         if key not in self.rows:
             self.rows[key] = self._make(legal, ignore_eos)
         return self.rows[key]
+
+    def allows(self, choice: Choice, token: int) -> bool:
+        """Return whether a token may be chosen, without waiting for a device."""
+        row = self.row(choice.legal, ignore_eos=choice.params.ignore_eos)
+        if row.device.type != "cpu":
+            key = choice.legal, choice.params.ignore_eos
+            if key not in self._on_host:
+                self._on_host[key] = row.cpu()
+            row = self._on_host[key]
+        by_schema = choice.allowed is None or bool(choice.allowed[token])
+        return by_schema and float(row[token]) == 0
+
+    def legal(self, scores_WV: Tensor, choices: Sequence[Choice], rows: Sequence[int]) -> Tensor:
+        """Return the scores of some rows [N, V], minus infinity where no token is legal."""
+        some = [choices[row] for row in rows]
+        masks = [self.row(choice.legal, ignore_eos=choice.params.ignore_eos) for choice in some]
+        masks_NV = masks[0] if len({*map(id, masks)}) == 1 else torch.stack(masks)
+        if len(rows) < len(choices):
+            scores_WV = scores_WV[torch.tensor(rows, device=scores_WV.device)]
+        scores_NV = scores_WV + masks_NV
+        if any(choice.allowed is not None for choice in some):
+            everything = torch.ones(self._vocab_size, dtype=torch.bool)
+            allowed = [everything if c.allowed is None else c.allowed for c in some]
+            scores_NV.masked_fill_(~torch.stack(allowed).to(scores_NV.device), float("-inf"))
+        return scores_NV
 
     def _make(self, legal: Legal, ignore_eos: bool) -> Tensor:
         vocabulary = self._vocabulary
@@ -90,19 +116,28 @@ class TokenMasks:
 
 
 def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:
-    """Return one token id for each row of logits, float32 [W, V] and raw."""
+    """Return one token id for each row of logits, float32 [W, V] and raw.
+
+    All rows are computed together: a device gets as many operations for one as for a hundred.
+    """
     scores_WV = adjusted(logits_WV, choices, masks.fork_id)
     tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
-    for row, choice in enumerate(choices):
-        mask_V = masks.row(choice.legal, ignore_eos=choice.params.ignore_eos)
-        if choice.allowed is not None:
-            mask_V = mask_V.masked_fill(~choice.allowed.to(mask_V.device), float("-inf"))
-        if choice.params.temperature > 0:
-            settings = torch.tensor(draw_settings(choice), dtype=torch.float64)
-            settings_1 = settings.to(mask_V.device)[:, None]
-            tokens[row] = int(draw((scores_WV[row] + mask_V)[None], settings_1))
-        elif mask_V[tokens[row]] < 0:  # seldom: so masks are not added to all rows
-            tokens[row] = int((scores_WV[row] + mask_V).argmax())
+    drawn = [row for row, choice in enumerate(choices) if choice.params.temperature > 0]
+    wrong = [  # seldom: so masks are not added to all rows
+        row
+        for row, choice in enumerate(choices)
+        if choice.params.temperature == 0 and not masks.allows(choice, tokens[row])
+    ]
+    if wrong:
+        legal_NV = masks.legal(scores_WV, choices, wrong)
+        for row, token in zip(wrong, legal_NV.argmax(dim=-1).tolist(), strict=True):
+            tokens[row] = token
+    if drawn:
+        lines = [draw_settings(choices[row]) for row in drawn]
+        settings = torch.tensor(lines, dtype=torch.float64).T.to(scores_WV.device)
+        drawn_N = draw(masks.legal(scores_WV, choices, drawn), settings)
+        for row, token in zip(drawn, drawn_N.tolist(), strict=True):
+            tokens[row] = token
     return tokens
 
 
@@ -123,14 +158,19 @@ def adjusted(logits_WV: Tensor, choices: Sequence[Choice], fork_id: int) -> Tens
     if not any(c.seen is not None or c.added or c.fork_bias for c in choices):
         return logits_WV
     scores = logits_WV.clone()
-    for row, choice in enumerate(choices):
-        if choice.seen is not None:
-            old = scores[row, choice.seen]
-            penalty = choice.params.repetition_penalty
-            scores[row, choice.seen] = torch.where(old > 0, old / penalty, old * penalty)
-        if choice.added:
-            scores[row, [*choice.added]] += scores.new_tensor([*choice.added.values()])
-        scores[row, fork_id] += choice.fork_bias
+    seen = [torch.empty(0, dtype=torch.int64) if c.seen is None else c.seen for c in choices]
+    if any(map(len, seen)):
+        owners = torch.arange(len(seen)).repeat_interleave(torch.tensor([*map(len, seen)]))
+        rows, ids = torch.stack((owners, torch.cat(seen))).to(scores.device)
+        penalty = scores.new_tensor([choice.params.repetition_penalty for choice in choices])[rows]
+        old = scores[rows, ids]
+        scores[rows, ids] = torch.where(old > 0, old / penalty, old * penalty)
+    added = [(row, *pair) for row, choice in enumerate(choices) for pair in choice.added.items()]
+    if added:
+        rows, ids = torch.tensor([each[:2] for each in added], device=scores.device).T
+        scores[rows, ids] += scores.new_tensor([amount for _, _, amount in added])
+    if any(choice.fork_bias for choice in choices):
+        scores[:, fork_id] += scores.new_tensor([choice.fork_bias for choice in choices])
     return scores
 
 
