@@ -203,6 +203,7 @@ SCHEMA |= {"additionalProperties": False}
         ({"response_format": {"type": "json_object"}}, r"(?s)\{[^ \n].*"),
         ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
         ({"structured_outputs": {"regex": "[ab]{3}"}}, "[ab]{3}"),
+        ({"structured_outputs": {"json": {"const": "<async>"}}}, '"<async>"'),
         ({"response_format": {"type": "text"}}, "(?s).*"),
     ],
 )  # fmt: skip
@@ -211,6 +212,9 @@ def test_an_answer_matches_the_form_that_is_asked_for(wanted: dict[str, Any], pa
     for choice in body["choices"]:
         is_cut = choice["finish_reason"] == "length"
         assert is_cut or re.fullmatch(pattern, choice["message"]["content"])
+
+
+TAG = loaded("llama").vocabulary.piece_id("<async>")
 
 
 @pytest.mark.parametrize(
@@ -222,6 +226,8 @@ def test_an_answer_matches_the_form_that_is_asked_for(wanted: dict[str, Any], pa
         ({"structured_outputs": {}}, "exactly one of"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "exactly one of"),
         ({"structured_outputs": {"jsn": {}}}, "jsn"),
+        ({"structured_outputs": {"grammar": "start: <[999999]>"}}, "cannot be"),
+        ({"structured_outputs": {"grammar": f"start: <[{TAG}]>"}}, "leaves no token"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
          "two ways to say the same"),
         ({"response_format": {"type": "json_object"}, "pasta": {"strategy": "sot"}},

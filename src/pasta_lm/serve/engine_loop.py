@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
-from pasta_lm.errors import PastaError
+from pasta_lm.errors import PastaError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.serve import Queue
 from pasta_lm.serve.backends import Backend, Events
@@ -213,11 +213,11 @@ class EngineLoop:
     async def _step(self) -> None:
         try:
             events = await self._watched_step()
-        except Exception:
+        except Exception as error:
             log.exception("a step failed")
             self._num_failed_steps += 1
             for job in list(self._running.values()):
-                self._fail(job, internal())
+                self._fail(job, _for_client(error))
             if self._num_failed_steps >= MAX_FAILED_STEPS:
                 await self._try_alone()
         else:
@@ -258,7 +258,7 @@ class EngineLoop:
                 continue
             log.error("a response failed in a step", exc_info=event.error)
             if job := self._running.get(number):
-                self._fail(job, event.error if isinstance(event.error, ApiError) else internal())
+                self._fail(job, _for_client(event.error))
         now_s = time.monotonic()
         for number, batch in batches.items():
             if job := self._running.get(number):
@@ -282,3 +282,9 @@ class EngineLoop:
             "num_threads_waiting": num_threads - num_running,
             "num_orphan_threads": sum(len(threads[number]) for number in orphans),
         }
+
+
+def _for_client(error: Exception) -> ApiError:
+    if isinstance(error, RequestError):  # such as a form that grows too complex
+        return from_error(error)
+    return error if isinstance(error, ApiError) else internal()

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
 from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.grammars import Grammars
 from pasta_lm.engines.request import (
     FLEXIBLE,
     Answer,
@@ -22,12 +24,15 @@ from pasta_lm.engines.request import (
     compact_schema,
 )
 from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.language.tags import PIECES
+from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.serve.tool_calls import Function, ToolTemplate
 from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded, own_attention
 from tests.fakes.guessers import FunctionGuesser
 from tests.programs import words_of
+from tests.small_tokenizers import FAMILIES, TEXT, add_markers
 
 pytest.importorskip("llguidance")
 
@@ -141,6 +146,93 @@ def test_white_space_has_an_end_unless_a_schema_asks_for_any(
         return bool(matcher.allowed()[sorted(loaded("llama").eos_ids)].all())
 
     assert [*filter(matches, [*right, *wrong])] == right
+
+
+# --- forms and tokenizers
+
+
+def trained(kind: Any, before: Any, decoder: Any, normalizer: Any = None) -> Any:
+    """Return a function that makes a tokenizer of a family that is not in the shared ones."""
+
+    def make() -> PreTrainedTokenizerFast:
+        unknown = {} if kind in (models.BPE, models.Unigram) else {"unk_token": "[UNK]"}
+        backend = Tokenizer(kind(**unknown))
+        backend.pre_tokenizer, backend.decoder = before, decoder
+        if normalizer is not None:
+            backend.normalizer = normalizer
+        trainer = backend.model.get_trainer()
+        trainer.vocab_size, trainer.show_progress = 300, False
+        trainer.special_tokens = [AddedToken("[UNK]"), AddedToken("<|end|>")]
+        if isinstance(before, pre_tokenizers.ByteLevel):
+            trainer.initial_alphabet = pre_tokenizers.ByteLevel.alphabet()
+        backend.train_from_iterator(TEXT, trainer)
+        return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", **unknown)
+
+    return make
+
+
+WITH_SPACE, BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
+READ = {
+    **FAMILIES,
+    "prefix space": trained(models.BPE, WITH_SPACE, BYTE_LEVEL),
+    "changes text": trained(models.BPE, WITH_SPACE, BYTE_LEVEL, normalizers.BertNormalizer()),
+}
+REFUSED = {
+    "Unigram": trained(models.Unigram, pre_tokenizers.Metaspace(), decoders.Metaspace()),
+    "WordPiece": trained(models.WordPiece, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()),
+    "WordLevel": trained(models.WordLevel, pre_tokenizers.Whitespace(), decoders.Fuse()),
+}
+ADDED: list[list[AddedToken]] = [
+    [],
+    [AddedToken(text) for text in ("<tool_call>", '{"', '": "', '"}', '", "x')],
+    [AddedToken(text, special=True) for text in ('"x"', "</s>x", "<async>b", "a<")],
+    [AddedToken('{"n', lstrip=True, rstrip=True), AddedToken("a", single_word=True)],
+]
+AS_TEXT = ("<async>", "<|end|></s>[UNK]", '<tool_call>{"x": "\u65e5"}', "E\u0301 \u00c4")
+CARD = {"properties": {"n": {"const": AS_TEXT[3]}, "x": {"const": AS_TEXT}}, "required": ["n", "x"]}
+
+
+def forms_of(tokenizer: PreTrainedTokenizerFast) -> tuple[Vocabulary, Grammars]:
+    vocabulary = Vocabulary(tokenizer, add_markers(tokenizer, PIECES))
+    return vocabulary, Grammars(vocabulary, vocabulary.num_tokens, [tokenizer.eos_token_id])
+
+
+@pytest.mark.parametrize("added", ADDED, ids=range(4))
+@pytest.mark.parametrize("family", READ)
+def test_text_of_a_form_is_text_however_the_tokenizer_would_cut_it(
+    family: str, added: list[AddedToken]
+) -> None:
+    tokenizer, rng = READ[family](), random.Random(2)
+    tokenizer.add_tokens(added, special_tokens=bool(added) and added[0].special)
+    vocabulary, grammars = forms_of(tokenizer)
+    whole = {"type": "object", "additionalProperties": False, **CARD}
+    forms = [{"json": whole}, {"choice": AS_TEXT}, {"regex": "a<async>b"}]
+    for wanted in (*forms, *({"json": {"const": text}} for text in AS_TEXT)):
+        matcher, ids = grammars.matcher(StructuredOutputs(**wanted)), list[int]()
+        while not matcher.is_complete:
+            ids.append(rng.choice(matcher.allowed_ids()))
+            matcher.consume(ids[-1])
+        text = vocabulary.text(ids)
+        if "json" in wanted:
+            expected = wanted["json"].get("const", {"n": AS_TEXT[3], "x": [*AS_TEXT]})
+            assert json.loads(text) == expected
+        assert text in (*AS_TEXT, "a<async>b") or "json" in wanted
+        assert not {*vocabulary.piece_ids.values()} & {*ids}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_tokenizer_that_cannot_write_every_text_is_refused_by_its_kind(kind: str) -> None:
+    _, grammars = forms_of(REFUSED[kind]())
+    with pytest.raises(RequestError, match=f"no form can be held with this tokenizer, a {kind}"):
+        grammars.matcher(StructuredOutputs(regex="a"))
+
+
+def test_where_a_form_leaves_no_token_none_is_taken() -> None:
+    tag = loaded("llama").vocabulary.piece_id("<async>")
+    params = replace(DRAWN, structured_outputs=StructuredOutputs(grammar=f'start: "a"? <[{tag}]>'))
+    request = sequential_request(prompt("llama"), replace(params, temperature=0))
+    with pytest.raises(RequestError, match="the form of the answer cannot be followed"):
+        model().engine.generate([request])
 
 
 class Masked(LogitsProcessor):

@@ -82,7 +82,7 @@ class TorchEngine:
         self.runner = Runner(logits, self.pool)
         self.rows = None if loaded.reader is None else RowsRunner(loaded.reader)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
-        self.grammars = Grammars(loaded.vocabulary.tokenizer, loaded.vocab_size, [*loaded.eos_ids])
+        self.grammars = Grammars(loaded.vocabulary, loaded.vocab_size, [*loaded.eos_ids])
         # None: passes run over views of the pool.
         paged = False if self.rows else paged
         self.paged = paged_decoder(loaded, self.pool, self.masks, logits, paged)

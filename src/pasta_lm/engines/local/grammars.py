@@ -8,32 +8,69 @@ from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from pasta_lm.engines.request import StructuredOutputs, compact_schema
 from pasta_lm.errors import MissingExtraError, RequestError, UsageError
+from pasta_lm.models.vocabulary import Vocabulary
 
 try:
-    from llguidance import LLMatcher, LLTokenizer, hf
+    from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 except ImportError:  # only for answers that must match a form
-    hf = None  # type: ignore[assignment]
+    TokenizerWrapper = None  # type: ignore[assignment,misc]
 
 MAX_COMPILED = 256  # grammars that are kept: of a request's threads, and of those that repeat it
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
+TEXT_BYTES = {
+    bytes([byte]) for byte in (9, 10, 13, *range(32, 127), *range(128, 192), *range(194, 245))
+}
+"""What every text can be written with."""
+
+
+class FormTokens:
+    """The tokens of a tokenizer for llguidance: a text is never cut into tags or special tokens."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary, eos_id: int) -> None:
+        """Refuse (``RequestError``) a tokenizer with which not every text can be written."""
+        self.eos_token_id, self._encode = eos_id, vocabulary.encode_text
+        self._bytes = [vocabulary.token_bytes(token) for token in range(vocabulary.num_tokens)]
+        self._bytes_to_id = {text: token for token, text in enumerate(self._bytes)}
+        backend = vocabulary.tokenizer.backend_tokenizer
+        if missing := TEXT_BYTES - self._bytes_to_id.keys():
+            kind = type(backend.model).__name__
+            raise RequestError(
+                f"no form can be held with this tokenizer, a {kind}: it has no token for "
+                f"{len(missing)} bytes, such as {min(missing)!r}",
+                hint="use a model with a byte-level tokenizer, or one that falls back to bytes",
+            )
+        self.special_token_ids = [token for token, text in enumerate(self._bytes) if not text]
+        names = {i: (backend.id_to_token(i) or "").encode() for i in self.special_token_ids}
+        self.tokens = [names.get(token, text) for token, text in enumerate(self._bytes)]
+
+    def __call__(self, text: str) -> list[int]:
+        """Return the ids of a text, byte by byte where the tokenizer would change it."""
+        text_bytes, ids = text.encode(), self._encode(text)
+        if b"".join(self._bytes[token] for token in ids) == text_bytes:
+            return ids
+        return [self._bytes_to_id[bytes([byte])] for byte in text_bytes]
 
 
 class Matcher:
     """The state of one thread's text."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Sequence[int]) -> None:
-        self._matcher, self._vocab_size = matcher, vocab_size
+    def __init__(
+        self, matcher: LLMatcher, vocab_size: int, eos_ids: Sequence[int], tag_ids: Sequence[int]
+    ) -> None:
+        self._matcher, self._vocab_size, self._tag_ids = matcher, vocab_size, tag_ids
         self._eos_ids = [token for token in eos_ids if token < vocab_size]
 
     def allowed(self, guesses: Sequence[int] = ()) -> Tensor:
         """Return bool [V] of the tokens that may come next, or behind these guesses.
 
-        Wrong guesses allow everything: the tokens behind them are never used.
+        Wrong guesses allow everything: the tokens behind them are never used. A ``RequestError`` if
+        nothing may come.
         """
         matcher = self._matcher
         if guesses:
@@ -44,12 +81,21 @@ class Matcher:
         places = torch.arange(8, dtype=torch.uint8)
         allowed = ((bits[:, None] >> places) & 1).flatten().bool()[: self._vocab_size]
         allowed = torch.nn.functional.pad(allowed, (0, self._vocab_size - len(allowed)))
+        allowed[[*self._tag_ids]] = False
         allowed[self._eos_ids] = matcher.is_accepting()
+        if not allowed.any():
+            raise self._fault(matcher)
         return allowed
+
+    @staticmethod
+    def _fault(matcher: LLMatcher) -> RequestError:
+        cause = (matcher.get_error() or "it leaves no token").partition("\n")[0]
+        hint = "make it simpler, with fewer counts, alternatives and rules that end late"
+        return RequestError(f"the form of the answer cannot be followed: {cause}", hint=hint)
 
     def consume(self, token: int) -> None:
         if not self._matcher.consume_token(token):  # it would read as complete
-            raise RequestError(f"the schema cannot be followed: {self._matcher.get_error()}")
+            raise self._fault(self._matcher)
 
     def allows(self, token: int) -> bool:
         if token in self._eos_ids:
@@ -68,18 +114,19 @@ class Matcher:
 class Grammars:
     """Matchers for the tokenizer of a model."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, vocab_size: int, eos_ids: Sequence[int]
-    ) -> None:
-        self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, sorted(eos_ids)
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        self._vocabulary, self._vocab_size, self._eos_ids = vocabulary, vocab_size, sorted(eos_ids)
+        self._tag_ids = [i for i in vocabulary.piece_ids.values() if i < vocab_size]
         self._compiled = lru_cache(MAX_COMPILED)(self._compile)
 
     @cached_property
     def _tokens(self) -> LLTokenizer:
-        if hf is None:
+        if TokenizerWrapper is None:
             raise MissingExtraError("a schema for the answer (llguidance)", "schemas")
-        size = max(self._vocab_size, len(self._tokenizer))
-        return hf.from_tokenizer(self._tokenizer, n_vocab=size, eos_token=self._eos_ids)
+        size = max(self._vocab_size, self._vocabulary.num_tokens)
+        ends = self._eos_ids or [size]  # a model without an end gets one that it never samples
+        words = TokenizerWrapper(FormTokens(self._vocabulary, ends[0]))
+        return LLTokenizer(words, n_vocab=max(size, ends[-1] + 1), eos_token=ends)
 
     def matcher(self, wanted: StructuredOutputs) -> Matcher:
         """Return a matcher at its beginning; a UsageError says why a schema has none."""
@@ -89,7 +136,7 @@ class Grammars:
         except ValueError as exc:
             fault = f"the {wanted.kind} of the answer cannot be used: {str(exc).strip()}"
             raise UsageError(fault) from exc
-        return Matcher(matcher.deep_copy(), self._vocab_size, self._eos_ids)
+        return Matcher(matcher.deep_copy(), self._vocab_size, self._eos_ids, self._tag_ids)
 
     @staticmethod
     def _compile(tokens: LLTokenizer, grammar: str) -> LLMatcher:

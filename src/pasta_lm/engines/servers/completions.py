@@ -98,7 +98,7 @@ class CompletionsEngine:
         self.active: dict[int, ServedRequest] = {}  # the unfinished requests by their numbers
         self._num_again = num_again
         vocabulary, eos_ids = loaded.vocabulary, [*loaded.eos_ids]
-        self._grammars = Grammars(vocabulary.tokenizer, vocabulary.num_tokens, eos_ids)
+        self._grammars = Grammars(vocabulary, vocabulary.num_tokens, eos_ids)
         self._allow_inexact = allow_inexact
         self._checks = checks
         self._numbers = count()
