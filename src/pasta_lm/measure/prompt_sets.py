@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pasta_lm.errors import InputError, MissingExtraError, MissingFileError, cause
 from pasta_lm.journal import Row, read_objects
+from pasta_lm.learn.data import question_of
 from pasta_lm.learn.data.annotated import read_ids, read_records
 from pasta_lm.measure.answering import SetPrompt
 
@@ -105,9 +106,10 @@ def _starter(folder: Path) -> list[SetPrompt]:
 
 
 def _instructions(folder: Path) -> list[SetPrompt]:
-    rows = {row["id"]: row for _, row in read_objects(folder / "instructions.jsonl")}
+    file = folder / "instructions.jsonl"
+    rows = {row["id"]: row for _, row in read_objects(file)}
     kept = [rows[name] for name in read_ids(folder / HELD_OUT)]
-    return [SetPrompt(row["id"], row["instruction"], parts=row.get("parts")) for row in kept]
+    return [SetPrompt(row["id"], _question(str(file), row), parts=row.get("parts")) for row in kept]
 
 
 def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
@@ -121,13 +123,7 @@ def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
     """
     prompts: dict[str, SetPrompt] = {}
     for number, (place, row) in enumerate(_rows(source)):
-        match row:
-            case {"instruction": str(text)} if text.strip():
-                pass
-            case {"messages": [{"role": "user", "content": str(text)}]} if text.strip():
-                pass
-            case _:
-                raise InputError(f"{place}: no 'instruction'")
+        text = _question(place, row)
         name = str(number if row.get("id") is None else row["id"])
         if name in prompts:
             raise InputError(f"{source}: id {name} occurs twice")
@@ -146,15 +142,23 @@ def read_reference(source: str) -> tuple[str, dict[str, str]]:
     outputs, names = dict[str, str](), set[str]()
     stem = re.sub(r"(\.json|\.jsonl)?(\.gz)?$", "", Path(source).name).removeprefix("outputs_")
     for place, row in _rows(source):
-        match row:
-            case {"instruction": str(instruction), "output": str(output)}:
-                outputs[instruction] = output
-                names.add(str(row.get("generator") or stem))
-            case _:
-                raise InputError(f"{place}: no 'instruction' with an 'output'")
+        if not isinstance(row.get("output"), str):
+            raise InputError(f"{place}: no 'instruction' with an 'output'")
+        outputs[_question(place, row)] = row["output"]
+        names.add(str(row.get("generator") or stem))
     if len(names) != 1:
         raise InputError(f"{source} has answers of {len(names)} generators; one is needed")
     return names.pop(), outputs
+
+
+def _question(place: str, row: Row) -> str:
+    try:
+        text = question_of(row)
+    except InputError as exc:
+        raise InputError(f"{place}: no 'instruction': {exc.message}", hint=exc.hint) from exc
+    if not text.strip():
+        raise InputError(f"{place}: no 'instruction'")
+    return text
 
 
 def _rows(source: str) -> Iterator[tuple[str, Row]]:

@@ -153,7 +153,8 @@ def _encode(
 ) -> _Requests:
     vocabulary, params = loaded.vocabulary, SamplingParams(max_threads=max_threads)
     # The engine refuses an empty prompt, and some records have no prompt.
-    prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
+    messages = answer.messages if answer.turns else answer.prompt
+    prompt = vocabulary.encode_prompt(messages) or vocabulary.encode_text("\n")
     document = answer.document.with_lengths(vocabulary.count_tokens)
     alone = forced(sequential_request(prompt, SamplingParams()), document, vocabulary)
     join = loaded.join_with(positions)

@@ -10,6 +10,8 @@ import pytest
 from pasta_lm.errors import InputError, MissingExtraError, UsageError
 from pasta_lm.learn.annotate import recipe
 from pasta_lm.learn.annotate.recipe import SourceConfig, read_source
+from pasta_lm.learn.data.annotated import read_records
+from tests.learn.annotate.runs import by_rule
 
 SLIMORCA = {
     "conversations": [
@@ -58,6 +60,7 @@ CASES: list[tuple[str, Any, tuple[str, str, str | None]]] = [
          "response": 'B <promise topic="c" tokens="1"/><async>&lt;sync/></async><sync/> D'},
         ("A?", "B <sync/> D", None),
     ),
+    ("dolly", {"instruction": "Do", "context": "it", "response": "ok"}, ("Do\n\nit", "ok", None)),
     ("annotated", {"messages": [], "response": "</async>"}, ("", "", "no_columns")),
     ("annotated", {"messages": [], "response": None}, ("", "", "no_columns")),
 ]  # fmt: skip
@@ -73,6 +76,50 @@ def test_the_columns_of_each_data_set_make_a_prompt_and_an_answer(
         file.write(json.dumps(row) + "\n\n")
     (found,) = read_source(SourceConfig(file=str(path), columns=columns if is_told else None))
     assert (found.prompt, found.answer, found.skipped) == expected
+
+
+def test_text_that_no_column_holds_skips_a_row_unless_its_columns_are_named(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": "p", "answer": "a", "context": "c", "url": "u"}))
+    for columns, reason in ((None, "unread_context"), ("pairs", None)):
+        (row,) = read_source(SourceConfig(file=str(path), columns=columns))
+        assert (row.prompt, row.answer, row.skipped) == ("p", "a", reason)
+
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "A?"},
+    {"role": "assistant", "content": "B", "reasoning_content": "Hm."},
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "num_turns", "answer", "thought"),
+    [
+        ({"messages": [*TALK, {"role": "user", "content": "C?"}]}, 2, "B", "Hm."),
+        ({"system": "Be brief.", "question": "A?", "response": "D"}, 2, "D", None),
+        (
+            {"messages": [*TALK, TALK[1]], "annotated": "E", "reasoning_content": "So."},
+            4,
+            "E",
+            "So.",
+        ),
+    ],
+)
+def test_the_messages_of_a_row_are_those_of_its_record(
+    row: dict[str, Any], num_turns: int, answer: str, thought: str | None, tmp_path: Path
+) -> None:
+    run = by_rule(tmp_path, [json.dumps(row), json.dumps(row | {"id": "b"})])
+    assert run.tally.num_rows == {"ok": 2}
+    for record in read_records(run.files[0]):
+        expected = [*TALK, TALK[1]][:num_turns]
+        assert [turn["content"] for turn in record.messages] == [t["content"] for t in expected]
+        assert [turn["role"] for turn in record.messages] == [t["role"] for t in expected]
+        assert (record.document.plain_text, record.reasoning) == (answer, thought)
+    again = by_rule(tmp_path, [json.dumps(row), json.dumps(row | {"id": "b"})])
+    assert again.tally.num_rows == {"ok": 2}, "the journal has the same rows"
 
 
 def test_a_row_without_an_id_gets_a_stable_one(tmp_path: Path) -> None:

@@ -100,25 +100,74 @@ def test_any_records_can_be_written_and_read_again(path: Path, records: list[Rec
 # --- what a line may be
 
 
+BRIEF = turn("system", "Be brief.")
+TALK = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "Q?"}]
+PARTS = [{"type": "text", "text": "Q"}, {"type": "text", "text": "?"}]
+
+
 @pytest.mark.parametrize(
-    ("line", "prompt"),
+    ("changes", "messages"),
     [
-        (row(score=3), "Q?"),
-        (row(messages=None, prompt="P?"), "P?"),
-        (row(messages=None, instruction="I?"), "I?"),
-        (row(messages=None, instruction="I?", prompt="P?"), "P?"),
-        (row(prompt="not this"), "Q?"),
-        (row(messages=[turn("system", "Be brief."), turn("user")]), "Be brief.\n\nQ?"),
-        (row(messages=[{"content": "Q?", "name": "me"}]), "Q?"),
+        (
+            {"messages": [turn("user")], "score": 3, "output": " A.", "source_id": "x"},
+            [turn("user")],
+        ),
+        ({"prompt": "P?", "title": "P?", "url": "x", "input": ""}, [turn("user", "P?")]),
+        ({"prompt": [BRIEF, turn("user")]}, [BRIEF, turn("user")]),
+        ({"instruction": "Sum up.", "input": "A dog."}, [turn("user", "Sum up.\n\nA dog.")]),
+        ({"instruction": "I?", "context": "A dog."}, [turn("user", "I?\n\nA dog.")]),
+        ({"system": "Be brief.", "prompt": "Q?"}, [BRIEF, turn("user")]),
+        ({"system_prompt": "Be brief.", "question": "Q?"}, [BRIEF, turn("user")]),
+        ({"messages": [BRIEF, turn("user")]}, [BRIEF, turn("user")]),
+        ({"messages": [turn("developer", "Be brief."), turn("user")]}, [BRIEF, turn("user")]),
+        ({"messages": [turn("user", "P?"), turn("user")]}, [turn("user", "P?"), turn("user")]),
+        ({"messages": [{"content": PARTS, "name": "me"}]}, [turn("user")]),
+        ({"conversations": TALK}, [BRIEF, turn("user")]),
+        (
+            {"conversations": [*TALK, {"from": "gpt", "value": "A."}], "response": None},
+            [BRIEF, turn("user")],
+        ),
     ],
 )
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_prompt_is_read_from_one_of_three_keys(
-    path: Path, line: str, prompt: str, ending: str
+def test_the_prompt_of_a_row_is_its_messages_in_the_keys_of_any_data_set(
+    path: Path, changes: dict[str, Any], messages: list[Any], ending: str
 ) -> None:
+    line = row(**{"messages": None} | changes)
     path, data = path.with_name(path.name + ending), f"\n{line}\n  \n".encode()
     path.write_bytes(gzip.compress(data) if ending else data)
-    assert read_records(path) == [Record("a", prompt, parse("A."))]
+    (record,) = read_records(path)
+    *before, last = messages
+    assert record == Record("a", last["content"], parse("A."), turns=tuple(before))
+    assert record.messages == messages
+
+
+UNREAD = [
+    ({"prompt": "Not this."}, "'prompt'"),
+    ({"history": [["Why?", "So."]]}, "'history'"),
+    ({"tools": [{"name": "search"}]}, "'tools'"),
+    ({"output": "Another answer."}, "'output'"),
+    ({"annotated": "Another answer."}, "'annotated'"),
+    ({"context": "A dog."}, "'context'"),
+    ({"messages": None, "prompt": "Q?", "input": "A dog."}, "'input'"),
+    ({"messages": [BRIEF, turn("user")], "system": "Rhyme."}, "'system' is a second system"),
+    ({"messages": [turn("user") | {"tool_calls": [{"id": "x"}]}]}, "'tool_calls'"),
+    ({"messages": [turn("user"), turn("tool"), turn("user")]}, "message 2 .* the role 'tool'"),
+    ({"messages": [turn("user", [{"type": "image_url"}])]}, "type 'image_url'"),
+    ({"messages": [turn("user"), turn("assistant", "B.") | {"thinking": "Hm."}]}, "'thinking'"),
+    ({"messages": [turn("user"), BRIEF]}, "the last a question"),
+    ({"reasoning_content": ["Hm."]}, "'reasoning_content' is no text"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), UNREAD)
+def test_text_that_is_not_read_is_refused_by_its_key(
+    path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    path.write_text(row(**changes), encoding="utf-8")
+    with pytest.raises(InputError, match=reason) as caught:
+        read_records(path)
+    assert "data.jsonl:1: " in caught.value.message
 
 
 TWO = '<promise topic="a" tokens="1"/><async> A.</async> B'
@@ -182,9 +231,9 @@ PROBLEMS = [
     (row(messages=["Q?"]), "'messages' must be a list of objects"),
     (row(messages=[turn("assistant"), turn("user")]), "questions and answers in turn"),
     (row(messages=[turn("user"), turn("assistant")] * 2), "stands both in 'messages'"),
-    (row(messages=[turn("user"), turn("assistant"), turn("tool")]), "questions and answers in"),
-    (row(messages=[turn(["user"])]), "questions and answers in turn"),
-    (row(messages=[turn("user", [{"type": "text", "text": "Q?"}])]), "'messages' must have texts"),
+    (row(messages=[turn(["user"])]), "has the role ['user']"),
+    (row(messages=[turn("user", None)]), "'messages' must have texts"),
+    (row(messages=None, prompt=7), "'prompt' must be a text or a list"),
     (row(response=None), "no 'response' (written form) and no 'annotated' (annotator form)"),
     (row(response=["A."]), "no 'response' (written form)"),
     (row(response='<promise topic="a" tokens="1"/><async></async>'), "the answer is empty"),
@@ -193,7 +242,6 @@ PROBLEMS = [
     (row(response=None, annotated='<async topic="a">never closed'), "PASTA"),
 ]
 WITHOUT_PROMPT = [
-    (row(messages=None, prompt=7), "no prompt"),
     (row(messages=[]), "no prompt"),
     (row(messages=[turn("user", "")]), "no prompt"),
 ]

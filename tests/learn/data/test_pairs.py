@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_written_pairs_can_be_read(tmp_path: Path) -> None:
     parts = {"quality_chosen": 2 / 3}
     forked = parse('1. Tea:<async topic="fork"> hot &lt;async>.</async>', "annotator")
     pairs = [pair(parse(FORKED), parts=parts), pair(forked, name="without lengths")]
+    pairs += [replace(pairs[0], id="brief", turns=({"role": "system", "content": "Be brief."},))]
     assert forked.blocks[0].units is None
     path = tmp_path / "out" / "pairs.jsonl"
     write_pairs(path, pairs)
@@ -40,7 +42,7 @@ def test_written_pairs_can_be_read(tmp_path: Path) -> None:
     assert rows[0]["chosen"] == FORKED
 
 
-def test_unknown_keys_of_a_pair_are_ignored(tmp_path: Path) -> None:
+def test_a_pair_may_have_facts_about_it(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({**ROW, "judge": "me", "is_new": True}) + "\n\n", "utf-8")
     (kept,) = read_pairs(path)
@@ -54,6 +56,7 @@ def test_unknown_keys_of_a_pair_are_ignored(tmp_path: Path) -> None:
         ({"prompt": None}, "row one has no prompt"),
         ({"chosen": ""}, "row one has no chosen"),
         ({"rejected": 3, "score_rejected": "1"}, "row one has no rejected and no score_rejected"),
+        ({"history": [["Why?", "So."]]}, "row one: 'history' holds text that is not read"),
         ({"score_chosen": True}, "row one has no score_chosen"),
         ({"chosen": "<async>Tea."}, "row one: "),
         ({"id": None}, ":1: no JSON object with an id"),

@@ -79,8 +79,9 @@ def fresh(config: SftConfig) -> Learner:
     return load_learner(config.model)
 
 
-def loss_of(model: PreTrainedModel, pack: Pack) -> Tensor:
-    return label_nats(*labelled_logits(model, collate([pack]))).mean()
+def loss_of(model: PreTrainedModel, pack: Pack, **weights: float) -> Tensor:
+    batch = collate([pack], **weights)
+    return weighted_mean(label_nats(*labelled_logits(model, batch)), batch.get("loss_weights"))
 
 
 # --- learning
@@ -115,16 +116,26 @@ def test_a_model_can_memorise_its_records(
     assert decoded.finish_reason == "stop"
 
 
-def test_a_step_averages_over_its_packs(model: ModelConfig, tmp_path: Path) -> None:
-    config = sft(model, tmp_path, steps=2, accumulate=3)
+@pytest.mark.parametrize("weights", [{}, {"decision_weight": 3.0, "first_promise_weight": 9.0}])
+def test_accumulated_packs_are_one_large_pack(
+    model: ModelConfig, tmp_path: Path, weights: dict[str, float]
+) -> None:
+    file = tmp_path / "data.jsonl"
+    texts = ["one " * 60, "two", "one " * 40]  # no two fit one pack
+    write_records(file, [Record(text, "Say it.", parse(text.strip())) for text in texts])
+    data = DataConfig(file=str(file), max_tokens=84)
+    settings = {"epochs": 1, "accumulate": 2, "learning_rate": 1e-12, **weights}
+    config = sft(model, tmp_path / "out", data, **settings)
     train_sft(config)
     learner = fresh(config)
-    loss = torch.stack([loss_of(learner.model, pack) for pack in packs(config, learner)[:3]]).mean()
-    first = log(config)[0]
-    assert first["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
-    weights = [weight for weight in learner.model.parameters() if weight.requires_grad]
-    norm = torch.cat([grad.flatten() for grad in torch.autograd.grad(loss, weights)]).norm()
-    assert first["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+    made = packs(config, learner)
+    assert len(made) == 3, "the last step has one pack"
+    for row, pack in zip(log(config), (made[0] + made[1], made[2]), strict=False):
+        loss = loss_of(learner.model, pack, **weights)
+        assert row["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+        grads = torch.autograd.grad(loss, [*learner.model.parameters()])
+        norm = torch.cat([grad.flatten() for grad in grads]).norm()
+        assert row["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
 
 
 def test_more_than_one_process_is_refused(

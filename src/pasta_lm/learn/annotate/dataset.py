@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Journal, Row, read_rows, write_rows
+from pasta_lm.journal import Journal, Row, write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import Rejection
-from pasta_lm.learn.annotate.own_answers import USABLE
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, digest
 from pasta_lm.learn.chat.client import ChatReply, read_reply
 from pasta_lm.learn.chat.pool import Spending
-from pasta_lm.learn.data.annotated import Record, write_records
+from pasta_lm.learn.data.annotated import write_records
 
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.
@@ -82,7 +81,7 @@ class AnnotationLog:
         """
         known = self.rows.get(index) or RowLog(index, row)
         old = known.row
-        if (old.id, old.prompt, old.answer) != (row.id, row.prompt, row.answer):
+        if old != row:
             raise InputError(
                 f"the source has changed: row {index + 1} was {old.id} and is {row.id}",
                 hint="give the changed source a new output folder",
@@ -111,7 +110,9 @@ class AnnotationLog:
     def _store(self, known: RowLog, *lines: Row) -> None:
         index, row = known.index, known.row
         if index not in self.rows:
-            texts = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer}
+            texts: Row = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer}
+            texts |= {"turns": row.turns} if row.turns else {}
+            texts |= {"reasoning": row.reasoning} if row.reasoning else {}
             own = {"id": f"row/{index}", "index": index, **texts}
             own["digest"] = digest(f"{row.prompt}\0{row.answer}")
             lines = (own | {"skipped": row.skipped}, *lines)
@@ -124,8 +125,9 @@ class AnnotationLog:
     def _count(self, line: Row) -> None:
         index, kind = line["index"], line["id"].partition("/")[0]
         if kind == "row" and index not in self.rows:
-            source = SourceRow(line["row_id"], line["prompt"], line["answer"], line["skipped"])
-            self.rows[index] = RowLog(index, source)
+            texts = line["row_id"], line["prompt"], line["answer"], line["skipped"]
+            shown = tuple(line.get("turns", ()))
+            self.rows[index] = RowLog(index, SourceRow(*texts, shown, line.get("reasoning")))
         row = self.rows[index]
         if kind == "reply":
             row.replies.append(line["raw"])
@@ -161,19 +163,8 @@ def write_set(config: AnnotateConfig, log: AnnotationLog) -> list[Path]:
     """
     folder = Path(config.output.folder)
     rows = [row for _, row in sorted(log.rows.items())]
-    thoughts: dict[str, str] = {}
-    if config.answers is not None and config.answers.think:
-        own = read_rows(Path(config.answers.out) / USABLE)
-        thoughts = {row["id"]: row["reasoning"] for row in own if "reasoning" in row}
-    label = config.rows.label
     kept = [
-        Record(
-            row.row.id,
-            row.row.prompt,
-            parse(row.annotated, Form.ANNOTATOR),
-            label,
-            thoughts.get(row.row.id),
-        )
+        row.row.record(parse(row.annotated, Form.ANNOTATOR), config.rows.label)
         for row in rows
         if row.annotated is not None
     ]
@@ -190,6 +181,6 @@ def write_set(config: AnnotateConfig, log: AnnotationLog) -> list[Path]:
 
 
 def _failure(row: RowLog) -> dict[str, Any]:
-    replies = [raw["choices"][0]["message"].get("content") for raw in row.replies]
+    replies = [read_reply(raw).text or None for raw in row.replies]
     texts = {"prompt": row.row.prompt, "answer": row.row.answer, "replies": replies}
     return {"id": row.row.id, "reason": row.reason, "message": row.message, **texts}

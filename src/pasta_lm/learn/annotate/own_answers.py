@@ -18,6 +18,7 @@ from pasta_lm.engines.request import Answer, Finished, unless_failed
 from pasta_lm.errors import InputError, RequestError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.layout_rule import units
+from pasta_lm.learn.data import METADATA, question_of
 from pasta_lm.learn.data.annotated import read_ids
 from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import SEQUENTIAL
@@ -102,11 +103,16 @@ class AnswerCounts(NamedTuple):
 
 
 def read_instructions(path: Path) -> dict[str, Row]:
+    """Return the rows of a file by id, each with the text that is asked as its instruction."""
     rows = {row["id"]: row for row in read_rows(path)}
     for name, row in rows.items():
-        if not isinstance(row.get("instruction"), str):
-            hint = 'a line is {"id": ..., "instruction": ...}'
-            raise InputError(f"{path}: row {name} has no instruction", hint=hint)
+        try:
+            about = {key: value for key, value in row.items() if key in METADATA}
+            rows[name] = about | {"instruction": question_of(row)}
+        except InputError as exc:
+            hint = exc.hint or 'a line is {"id": ..., "instruction": ...}'
+            reason = f"{path}: row {name} has no instruction: {exc.message}"
+            raise InputError(reason, hint=hint) from exc
     return rows
 
 

@@ -1,38 +1,51 @@
 """The recipe of ``pasta annotate``, and the rows of its source.
 
 A source is a file, or a data set of Hugging Face, read as a stream. Each row becomes a prompt with
-an answer, or is skipped with a reason. Of a conversation the first exchange is taken.
+an answer, or is skipped with a reason. Of a plain conversation the first exchange is taken.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from importlib.util import find_spec
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pasta_lm.engines.servers.dialects import server_urls
-from pasta_lm.errors import MissingExtraError, PastaSyntaxError, RemoteError, UsageError
-from pasta_lm.journal import read_lines
-from pasta_lm.language.document import parse
+from pasta_lm.errors import InputError, MissingExtraError, PastaError, RemoteError, UsageError
+from pasta_lm.journal import Row, read_lines
+from pasta_lm.language.document import Document, parse
+from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import FilterConfig
 from pasta_lm.learn.annotate.own_answers import USABLE, AnswerConfig
 from pasta_lm.learn.annotate.teacher import read_prompt
 from pasta_lm.learn.chat.client import Endpoint
+from pasta_lm.learn.data import THOUGHT, Turn, joined, messages_of, text_of, unread
+from pasta_lm.learn.data.annotated import Record, answer_of
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 
 TEACHER: Final = "teacher"
 MARKDOWN_RULE: Final = "markdown_rule"
 NOT_JSON, NO_COLUMNS, NOT_UNICODE = "not_json", "no_columns", "not_unicode"
 NO_PROMPT, NO_ANSWER = "no_prompt", "no_answer"
-
-ASSISTANTS = {"gpt", "assistant", "chatgpt", "bing", "bard"}
-"""Names of the role whose turn is the answer."""
+UNREAD = "unread_"
+"""Begins the reason of a row with a key that holds text and is not read; the key follows."""
+COLUMNS = {
+    "slimorca": ("conversations",),
+    "sharegpt": ("conversations",),
+    "annotated": ("messages", "response", THOUGHT),
+    "messages": ("messages",),
+    "alpaca": ("instruction", "input", "output"),
+    "dolly": ("instruction", "context", "response"),
+    "pairs": ("prompt", "answer", "reasoning"),
+}
+"""The columns of data sets; where none is named, all of a row are read."""
+TAGGED = {"response": Form.WRITTEN, "annotated": Form.ANNOTATOR}
+PLAIN = ("output", "answer", "completion")
+"""Keys of an answer beside its prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +57,7 @@ class SourceConfig:
     split: str = "train"  # Of a data set of the hub.
     revision: str | None = None
     """Commit, tag or branch of a data set of the hub; None: its newest state."""
-    columns: str | None = None  # One of ``COLUMNS``; None: detected in each row.
+    columns: str | None = None  # One of ``COLUMNS``, whose keys alone are read; None: all keys are.
     name: str | None = None  # The ``source`` of each record; None: the file's name or the hub's id.
 
     def __post_init__(self) -> None:
@@ -131,9 +144,17 @@ class SourceRow:
     """One answer to annotate, or the reason why it is skipped."""
 
     id: str  # The row's own, or a hash of its texts.
-    prompt: str  # The user's turn, preceded by the system's.
+    prompt: str  # The texts of its messages, as the annotator is shown them.
     answer: str
     skipped: str | None = None
+    turns: tuple[Turn, ...] = ()  # Its messages, if they are not one of the user.
+    reasoning: str | None = None  # The thought before the answer.
+
+    def record(self, document: Document, source: str) -> Record:
+        """Return the row with its annotated answer."""
+        *before, last = self.turns or [{"role": "user", "content": self.prompt}]
+        thought, turns = self.reasoning, tuple(before)
+        return Record(self.id, last["content"], document, source, thought, turns)
 
 
 def read_source(config: SourceConfig) -> Iterator[SourceRow]:
@@ -147,73 +168,42 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
 def _source_row(row: Any, columns: str | None) -> SourceRow:
     if not isinstance(row, Mapping):
         return SourceRow(digest(repr(row)), "", "", NOT_JSON)
-    detected = (name for name, (keys, _) in COLUMNS.items() if keys <= set(row))
-    name = columns or next(detected, None)
-    exchange = COLUMNS[name][1](row) if name else None
-    prompt, answer = exchange or ("", "")
-    content = f"{prompt}\0{answer}" if exchange else repr(sorted(row.items(), key=str))
-    id = digest(content) if row.get("id") in (None, "") else str(row["id"])
-    if exchange is None:
-        return SourceRow(id, "", "", NO_COLUMNS)
-    if any("\ud800" <= char <= "\udfff" for char in id + prompt + answer):  # half a pair
+    own = None if row.get("id") in (None, "") else str(row["id"])
+    keys = row if columns is None else ("id", *COLUMNS[columns])
+    try:
+        turns, answer, thought, key = _exchange({k: row[k] for k in keys if k in row})
+    except PastaError:
+        return SourceRow(own or digest(repr(sorted(row.items(), key=str))), "", "", NO_COLUMNS)
+    prompt = joined(turns)
+    content = f"{prompt}\0{answer}"
+    if any("\ud800" <= char <= "\udfff" for char in f"{own}{content}{thought}"):  # half a pair
         return SourceRow(digest(content), "", "", NOT_UNICODE)
     missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
-    return SourceRow(id, prompt, answer, missing)
+    reason = missing or (key and f"{UNREAD}{key}")
+    shown = () if len(turns) < 2 else tuple(turns)
+    return SourceRow(own or digest(content), prompt, answer, reason, shown, thought)
 
 
-Exchange = tuple[str, str]
+def _exchange(row: Row) -> tuple[list[Turn], str, str | None, str | None]:
+    """Return the messages of a prompt, its plain answer, the thought before it, and an unread key.
 
-
-def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange | None:
-    turns = row.get(key)
-    if isinstance(turns, Mapping):  # a sequence of records, stored column by column
-        roles, texts = turns.get(role), turns.get(text)
-        if not (isinstance(roles, list) and isinstance(texts, list)):
-            return None
-        turns = [{role: who, text: content} for who, content in zip_longest(roles, texts)]
-    before: list[str] = []
-    for turn in turns if isinstance(turns, list | tuple) else [None]:
-        if not isinstance(turn, Mapping) or not isinstance(turn.get(text), str):
-            return None
-        if turn.get(role) in ASSISTANTS:
-            return "\n\n".join(before), turn[text]
-        if turn[text].strip():
-            before.append(turn[text])
-    return "\n\n".join(before), ""
-
-
-def _alpaca(row: Mapping[str, Any]) -> Exchange | None:
-    parts = [row.get(key) or "" for key in ("instruction", "input", "output")]
-    if not all(isinstance(part, str) for part in parts):
-        return None
-    return "\n\n".join(part for part in parts[:2] if part.strip()), parts[2]
-
-
-def _pairs(row: Mapping[str, Any]) -> Exchange | None:
-    prompt, answer = row.get("prompt"), row.get("answer")
-    return (prompt, answer) if isinstance(prompt, str) and isinstance(answer, str) else None
-
-
-def _annotated(row: Mapping[str, Any]) -> Exchange | None:
-    answer, turns = row.get("response"), _turns(row, "messages", "role", "content")
-    if not isinstance(answer, str) or turns is None:
-        return None
-    try:
-        return "\n\n".join(filter(None, turns)), parse(answer).plain_text
-    except PastaSyntaxError:
-        return None
-
-
-_conversations = partial(_turns, key="conversations", role="from", text="value")
-COLUMNS: dict[str, tuple[set[str], Callable[[Mapping[str, Any]], Exchange | None]]] = {
-    "slimorca": ({"conversations"}, _conversations),
-    "sharegpt": ({"conversations"}, _conversations),
-    "annotated": ({"messages", "response"}, _annotated),  # before the plain messages
-    "messages": ({"messages"}, partial(_turns, key="messages", role="role", text="content")),
-    "alpaca": ({"instruction", "output"}, _alpaca),
-    "pairs": ({"prompt", "answer"}, _pairs),
-}
-"""Column layouts of data sets: the columns by which they are detected, and their readers."""
+    The answer has a key of its own, or else it is the first one of a conversation.
+    """
+    turns, thought = messages_of(row), text_of(row, THOUGHT) or text_of(row, "reasoning") or None
+    key = next((name for name in (*TAGGED, *PLAIN) if row.get(name) is not None), None)
+    if key in TAGGED:
+        answer = parse(text_of(row, key), TAGGED[key]).plain_text
+    elif key is not None:
+        answer = text_of(row, key)
+    else:
+        roles = [*(turn["role"] for turn in turns), "assistant"]
+        end = roles.index("assistant")
+        last, turns = [*turns, {"content": ""}][end], turns[:end]
+        answer, thought = answer_of(last).plain_text, last.get(THOUGHT, thought)
+    if turns[-1]["role"] != "user" if turns else key is None:
+        raise InputError("it is no question with an answer")
+    read = {key or THOUGHT: answer, THOUGHT: thought, "reasoning": thought}
+    return turns, answer, thought, unread(row, turns, read)
 
 
 def _json_rows(path: Path) -> Iterator[Any]:

@@ -29,6 +29,8 @@ Message = Mapping[str, str]  # One turn: ``{"role", "content"}``.
 MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 """Keys of the limit of a reply; reasoning models want the second."""
 PATH = "/chat/completions"
+NO_TEXT = ("thinking", "redacted_thinking", "reasoning", "refusal")
+"""Types of the parts of a content that are not of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,13 @@ def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
         message = choice["message"]
         usage = raw.get("usage") or {}
         counts = (int(usage.get(f"{name}_tokens") or 0) for name in TokenCounts._fields)
-        text = message.get("content") or ""
-        if not isinstance(text, str):
-            raise TypeError("the content is not text")
+        content = message.get("content") or ""
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        refusals = [part["refusal"] for part in parts if part["type"] == "refusal"]
         return ChatReply(
-            text=text,
+            text="".join(part["text"] for part in parts if part["type"] not in NO_TEXT),
             finish_reason=str(choice.get("finish_reason") or "stop"),
-            refusal=message.get("refusal") or None,
+            refusal=message.get("refusal") or "".join(refusals) or None,
             candidates=_candidates(choice.get("logprobs")),
             tokens=TokenCounts(*counts),
             raw=raw,

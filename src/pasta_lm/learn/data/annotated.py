@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +13,9 @@ from pasta_lm.journal import Row, parse_object, read_lines, write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape
+from pasta_lm.learn.data import THOUGHT, Turn, check_read, messages_of, messages_with
 
-Turn = Mapping[str, str]
+THOUGHT_KEYS = (THOUGHT, "thinking")  # as the server's: gpt-oss reads the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,14 @@ class Record:
     @property
     def messages(self) -> list[Turn]:
         """Return the turns of the chat template; earlier answers are without tags, as served."""
-        turns = [
-            {**turn, "content": _answer(turn).plain_text} if turn["role"] == "assistant" else turn
-            for turn in self.turns
-        ]
-        return [*turns, {"role": "user", "content": self.prompt}]
+        return messages_with(map(_served, self.turns), self.prompt)
 
     def each_answer(self) -> Iterator[Record]:
         """Yield a record for each answer of the conversation, which ends there."""
         for place, turn in enumerate(self.turns):
             if turn["role"] == "assistant":
-                prompt, thought = self.turns[place - 1]["content"], turn.get("reasoning_content")
-                facts = _answer(turn), self.source, thought, self.turns[: place - 1]
+                prompt, thought = self.turns[place - 1]["content"], turn.get(THOUGHT)
+                facts = answer_of(turn), self.source, thought, self.turns[: place - 1]
                 yield Record(f"{self.id}/{place}", prompt, *facts)
         yield self
 
@@ -74,7 +71,7 @@ def read_annotated(
     """Read annotated data and the problems of its broken lines, gzipped if named ``.gz``.
 
     A row has the written form under ``response`` or the annotator form under ``annotated``; its
-    prompt under ``messages``, ``prompt`` or ``instruction``. Without an ``id`` its line is its id.
+    prompt under the keys of ``learn.data``. Without an ``id`` its line is its id.
     """
     records, problems = list[Record](), list[BrokenLine]()
     for number, line in enumerate(read_lines(path), start=1):
@@ -85,7 +82,7 @@ def read_annotated(
         try:
             record = _record(parse_object(line), number)
             if needs_prompt and not record.prompt:
-                raise InputError("no prompt: no 'messages', 'prompt' or 'instruction'")
+                raise InputError("no prompt: no 'messages', 'prompt', 'instruction' or 'question'")
             records.append(record)
         except PastaError as exc:
             problems.append(BrokenLine(number, exc.message.split("\n")[0], exc.hint))
@@ -110,56 +107,58 @@ def read_ids(path: Path) -> list[str]:
     return ids
 
 
-def _written(turn: Row | Turn) -> object:
-    if turn.get("role") != "assistant" or isinstance(turn.get("response"), str):
-        return turn.get("response", turn.get("content"))
-    content = turn.get("content")
-    return escape(content) if isinstance(content, str) else None
+def answer_of(turn: Turn) -> Document:
+    """Return the answer of a turn, whose text has no tags unless it is a ``response``."""
+    written, text = turn.get("response"), turn.get("content", "")
+    document = parse(escape(text) if written is None else written, Form.WRITTEN)
+    if written is not None:
+        check_read({"content": text}, (), {"": document.plain_text})
+    return document
 
 
-def _answer(turn: Turn) -> Document:
-    return parse(str(_written(turn)), Form.WRITTEN)
+def _served(turn: Turn) -> Turn:
+    """Return a turn as the server gives it to the chat template, whose thought has two keys."""
+    if turn["role"] != "assistant":
+        return turn
+    thought = dict.fromkeys(THOUGHT_KEYS, turn[THOUGHT]) if THOUGHT in turn else {}
+    return {"role": "assistant", "content": answer_of(turn).plain_text, **thought}
 
 
 def _record(row: Row, number: int) -> Record:
-    prompt, turns, last = _conversation(row)
-    if last and (row.get("response") or row.get("annotated")):
-        raise InputError("the last answer stands both in 'messages' and beside them")
-    row = {**row, **last}
-    if isinstance(row.get("response"), str):
-        document = parse(row["response"], Form.WRITTEN)
-    elif isinstance(row.get("annotated"), str):
-        document = parse(row["annotated"], Form.ANNOTATOR)
-    else:
+    turns = messages_of(row)
+    key = next((key for key in ("response", "annotated") if row.get(key)), None)
+    if turns and turns[-1]["role"] == "assistant":  # a whole conversation: its last answer is ours
+        *turns, last = turns
+        if key is not None or (row.get(THOUGHT) and THOUGHT in last):
+            raise InputError("the last answer stands both in 'messages' and beside them")
+        document, thought = answer_of(last), last.get(THOUGHT, row.get(THOUGHT))
+    elif key is None or not isinstance(row[key], str):
         raise InputError("no 'response' (written form) and no 'annotated' (annotator form)")
+    else:
+        document = parse(row[key], Form.WRITTEN if key == "response" else Form.ANNOTATOR)
+        thought = row.get(THOUGHT)
     if not document.plain_text:
         raise InputError("the answer is empty")
+    if not isinstance(thought, str | None):
+        raise InputError(f"{THOUGHT!r} is no text")
+    check_read(row, turns, {key or "": document.plain_text, THOUGHT: thought})
+    _check_order([turn["role"] for turn in turns])
+    for turn in turns:
+        _served(turn)  # an earlier answer must be one, too
+    prompt = turns[-1]["content"] if turns else ""
     name = number if row.get("id") in (None, "") else row["id"]
-    thought, source = row.get("reasoning_content"), str(row.get("source") or "")
-    return Record(str(name), prompt, document, source, thought, turns)
+    source = str(row.get("source") or "")
+    return Record(str(name), prompt, document, source, thought, tuple(turns[:-1]))
 
 
-def _conversation(row: Row) -> tuple[str, tuple[Turn, ...], Row]:
-    messages = row.get("messages")
-    if messages is None:
-        texts = (row.get(key) for key in ("prompt", "instruction"))
-        return next((text for text in texts if isinstance(text, str)), ""), (), {}
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise InputError("'messages' must be a list of objects")
-    if not all(isinstance(_written(message), str) for message in messages):
-        raise InputError("'messages' must have texts under 'content'")
-    messages = [{"role": "user", **message} for message in messages]
-    roles = [str(message["role"]) for message in messages]
-    last: Row = {}
-    if roles[-1:] == ["assistant"]:  # a whole conversation: its last answer is the record's
-        (*messages, last), (*roles, _) = messages, roles
-        last = {"response": _written(last), "reasoning_content": last.get("reasoning_content")}
-    if {*roles} <= {"user", "system"}:
-        return "\n\n".join(message["content"] for message in messages), (), last
-    talk = roles[roles[0] == "system" :]
-    if [*talk] != [("user", "assistant")[place % 2] for place in range(len(talk) // 2 * 2 + 1)]:
-        raise InputError("'messages' must be questions and answers in turn, as of a conversation")
-    return messages[-1]["content"], tuple(messages[:-1]), last
+def _check_order(roles: list[str]) -> None:
+    """Raise an InputError if an answer, or the end, is behind no turn of the user."""
+    pairs = zip(["", *roles], [*roles, "assistant"], strict=True)
+    if roles and any(role == "assistant" and before != "user" for before, role in pairs):
+        raise InputError(
+            "'messages' must be questions and answers in turn, the last a question",
+            hint=f"they are: {', '.join(roles)}",
+        )
 
 
 def _row(record: Record) -> Row:
@@ -167,8 +166,8 @@ def _row(record: Record) -> Row:
     for part, text in (("prompt", record.prompt), ("answer", document.plain_text)):
         if not text:
             raise InputError(f"record {record.id}: its {part} is empty")
-    messages = [*record.turns, {"role": "user", "content": record.prompt}]
+    messages = messages_with(record.turns, record.prompt)
     has_lengths = all(block.units is not None for block in document.blocks)
     answer = {"response" if has_lengths else "annotated": document.program}
-    thought = {} if record.reasoning is None else {"reasoning_content": record.reasoning}
+    thought = {} if record.reasoning is None else {THOUGHT: record.reasoning}
     return {"id": record.id, "messages": messages, **thought, **answer, "source": record.source}

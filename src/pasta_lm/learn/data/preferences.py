@@ -24,6 +24,14 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.language.document import Document, parse_program
+from pasta_lm.learn.data import (
+    Turn,
+    check_read,
+    is_asked,
+    joined,
+    messages_of,
+    messages_with,
+)
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.judge import Comparison, Judge, both_orders, smoothed_ratio
 from pasta_lm.recipe import check_positive
@@ -42,6 +50,11 @@ class PromptWithReference(NamedTuple):
     id: str
     prompt: str
     reference: str = ""
+    turns: tuple[Turn, ...] = ()  # The messages before it.
+
+    @property
+    def messages(self) -> list[Turn]:
+        return messages_with(self.turns, self.prompt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +85,12 @@ class Rollout:
     prompt: str
     baseline: AnswerRecord
     samples: tuple[AnswerRecord, ...]
+    turns: tuple[Turn, ...] = ()  # The messages before the prompt.
+
+    @property
+    def question(self) -> str:
+        """Return all messages as one text, as the judge is shown them."""
+        return joined(messages_with(self.turns, self.prompt))
 
 
 Progress = Callable[[int, int, float | None], None]
@@ -118,15 +137,19 @@ def _answer(
 ) -> list[Row]:
     strategy, greedy = sampling.strategy, SamplingParams(max_tokens=sampling.max_tokens)
     samples = model.engine.generate(
-        [model.request(each.prompt, sampling.params(each.id), strategy=strategy) for each in batch]
+        [
+            model.request(each.messages, sampling.params(each.id), strategy=strategy)
+            for each in batch
+        ]
     )
     plain = baseline.engine.generate(
-        [baseline.request(each.prompt, greedy, strategy=SEQUENTIAL) for each in batch]
+        [baseline.request(each.messages, greedy, strategy=SEQUENTIAL) for each in batch]
     )
     return [
         {
             "id": prompt.id,
             "prompt": prompt.prompt,
+            **({"turns": prompt.turns} if prompt.turns else {}),
             "sampled": asdict(sampling),
             "baseline": AnswerRecord.of(answer).to_row(),
             "samples": [AnswerRecord.of(each).to_row() for each in answers],
@@ -138,10 +161,11 @@ def _answer(
 def _check_rows(
     journal: Journal, prompts: Sequence[PromptWithReference], sampling: Sampling
 ) -> None:
-    texts, wanted = {prompt.id: prompt.prompt for prompt in prompts}, asdict(sampling)
+    texts = {each.id: (each.prompt, each.turns) for each in prompts}
+    wanted = asdict(sampling)
     hint = "the recipe or its prompts have changed: name another folder under train.out"
     for row in journal.rows.values():
-        if texts.get(row["id"]) != row.get("prompt"):
+        if texts.get(row["id"]) != (row.get("prompt"), tuple(row.get("turns", ()))):
             strange = f"{journal.path} has prompt {row['id']}, which this recipe does not draw"
             raise InputError(strange, hint=hint)
         sampled = row.get("sampled")
@@ -156,7 +180,8 @@ def _check_rows(
 def _rollout(path: Path, row: Row) -> Rollout:
     try:
         samples = tuple(AnswerRecord.from_row(sample) for sample in row["samples"])
-        return Rollout(row["id"], row["prompt"], AnswerRecord.from_row(row["baseline"]), samples)
+        texts, turns = (row["id"], row["prompt"]), tuple(row.get("turns", ()))
+        return Rollout(*texts, AnswerRecord.from_row(row["baseline"]), samples, turns)
     except (KeyError, TypeError, AttributeError, InputError) as exc:
         raise InputError(f"{path}: row {row['id']} is no rollout: {exc}") from exc
 
@@ -164,7 +189,7 @@ def _rollout(path: Path, row: Row) -> Rollout:
 # --- scores and pairs
 
 TIE = 1e-9  # Scores that differ by less are equal.
-_TEXTS = ("prompt", "chosen", "rejected")
+_TEXTS = ("chosen", "rejected")
 _SCORES = ("score_chosen", "score_rejected")
 
 
@@ -179,6 +204,7 @@ class PreferencePair:
     score_chosen: float
     score_rejected: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    turns: tuple[Turn, ...] = ()  # The messages before the prompt.
 
 
 def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
@@ -187,7 +213,9 @@ def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
     for pair in pairs:
         texts = {"chosen": pair.chosen.program, "rejected": pair.rejected.program}
         scores = {key: getattr(pair, key) for key in _SCORES}
-        rows.append({"id": pair.id, "prompt": pair.prompt, **texts, **scores, **pair.parts})
+        messages = messages_with(pair.turns, pair.prompt)
+        prompt = {"messages": messages} if pair.turns else {"prompt": pair.prompt}
+        rows.append({"id": pair.id, **prompt, **texts, **scores, **pair.parts})
     write_rows(path, rows)
 
 
@@ -198,16 +226,22 @@ def read_pairs(path: Path) -> list[PreferencePair]:
 
 def _read_pair(path: Path, row: Row) -> PreferencePair:
     numbers = {key: float(value) for key, value in row.items() if type(value) in (int, float)}
-    missing = [key for key in _TEXTS if not isinstance(row.get(key), str) or not row[key]]
+    missing = [] if is_asked(row) else ["prompt"]
+    missing += [key for key in _TEXTS if not isinstance(row.get(key), str) or not row[key]]
     missing += [key for key in _SCORES if key not in numbers]
     if missing:
         raise InputError(f"{path}: row {row['id']} has no {' and no '.join(missing)}")
     try:
+        turns = messages_of(row)
+        check_read(row, turns, dict.fromkeys(_TEXTS))
+        if turns[-1]["role"] != "user":
+            raise InputError("its last message is not the user's")
         chosen, rejected = parse_program(row["chosen"]), parse_program(row["rejected"])
     except PastaError as exc:
         raise InputError(f"{path}: row {row['id']}: {exc.message}", hint=exc.hint) from exc
     best, worst = (numbers.pop(key) for key in _SCORES)
-    return PreferencePair(row["id"], row["prompt"], chosen, rejected, best, worst, numbers)
+    texts = row["id"], turns[-1]["content"]
+    return PreferencePair(*texts, chosen, rejected, best, worst, numbers, tuple(turns[:-1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +342,7 @@ def comparisons_of(rollouts: Sequence[Rollout], originals: Mapping[str, str]) ->
         for rollout in rollouts
         for sample in filter(is_usable, rollout.samples)
         for opponent in _opponents(rollout, originals)
-        for comparison in both_orders(rollout.id, rollout.prompt, sample.text, opponent)
+        for comparison in both_orders(rollout.id, rollout.question, sample.text, opponent)
     ]
 
 
@@ -331,4 +365,5 @@ def _pair_of(rollout: Rollout, group: Sequence[Scored]) -> PreferencePair | None
     parts |= {f"quality_{side}": sample.quality for side, sample in sides}
     chosen, rejected = (parse_program(sample.sample.program) for _, sample in sides)
     texts = rollout.id, rollout.prompt
-    return PreferencePair(*texts, chosen, rejected, best.score, worst.score, parts)
+    scores = best.score, worst.score
+    return PreferencePair(*texts, chosen, rejected, *scores, parts, rollout.turns)

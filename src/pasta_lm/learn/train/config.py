@@ -100,7 +100,7 @@ class TrainConfig:
     weight_decay: float = 0.0  # AdamW's.
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # Of the rate after the warmup.
     warmup: float = 0.0  # Share of the steps in which the learning rate grows.
-    accumulate: int = 1  # Packs of one step.
+    accumulate: int = 1  # Packs of one step; each label, or pair, weighs as in one large pack.
     workers: int = 0  # Data loader processes.
     positions: Literal["predict", "continue", "oracle"] = "predict"
     """Positions of main after a promise and at a sync."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import starmap
 from random import Random
 from typing import NamedTuple, Protocol, TypeVar
@@ -161,7 +162,8 @@ def pack_pairs(
     for pair in pairs:
         documents = (pair.chosen, pair.rejected)
         try:
-            answers = [encode(Record(pair.id, pair.prompt, document)) for document in documents]
+            of_pair = partial(Record, pair.id, pair.prompt, turns=pair.turns)
+            answers = [encode(of_pair(document)) for document in documents]
             check_context(answers, last_position)
             encoded.append(EncodedPair(pair.id, *answers))
         except (InputError, VocabularyError):

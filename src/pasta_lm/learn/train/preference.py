@@ -152,6 +152,9 @@ def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Ju
     known = read_pasta_config(folder) if folder.is_dir() else None
     if known is None:
         return
+    if known.thinks:
+        reason = f"model.base {folder} was taught to think, and pairs have no thoughts"
+        raise UsageError(reason, hint='stage two is for a model of train.thoughts = "none"')
     pairs = (("positions", train.positions, known.positions), ("join", train.join, known.join))
     for key, value, taught in pairs:
         if taught != value:
@@ -181,7 +184,10 @@ def prompts_of(recipe: PreferenceConfig) -> Sequence[Prompts]:
             f"{count or 1}",
             hint="lower data.records.num_prompts",
         )
-    prompts = [PromptWithReference(own.id, own.prompt, own.document.plain_text) for own in records]
+    prompts = [
+        PromptWithReference(own.id, own.prompt, own.document.plain_text, tuple(own.messages[:-1]))
+        for own in records
+    ]
     return [prompts[number * count : (number + 1) * count] for number in range(num_rounds)]
 
 
@@ -320,6 +326,9 @@ class PreferenceTrainer(PackTrainer):
         margin_E = (chosen_E - rejected_E) - (reference_chosen_E - reference_rejected_E)
         self._seen = (*self._seen, torch.stack([margin_E, chosen_E, rejected_E]).detach())
         return bonbon_loss(chosen_E, margin_E, self.alpha, self.beta)
+
+    def weight(self, batch: Batch) -> float:
+        return len(batch["pair_ids"])
 
     def log(self, logs: dict[str, float], *args: float | None) -> None:
         """Log a row; with a loss, add means over the pairs since the last one."""

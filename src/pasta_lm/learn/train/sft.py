@@ -151,6 +151,10 @@ class SftTrainer(PackTrainer):
         """Return the mean, in which main's decisions may weigh more."""
         return weighted_mean(nats_M, batch.get("loss_weights"))
 
+    def weight(self, batch: Batch) -> float:
+        weights = batch.get("loss_weights", batch["shift_labels"] != NO_LABEL)
+        return float(weights.sum())
+
 
 # --- own text: what the base would have written must stay as likely as before
 

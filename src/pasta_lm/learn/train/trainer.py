@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -66,7 +66,25 @@ class PackTrainer(Trainer):
         self.remove_callback(PrinterCallback)  # standard output is for the result
 
     def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
+        """Return the mean loss of a pack."""
         raise NotImplementedError
+
+    def weight(self, batch: Batch) -> float:
+        """Return the weight of a pack's mean: its labels, each by its weight, or its pairs."""
+        raise NotImplementedError
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
+    ) -> tuple[list[Batch], Tensor | int | None]:
+        """Return the packs of a step, each with its share: together they count as one large pack.
+
+        The Trainer divides by their number, which is smaller at the end of an epoch.
+        """
+        batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
+        weights = [self.weight(batch) for batch in batches]
+        for batch, weight in zip(batches, weights, strict=True):
+            batch["share"] = weight * len(batches) / sum(weights)
+        return batches, count
 
     def compute_loss(self, model: nn.Module, inputs: Batch, *_: object, **__: object) -> Tensor:
         """Return the loss of a pack; a ModelError that names its records if it is not finite."""
@@ -83,7 +101,7 @@ class PackTrainer(Trainer):
                 hint="lower learning_rate, or look at these records; --resume goes on from the "
                 "last checkpoint",
             )
-        return loss
+        return loss * float(inputs["share"])
 
     def create_optimizer(self, *args: nn.Module) -> torch.optim.Optimizer:
         """Create the optimiser; rows with a learning rate of their own move as far as it says."""
