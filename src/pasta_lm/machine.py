@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +47,12 @@ def _flags() -> set[str]:
 
 def multiplies_bfloat16() -> bool:
     return not _flags().isdisjoint(("avx512_bf16", "amx_bf16", "bf16"))
+
+
+@cache
+def has_amx() -> bool:
+    """Return whether torch multiplies matrices of bfloat16 by AMX's tiles."""
+    return "amx_bf16" in _flags()
 
 
 def _processor_kind() -> str:

@@ -9,9 +9,11 @@ from functools import cache
 import pytest
 import torch
 
+from pasta_lm.engines.cpu import library
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.machine import has_amx
 from tests.architectures import build, load, loaded, own_attention
 from tests.engines.local.naive import naive_logits
 from tests.engines.local.test_oracle import programs, replay
@@ -74,3 +76,24 @@ def test_a_bfloat16_model_keeps_bfloat16_keys_and_gives_float32_logits() -> None
     request = Request(prompt=[5, 6], params=SamplingParams(max_tokens=3))
     ((seen,),) = recording.run([request])
     assert {row.dtype for row in seen.logits} == {torch.float32}
+
+
+@pytest.mark.skipif(library.functions() is None or has_amx(), reason="products of torch")
+@pytest.mark.parametrize("settings", [{}, {"max_batch_tokens": 7}, {"shares_prefixes": True}])
+def test_company_chunks_and_cached_beginnings_change_no_bit_of_compiled_passes(
+    settings: dict[str, int],
+) -> None:
+    model = halved("wide_llama")
+    beginning = [*range(5, 45)]
+    requests = [
+        Request(prompt=[*beginning, *range(5, 9 + 5 * n)], params=params)
+        for n in range(8)
+        for params in [SamplingParams(max_tokens=40, temperature=n % 2, seed=n)]
+    ]
+    alone = [Recording(model).run([request])[0][0] for request in requests]
+    together = Recording(model, **settings)
+    for _ in range(2):  # the second time behind what the first has cached
+        for seen, (other,) in zip(alone, together.run(requests), strict=True):
+            for step, again in zip(seen.steps(), other.steps(), strict=True):
+                assert step.token == again.token
+                assert torch.equal(step.logits_V, again.logits_V)

@@ -1,4 +1,4 @@
-/* Attention of the few queries of each request over its keys and values as they lie in the pool.
+/* Attention of the queries of each request over its keys and values as they lie in the pool.
 
    New keys are rotated and written with their values; then each query reads the slots that it sees,
    and no others: the threads of a response see the prompt and their own tokens. Scores, weights and

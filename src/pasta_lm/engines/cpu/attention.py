@@ -1,4 +1,4 @@
-"""Attention of the few new tokens of each request of a pass, by ``attention.c``."""
+"""Attention of the new tokens of each request of a pass, by ``attention.c``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from torch import Tensor
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.library import STEP, TYPES, address
 
-MAX_QUERIES = 32  # above it torch's own attention is faster, where queries see most entries
-MAX_SPARSE_QUERIES, SPARSE = 256, 0.25  # torch's computes what is not seen, too
 STRIDES = ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")
 
 # Legend: N tokens of the pass, Q those of one request, K its entries, V entries that a query sees,
@@ -145,12 +143,6 @@ class CompiledAttention:
         layout.out = out.data_ptr()
         if self._run(self._reference):
             raise MemoryError("no memory for attention")
-
-
-def are_few(num_queries: int, visible_QK: Tensor | None) -> bool:
-    if num_queries <= MAX_QUERIES or num_queries > MAX_SPARSE_QUERIES or visible_QK is None:
-        return num_queries <= MAX_QUERIES
-    return int(visible_QK.sum()) <= SPARSE * visible_QK.numel()
 
 
 def fits(q_HND: Tensor, v_GND: Tensor) -> bool:

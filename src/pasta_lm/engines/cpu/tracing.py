@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pasta_lm.engines.cpu.attention import Heads
 from pasta_lm.engines.cpu.patterns import attend_joined, split_heads
 from pasta_lm.engines.cpu.rewrite import rewrite
-from pasta_lm.engines.local.attention import LayerCall, Pass
+from pasta_lm.engines.local.attention import LayerCall, Pass, is_plain
 from pasta_lm.engines.local.runner import CachedPass, KeyRecorder, plain_logits
 
 logger = logging.getLogger(__name__)
@@ -86,9 +86,9 @@ class CapturedModel:
         self, joined_1NC: Tensor, turned_by: tuple[Tensor, Tensor] | None, layer: int, *shape: int
     ) -> Tensor:
         run, call = self._pass, self._calls[layer]
-        if isinstance(run, CachedPass) and run.takes_few(call):
+        if isinstance(run, CachedPass) and is_plain(call):
             heads = Heads.joined(joined_1NC[0], *shape)
-            return run.attend_few(call, heads, turned_by)[None]
+            return run.attend_compiled(call, heads, turned_by)[None]
         assert run is not None
         q_HND, k_GND, v_GND = split_heads(joined_1NC, turned_by, *shape)
         out_HND = run.attend(call, q_HND, k_GND, v_GND)

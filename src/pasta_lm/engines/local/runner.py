@@ -68,10 +68,6 @@ class CachedPass:
         self._sizes = [part.stop - part.start for part in batch.slices]
         self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
         self._compiled: dict[int | None, CompiledAttention] = {}
-        self._has_few = all(
-            compiled.are_few(size, part.visible_QK)
-            for part, size in zip(batch.slices, self._sizes, strict=True)
-        )
 
     @cached_property
     def _views(self) -> list[LayerViews]:
@@ -91,8 +87,8 @@ class CachedPass:
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Write keys and values of all new tokens, then let each request attend over its own."""
-        if self.takes_few(call) and compiled.fits(q_HND, v_GND):
-            out = self.attend_few(call, Heads.of(q_HND, k_GND, v_GND), None)
+        if is_plain(call) and compiled.fits(q_HND, v_GND):
+            out = self.attend_compiled(call, Heads.of(q_HND, k_GND, v_GND), None)
             return out.view(len(out), len(q_HND), -1).transpose(0, 1)
         self._write(call.layer, k_GND, v_GND)
         num_heads, num_tokens, size = q_HND.shape
@@ -102,11 +98,7 @@ class CachedPass:
         out = torch.cat(outs) if len(outs) > 1 else outs[0]
         return out.reshape(num_tokens, num_heads, -1).transpose(0, 1)
 
-    def takes_few(self, call: LayerCall) -> bool:
-        """Return whether ``attend_few`` takes the tokens of this pass."""
-        return self._has_few and is_plain(call)
-
-    def attend_few(
+    def attend_compiled(
         self, call: LayerCall, heads: Heads, turned_by: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """Do as ``attend`` compiled, which rotates if cos and sin are given; return [N, H * D]."""
