@@ -11,6 +11,7 @@
     │   ├── MissingFileError           there is no file at a path
     │   ├── PastaSyntaxError           text that breaks the grammar of PASTA-LANG
     │   └── RequestError               a request that can never be served (too long, too large)
+    │       └── InvalidAnswerError         an answer is no instance of a class; it has the data
     ├── ModelError                 exit code 1: a model cannot be used as it is
     │   ├── UnsupportedModelError      the self-test or the configuration says it would not be exact
     │   └── VocabularyError            tag pieces are missing, or the tokenizer loses text
@@ -110,6 +111,14 @@ class ContextLengthError(RequestError):
         message = f"This model's maximum context length is {context} tokens; the prompt has"
         num = f"more than {num_tokens}" if is_partial else num_tokens
         super().__init__(f"{message} {num}", hint="shorten the prompt")
+
+
+class InvalidAnswerError(RequestError):
+    """Report an answer that is no instance of its class, with what was decoded."""
+
+    def __init__(self, message: str, data: object, text: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.data, self.text = data, text
 
 
 class ModelError(PastaError):

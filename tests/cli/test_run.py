@@ -249,7 +249,7 @@ def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_it
 ) -> None:
     schema, questions = tmp_path / "s.json", tmp_path / "q.txt"
     schema.write_text(json.dumps(SCHEMA), "utf-8")
-    questions.write_text("Who came?\n\nWhere?\n", "utf-8")
+    questions.write_text("Who came?\n\nWhere?\n" * 33, "utf-8")  # more than an answer's blocks
     rest = ("--model", taught_folder, "--max-tokens", 60)
     result = pasta("fill", "Book.", "--schema", schema, *rest)
     value = json.loads(result.out)
@@ -261,7 +261,7 @@ def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_it
     assert (as_json["data"].keys(), as_json["unfinished"]) == (value.keys(), [])
     (tmp_path / "doc.txt").write_text("Ada came to Paris.", "utf-8")
     asked = pasta("ask", tmp_path / "doc.txt", questions, *rest, "--json")
-    assert len(asked.json["data"]) == 2
+    assert len(asked.json["data"]) == 66
     assert asked.code == (1 if asked.json["unfinished"] else 0)
 
 

@@ -96,7 +96,7 @@ class SchemaCheck:
                 params = replace(self._params, seed=seed, structured_outputs=wanted)
                 yield sequential_request(prompt, params)
             request = parts.fill_request("Write: ", schema, self._vocabulary, self._params)
-            for structure in request.structures:
+            for _, structure in request.structures:
                 self._engine.grammars.matcher(structure)
             yield request
         except UsageError as exc:

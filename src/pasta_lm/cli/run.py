@@ -18,7 +18,7 @@ from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
-from pasta_lm.strategies.parts import PartsAnswer
+from pasta_lm.strategies.parts import MAX_FIELDS, PartsAnswer
 from pasta_lm.strategies.requests import (
     EXACT_SEQUENTIAL,
     POSITIONS,
@@ -146,6 +146,7 @@ def fill(
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
         seed=seed,
+        max_blocks=MAX_FIELDS,
     )
     wanted, waits, text = _schema(schema), _waits(after or ()), _prompt(prompt, file)
     loaded = load_model(model, servers, dtype=dtype, device=device)
@@ -186,6 +187,7 @@ def ask(
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
         seed=seed,
+        max_blocks=MAX_FIELDS,
     )
     loaded = load_model(model, servers, dtype=dtype, device=device)
     with live_threads() as show:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from json import dumps
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
@@ -50,18 +49,6 @@ class StructuredOutputs:
 
 
 STRUCTURES = ("json", "regex", "choice", "grammar")
-COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-FLEXIBLE = {"whitespace_flexible": True}
-"""Options of llguidance: at most a space behind a comma or colon, or white space without end."""
-
-
-def compact_schema(schema: Mapping[str, Any]) -> str:
-    """Return a schema as JSON, whose values are compact unless it asks for flexible white space."""
-    options = schema.get("x-guidance", COMPACT)
-    if options not in (COMPACT, FLEXIBLE, {"whitespace_flexible": False}):
-        problem = f"x-guidance has no options of llguidance but whitespace_flexible, not {options}"
-        raise UsageError(problem, hint="others leave out rules of the schema")
-    return dumps({**schema, "x-guidance": FLEXIBLE if options == FLEXIBLE else COMPACT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +193,11 @@ class Request:
         return self.params.n * sum(len(start.prefix) + start.max_fed for start in self.known)
 
     @property
-    def structures(self) -> list[StructuredOutputs]:
-        threads = (start.structured_outputs for start in self.known)
-        wanted = self.params.structured_outputs, *threads
-        return [*filter(None, wanted)]
+    def structures(self) -> list[tuple[str, StructuredOutputs]]:
+        """Return the forms of its texts, each behind the name of its part."""
+        forms = ((f"part {start.topic!r}: ", start.structured_outputs) for start in self.known)
+        wanted = ("", self.params.structured_outputs), *forms
+        return [(name, form) for name, form in wanted if form is not None]
 
     def check_length(self, max_position: int | None) -> None:
         """Raise a ``ContextLengthError`` if a known thread has no room for a token of its own."""

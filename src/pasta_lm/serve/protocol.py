@@ -15,7 +15,8 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pasta_lm.engines.request import FLEXIBLE, SamplingParams, StructuredOutputs
+from pasta_lm.engines.request import SamplingParams, StructuredOutputs
+from pasta_lm.engines.schemas import FLEXIBLE
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text

@@ -16,7 +16,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from pasta_lm.engines.request import StructuredOutputs, compact_schema
+from pasta_lm.engines.request import StructuredOutputs
+from pasta_lm.engines.schemas import compact_schema
 from pasta_lm.serve.errors import Json, bad_request
 from pasta_lm.strategies import PASTA
 

@@ -17,7 +17,7 @@ from typing import Self, Unpack, overload
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import MissingExtraError, RequestError, UsageError
+from pasta_lm.errors import InvalidAnswerError, MissingExtraError, UsageError
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
 from pasta_lm.models.thinking import think_kwargs
@@ -218,7 +218,7 @@ class Pasta:
         of which ``data`` is then an instance. ``after`` names by field those that it waits for and
         sees. ``watch`` is called with each event. ``options`` are fields of ``SamplingParams``; of
         ``n`` samples the first is returned.
-        A RequestError if a limit cut a part, so that a pydantic model has no instance.
+        An ``InvalidAnswerError``, which has the data, if they are no instance of a pydantic model.
         """
         if (schema is None) is not bool(parts) or (parts and after):
             raise UsageError("fill needs a schema or parts, and each part has its own after")
@@ -233,9 +233,16 @@ class Pasta:
         answer = declared.filled(self._decoded(request, watch), wanted)
         if isinstance(schema, Mapping):
             return answer
+        data, text = answer.data, answer.text
         if answer.unfinished:
-            raise RequestError(f"a limit cut {', '.join(answer.unfinished)}; raise max_tokens")
-        return replace(answer, data=schema.model_validate(answer.data))
+            problem = f"a limit cut {', '.join(answer.unfinished)}"
+            raise InvalidAnswerError(problem, data, text, hint="raise max_tokens")
+        try:
+            return replace(answer, data=schema.model_validate(data))
+        except Exception as exc:  # a class checks its values as it likes
+            problem = f"the data is no {schema.__name__}: {exc}"
+            hint = "fill the JSON schema of the class instead, and read the data"
+            raise InvalidAnswerError(problem, data, text, hint=hint) from exc
 
     def ask(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,9 +42,9 @@ MAX_FIELDS, MAX_DEPTH, MAX_FLOAT = 4096, 32, 1.7976931348623157e308
 DECODER = json.JSONDecoder(parse_float=lambda text: max(-MAX_FLOAT, min(float(text), MAX_FLOAT)))
 Schema = Mapping[str, Any]
 Texts = Iterable[tuple[str, bool]]  # of parts, each with whether it ended by itself
-REFERENCE = "#/$defs/"
-NOTES = {"$comment", "$defs", "$id", "$schema", "default", "description", "examples", "title"}
-NOTES |= {"x-guidance"}
+REFERENCES = ("#/$defs/", "#/definitions/")
+KEPT = {"$defs", "$schema", "definitions", "x-guidance"}  # in the schema of each field
+NOTES = KEPT | {"$comment", "$id", "default", "description", "examples", "title"}
 OPENED = NOTES | {"additionalProperties", "properties", "required", "type"}
 """Keys of an object whose fields may be decoded apart: others bind fields to one another."""
 
@@ -120,32 +121,61 @@ def fields_of(schema: Schema) -> list[Part]:
     Lists, maps, values with alternatives and objects with rules over several keys are one field
     each. A UsageError if the schema itself is no object that can be opened.
     """
-    definitions = _mapping(schema.get("$defs"))
-    kept = {key: schema[key] for key in ("$defs", "$schema", "x-guidance") if key in schema}
+    definitions = {
+        f"#/{place}/{name.replace('~', '~0').replace('/', '~1')}": part
+        for place in ("$defs", "definitions")
+        for name, part in _mapping(schema.get(place)).items()
+    }
+    kept = {key: schema[key] for key in KEPT & schema.keys()}
     references = re.findall(r'"\$(?:dynamic)?ref": "([^"]*)', json.dumps(schema), re.IGNORECASE)
-    is_local = all(name.startswith(REFERENCE) for name in references)  # others leave their field
+    if strange := [name for name in references if not name.startswith(REFERENCES)]:
+        raise _no_parts(f"it refers to {strange[0]!r}, not to one of {' or '.join(REFERENCES)}")
 
     def below(path: tuple[str, ...], part: Schema, opened: tuple[str, ...]) -> Iterator[Part]:
         name = str(part.get("$ref", ""))
-        whole = _mapping(definitions.get(name.removeprefix(REFERENCE), part))
-        properties, required = _mapping(whole.get("properties")), whole.get("required", [])
-        is_plain = whole.keys() <= OPENED and (whole is part or part.keys() <= NOTES | {"$ref"})
-        is_plain &= isinstance(required, list) and all(key in [*properties] for key in required)
-        is_plain &= not any(value is False for value in properties.values())  # a forbidden key
-        is_object = is_plain and is_local and whole.get("type", "object") == "object"
-        if not (properties and is_object) or (name and name in opened) or len(path) > MAX_DEPTH:
+        whole = _mapping(definitions.get(name, part))
+        reason = _why_whole(whole)
+        if name and (beside := sorted(part.keys() - NOTES - {"$ref"})):
+            reason = f"{beside[0]} stands beside $ref"
+        elif name and name not in definitions:
+            reason = f"it refers to {name!r}, which is not there"
+        if reason and not path:
+            raise _no_parts(reason)
+        if reason or (name and name in opened) or len(path) > MAX_DEPTH:
             yield Part(name=".".join(path), schema={**part, **kept}, path=path)
             return
-        for key, value in properties.items():
+        for key, value in whole["properties"].items():
             yield from below((*path, key), _mapping(value), (*opened, name))  # true: anything
 
-    fields = list(islice(below((), schema, ()), MAX_FIELDS))  # references may open far more
-    if fields[0].path == ():
-        raise UsageError(
-            "the schema is no object of properties without rules over several, so it has no parts",
-            hint="decode it sequentially, as structured outputs",
-        )
-    return fields
+    fields = list(islice(below((), schema, ()), MAX_FIELDS + 1))  # references may open more
+    names = Counter(field.name for field in fields)
+    quoted = lambda key: json.dumps(key) if "." in key else key  # noqa: E731
+    return [
+        replace(field, name=".".join(map(quoted, field.path))) if names[field.name] > 1 else field
+        for field in fields
+    ]
+
+
+def _why_whole(schema: Schema) -> str | None:
+    """Return why a value is decoded as a whole; None: it is an object of fields."""
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if (kind := schema.get("type", "object")) != "object":
+        return f"its type is {kind!r}, not 'object'"
+    if rules := sorted(schema.keys() - OPENED):
+        return f"{rules[0]} is a rule over the whole of it"
+    if not (properties and isinstance(properties, Mapping)):
+        return f"its properties are {properties!r}"
+    if not isinstance(required, list) or any(key not in [*properties] for key in required):
+        return f"required has {required!r}, and not all are properties"
+    forbidden = [key for key, value in properties.items() if value is False]
+    return f"the property {forbidden[0]!r} is forbidden" if forbidden else None
+
+
+def _no_parts(reason: str) -> UsageError:
+    hint = "decode it sequentially, as structured outputs"
+    return UsageError(
+        f"the schema is no object of fields ({reason}), so it has no parts", hint=hint
+    )
 
 
 def fill_request(
@@ -290,7 +320,7 @@ def _request(prompt: Sequence[int], starts: Sequence[Start], params: SamplingPar
     if len(starts) > params.max_blocks:
         raise UsageError(
             f"{len(starts)} parts, but at most {params.max_blocks} are decoded in one answer",
-            hint="raise max_blocks, or ask for fewer at a time",
+            hint="ask for fewer at a time, or raise max_blocks (limits.blocks of a server)",
         )
     return Request(
         prompt=prompt,

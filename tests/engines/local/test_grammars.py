@@ -15,14 +15,8 @@ from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.grammars import Grammars
-from pasta_lm.engines.request import (
-    FLEXIBLE,
-    Answer,
-    Request,
-    SamplingParams,
-    StructuredOutputs,
-    compact_schema,
-)
+from pasta_lm.engines.request import Answer, Request, SamplingParams, StructuredOutputs
+from pasta_lm.engines.schemas import FLEXIBLE, compact_schema
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.vocabulary import Vocabulary
@@ -107,6 +101,15 @@ def test_a_text_matches_what_is_asked_for(
     assert answer.finish_reason == "length" or re.fullmatch(pattern, answer.text)
 
 
+def matches(wanted: dict[str, Any], text: str) -> bool:
+    matcher = model().engine.grammars.matcher(StructuredOutputs(**wanted))  # type: ignore[attr-defined]
+    for token in loaded("llama").vocabulary.encode_text(text):
+        if not matcher.allows(token):
+            return False
+        matcher.consume(token)
+    return bool(matcher.allowed()[sorted(loaded("llama").eos_ids)].all())
+
+
 PAIR: dict[str, Any] = {"properties": {"a": {"type": "integer"}, "b": {"items": {"enum": [1]}}}}
 PAIR |= {"type": "object", "required": ["a", "b"], "additionalProperties": False}
 ANY = {"properties": {"a": {}}, "required": ["a"], "additionalProperties": False, "type": "object"}
@@ -135,17 +138,59 @@ SPACED = [
 def test_white_space_has_an_end_unless_a_schema_asks_for_any(
     wanted: dict[str, Any], right: list[str], wrong: list[str]
 ) -> None:
-    grammars, encode = model().engine.grammars, loaded("llama").vocabulary.encode_text  # type: ignore[attr-defined]
+    assert [text for text in (*right, *wrong) if matches(wanted, text)] == right
 
-    def matches(text: str) -> bool:
-        matcher = grammars.matcher(StructuredOutputs(**wanted))
-        for token in encode(text):
-            if not matcher.allows(token):
-                return False
-            matcher.consume(token)
-        return bool(matcher.allowed()[sorted(loaded("llama").eos_ids)].all())
 
-    assert [*filter(matches, [*right, *wrong])] == right
+LARGE = 2**53
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"type": "integer", "maximum": LARGE - 1, "default": LARGE + 1}, [f"{LARGE - 1}"],
+         [f"{LARGE}"]),
+        ({"const": LARGE + 2}, [f"{LARGE + 2}"], [f"{LARGE + 1}"]),
+        ({"type": "string", "format": "date-time"}, ['"2026-01-02T23:59:59Z"'],
+         ['"2026-01-02T23:59:60Z"', '"two"']),
+        ({"type": ["string", "null"], "format": "time", "allOf": [{"minLength": 10}]},
+         ['"23:59:59.5Z"', "null"], ['"23:59:60.5Z"', '"23:59:59Z"']),
+        ({"type": "string", "format": "password"}, ['"a b"'], ["1"]),
+        ({"type": "string", "pattern": "^\\d$"}, ['"1"'], ['"\u0662"']),
+        ({"properties": {"format": {"format": "path"}, "minimum": {"const": 1}}, "type": "object"},
+         ['{"format":"/", "minimum":1}'], ['{"minimum":2}']),
+    ],
+)  # fmt: skip
+def test_values_are_held_to_their_schema(
+    schema: dict[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    assert [text for text in (*right, *wrong) if matches({"json": schema}, text)] == right
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"minimum": LARGE + 1, "maximum": LARGE + 3, "type": "integer"}, "minimum has the number"),
+        ({"properties": {"a": {"exclusiveMinimum": LARGE}}}, "exclusiveMinimum of 'a' has the"),
+        ({"multipleOf": LARGE + 1}, "multipleOf has"),
+        ({"maximum": -LARGE, "type": "integer"}, "maximum has"),
+        ({"maximum": float("inf")}, "maximum has"),
+        ({"const": LARGE + 1}, "const has"),
+        ({"items": {"enum": [{"x": [10**30 + 1]}]}}, "enum has"),
+        ({"const": 10**400}, "const has"),
+    ],
+)
+def test_numbers_that_a_double_cannot_hold_are_refused_by_key(
+    schema: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        model().engine.grammars.matcher(StructuredOutputs(json=schema))  # type: ignore[attr-defined]
+
+
+def test_escaped_digits_of_a_regular_expression_are_those_of_a_schema() -> None:
+    for pattern, text in (("\\d", "1"), ("[\\d.]", "."), ("\\\\d", "\\d")):
+        assert (matches({"regex": pattern}, text), matches({"regex": pattern}, "\u0662")) == (
+            True, False,
+        )  # fmt: skip
 
 
 # --- forms and tokenizers

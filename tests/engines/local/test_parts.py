@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
-from pasta_lm.errors import ContextLengthError, RequestError, UsageError
+from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
 from pasta_lm.strategies import parts, sequential_request
 from pasta_lm.strategies.model import Pasta
@@ -256,12 +256,25 @@ def test_a_pydantic_model_gives_an_instance() -> None:
     assert isinstance(answer.data, Booking)
 
 
+class Strict(Booking):
+    @field_validator("nights")
+    @classmethod
+    def none_is_right(cls, nights: int) -> int:
+        raise ValueError(f"{nights} nights are too many")
+
+
+@pytest.mark.parametrize(("max_tokens", "reason"), [(200, "no Strict: .*too many"), (1, "a limit")])
+def test_data_that_a_class_refuses_are_kept(max_tokens: int, reason: str) -> None:
+    with pytest.raises(InvalidAnswerError, match=f"(?s){reason}") as caught:
+        model().fill("Book.", Strict, temperature=1.0, seed=4, max_tokens=max_tokens)
+    assert json.loads(caught.value.text) == caught.value.data
+    assert ("nights" in caught.value.data) is (max_tokens > 1)
+
+
 def test_a_part_that_a_limit_cuts_is_named_and_the_others_are_kept() -> None:
     schema = {"properties": {"long": {"type": "string", "minLength": 90}, "ok": {"enum": [True]}}}
     answer = model().fill("Book a room.", schema, max_tokens=20)
     assert (answer.unfinished, answer.data) == (("long",), {"ok": True})
-    with pytest.raises(RequestError, match="a limit cut"):
-        model().fill("Book.", type("Long", (Booking,), {}), max_tokens=1)
 
 
 def test_questions_are_answered_in_their_order_and_cut_ones_are_named() -> None:
@@ -279,6 +292,9 @@ def test_questions_are_answered_in_their_order_and_cut_ones_are_named() -> None:
         ({"properties": {"o": {"$ref": "#/$defs/o"}},
           "$defs": {"o": {"properties": {"x": {"type": "integer"}, "o": {"$ref": "#/$defs/o"}}}}},
          ["o.x", "o.o"]),
+        ({"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"properties": {"x": {}}}}}, ["x"]),
+        ({"properties": {"x": {}}, "definitions": {"unused": {"not": {}}}}, ["x"]),
+        ({"properties": {"a.b": {}, "a": {"properties": {"b": {}}}}}, ['"a.b"', "a.b"]),
         ({"properties": {"m": {"type": "object", "additionalProperties": {}}}}, ["m"]),
         ({"properties": {"o": {"properties": {"x": {}, "y": {}}, "oneOf": [{}]}}}, ["o"]),
     ],
@@ -370,14 +386,21 @@ def test_holes_that_cannot_be_filled_are_refused(holes: list[Part], reason: str)
 
 @pytest.mark.parametrize(
     ("schema", "reason"),
-    [({"type": "integer"}, "so it has no parts"), ({"properties": {}}, "so it has no parts"),
-     ({"properties": {"a": False}}, "no parts"), ({"properties": {"a": {"$ref": "#"}}}, "no parts"),
+    [({"type": "integer"}, "type is 'integer', not 'object'.* so it has no parts"),
+     ({"type": "OBJECT", "properties": {"a": {}}}, "type is 'OBJECT'.* so it has no parts"),
+     ({"properties": {}}, "properties are {}"), ({"properties": []}, r"properties are \[\]"),
+     ({"properties": {"a": False}}, "'a' is forbidden.* no parts"),
+     ({"properties": {"a": {"$ref": "#"}}}, "refers to '#', not to .* no parts"),
+     ({"properties": {"a": {"items": {"$ref": "b.json#/a"}}}}, "refers to 'b.json#/a'"),
+     ({"$ref": "#/$defs/a"}, "'#/[$]defs/a', which is not there"),
+     ({"$ref": "#/$defs/a", "$defs": {"a": {}}, "not": {}}, "not stands beside [$]ref"),
+     ({"properties": {"a": {"maximum": 2**53, "type": "integer"}}}, "part 'a': .* maximum has the"),
      ({"properties": {"a": {"x-guidance": {"lenient": True}, "not": {}}}}, "no options"),
      ({"$schema": "http://json-schema.org/draft-03/schema#", "properties": {"a": {}}}, "draft 3"),
-     ({"properties": {"a": {}}, "not": {}}, "no parts"), (BOOKING | {"required": ["b"]}, "parts"),
+     ({"properties": {"a": {}}, "not": {}}, "not is a rule over"),
+     (BOOKING | {"required": ["b"]}, "required has .*'b'.* no parts"),
      ({"properties": {str(n): {} for n in range(65)}}, "65 parts, but at most 64"),
-     ({"properties": {"a": {"type": "foo"}}}, "Invalid type: foo"),
-     ({"properties": {"a.b": {}, "a": {"properties": {"b": {}}}}}, "have the name 'a.b'")],
+     ({"properties": {"a": {"type": "foo"}}}, "^part 'a': .* cannot be used: Invalid type: foo$")],
 )  # fmt: skip
 def test_a_schema_without_usable_parts_is_refused(schema: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):

@@ -137,8 +137,8 @@ class TorchEngine:
         """
         check_request(request, self.loaded)
         request = request if self.rows is None else as_rows(request)
-        for wanted in request.structures:
-            self.grammars.matcher(wanted)
+        for name, wanted in request.structures:
+            self.grammars.matcher(wanted, name)
         params = request.params.resolved(secrets.randbits(63), self.loaded.fork_bias)
         request = replace(request, params=params)
         ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.request import StructuredOutputs, compact_schema
+from pasta_lm.engines.request import StructuredOutputs
+from pasta_lm.engines.schemas import compact_schema
 from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -25,6 +27,16 @@ TEXT_BYTES = {
     bytes([byte]) for byte in (9, 10, 13, *range(32, 127), *range(128, 192), *range(194, 245))
 }
 """What every text can be written with."""
+
+
+_INNER = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: |\n +1 \| start: (?s:.*)")
+"""What is said of the grammar around a schema, which is none of the caller's."""
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+def _ascii_digits(escaped: re.Match[str]) -> str:
+    """Read an escaped d as 0 to 9, as in a schema's pattern; llguidance takes all scripts."""
+    return "[0-9]" if escaped[1] == "d" else escaped[0]
 
 
 class FormTokens:
@@ -128,14 +140,16 @@ class Grammars:
         words = TokenizerWrapper(FormTokens(self._vocabulary, ends[0]))
         return LLTokenizer(words, n_vocab=max(size, ends[-1] + 1), eos_token=ends)
 
-    def matcher(self, wanted: StructuredOutputs) -> Matcher:
-        """Return a matcher at its beginning; a UsageError says why a schema has none."""
-        tokens = self._tokens
+    def matcher(self, wanted: StructuredOutputs, name: str = "") -> Matcher:
+        """Return a matcher at its beginning; a UsageError says why the form of a text has none."""
+        tokens, fault = self._tokens, f"{name}the {wanted.kind} of the answer cannot be used"
         try:
             matcher = self._compiled(tokens, _grammar_of(wanted))
         except ValueError as exc:
-            fault = f"the {wanted.kind} of the answer cannot be used: {str(exc).strip()}"
-            raise UsageError(fault) from exc
+            cause = str(exc).strip() if wanted.json is None else _INNER.sub("", str(exc))
+            raise UsageError(f"{fault}: {cause}") from exc
+        except UsageError as exc:
+            raise UsageError(f"{fault}: {exc.message}", hint=exc.hint) from exc
         return Matcher(matcher.deep_copy(), self._vocab_size, self._eos_ids, self._tag_ids)
 
     @staticmethod
@@ -157,7 +171,7 @@ def _grammar_of(wanted: StructuredOutputs) -> str:
             )
         return LLMatcher.grammar_from_json_schema(schema)
     if wanted.regex is not None:
-        return LLMatcher.grammar_from_regex(wanted.regex)
+        return LLMatcher.grammar_from_regex(_ESCAPED.sub(_ascii_digits, wanted.regex))
     if wanted.choice is not None:
         choices = " | ".join(json.dumps(choice) for choice in wanted.choice)
         return LLMatcher.grammar_from_lark(f"start: {choices}")

@@ -316,8 +316,8 @@ class CompletionsEngine:
                 "a stock server's penalties count tag pieces and other threads, ours do not",
                 hint="leave out repetition_penalty, presence_penalty and frequency_penalty",
             )
-        for wanted in request.structures:
-            self._grammars.matcher(wanted)
+        for name, wanted in request.structures:
+            self._grammars.matcher(wanted, name)
         if params.max_thinking_tokens is not None:  # its mark is no token of the server's choice
             problem = "a stock server ends no thought after a number of tokens"
             raise RequestError(problem, hint="leave out max_thinking_tokens")

@@ -1,0 +1,92 @@
+"""JSON schemas as llguidance gets them: compact, and refused where it would hold other values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pasta_lm.errors import UsageError
+
+COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+FLEXIBLE = {"whitespace_flexible": True}
+"""Options of llguidance: at most a space behind a comma or colon, or white space without end."""
+
+BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependencies"}
+NAMED |= {"dependentSchemas"}
+"""Keys with an object of schemas, whose own keys are names."""
+VALUES, REMARKS = {"const", "enum"}, {"default", "examples", "example", "x-guidance"}
+FORMATS = {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri"}
+FORMATS |= {"uuid"}
+"""Formats that are held; others are remarks, as in JSON Schema."""
+NO_LEAP = {"date-time": "^.{17}[0-5]", "time": "^.{6}[0-5]"}
+"""Patterns without a second 60, which llguidance allows in every minute."""
+LARGEST = 2**53  # from here on a double, as which llguidance keeps numbers, skips whole ones
+
+
+def compact_schema(schema: Mapping[str, Any]) -> str:
+    """Return a schema as JSON, whose values are compact unless it asks for flexible white space.
+
+    A ``UsageError`` names an option or a number that would not be held.
+    """
+    options = schema.get("x-guidance", COMPACT)
+    if options not in (COMPACT, FLEXIBLE, {"whitespace_flexible": False}):
+        problem = f"x-guidance has no options of llguidance but whitespace_flexible, not {options}"
+        raise UsageError(problem, hint="others leave out rules of the schema")
+    whole = json.loads(json.dumps(schema))
+    for place, node in _nodes(whole):
+        _check_numbers(place, node)
+        if (form := str(node.get("format"))) not in FORMATS:
+            node.pop("format", None)
+        if form in NO_LEAP and isinstance(rules := node.setdefault("allOf", []), list):
+            rules.append({"pattern": NO_LEAP[form]})
+    return json.dumps({**whole, "x-guidance": FLEXIBLE if options == FLEXIBLE else COMPACT})
+
+
+def _nodes(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return all schemas inside a schema, each with the names that lead to it."""
+    waiting: list[tuple[str, Any]] = [("", schema)]
+    while waiting:
+        place, node = waiting.pop()
+        if isinstance(node, list):
+            waiting += [(place, each) for each in node]
+        if not isinstance(node, dict):
+            continue
+        yield place, node
+        for key in node.keys() - VALUES - REMARKS:
+            below = node[key]
+            if key in NAMED and isinstance(below, dict):
+                waiting += [(f"{place}.{name}".strip("."), each) for name, each in below.items()]
+            else:
+                waiting.append((place, below))
+
+
+def _check_numbers(place: str, node: Mapping[str, Any]) -> None:
+    for key in node:
+        is_bound = key in BOUNDS
+        values = _numbers(node[key]) if is_bound or key in VALUES else ()
+        if wrong := [value for value in values if not _is_held(value, is_bound=is_bound)]:
+            where = f" of {place!r}" if place else ""
+            raise UsageError(
+                f"{key}{where} has the number {str(wrong[0])[:40]}, which cannot be held exactly",
+                hint="whole numbers are held up to 2**53 - 1; write larger ones as texts",
+            )
+
+
+def _numbers(value: object) -> Iterator[float]:
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case list() as values:
+                waiting += values
+            case dict() as values:
+                waiting += values.values()
+            case int() | float() as number:
+                yield number
+
+
+def _is_held(value: float, *, is_bound: bool) -> bool:
+    if not -(2**1023) < value < 2**1023:  # also infinity
+        return False
+    return abs(value) < LARGEST if is_bound else float(value) == value
