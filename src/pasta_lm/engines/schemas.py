@@ -13,8 +13,7 @@ FLEXIBLE = {"whitespace_flexible": True}
 """Options of llguidance: at most a space behind a comma or colon, or white space without end."""
 
 BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependencies"}
-NAMED |= {"dependentSchemas"}
+NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 """Keys with an object of schemas, whose own keys are names."""
 VALUES, REMARKS = {"const", "enum"}, {"default", "examples", "example", "x-guidance"}
 FORMATS = {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri"}
@@ -35,8 +34,8 @@ def compact_schema(schema: Mapping[str, Any]) -> str:
         problem = f"x-guidance has no options of llguidance but whitespace_flexible, not {options}"
         raise UsageError(problem, hint="others leave out rules of the schema")
     whole = json.loads(json.dumps(schema))
-    for place, node in _nodes(whole):
-        _check_numbers(place, node)
+    for node in _nodes(whole):
+        _check_numbers(node)
         if (form := str(node.get("format"))) not in FORMATS:
             node.pop("format", None)
         if form in NO_LEAP and isinstance(rules := node.setdefault("allOf", []), list):
@@ -44,49 +43,32 @@ def compact_schema(schema: Mapping[str, Any]) -> str:
     return json.dumps({**whole, "x-guidance": FLEXIBLE if options == FLEXIBLE else COMPACT})
 
 
-def _nodes(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return all schemas inside a schema, each with the names that lead to it."""
-    waiting: list[tuple[str, Any]] = [("", schema)]
+def _nodes(schema: object) -> Iterator[dict[str, Any]]:
+    """Return all schemas inside a schema."""
+    waiting = [schema]  # instead of recursion, which Python bounds
     while waiting:
-        place, node = waiting.pop()
-        if isinstance(node, list):
-            waiting += [(place, each) for each in node]
-        if not isinstance(node, dict):
-            continue
-        yield place, node
-        for key in node.keys() - VALUES - REMARKS:
-            below = node[key]
-            if key in NAMED and isinstance(below, dict):
-                waiting += [(f"{place}.{name}".strip("."), each) for name, each in below.items()]
-            else:
-                waiting.append((place, below))
+        node = waiting.pop()
+        waiting += node if isinstance(node, list) else ()
+        if isinstance(node, dict):
+            yield node
+            for key in node.keys() - VALUES - REMARKS:
+                is_named = key in NAMED and isinstance(node[key], dict)
+                waiting += node[key].values() if is_named else [node[key]]
 
 
-def _check_numbers(place: str, node: Mapping[str, Any]) -> None:
-    for key in node:
-        is_bound = key in BOUNDS
-        values = _numbers(node[key]) if is_bound or key in VALUES else ()
-        if wrong := [value for value in values if not _is_held(value, is_bound=is_bound)]:
-            where = f" of {place!r}" if place else ""
-            raise UsageError(
-                f"{key}{where} has the number {str(wrong[0])[:40]}, which cannot be held exactly",
-                hint="whole numbers are held up to 2**53 - 1; write larger ones as texts",
-            )
+def _check_numbers(node: Mapping[str, Any]) -> None:
+    for key, waiting in ((key, [value]) for key, value in node.items() if key in BOUNDS | VALUES):
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, list | dict):
+                waiting += value if isinstance(value, list) else value.values()
+            elif isinstance(value, int | float) and not _is_held(value, key in BOUNDS):
+                raise UsageError(
+                    f"{key} has the number {str(value)[:40]}, which cannot be held exactly",
+                    hint="whole numbers are held up to 2**53 - 1; write larger ones as texts",
+                )
 
 
-def _numbers(value: object) -> Iterator[float]:
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
-            case list() as values:
-                waiting += values
-            case dict() as values:
-                waiting += values.values()
-            case int() | float() as number:
-                yield number
-
-
-def _is_held(value: float, *, is_bound: bool) -> bool:
-    if not -(2**1023) < value < 2**1023:  # also infinity
-        return False
-    return abs(value) < LARGEST if is_bound else float(value) == value
+def _is_held(value: float, is_bound: bool) -> bool:
+    is_finite = -(2**1023) < value < 2**1023
+    return is_finite and (abs(value) < LARGEST if is_bound else float(value) == value)

@@ -170,7 +170,7 @@ def test_values_are_held_to_their_schema(
     ("schema", "reason"),
     [
         ({"minimum": LARGE + 1, "maximum": LARGE + 3, "type": "integer"}, "minimum has the number"),
-        ({"properties": {"a": {"exclusiveMinimum": LARGE}}}, "exclusiveMinimum of 'a' has the"),
+        ({"properties": {"a": {"exclusiveMinimum": LARGE}}}, "exclusiveMinimum has the"),
         ({"multipleOf": LARGE + 1}, "multipleOf has"),
         ({"maximum": -LARGE, "type": "integer"}, "maximum has"),
         ({"maximum": float("inf")}, "maximum has"),
@@ -209,7 +209,8 @@ def trained(kind: Any, before: Any, decoder: Any, normalizer: Any = None) -> Any
         trainer.vocab_size, trainer.show_progress = 300, False
         trainer.special_tokens = [AddedToken("[UNK]"), AddedToken("<|end|>")]
         if isinstance(before, pre_tokenizers.ByteLevel):
-            trainer.initial_alphabet = pre_tokenizers.ByteLevel.alphabet()
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            trainer.initial_alphabet = [x for x in alphabet if x not in "\xf1\xf2"]  # as SmolLM2
         backend.train_from_iterator(TEXT, trainer)
         return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", **unknown)
 

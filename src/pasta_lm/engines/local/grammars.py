@@ -23,20 +23,13 @@ except ImportError:  # only for answers that must match a form
 MAX_COMPILED = 256  # grammars that are kept: of a request's threads, and of those that repeat it
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
-TEXT_BYTES = {
-    bytes([byte]) for byte in (9, 10, 13, *range(32, 127), *range(128, 192), *range(194, 245))
-}
-"""What every text can be written with."""
-
-
+ASCII = {bytes([byte]) for byte in range(32, 127)}
+BEYOND = {bytes([byte]) for byte in (*range(128, 192), *range(194, 245))}  # of other characters
+MAX_MISSING = 16  # of these: SmolLM2 lacks two, which begin characters that Unicode leaves out
 _INNER = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: |\n +1 \| start: (?s:.*)")
 """What is said of the grammar around a schema, which is none of the caller's."""
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-
-
-def _ascii_digits(escaped: re.Match[str]) -> str:
-    """Read an escaped d as 0 to 9, as in a schema's pattern; llguidance takes all scripts."""
-    return "[0-9]" if escaped[1] == "d" else escaped[0]
+_DIGIT = re.compile(r"(?<!\\)((?:\\\\)*)\\d")
+"""An escaped d: 0 to 9, as in a schema's pattern, where llguidance takes digits of all scripts."""
 
 
 class FormTokens:
@@ -50,7 +43,8 @@ class FormTokens:
         self._bytes = [vocabulary.token_bytes(token) for token in range(vocabulary.num_tokens)]
         self._bytes_to_id = {text: token for token, text in enumerate(self._bytes)}
         backend = vocabulary.tokenizer.backend_tokenizer
-        if missing := TEXT_BYTES - self._bytes_to_id.keys():
+        missing, others = ASCII - self._bytes_to_id.keys(), BEYOND - self._bytes_to_id.keys()
+        if missing or len(missing := others) > MAX_MISSING:
             kind = type(backend.model).__name__
             raise RequestError(
                 f"no form can be held with this tokenizer, a {kind}: it has no token for "
@@ -66,7 +60,8 @@ class FormTokens:
         text_bytes, ids = text.encode(), self._encode(text)
         if b"".join(self._bytes[token] for token in ids) == text_bytes:
             return ids
-        return [self._bytes_to_id[bytes([byte])] for byte in text_bytes]
+        alone = [self._bytes_to_id.get(bytes([byte])) for byte in text_bytes]
+        return [token for token in alone if token is not None]
 
 
 class Matcher:
@@ -171,7 +166,7 @@ def _grammar_of(wanted: StructuredOutputs) -> str:
             )
         return LLMatcher.grammar_from_json_schema(schema)
     if wanted.regex is not None:
-        return LLMatcher.grammar_from_regex(_ESCAPED.sub(_ascii_digits, wanted.regex))
+        return LLMatcher.grammar_from_regex(_DIGIT.sub(r"\1[0-9]", wanted.regex))
     if wanted.choice is not None:
         choices = " | ".join(json.dumps(choice) for choice in wanted.choice)
         return LLMatcher.grammar_from_lark(f"start: {choices}")
