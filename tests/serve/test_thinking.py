@@ -12,7 +12,7 @@ import pytest
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
 from tests.serve.conftest import LIMIT_S, post, serving, streamed
-from tests.thinking import ids_of, saying
+from tests.thinking import WRITTEN, ids_of, rendered, saying
 
 FORK = 'Here: <promise topic="one" tokens="1"/> and'
 MAIN = f"<think>\nTwo things\n</think>\n\n{FORK}"
@@ -119,3 +119,67 @@ def test_a_second_turn_computes_what_the_first_has_not(name: str, main: str, is_
     assert shared - 2 * PAGE < num_cached <= shared
     alone = saying(name, main, "Block.").generate(turns)
     assert second["choices"][0]["message"]["content"] == alone.text
+
+
+MARKED = [name for name in WRITTEN if name != "gpt-oss"]  # its marks are text in a message
+
+
+@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("begun", ["<think>\nfirst I", "<think>first I", "  <think>first\n\nI"])
+def test_a_reply_that_is_begun_inside_its_thought_goes_on_in_it(name: str, begun: str) -> None:
+    main = f" count{WRITTEN[name][1]}The answer is 4."
+    turns = [*ASKED["messages"], {"role": "assistant", "content": begun}]
+    body = {"messages": turns, "continue_final_message": True}
+    message = reply(body, name=name, main=main).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == (" count", "The answer is 4.")
+    pieces = streamed(reply(body | {"stream": True}, name=name, main=main))
+    deltas = [choice["delta"] for piece in pieces for choice in piece["choices"]]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == " count"
+    model = saying(name, main)
+    request = model.request(turns, continues=True)
+    assert rendered(name, list(request.prompt))[-40:].partition("<think>")[1:] == (
+        "<think>", begun.partition("<think>")[2],
+    )  # fmt: skip
+    assert model.engine.generate([request])[0][0].reasoning == " count"
+
+
+@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("begun", ["<think>\nA\n</think>\n\nThe", "The"])
+def test_a_reply_that_is_begun_behind_its_thought_has_none(name: str, begun: str) -> None:
+    turns = [*ASKED["messages"], {"role": "assistant", "content": begun}]
+    message = reply({"messages": turns, "continue_final_message": True}, name=name, main=" rest")
+    (choice,) = message.json()["choices"]
+    assert choice["message"] == {"role": "assistant", "content": " rest", "refusal": None}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_an_effort_of_none_is_no_thought(name: str) -> None:
+    kwargs = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
+    quiet = reply({"reasoning_effort": "none"}, name=name, main="Hello").json()
+    assert "ignored" not in quiet["pasta"]
+    same = reply(kwargs, name=name, main="Hello").json()["usage"]["prompt_tokens"]
+    assert quiet["usage"]["prompt_tokens"] == same
+    assert "reasoning_content" not in quiet["choices"][0]["message"]
+
+
+def test_a_thought_that_the_template_cannot_switch_off_is_refused() -> None:
+    own = saying("qwen3", MAIN)
+    tokenizer = own.engine.loaded.vocabulary.tokenizer
+    template = tokenizer.chat_template
+    try:
+        tokenizer.chat_template = "{{ messages[0].content }}{# <think> </think> #}"
+        own_backend = LocalBackend(own, "qwen3")
+        for body, status in (({"reasoning_effort": "none"}, 400), (OFF, 400), ({}, 200)):
+            app = create_app(own_backend)
+            refused = post("/v1/chat/completions", ASKED | body, app=app)
+            assert refused.status_code == status
+            assert ("cannot switch its thought off" in refused.text) is (status == 400)
+    finally:
+        tokenizer.chat_template = template
+
+
+def test_what_the_template_does_not_read_is_named() -> None:
+    body = {"reasoning_effort": "low", "chat_template_kwargs": {"colour": "red"}}
+    ignored = reply(body).json()["pasta"]["ignored"]
+    assert ignored == ["reasoning_effort", "chat_template_kwargs.colour"]
+    assert "ignored" not in reply({"reasoning_effort": "low"}, name="gpt-oss").json()["pasta"]

@@ -75,7 +75,8 @@ READ: dict[str, tuple[str, str, list[Any]]] = {
     "one": (ADD, "", [ADDED]),
     "several": (f"{ADD}\n{tagged('now')}\n\n{ADD}\n", "", [ADDED, call("now"), ADDED]),
     "beside text": (f"Wait.\n\n{ADD}\n Done. ", "Wait.Done. ", [ADDED]),
-    "unknown name in tags": (tagged("other"), "", [call("other")]),
+    "unknown name in tags": (tagged("other") + ADD, tagged("other"), [ADDED]),
+    "unknown name in tags, cut": (tagged("other")[:-8], tagged("other")[:-8], []),
     "arguments in a text": (tagged("add", json.dumps('{"a": 2}')), "", [call("add", a=2)]),
     "without arguments": ('<tool_call>{"name": "now"}</tool_call>', "", [call("now")]),
     "no closing tag": (ADD.removesuffix("</tool_call>"), "", [ADDED]),
@@ -226,6 +227,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "none to be called": ({"tool_choice": "required"}, "needs a function among the tools"),
     "an unknown one": ({"tools": TOOLS, "tool_choice": tool("f")}, "needs a function among"),
     "an unknown choice": ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),
+    "a choice with more": ({"tools": TOOLS, "tool_choice": {
+        "type": "function", "function": {"name": "now", "arguments": {}}}}, "and no more"),
+    "parts": ({"tools": TOOLS, "pasta": {"parts": True}, "response_format": {
+        "type": "json_schema", "json_schema": {"schema": {"type": "object"}}}}, "call no tools"),
     "two forms": ({"tools": TOOLS, "tool_choice": "required",
                    "response_format": {"type": "json_object"}}, "or has the form of"),
 }  # fmt: skip
@@ -320,6 +325,76 @@ def test_only_one_call_is_made_where_calls_are_not_parallel() -> None:
     deltas = [piece["choices"][0]["delta"] for piece in streamed(choice)]
     assert sum(len(delta.get("tool_calls", ())) for delta in deltas) == 1
     assert not any(delta.get("content") for delta in deltas)
+
+
+SEEN = (
+    "{% if tools %}{{ tools[0].keys() | list }}{{ tools[0].function.keys() | list }}{% endif %}"
+    "{{ messages[0].keys() | list }}{{ colour }}{% for m in messages %}{{ m.content }}{% endfor %}"
+)
+FORM = {"type": "json_schema", "json_schema": {"name": "form", "schema": {
+    "type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}}}  # fmt: skip
+PARTS = {"pasta": {"parts": True}, "response_format": FORM, "tools": None}
+BEGUN = [*CHAT["messages"], {"content": "So", "role": "assistant"}]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"n": 2}, {"stream": True}, {"response_format": FORM}, {"tool_choice": "required"}, PARTS]
+    + [{"messages": BEGUN, "continue_final_message": True}],
+)
+def test_what_a_request_has_for_the_template_reaches_it_as_it_came(changes: Any) -> None:
+    function = {"strict": None, "name": "f", "description": "d", "parameters": {}, "x": 1}
+    tools = [{"function": function, "x": 1, "type": "function"}]
+    turn = {"name": "Ada", "content": "Hi", "role": "user"}
+    own = local("hermes")
+    own._loaded.vocabulary.tokenizer.chat_template = SEEN
+    fields = {**CHAT, "tools": tools, "chat_template_kwargs": {"colour": "red"}, **changes}
+    fields["messages"] = [turn, *fields["messages"][1:]]
+    body = ChatCompletionRequest.model_validate(fields)
+    (prompt,) = body.prompts(Bounds(), "pasta")
+    text = loaded("llama").vocabulary.text(own.prepare(prompt, SamplingParams()).prompt)
+    shown = f"{[*tools[0]]}{[*function]}" if fields["tools"] else ""
+    assert text.lstrip() == f"{shown}{[*turn]}redHi{'So' if len(fields['messages']) > 1 else ''}"
+
+
+@pytest.mark.parametrize(
+    ("form", "kinds"), [("hermes", {True, False}), ("llama", {True}), ("other", {False})]
+)
+def test_beside_a_form_a_model_may_call_or_the_reply_says_that_it_cannot(
+    form: str, kinds: set[bool]
+) -> None:
+    app, seen = create_app(local(form)), set()
+    body = {**CHAT, "tools": TOOLS, "response_format": FORM, "temperature": 1.0, "n": 16}
+    reply = post(PATH, {**body, "max_tokens": 100, "seed": 1}, app=app).json()
+    for choice in reply["choices"]:
+        seen.add(bool(calls := choice["message"].get("tool_calls")))
+        if not calls and choice["finish_reason"] == "stop":
+            assert json.loads(choice["message"]["content"])["a"] in (1, 2)
+    assert seen == kinds
+    assert reply["pasta"].get("ignored") == (None if True in kinds else ["tools"])
+
+
+def test_without_parallel_calls_only_the_first_is_returned() -> None:
+    body = {**CHAT, "tools": TOOLS, "parallel_tool_calls": False}
+    for stream in (False, True):
+        reply = post(PATH, {**body, "stream": stream}, app=calling(f"{ADD}\n{tagged('now')}"))
+        pieces = streamed(reply) if stream else [reply.json()]
+        choices = [choice for piece in pieces for choice in piece["choices"]]
+        calls = [(c.get("message") or c["delta"]).get("tool_calls", []) for c in choices]
+        assert [call["function"]["name"] for some in calls for call in some] == ["add"]
+
+
+def test_a_strict_function_that_is_free_to_be_called_is_named_as_ignored() -> None:
+    strict = tool("add")
+    strict["function"]["strict"] = True
+    reply = post(PATH, {**CHAT, "tools": [strict]}, app=calling(ADD)).json()
+    assert reply["pasta"]["ignored"] == ["tools.function.strict"]
+
+
+def test_two_parts_of_a_message_are_two_lines() -> None:
+    for role in ("system", "user", "assistant", "tool"):
+        parts = [{"type": "text", "text": word} for word in ("no", "ne")]
+        assert Message.model_validate({"role": role, "content": parts}).turn["content"] == "no\nne"
 
 
 def test_a_template_of_another_form_shows_tools_and_forces_none() -> None:

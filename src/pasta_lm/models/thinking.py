@@ -24,6 +24,7 @@ class Thinking:
     codes: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     """The characters that stand for added tokens in marks, once ``coded`` has put them there."""
     is_open: bool = False  # the prompt ends inside a thought
+    is_begun: bool = False  # behind words of it
 
     def coded(self, added: Mapping[str, int], end_ids: tuple[int, ...]) -> Thinking:
         """Return the marks with a character for each added token, which are given by content."""
@@ -148,7 +149,8 @@ class Thought:
         return self._add(held[:cut])
 
     def _add(self, text: str) -> str:
-        text = self._plain(text) if self.text else self._plain(text).lstrip()
+        has_begun = self.text or self._marks.is_begun
+        text = self._plain(text) if has_begun else self._plain(text).lstrip()
         self.text += text
         return text
 

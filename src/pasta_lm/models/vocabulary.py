@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from inspect import signature
 from itertools import groupby
@@ -94,7 +95,11 @@ class Vocabulary(PieceTable):
             guarded, kwargs = self._guarded([*prompt]), self._guarded(kwargs)
             self._check_template()
             is_open = not continues
-            text = self._render(guarded, kwargs, is_open=is_open)
+            begun = str(guarded[-1].get("content") or "") if continues and prompt[1:] else ""
+            if self._begins_thought(begun):  # templates move the thought of a reply, or drop it
+                text = self._before_thought(self._render(guarded[:-1], kwargs)) + begun
+            else:
+                text = self._render(guarded, kwargs, is_open=is_open)
             if is_open and False in (kwargs.get("enable_thinking"), kwargs.get("thinking")):
                 text = self._without_thought(text)
             return self._encode_guarded(text) if _GUARD in text else self._prompts.encode(text)
@@ -147,6 +152,26 @@ class Vocabulary(PieceTable):
         if marks is None:
             return None
         return marks.after("".join(marks.codes.get(i) or self.text([i]) for i in prompt[-_TAIL:]))
+
+    def thinking_within(self, begun: str, prompt: Sequence[int]) -> Thinking | None:
+        """Return the marks of the thought in which a prompt stops that ends with a begun reply."""
+        marks, seen = self.thinking, begun.strip()
+        if marks is None or self._coded_marks is None or not seen:
+            return self.thinking_after(prompt)
+        if not self._begins_thought(begun) or marks.end in seen:
+            return None
+        return replace(self._coded_marks, is_open=True, is_begun=seen != marks.start)
+
+    def _begins_thought(self, reply: str) -> bool:
+        """Return whether a reply begins with a mark; one that is a special token is text in it."""
+        start = self.thinking.start if self.thinking else ""
+        return bool(start and not self._special.search(start) and reply.lstrip().startswith(start))
+
+    def _before_thought(self, text: str) -> str:
+        """Return a prompt without a thought at its end, be it open or empty."""
+        marks = self.thinking or Thinking("", "")
+        start, end = re.escape(marks.start), re.escape(marks.end)
+        return re.sub(rf"{start}\s*(?:{end}\s*)?\Z", "", text)
 
     def _encode_guarded(self, text: str) -> list[int]:
         pieces = re.split(f"({self._special.pattern})", text)

@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from types import FrameType
 from typing import Any, TextIO, cast
 
@@ -27,6 +28,7 @@ from pasta_lm.errors import PastaError, UsageError, cause
 from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.errors import ApiError, bad_request, from_error, internal
+from pasta_lm.serve.fields import INSTEAD
 from pasta_lm.serve.guard import Guard, JsonLines, PlainLines, StrictRoute, error_response
 from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
 from pasta_lm.serve.service import Service, check_model
@@ -34,8 +36,9 @@ from pasta_lm.view.page import STATIC, page_of
 
 Responses = dict[int | str, dict[str, Any]]  # of a route, by their status
 
-_IS_KIND = re.compile(r"body|str|int|list\[.*\]|function-.*")
+_IS_KIND = re.compile(r"body|str|int|list\[.*\]|function-.*|literal\[.*\]|Tool")
 """Parts of the place of an error that the client did not write: the kind that failed."""
+FIELDS = [*ChatCompletionRequest.model_fields]  # that a name of no field may be meant for
 
 
 class PageFiles(StaticFiles):
@@ -154,16 +157,27 @@ async def _reply_to_error(_: Request, error: Exception) -> Response:
         case PastaError():
             return error_response(from_error(error))
         case RequestValidationError():
-            mistake = max(error.errors(), key=lambda entry: len(entry["loc"]))  # the most exact
-            parts = map(str, mistake["loc"])
-            place = ".".join(part for part in parts if not _IS_KIND.fullmatch(part))
-            message = f"{place or 'the body'}: {mistake['msg'].removeprefix('Value error, ')}"
-            return error_response(bad_request(message, place or None))
+            return error_response(_of_mistake(error))
         case HTTPException():
             code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
             body = ApiError(error.status_code, str(error.detail), code=code).body
             return JSONResponse(body, error.status_code, headers=error.headers)
     return error_response(internal("internal_error"))
+
+
+def _of_mistake(error: RequestValidationError) -> ApiError:
+    mistake = max(error.errors(), key=lambda entry: len(entry["loc"]))  # the most exact
+    *parts, last = (str(part)[:100] for part in mistake["loc"])
+    is_unknown = mistake["type"] == "extra_forbidden"  # then the client wrote the last part
+    kept = [part for part in parts if not _IS_KIND.fullmatch(part)]
+    kept += [last] if is_unknown or not _IS_KIND.fullmatch(last) else []
+    place = ".".join(kept)
+    if not is_unknown:
+        message = f"{place or 'the body'}: {mistake['msg'].removeprefix('Value error, ')}"
+        return bad_request(message, place or None)
+    near = INSTEAD.get(last) or next(iter(get_close_matches(last, FIELDS, 1, 0.8)), None)
+    hint = "leave it out" if near is None or near == last else f"{near} is known here"
+    return bad_request(f"{place} is not supported; {hint}", place, "unsupported")
 
 
 class Server(uvicorn.Server):

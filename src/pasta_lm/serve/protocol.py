@@ -1,8 +1,7 @@
 """The requests and errors of OpenAI's API, and the requests of written answers.
 
-Fields that change nothing here are ignored, as other servers do; fields that would change the
-answer and are not supported are refused by name. Tools that the model is free to call are dropped,
-and the reply says so, where its chat template knows none: some clients offer theirs each time.
+Tools that the model is free to call are dropped, and the reply says so, where its chat template
+knows none: some clients offer theirs each time.
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ from pasta_lm.engines.schemas import FLEXIBLE
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
+from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.serve import Bounds
 from pasta_lm.serve.errors import Json, bad_request
+from pasta_lm.serve.fields import STRICT, Fields, ResponseFormat, StreamOptions
 from pasta_lm.serve.tool_calls import (
-    LENIENT,
+    CallReader,
     ClientPrompt,
     Few,
     Function,
@@ -35,24 +36,6 @@ from pasta_lm.serve.tool_calls import (
 )
 from pasta_lm.strategies import parts
 from pasta_lm.strategies.requests import default_sampling
-
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-_NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("audio chat_template guided_grammar guided_json guided_regex prompt_logprobs", ()),
-    ("web_search_options", ()),
-    ("allowed_token_ids bad_words documents guided_choice logits_processors", ([],)),
-    ("stop_token_ids", ([],)),
-    ("echo include_stop_str_in_output use_beam_search", (False,)),
-    ("skip_special_tokens", (True,)),
-    ("grammar suffix", ("",)),
-    ("min_tokens mirostat top_a", (0,)),
-    ("best_of length_penalty repeat_penalty tfs_z typical_p", (1,)),
-    ("function_call", ("none", "auto")),
-    ("modalities", (["text"],)),
-)
-NEUTRAL = {name: values for names, values in _NEUTRAL for name in names.split()}
-"""Fields that are not supported, with the values that ask for nothing; null always does."""
 
 SAMPLING = {
     *("temperature", "top_p", "top_k", "min_p", "n", "ignore_eos", "max_thinking_tokens"),
@@ -80,28 +63,6 @@ def _with_few_keys(value: object) -> object:
 FewKeys = BeforeValidator(_with_few_keys)
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,9}$")]  # JSON has no other keys
 Bias = Annotated[float, Field(ge=-100, le=100)]
-
-
-class StreamOptions(BaseModel):
-    """OpenAI's options of a stream."""
-
-    model_config = LENIENT
-    include_usage: bool | None = None
-
-
-class ResponseFormat(BaseModel):
-    """OpenAI's form of an answer."""
-
-    model_config = LENIENT
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: Json | None = None
-
-    @model_validator(mode="after")
-    def _has_its_schema(self) -> Self:
-        has_schema = isinstance((self.json_schema or {}).get("schema"), dict)
-        if (self.type == "json_schema") != has_schema:
-            raise ValueError("json_schema, with its schema, belongs to the type json_schema")
-        return self
 
 
 class Structures(BaseModel):
@@ -132,10 +93,10 @@ class PastaOptions(BaseModel):
     after: Annotated[dict[str, Names] | None, FewKeys] = None
 
 
-class AnswerRequest(BaseModel):
+class AnswerRequest(Fields):
     """The fields of both kinds of request."""
 
-    model_config = LENIENT
+    place = "request"
     model: str | None = None
     max_tokens: Limit = None
     max_completion_tokens: Limit = None
@@ -168,7 +129,7 @@ class AnswerRequest(BaseModel):
         any_object: Json = {"type": "object"}
         schemas = [wanted.json_, any_object if wanted.json_object else None]
         if form is not None and form.type != "text":
-            schemas.append(form.json_schema["schema"] if form.json_schema else any_object)
+            schemas.append(form.json_schema.schema_ if form.json_schema else any_object)
         known = [schema for schema in schemas if schema is not None]
         if len(known) > 1 or (form is not None and form.type != "text" and self.structured_outputs):
             message = "structured_outputs and response_format are two ways to say the same"
@@ -192,6 +153,9 @@ class AnswerRequest(BaseModel):
             return None
         if options.strategy or options.positions:
             raise bad_request("parts have no other strategy, and no positions", "pasta.parts")
+        if options.tags == "keep" or self.offered:
+            message = "parts are plain JSON: they keep no tags and call no tools"
+            raise bad_request(message, "pasta.tags" if options.tags == "keep" else "tools")
         if self.structure is None or self.structure.json is None:
             message = "parts are the fields of an object: give its schema in response_format"
             raise bad_request(f"{message}, with type json_schema", "pasta.parts")
@@ -201,8 +165,15 @@ class AnswerRequest(BaseModel):
     def offered(self) -> Sequence[Function]:
         return ()
 
-    def must_call(self, template: ToolTemplate) -> StructuredOutputs | None:
+    def form_of_calls(self, template: ToolTemplate) -> StructuredOutputs | None:
         return None
+
+    def call_reader(self, template: ToolTemplate) -> CallReader | None:
+        return None
+
+    def left_out(self, template: ToolTemplate) -> list[str]:
+        """Return the names of what has no effect with this model."""
+        return []
 
     @property
     def num_logprobs(self) -> int | None:
@@ -226,9 +197,6 @@ class AnswerRequest(BaseModel):
 
         ``defaults`` are of the model, for what the request leaves out.
         """
-        for name, value in (self.model_extra or {}).items():
-            if value is not None and value not in NEUTRAL.get(name, (value,)):
-                raise bad_request(f"{name} is not supported", name, "unsupported")
         if (self.n or 1) > bounds.n:
             raise bad_request(f"n is {self.n}, but at most {bounds.n} samples are given", "n")
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
@@ -283,19 +251,55 @@ class ChatCompletionRequest(AnswerRequest):
         tools = [] if self.tool_choice == "none" else self.tools or []
         return [tool.function for tool in tools]
 
-    def must_call(self, template: ToolTemplate) -> StructuredOutputs | None:
-        choice, functions = self.tool_choice, self.offered
+    def form_of_calls(self, template: ToolTemplate) -> StructuredOutputs | None:
+        """Return the form of the calls that the answer must be, or of these and its own form."""
+        choice, functions, form = self.tool_choice, self.offered, self.structure
+        is_single = self.parallel_tool_calls is False
         if choice in (None, "none", "auto"):
-            return None
+            if form is None or not self.may_call(template):
+                return None
+            return template.calls(functions, is_single=is_single, answer=form.json)
         if isinstance(choice, Tool):
             functions = [each for each in functions if each.name == choice.function.name]
         if not functions:
             raise bad_request("tool_choice needs a function among the tools", "tool_choice")
-        if self.structure is not None:
+        named = {"type": "function", "function": {"name": functions[0].name}}
+        known = [named, *(tool.sent for tool in self.tools or ())]
+        if isinstance(choice, Tool) and choice.sent not in known:
+            raise bad_request("tool_choice has the name of a function, and no more", "tool_choice")
+        if form is not None:
             message = "the answer is a call of a tool, or has the form of response_format"
             raise bad_request(message, "tool_choice")
-        is_single = isinstance(choice, Tool) or self.parallel_tool_calls is False
-        return template.calls(functions, is_single=is_single)
+        return template.calls(functions, is_single=is_single or isinstance(choice, Tool))
+
+    def may_call(self, template: ToolTemplate) -> bool:
+        has_room = self.structure is None or self.structure.json is not None
+        is_read = template.key is not None and self.options.tags == "strip"
+        return bool(self.offered) and is_read and has_room
+
+    def call_reader(self, template: ToolTemplate) -> CallReader | None:
+        names = {function.name for function in self.offered}
+        is_single = self.parallel_tool_calls is False
+        return CallReader(names, is_single=is_single) if self.may_call(template) else None
+
+    def left_out(self, template: ToolTemplate) -> list[str]:
+        is_shown = template.shows and self.structure is None and self.options.tags == "strip"
+        names = ["tools"] if self.offered and not (is_shown or self.may_call(template)) else []
+        is_held = self.tool_choice not in (None, "auto") or not self.may_call(template)
+        if not is_held and any(function.sent.get("strict") for function in self.offered):
+            names.append("tools.function.strict")
+        kwargs, off = self.chat_template_kwargs or {}, think_kwargs(False).items()
+        for name, value in self.variables.items():
+            if name not in template.names and (name, value) not in off:
+                names.append(f"chat_template_kwargs.{name}" if name in kwargs else name)
+        return names
+
+    @property
+    def variables(self) -> Json:
+        """Return the variables of the chat template."""
+        effort: Json = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        effort = think_kwargs(False) if self.reasoning_effort == "none" else effort
+        return {**effort, **(self.chat_template_kwargs or {})}
 
     @property
     def num_logprobs(self) -> int | None:
@@ -308,12 +312,10 @@ class ChatCompletionRequest(AnswerRequest):
         if self.add_generation_prompt is continues:
             message = "continue_final_message and add_generation_prompt exclude each other"
             raise bad_request(message, "add_generation_prompt", "unsupported")
-        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
-        kwargs = {**effort, **(self.chat_template_kwargs or {})}
         made = super().prompts(bounds, strategy)
-        tools = [tool.model_dump(exclude_unset=True) for tool in self.tools or () if self.offered]
+        tools = [tool.sent for tool in self.tools or () if self.offered]
         return [
-            replace(prompt, continues=continues, tools=tools, chat_template_kwargs=kwargs)
+            replace(prompt, continues=continues, tools=tools, chat_template_kwargs=self.variables)
             for prompt in made
         ]
 

@@ -78,9 +78,7 @@ class Reply:
         self._live_runs = [LiveRun(len(request.prompt)) for request in samples]
 
     def _reader(self) -> CallReader | None:
-        reads = self.backend.tools.key and self.body.structure is None and not self._keeps_tags
-        names = {function.name for function in self.body.offered}
-        return CallReader(names) if reads and names else None
+        return self.body.call_reader(self.backend.tools)
 
     @property
     def finished(self) -> list[Answer]:
@@ -130,14 +128,14 @@ class Reply:
 
     def _limits(self) -> Json:
         params = self.request.params
-        ignores_tools = self.body.offered and not self.backend.tools.shows
+        left_out = self.body.left_out(self.backend.tools)
         return {
             "strategy": self.request.strategy,
             "seed": params.seed,
             "max_tokens": params.max_tokens,
             "max_threads": params.max_threads,
             "max_tokens_per_thread": params.max_tokens_per_thread,
-            **({"ignored": ["tools"]} if ignores_tools else {}),
+            **({"ignored": left_out} if left_out else {}),
         }
 
     # A whole answer

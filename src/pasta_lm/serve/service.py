@@ -76,7 +76,7 @@ class Service:
         may_call = bool(body.offered) and self.backend.tools.shows
         defaults = default_sampling(self.backend.sampling, copies=may_call)
         params = body.params(self.recipe.limits, defaults)
-        calls = body.must_call(self.backend.tools)
+        calls = body.form_of_calls(self.backend.tools)
         if calls is not None:
             params = replace(params, structured_outputs=calls)
         prompts = body.prompts(self.recipe.limits, self.recipe.strategy)

@@ -14,14 +14,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.engines.schemas import compact_schema
 from pasta_lm.serve.errors import Json, bad_request
+from pasta_lm.serve.fields import Fields
 from pasta_lm.strategies import PASTA
 
-LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+FOR_TEMPLATE = ConfigDict(extra="allow")  # the chat template is shown all that came
 
 MAX_ITEMS = 8192  # of a list that is no list of ids, whatever a recipe allows
 # A list ends at its first wrong element: a long list of wrong ones would cost minutes.
@@ -42,10 +43,9 @@ _PART_OF_BARE = re.compile(rf"(?:{_LEAD}|[\s;,`]*(?:{_beginnings('json', _PYTHON
 _QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 
 
-class Call(BaseModel):
+class Call(Fields):
     """The function of a tool and its arguments, which are JSON in a text."""
 
-    model_config = LENIENT
     name: str
     arguments: str
 
@@ -54,19 +54,21 @@ class Call(BaseModel):
         return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
-class ToolCall(BaseModel):
+class ToolCall(Fields):
     """A call that an assistant made earlier."""
 
-    model_config = LENIENT
+    place = "call"
+    id: str | None = None
+    type: Literal["function"] = "function"
     function: Call
 
     @property
     def shown(self) -> Json:
         """Return the call as templates want it: its arguments as an object, if they are one."""
-        name, arguments = self.function.name, self.function.arguments
+        arguments = self.function.arguments
         value = _value(arguments or "{}")
         shown = value if isinstance(value, dict) else arguments
-        return {**self.model_dump(), "function": {"name": name, "arguments": shown}}
+        return {**self.sent, "function": {**self.function.sent, "arguments": shown}}
 
 
 def _refuse_other_kinds(kind: object) -> object:
@@ -75,10 +77,10 @@ def _refuse_other_kinds(kind: object) -> object:
     return kind
 
 
-class TextPart(BaseModel):
+class TextPart(Fields):
     """A part of a message: text is the only kind."""
 
-    model_config = LENIENT
+    place = "part"
     type: Annotated[Literal["text"], BeforeValidator(_refuse_other_kinds)]
     text: str
 
@@ -86,10 +88,10 @@ class TextPart(BaseModel):
 THOUGHT = ("reasoning_content", "thinking")  # the keys of a turn's thought; gpt-oss has the second
 
 
-class Message(BaseModel):
+class Message(Fields):
     """One turn of a conversation."""
 
-    model_config = LENIENT
+    place = "message"
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Few] | None = None
     reasoning_content: str | None = None  # an earlier thought; the template leaves it out or not
@@ -99,16 +101,15 @@ class Message(BaseModel):
 
     @property
     def turn(self) -> Json:
-        """Return the turn of a chat template; what looks like a tag in its text is text."""
+        """Return the turn of a chat template, its keys in order; tags in its text are text."""
         parts = self.content or ""
-        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        turn = {"role": "system" if self.role == "developer" else self.role, "content": text}
-        about = (
-            {"tool_call_id": self.tool_call_id, "name": self.name} if self.role == "tool" else {}
-        )
-        about |= dict.fromkeys(THOUGHT, self.reasoning_content)
+        # A line break between two parts, as in vLLM.
+        text = parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
+        thought = dict.fromkeys(THOUGHT, self.reasoning_content)
         calls = {"tool_calls": [call.shown for call in self.tool_calls or ()] or None}
-        return turn | {key: value for key, value in (about | calls).items() if value is not None}
+        role = "system" if self.role == "developer" else self.role
+        turn = {**self.sent, "role": role, "content": text, **thought, **calls}
+        return {key: value for key, value in turn.items() if value is not None}
 
 
 Turns = Sequence[Json]
@@ -136,10 +137,10 @@ class ClientPrompt:
     after: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-class Function(BaseModel):
+class Function(Fields):
     """What a tool is called and which arguments it takes, as a JSON schema of an object."""
 
-    model_config = LENIENT
+    model_config = FOR_TEMPLATE
     name: Annotated[str, Field(min_length=1, max_length=256)]
     parameters: Json | None = None
 
@@ -149,10 +150,10 @@ class Function(BaseModel):
         return {"type": "object", **(none if self.parameters is None else self.parameters)}
 
 
-class Tool(BaseModel):
+class Tool(Fields):
     """A function that the model may ask the client to call, or one that it must call."""
 
-    model_config = LENIENT
+    model_config = FOR_TEMPLATE
     type: Literal["function"]
     function: Function
 
@@ -164,8 +165,16 @@ class ToolTemplate(NamedTuple):
     key: str | None = None  # of the arguments of a call; None: calls are not read from the text
     opening: str = ""  # around a call, in the grammar of llguidance
     closing: str = ""
+    names: Collection[str] = ()  # all words of the template, its variables among them
 
-    def calls(self, functions: Sequence[Function], *, is_single: bool) -> StructuredOutputs:
+    def calls(
+        self,
+        functions: Sequence[Function],
+        *,
+        is_single: bool,
+        answer: Mapping[str, object] | None = None,
+    ) -> StructuredOutputs:
+        """Return the form of one or several calls; with a schema, of these or an answer."""
         if self.key is None:
             message = "the model's chat template has no form of calls that this server knows"
             raise bad_request(f"{message} (Hermes, Qwen, Llama 3)", "tool_choice", "unsupported")
@@ -178,24 +187,27 @@ class ToolTemplate(NamedTuple):
             )
         names = " | ".join(f"f{number}" for number in range(len(functions)))
         more = "" if is_single or not self.opening else ' ("\\n" call)*'
-        call = f"start: call{more}\ncall: {self.opening} ({names}) {self.closing}"
-        return StructuredOutputs(grammar="\n".join([call, *rules]))
+        start = f"start: calls{'' if answer is None else ' | answer'}\ncalls: call{more}"
+        rules += [] if answer is None else [f"answer: %json {compact_schema(answer)}"]
+        call = f"call: {self.opening} ({names}) {self.closing}"
+        return StructuredOutputs(grammar="\n".join([start, call, *rules]))
 
 
 def tool_template(template: str, token_id: Callable[[str], int | None]) -> ToolTemplate:
-
     def written(tag: str) -> str:  # a token, where the tokenizer has it, is no text to a grammar
         number = token_id(tag)
         return json.dumps(tag) if number is None else f"<[{number}]>"
 
-    if re.search(r"\btools\b", template) is None:
-        return ToolTemplate()
+    names = frozenset(re.findall(r"[A-Za-z_]\w*", template))
+    if "tools" not in names:
+        return ToolTemplate(names=names)
     if OPENING in template:  # some write the arguments inside as tags of their own
         opening, closing = f'{written(OPENING)} "\\n"', f'"\\n" {written(CLOSING)}'
         is_json = "<function=" not in template and "<arg_key>" not in template
-        return ToolTemplate(True, "arguments", opening, closing) if is_json else ToolTemplate(True)
+        made = ToolTemplate(True, "arguments", opening, closing, names)
+        return made if is_json else ToolTemplate(True, names=names)
     is_llama = _PYTHON in template or '"parameters": ' in template
-    return ToolTemplate(True, "parameters" if is_llama else None)
+    return ToolTemplate(True, "parameters" if is_llama else None, names=names)
 
 
 def as_text(turn: Mapping[str, object]) -> Json:
@@ -204,18 +216,19 @@ def as_text(turn: Mapping[str, object]) -> Json:
     functions = [call["function"] for call in calls] if isinstance(calls, list) else []
     texts = [f"{call['name']}({json.dumps(call['arguments'])})" for call in functions]
     contents = [str(turn["content"])] if turn["content"] else []
-    kept = {key: turn[key] for key in ("role", *THOUGHT) if key in turn}
+    kept = {key: value for key, value in turn.items() if not key.startswith("tool_call")}
     return {**kept, "content": "\n".join([*contents, *texts])}
 
 
 class CallReader:
     """Tells the text of one answer apart into content and calls, as far as both are certain.
 
-    However the text is cut into pieces, they are the same.
+    However the text is cut into pieces, they are the same. A call of a function that was not
+    offered is content; with ``is_single`` all calls behind the first are left out.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
+    def __init__(self, names: Collection[str], *, is_single: bool = False) -> None:
+        self._names, self._is_single = names, is_single
         self._held = ""  # what may be a call, with the white space before it
         self._may_be_bare, self._follows_call = True, False
         self.num_calls = 0
@@ -225,11 +238,11 @@ class CallReader:
         self._held += text
         contents, calls = [], []
         while isinstance(item := self._next(is_end), Call) or item:
-            if isinstance(item, Call):
-                calls.append(item)
-            else:
+            if not isinstance(item, Call):
                 contents.append(item)
-        self.num_calls += len(calls)
+            elif not (self._is_single and self.num_calls):
+                calls.append(item)
+                self.num_calls += 1
         return "".join(contents), calls
 
     def _next(self, is_end: bool) -> Call | str:
@@ -272,17 +285,20 @@ class CallReader:
             value, end = json.JSONDecoder().raw_decode(self._held, start)
         except (ValueError, RecursionError):
             return 0, None
-        call = _call(value)
-        return end, call if call and call.name in self._names else None
+        return end, self._call(value)
 
     def _tagged_call(self, start: int, is_end: bool) -> tuple[int, Call | None]:
         """Return the end of what begins with a tag, 0 if it has none, and the call that it is."""
         end = start
         while (end := self._held.find(CLOSING, end)) >= 0:
             inside, end = self._held[start:end], end + len(CLOSING)
-            if (call := _call(_value(inside))) or not _ends_in_string(inside):
+            if (call := self._call(_value(inside))) or not _ends_in_string(inside):
                 return end, call
-        return (len(self._held), _call(_value(self._held[start:]))) if is_end else (0, None)
+        return (len(self._held), self._call(_value(self._held[start:]))) if is_end else (0, None)
+
+    def _call(self, value: object) -> Call | None:
+        call = _call(value)
+        return call if call and call.name in self._names else None
 
 
 def _ends_in_string(text: str) -> bool:

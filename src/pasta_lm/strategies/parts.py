@@ -185,6 +185,7 @@ def fill_request(
     params: SamplingParams,
     *,
     after: Mapping[str, Sequence[str]] | None = None,
+    chat_template_kwargs: Mapping[str, object] | None = None,
 ) -> Request:
     """Return the request that decodes the fields of a schema; ``max_tokens`` is of the values.
 
@@ -197,7 +198,7 @@ def fill_request(
     parts = [
         replace(field, after=tuple(waits.get(index, ()))) for index, field in enumerate(fields)
     ]
-    return parts_request(prompt, parts, vocabulary, params)
+    return parts_request(prompt, parts, vocabulary, params, chat_template_kwargs)
 
 
 def _named(name: str, parts: Sequence[Part]) -> list[int]:
@@ -228,11 +229,15 @@ Seen = list[tuple[str, int]]
 
 
 def parts_request(
-    prompt: Prompt, parts: Sequence[Part], vocabulary: Vocabulary, params: SamplingParams
+    prompt: Prompt,
+    parts: Sequence[Part],
+    vocabulary: Vocabulary,
+    params: SamplingParams,
+    chat_template_kwargs: Mapping[str, object] | None = None,
 ) -> Request:
     """Return the request that decodes the holes of a text; ``max_tokens`` is of all together."""
     structures, waits = [part.structure() for part in parts], _waits(parts)
-    ids = tuple(vocabulary.encode_prompt(prompt))
+    ids = tuple(vocabulary.encode_prompt(prompt, chat_template_kwargs=chat_template_kwargs))
     all_seen = [_seen(parts, [*after, number]) for number, after in enumerate(waits)]
     starts = []
     for part, wanted, seen, after in zip(parts, structures, all_seen, waits, strict=True):

@@ -202,14 +202,27 @@ class Requests:
         thinks = False if has_schema else vocabulary.thinks
         kwargs = {**think_kwargs(thinks), **(chat_template_kwargs or {})}
         ids = vocabulary.encode_prompt(prompt, continues=continues, chat_template_kwargs=kwargs)
-        is_raw = continues or isinstance(prompt, str)
-        thinking = None if is_raw else vocabulary.thinking_after(ids)
+        thinking = None if isinstance(prompt, str) else vocabulary.thinking_after(ids)
+        if continues and not isinstance(prompt, str):
+            thinking = vocabulary.thinking_within(str(prompt[-1].get("content") or ""), ids)
+        elif thinking is not None:
+            self._check_is_off(prompt, chat_template_kwargs or {}, ids)
         if has_schema and thinking is not None and not thinking.is_open:
             # The first token is either of the thought or of the schema.
             is_told = True in (kwargs.get("enable_thinking"), kwargs.get("thinking"))
             ids = vocabulary.with_thought(ids) if is_told else ids
             thinking = vocabulary.thinking_after(ids) if is_told else None
         return replace(self._request(ids, params, strategy, positions), thinking=thinking)
+
+    def _check_is_off(self, prompt: Prompt, kwargs: Mapping[str, object], ids: list[int]) -> None:
+        """Refuse to switch off a thought that the chat template leaves to the model."""
+        is_off = False in (kwargs.get("enable_thinking"), kwargs.get("thinking"))
+        on = {**kwargs, **think_kwargs(True)}
+        encode = self.loaded.vocabulary.encode_prompt
+        if is_off and ids == encode(prompt, chat_template_kwargs=on):
+            problem = "the chat template of this model cannot switch its thought off"
+            hint = "leave out enable_thinking: false (or reasoning_effort: none)"
+            raise RequestError(problem, hint=hint)
 
     def _request(
         self, ids: Sequence[int], params: SamplingParams, strategy: str, positions: Positions

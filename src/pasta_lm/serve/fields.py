@@ -1,0 +1,137 @@
+"""Which fields an object of a request may have, and what becomes of others.
+
+A field that this server does not know is refused by name, unless its value asks for nothing or the
+field changes no answer: ``IGNORED`` says which those are, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
+
+from pasta_lm.serve.errors import Json
+
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+_IGNORED: tuple[tuple[str, str, str], ...] = (
+    ("request", "user safety_identifier metadata", "who asks, and notes of the client"),
+    ("request", "store", "replies are never kept"),
+    ("request", "service_tier priority", "clients take turns"),
+    ("request", "prompt_cache_key prompt_cache_retention cache_prompt",
+     "what prompts have in common is found without them"),
+    ("request", "num_ctx num_batch num_gpu num_thread keep_alive",
+     "how Ollama loads a model: this one is loaded, with its whole context"),
+    ("stream_options", "include_obfuscation", "padding of the pieces, which have none"),
+    ("json_schema", "strict", "an answer always matches"),
+    ("json_schema", "description", "the model does not see the schema: write it in a message"),
+    ("message", "annotations provider_specific_fields", "notes on an earlier reply"),
+    ("message", "cache_control", "as prompt_cache_key"),
+    ("part", "cache_control", "as prompt_cache_key"),
+    ("call", "index", "the place of a call in a stream"),
+)  # fmt: skip
+IGNORED = {(place, name): why for place, names, why in _IGNORED for name in names.split()}
+"""Fields that change no answer, by the object they are in, with the reason."""
+
+_NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("allowed_token_ids bad_words banned_tokens documents functions guided_choice lora", ([],)),
+    ("logits_processors stop_token_ids", ([],)),
+    ("continuous_usage_stats echo include_stop_str_in_output prefix safe_prompt", (False,)),
+    ("return_token_ids return_tokens_as_token_ids timings_per_token use_beam_search", (False,)),
+    ("include_reasoning separate_reasoning skip_special_tokens", (True,)),
+    ("spaces_between_special_tokens stream_reasoning", (True,)),
+    ("grammar suffix", ("",)),
+    ("dry_multiplier dynatemp_range min_tokens mirostat no_repeat_ngram_size n_probs", (0,)),
+    ("top_a xtc_probability", (0,)),
+    ("best_of length_penalty repeat_penalty tfs_z typical_p typ_p", (1,)),
+    ("id_slot top_n_sigma truncate_prompt_tokens", (-1,)),
+    ("function_call", ("none", "auto")),
+    ("modalities", (["text"],)),
+    ("verbosity", ("medium",)),
+)
+NEUTRAL = {name: values for names, values in _NEUTRAL for name in names.split()}
+"""Fields of other servers, with the values that ask for nothing; null always does."""
+
+_INSTEAD = {
+    "enable_thinking thinking think": 'chat_template_kwargs: {"enable_thinking": …}',
+    "thinking_budget thinking_budget_tokens thinking_token_budget": "max_thinking_tokens",
+    "prefix": "continue_final_message: true",
+    "repeat_penalty": "repetition_penalty",
+    "n_predict num_predict max_new_tokens": "max_tokens",
+    "guided_json guided_regex guided_choice guided_grammar": "structured_outputs",
+    "json_schema regex ebnf grammar": "structured_outputs",
+}
+INSTEAD = {name: own for names, own in _INSTEAD.items() for name in names.split()}
+"""Fields of other servers, with those that do the same here."""
+
+
+class Fields(BaseModel):
+    """An object of a request: it has no field that is neither obeyed nor without effect."""
+
+    model_config = STRICT
+    place: ClassVar[str] = ""  # in ``IGNORED``
+    _sent: Json = PrivateAttr(default_factory=dict)
+
+    @property
+    def sent(self) -> Json:
+        """Return the fields as they came and in that order, without those of no effect."""
+        return self._sent
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_effect(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(value, dict):
+            return handler(value)
+        known, other = {field.alias or name for name, field in cls.model_fields.items()}, {}
+        if cls.model_config["extra"] == "forbid":
+            # One of them is enough for the error: an object may have a million.
+            first = next(cls._unknown(value, known), None)
+            other = {} if first is None else {first: value[first]}
+            value = {name: part for name, part in value.items() if name in known}
+        made = handler({**value, **other})
+        made._sent = value
+        return made
+
+    @classmethod
+    def _unknown(cls, value: Json, known: set[str]) -> Iterator[str]:
+        for name, part in value.items():
+            has_effect = part is not None and part not in NEUTRAL.get(name, ())
+            if has_effect and name not in known and (cls.place, name) not in IGNORED:
+                yield name
+
+
+class StreamOptions(Fields):
+    """OpenAI's options of a stream."""
+
+    place = "stream_options"
+    include_usage: bool | None = None
+
+
+class JsonSchema(Fields):
+    """A schema and its name, which the model does not see."""
+
+    place = "json_schema"
+    name: str | None = None
+    schema_: Json = Field(alias="schema")
+
+
+class ResponseFormat(Fields):
+    """OpenAI's form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        has_schema = self.json_schema is not None
+        if (self.type == "json_schema") != has_schema:
+            raise ValueError("json_schema, with its schema, belongs to the type json_schema")
+        return self
