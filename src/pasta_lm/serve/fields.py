@@ -33,10 +33,10 @@ _IGNORED: tuple[tuple[str, str, str], ...] = (
     ("stream_options", "include_obfuscation", "padding of the pieces, which have none"),
     ("json_schema", "strict", "an answer always matches"),
     ("json_schema", "description", "the model does not see the schema: write it in a message"),
-    ("message", "annotations provider_specific_fields", "notes on an earlier reply"),
+    ("message", "annotations parsed provider_specific_fields", "notes on an earlier reply"),
     ("message", "cache_control", "as prompt_cache_key"),
     ("part", "cache_control", "as prompt_cache_key"),
-    ("call", "index", "the place of a call in a stream"),
+    ("call", "index parsed_arguments", "what a client notes on a call"),
 )  # fmt: skip
 IGNORED = {(place, name): why for place, names, why in _IGNORED for name in names.split()}
 """Fields that change no answer, by the object they are in, with the reason."""

@@ -46,6 +46,7 @@ _QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 class Call(Fields):
     """The function of a tool and its arguments, which are JSON in a text."""
 
+    place = "call"
     name: str
     arguments: str
 
