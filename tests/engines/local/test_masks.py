@@ -5,9 +5,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.local.attention import additive, cutoff_table, in_window, visible
-from pasta_lm.engines.local.batch import EntryTensors
-from pasta_lm.engines.local.pool import Run
+from pasta_lm.engines.local.attention import (
+    LayerCall,
+    additive,
+    attend,
+    attend_causal,
+    cutoff_table,
+    in_window,
+    visible,
+)
+from pasta_lm.engines.local.batch import EntryTensors, join_slices
+from pasta_lm.engines.local.pool import LayerShape, Pool, Run
+from pasta_lm.engines.local.runner import CachedPass
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.visibility import UNBOUNDED, Row
 from tests.fakes.word_decoder import WordDecoder
@@ -91,3 +101,50 @@ def test_every_pass_sees_the_rows_and_the_positions_of_its_queries(
         for query in queries:
             seen_at = [positions[k] for k in range(stop) if is_visible(entries, query, k)]
             assert part.largest_distance >= positions[query] - min(seen_at)
+
+
+PLAIN = LayerCall(0, None, None, None, None)
+
+
+@pytest.mark.parametrize("num_keys", [9, 30])
+def test_the_last_tokens_of_a_prompt_attend_as_with_a_mask(num_keys: int) -> None:
+    q, k, v = (torch.randn(heads, num, 8) for heads, num in ((4, 9), (2, num_keys), (2, num_keys)))
+    mask = additive(torch.ones(9, num_keys).bool().tril(num_keys - 9), torch.float32)
+    k_4, v_4 = k.repeat_interleave(2, 0), v.repeat_interleave(2, 0)
+    expected = attend(PLAIN, q, k, v, mask)
+    torch.testing.assert_close(attend_causal(PLAIN, q, k_4, v_4), expected)
+
+
+@pytest.mark.parametrize("window", [None, 64, 900])
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_a_gpus_prompts_store_no_scores_of_all_their_tokens(
+    window: int | None, softcap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, largest = list[tuple[bool, bool]](), list[int]()
+    fused, softmax = torch.nn.functional.scaled_dot_product_attention, torch.softmax
+
+    def attention(*args: object, enable_gqa: bool = False, **kwargs: object) -> torch.Tensor:
+        calls.append((len(args) > 3 and isinstance(args[3], torch.Tensor), enable_gqa))
+        return fused(*args, enable_gqa=enable_gqa, **kwargs)  # type: ignore[arg-type]
+
+    def weights(scores: torch.Tensor, dim: int, **kwargs: None) -> torch.Tensor:
+        if scores.dim() == 3:  # ours: fused attention has a batch
+            largest.append(scores.shape[1])
+        return softmax(scores, dim, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    monkeypatch.setattr(torch, "softmax", weights)
+    place, entries = torch.device("meta"), Entries.of_prompt([1] * 600)
+    pool = Pool([LayerShape(2, 8, 8)], 640, dtype=torch.float32, device=place)
+    tensors, run = EntryTensors(entries, place), pool.allocate(600)
+    for first, stop in ((0, 300), (300, 600)):
+        part = tensors.slice(0, first, stop, run)
+        batch = join_slices([(entries, part)], [], place)
+        q, k, v = (torch.empty(heads, 300, 8, device=place) for heads in (8, 2, 2))
+        call = LayerCall(0, None, window, softcap, None)
+        out = CachedPass(batch, pool).attend(call, q, k, v)
+        assert out.shape == (8, 300, 8)
+    assert not any(has_mask and is_grouped for has_mask, is_grouped in calls)
+    assert max(largest, default=0) <= 256
+    if window != 64 and softcap is None:
+        assert calls[0] == (False, False), "a whole prompt needs no mask"

@@ -86,7 +86,7 @@ class CapturedModel:
         self, joined_1NC: Tensor, turned_by: tuple[Tensor, Tensor] | None, layer: int, *shape: int
     ) -> Tensor:
         run, call = self._pass, self._calls[layer]
-        if isinstance(run, CachedPass) and is_plain(call):
+        if isinstance(run, CachedPass) and run.is_on_cpu and is_plain(call):
             heads = Heads.joined(joined_1NC[0], *shape)
             return run.attend_compiled(call, heads, turned_by)[None]
         assert run is not None

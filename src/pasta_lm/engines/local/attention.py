@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 from pasta_lm.errors import UnsupportedModelError
 from pasta_lm.interpreter.visibility import Row
@@ -96,6 +97,7 @@ def register() -> None:
 
 
 MAX_GROUPED_ROWS = 256  # rows of queries that share a pass over the keys of their group
+MAX_STORED_ROWS = 256  # of queries whose scores a GPU stores at a time
 
 
 def attend(
@@ -108,11 +110,42 @@ def attend(
     """
     if is_plain(call):
         mask = None if mask_QK is None else mask_QK[None, None]
+        k_GKD, v_GKD = for_each_head(q_HQD, k_GKD, v_GKD)
         return F.scaled_dot_product_attention(
             q_HQD[None], k_GKD[None], v_GKD[None], mask,
             scale=call.scaling, enable_gqa=len(q_HQD) != len(k_GKD),
         )[0]  # fmt: skip
-    return attend_by_products(call, q_HQD, k_GKD, v_GKD, mask_QK)
+    if q_HQD.device.type == "cpu" or q_HQD.shape[1] <= MAX_STORED_ROWS:
+        return attend_by_products(call, q_HQD, k_GKD, v_GKD, mask_QK)
+    starts = range(0, q_HQD.shape[1], MAX_STORED_ROWS)
+    outs = []
+    for span in (slice(start, start + MAX_STORED_ROWS) for start in starts):
+        mask = None if mask_QK is None else mask_QK[span]
+        outs.append(attend_by_products(call, q_HQD[:, span], k_GKD, v_GKD, mask))
+    return torch.cat(outs, dim=1)
+
+
+def attend_causal(call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor) -> Tensor:
+    """Do as ``attend`` in a plain layer on a GPU: the queries are the last keys, in order."""
+    k_HKD, v_HKD = for_each_head(q_HQD, k_GKD, v_GKD)
+    num_queries, num_keys = q_HQD.shape[1], k_HKD.shape[1]
+    is_whole = num_queries == num_keys
+    return F.scaled_dot_product_attention(
+        q_HQD[None], k_HKD[None], v_HKD[None],
+        None if is_whole else causal_lower_right(num_queries, num_keys),
+        is_causal=is_whole, scale=call.scaling,
+    )[0]  # fmt: skip
+
+
+def for_each_head(q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values, on a GPU repeated for each query head.
+
+    Not every fused attention of a GPU takes groups; without one all scores are stored.
+    """
+    repeats = len(q_HQD) // len(k_GKD)
+    if q_HQD.device.type == "cpu" or repeats == 1:
+        return k_GKD, v_GKD
+    return k_GKD.repeat_interleave(repeats, 0), v_GKD.repeat_interleave(repeats, 0)
 
 
 def is_plain(call: LayerCall) -> bool:

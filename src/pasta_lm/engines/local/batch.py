@@ -33,6 +33,7 @@ class RequestSlice:
     key_positions: Tensor  # int64 [K]
     largest_distance: int  # no query is farther from a key than this, in positions
     is_sketch: bool = False  # without mask and key positions: for paged passes
+    is_prompt: bool = False  # on a GPU, whose prompts need no mask: each token sees all before it
 
     @property
     def num_rows(self) -> int:
@@ -79,10 +80,12 @@ class EntryTensors:
         """Describe entries [first_slot, stop_slot), placed already, as part of a pass."""
         self._extend(stop_slot)
         fed = self._entries.items[first_slot:stop_slot]
+        is_prompt = self._device.type != "cpu" and fed[-1].owner == PROMPT_OWNER
         return RequestSlice(
             start, start + len(fed), run, first_slot,
-            self._visible(first_slot, stop_slot), self._positions[:stop_slot],
-            largest_distance=max(entry.position for entry in fed),
+            None if is_prompt else self._visible(first_slot, stop_slot),
+            self._positions[:stop_slot],
+            largest_distance=max(entry.position for entry in fed), is_prompt=is_prompt,
         )  # fmt: skip
 
     def truncate(self, num_entries: int) -> None:

@@ -21,6 +21,7 @@ from pasta_lm.engines.local.attention import (
     Pass,
     additive,
     attend,
+    attend_causal,
     attend_grouped,
     in_window,
     is_plain,
@@ -68,6 +69,7 @@ class CachedPass:
         self._sizes = [part.stop - part.start for part in batch.slices]
         self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
         self._compiled: dict[int | None, CompiledAttention] = {}
+        self.is_on_cpu = batch.tokens.device.type == "cpu"
 
     @cached_property
     def _views(self) -> list[LayerViews]:
@@ -134,8 +136,12 @@ class CachedPass:
             mask = self._mask(index, call.window, q_QGHD.dtype, num_heads)
             return attend_grouped(call, q_QGHD, keys, values, mask)
         q_HQD = q_QGHD.view(num_queries, num_groups * num_heads, size).transpose(0, 1)
-        mask = self._mask(index, call.window, q_HQD.dtype)
-        out_HQD = attend(call, q_HQD, keys[0], values[0], mask)
+        part = self._batch.slices[index]
+        if part.is_prompt and is_plain(call) and not _is_beyond(part, call.window):
+            out_HQD = attend_causal(call, q_HQD, keys[0], values[0])
+        else:
+            mask = self._mask(index, call.window, q_HQD.dtype)
+            out_HQD = attend(call, q_HQD, keys[0], values[0], mask)
         return out_HQD.transpose(0, 1).reshape(num_queries, num_groups, num_heads, -1)
 
     def _mask(
@@ -153,12 +159,19 @@ class CachedPass:
     def _visible(self, part: RequestSlice, window: int | None) -> Tensor | None:
         """Return which entries the tokens of a request see in a layer, bool [Q, K]; None: all."""
         visible = part.visible_QK
+        if part.is_prompt:
+            visible = torch.ones(part.num_rows, part.num_entries, device=part.key_positions.device)
+            visible = visible.bool().tril(part.first_slot)
         # Most passes reach less far back than the window, and need no mask for it.
-        if window is not None and part.largest_distance >= window:
+        if window is not None and _is_beyond(part, window):
             positions_Q = self._batch.positions[part.start : part.stop]
             near = in_window(positions_Q, part.key_positions, window)
             visible = near if visible is None else visible & near
         return visible
+
+
+def _is_beyond(part: RequestSlice, window: int | None) -> bool:
+    return window is not None and part.largest_distance >= window
 
 
 class Runner:

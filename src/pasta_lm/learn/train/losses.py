@@ -28,6 +28,7 @@ from pasta_lm.engines.local.attention import (
     additive,
     attend,
     attend_by_products,
+    for_each_head,
     in_window,
     is_plain,
     visible,
@@ -82,10 +83,8 @@ class TrainingPass:
             # autocast the rotation has widened queries and keys.
             mask = self._mask(index, call.window, v_GLD)
             return attend_by_products(call, q_HLD.to(v_GLD), k_GLD.to(v_GLD), v_GLD, mask)
-        if not is_cpu and is_plain(call):
-            # Not every fused attention of a GPU takes groups; without one all scores are stored.
-            repeats = len(q_HLD) // len(k_GLD)
-            k_GLD, v_GLD = (heads.repeat_interleave(repeats, 0) for heads in (k_GLD, v_GLD))
+        if is_plain(call):
+            k_GLD, v_GLD = for_each_head(q_HLD, k_GLD, v_GLD)
         if self._pack[index].rows is None and call.window is None and is_plain(call):
             out: Tensor = F.scaled_dot_product_attention(
                 q_HLD[None],
