@@ -15,6 +15,7 @@
     ├── ModelError                 exit code 1: a model cannot be used as it is
     │   ├── UnsupportedModelError      the self-test or the configuration says it would not be exact
     │   └── VocabularyError            tag pieces are missing, or the tokenizer loses text
+    ├── DeviceMemoryError          exit code 1: a GPU's memory is full
     └── RemoteError                exit code 1: a remote server fails, or its reply is invalid
         └── BrokenAnswerError          it failed inside an answer; ``text`` is the text so far
 
@@ -131,6 +132,18 @@ class UnsupportedModelError(ModelError):
 
 class VocabularyError(ModelError):
     """Report a tokenizer that lacks tag pieces or that loses text."""
+
+
+class DeviceMemoryError(PastaError):
+    """Report a GPU whose memory is full, and what takes how much of it, where it is known."""
+
+    def __init__(self, reason: object, sizes: str = "") -> None:
+        line = str(reason).strip().partition("\n")[0]
+        super().__init__(
+            f"{line}{sizes}",
+            hint="a smaller cache (--cache-memory 20%), model or --dtype, --device cpu, or end "
+            "what else is on the card (nvidia-smi)",
+        )
 
 
 class RemoteError(PastaError):

@@ -26,7 +26,7 @@ from typer.main import get_command
 from pasta_lm import __version__
 from pasta_lm.cli import terminal
 from pasta_lm.cli.flags import option
-from pasta_lm.errors import MissingExtraError, PastaError, UsageError
+from pasta_lm.errors import DeviceMemoryError, MissingExtraError, PastaError, UsageError
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -227,6 +227,8 @@ def _known(error: Exception) -> PastaError:
         case OSError(strerror=str(reason)):
             place = error.filename or "a file"
             return PastaError(f"{place} cannot be read or written: {reason.lower()}", hint=ROOM)
+        case RuntimeError() if type(error).__name__ == "OutOfMemoryError":  # torch's
+            return DeviceMemoryError(error)
     first_line = str(error).strip().partition("\n")[0]
     if "(os error " in first_line:  # libraries in Rust: safetensors, tokenizers
         return PastaError(f"a file cannot be read or written: {first_line}", hint=ROOM)

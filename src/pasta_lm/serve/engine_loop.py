@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
-from pasta_lm.errors import PastaError, RequestError
+from pasta_lm.errors import DeviceMemoryError, PastaError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.serve import Queue
 from pasta_lm.serve.backends import Backend, Events
@@ -285,6 +285,7 @@ class EngineLoop:
 
 
 def _for_client(error: Exception) -> ApiError:
-    if isinstance(error, RequestError):  # such as a form that grows too complex
+    # Such as a form that grows too complex, or a card that is full.
+    if isinstance(error, RequestError | DeviceMemoryError):
         return from_error(error)
     return error if isinstance(error, ApiError) else internal()

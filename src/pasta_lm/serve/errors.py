@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from pasta_lm.errors import ContextLengthError, InputError, PastaError, UsageError
+from pasta_lm.errors import (
+    ContextLengthError,
+    DeviceMemoryError,
+    InputError,
+    PastaError,
+    UsageError,
+)
 
 Json = dict[str, Any]
 
@@ -61,4 +67,6 @@ def from_error(error: PastaError) -> ApiError:
         return bad_request(error.message, "messages", "context_length_exceeded")
     if isinstance(error, InputError | UsageError):
         return bad_request(str(error).replace("\n    hint: ", "; "))
+    if isinstance(error, DeviceMemoryError):
+        return unavailable("the device has no memory for this request now", "out_of_memory")
     return internal()

@@ -69,7 +69,7 @@ class Pasta:
             dtype: 'float32', 'bfloat16', 'float16' or 'int8' (CPU only); None: float32 on a CPU,
                 bfloat16 on a GPU that has it; 'auto': the same, or the faster on a CPU.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
-            pool_tokens: Cache entries for all requests together.
+            pool_tokens: Cache entries for all requests together; a GPU's, if so many fit.
             cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.
             shares_prefixes: Compute what prompts have in common at their beginning once.
 
@@ -81,8 +81,7 @@ class Pasta:
             from pasta_lm.engines.local import engine, loading
         dtype = dtype_name(dtype)
         loaded = loading.load(source, dtype=dtype, device=device)
-        if pool_tokens is None:
-            pool_tokens = loading.pool_slots(cache_memory, loaded)
+        pool_tokens = loading.pool_slots(cache_memory, loaded, pool_tokens)
         local = engine.TorchEngine(
             loaded,
             pool_tokens=pool_tokens or engine.DEFAULT_POOL_TOKENS,
@@ -104,7 +103,7 @@ class Pasta:
         self.close()
 
     def close(self) -> None:
-        """Disconnect from servers."""
+        """Disconnect from servers; give the memory of the cache back."""
         self.engine.close()
 
     @property

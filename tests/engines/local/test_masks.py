@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -132,7 +134,8 @@ def test_a_gpus_prompts_store_no_scores_of_all_their_tokens(
             largest.append(scores.shape[1])
         return softmax(scores, dim, **kwargs)
 
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    noted = SimpleNamespace(scaled_dot_product_attention=attention)
+    monkeypatch.setattr("pasta_lm.engines.local.attention.F", noted)
     monkeypatch.setattr(torch, "softmax", weights)
     place, entries = torch.device("meta"), Entries.of_prompt([1] * 600)
     pool = Pool([LayerShape(2, 8, 8)], 640, dtype=torch.float32, device=place)

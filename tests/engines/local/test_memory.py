@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
 import pytest
 import torch
 
+from pasta_lm.cli.app import _known
 from pasta_lm.engines.gpu.devices import budget_bytes, free_bytes
+from pasta_lm.engines.local import loading
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import pool_slots
-from pasta_lm.errors import UsageError
+from pasta_lm.engines.local.loading import LoadedModel, pool_slots
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.errors import DeviceMemoryError, RequestError, UsageError
+from pasta_lm.serve.errors import from_error
 from tests.architectures import loaded
 
 
@@ -44,6 +52,71 @@ def test_the_cache_of_a_budget_takes_that_many_bytes() -> None:
     assert (1 << 20) - page < size < (1 << 20) + page
     with pytest.raises(UsageError, match="holds nothing"):
         pool_slots("10", model)
+
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("free", "num_tokens", "budget"),
+    [(5 * GB, None, 2.5 * GB), (5 * GB, 10**9, 2.5 * GB), (85 * GB, 10**9, 81.7 * GB)],
+)
+def test_a_gpus_cache_leaves_room_for_passes_whoever_sizes_it(
+    free: int, num_tokens: int | None, budget: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, steps = replace(loaded("llama")), list[str]()
+    model.device = torch.device("cuda")  # type: ignore[misc]
+    model.fast_logits = None  # type: ignore[misc]
+    monkeypatch.setattr(LoadedModel, "logits", property(lambda _: steps.append("joined")))
+    monkeypatch.setattr(loading.devices, "free_memory", lambda: steps.append("emptied"))
+
+    def free_bytes(device: torch.device) -> int:
+        steps.append("asked")
+        return free
+
+    monkeypatch.setattr(loading.devices, "free_bytes", free_bytes)
+    monkeypatch.setattr(loading, "MAX_DEFAULT_SLOTS", 10**9)
+    num_slots = pool_slots(None, model, num_tokens)
+    assert num_slots is not None
+    entry = sum(4 * s.num_heads * (s.key_size + s.value_size) for s in model.layer_shapes)
+    assert num_slots * entry == pytest.approx(budget, rel=0.01)
+    assert steps == ["joined", "emptied", "asked"]
+    assert pool_slots(None, model, 100) == 100
+
+
+def test_a_closed_engine_has_given_its_cache_back() -> None:
+    engine = TorchEngine(loaded("llama"), pool_tokens=256, paged=True)
+    engine.warm_up(2)
+    memory = [weakref.ref(layer.untyped_storage()) for layer in engine.pool.keys]
+    engine.close()
+    assert not any(storage() for storage in memory)
+    with pytest.raises(RequestError, match="the pool holds 0"):
+        engine.submit(Request(prompt=[1, 2]))
+
+
+def test_pool_and_scheduler_die_with_their_engine() -> None:
+    engine = TorchEngine(loaded("llama"), pool_tokens=256)
+    pool = weakref.ref(engine.pool)
+    gc.disable()
+    try:
+        del engine
+        assert pool() is None, "a notebook's next model would find no memory"
+    finally:
+        gc.enable()
+
+
+def test_a_full_gpu_is_told_what_takes_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. 4.19 MiB is free.\nSee")
+
+    engine = TorchEngine(loaded("llama"), pool_tokens=256)
+    monkeypatch.setattr(engine.runner, "run", full)
+    with pytest.raises(DeviceMemoryError, match=r"MiB is free\.; the model has 0\.0 GB") as caught:
+        engine.generate([Request(prompt=[1, 2], params=SamplingParams(max_tokens=4))])
+    assert "--cache-memory" in str(caught.value.hint)
+    assert from_error(caught.value).status == 503
+    loose = _known(torch.OutOfMemoryError("CUDA out of memory."))
+    assert isinstance(loose, DeviceMemoryError)
 
 
 def test_this_machine_has_memory() -> None:

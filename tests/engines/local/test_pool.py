@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 
 import pytest
@@ -176,3 +177,22 @@ def test_views_share_memory_with_the_pool_whether_layers_have_one_shape_or_sever
         assert pool.keys[layer][:, PAGE + 1 : PAGE + 4].float().sum() == keys.numel()
         assert pool.values[layer].float().sum() == layer * values.numel()
         assert pool.keys[layer].float().sum() == keys.numel(), "other runs stay as they were"
+
+
+def test_a_run_moves_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, clone, copies = pool_of(), torch.Tensor.clone, list[weakref.ref[torch.Tensor]]()
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        copies.append(weakref.ref(copy := clone(tensor)))
+        assert sum(each() is not None for each in copies) <= 2, "copies of several layers"
+        return copy
+
+    monkeypatch.setattr(torch.Tensor, "clone", counted)
+    first, second, third = (pool.allocate(PAGE) for _ in range(3))
+    for run, mark in ((first, 1.0), (third, 3.0)):
+        write(pool, run, 0, mark)
+    pool.free(second)
+    pool.grow(first, 9 * PAGE)  # the other slides to the front, and this one becomes the last
+    assert first.first_page == 1
+    assert (read(pool, first, 1), read(pool, third, 1)) == ([1.0], [3.0])
+    assert len(copies) >= 2 * 2 * len(SHAPES)

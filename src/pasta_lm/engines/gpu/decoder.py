@@ -272,6 +272,11 @@ class PagedDecoder:
                     if draws is not None:
                         self._choice(bucket.num_wanted, draws)
 
+    def close(self) -> None:
+        """Forget all graphs, whose memory and functions hold the pool."""
+        self._shapes.clear()
+        self._choices.clear()
+
     def try_out(self) -> None:
         """Run a row of padding: whatever cannot be compiled or launched here fails."""
         with torch.inference_mode(), on_device(self.device):

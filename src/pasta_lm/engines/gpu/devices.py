@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -95,9 +96,20 @@ _UNITS = {"": 1} | {
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
 
 
-def default_cache(device: torch.device) -> str | None:
-    """Return the memory of the cache on a device; None: a small fixed number of entries."""
-    return "80%" if device.type == "cuda" else None
+SHAPES_BYTES = 64 * (25 << 20)  # the driver's, of as many captured passes as are kept
+PASS_BYTES = 3 << 29  # of a pass: activations, logits, the workspaces of libraries
+
+
+def default_budget(free: int) -> int:
+    """Return the bytes of the cache on a GPU: all that captures and passes do not need."""
+    return max(free // 2, free - SHAPES_BYTES - PASS_BYTES)
+
+
+def free_memory() -> None:
+    """Give the memory of what nothing refers to any more back to the device."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def budget_bytes(memory: str, free: int) -> int:

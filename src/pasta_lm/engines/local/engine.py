@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
+from pasta_lm.engines.gpu.devices import free_memory
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.batch import join_slices
 from pasta_lm.engines.local.grammars import Grammars
@@ -38,6 +39,7 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.rows.runner import PLACES, RowsRunner, as_rows
+from pasta_lm.errors import DeviceMemoryError
 
 DEFAULT_POOL_TOKENS = 16_384
 
@@ -186,9 +188,13 @@ class TorchEngine:
             del self.unread[number]
 
     def close(self) -> None:
-        """Give up all requests; the weights stay."""
+        """Give up all requests and the cache; the weights stay."""
         for number in list(self.active):
             self.cancel(number)
+        if self.paged is not None:
+            self.paged.close()
+        self.pool.close()
+        free_memory()
 
     def _advance(self) -> list[tuple[int, StreamEvent | Failed]]:
         events = self.step()  # those of each open stream are kept until it is read
@@ -265,6 +271,14 @@ class TorchEngine:
         return [tokens[id(row)] for row in plan.rows]
 
     def _run_whole(self, plan: PassPlan, *, is_paged: bool) -> list[int]:
+        try:
+            return self._run_there(plan, is_paged=is_paged)
+        except torch.OutOfMemoryError as exc:
+            model = sum(part.nbytes for part in self.loaded.model.parameters()) / 1e9
+            sizes = f"; the model has {model:.1f} GB, the cache {self.pool.num_bytes / 1e9:.1f}"
+            raise DeviceMemoryError(exc, sizes) from exc
+
+    def _run_there(self, plan: PassPlan, *, is_paged: bool) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
         if self.rows is not None:
             return self._choose(plan, choices, self.rows.run(plan.parts, plan.indices))

@@ -32,6 +32,8 @@ from pasta_lm.models.load import (
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
+MAX_DEFAULT_SLOTS = 64 * 8192  # of a GPU's cache that nobody has sized: the rest is others'
+
 
 @dataclass(eq=False)
 class LoadedModel:
@@ -171,18 +173,25 @@ def with_pieces(loaded: LoadedModel) -> LoadedModel:
     return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
 
 
-def pool_slots(memory: str | None, loaded: LoadedModel) -> int | None:
-    """Return how many cache entries fit '2GiB', or '40%' of the memory free beside the weights.
+def pool_slots(
+    memory: str | None, loaded: LoadedModel, num_tokens: int | None = None
+) -> int | None:
+    """Return how many entries a cache has, ``num_tokens`` at most; None: as suits the engine.
 
-    None stands for what suits the device: most of a GPU, else a small fixed number, None.
+    ``memory`` is '2GiB', or '40%' of what is free beside the weights. A GPU's cache never exceeds
+    what is free there when the layers are joined.
     """
-    memory = memory or (None if loaded.reader else devices.default_cache(loaded.device))
-    if memory is None:
-        return None
+    if memory is None and (loaded.reader or loaded.device.type != "cuda"):
+        return num_tokens
     shapes = loaded.layer_shapes
+    _ = loaded.logits  # joining layers takes memory
+    devices.free_memory()
+    free = devices.free_bytes(loaded.device)
+    budget = devices.default_budget(free) if memory is None else devices.budget_bytes(memory, free)
     numbers = sum(shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
     entry_bytes = numbers * loaded.dtype.itemsize  # in all layers
-    num_slots = devices.budget_bytes(memory, devices.free_bytes(loaded.device)) // entry_bytes
+    num_slots = budget // entry_bytes
     if num_slots < 1:
-        raise UsageError(f"a cache of {memory} holds nothing: an entry has {entry_bytes} bytes")
-    return num_slots
+        name = memory or f"{budget} bytes, of {free} that are free,"
+        raise UsageError(f"a cache of {name} holds nothing: an entry has {entry_bytes} bytes")
+    return min(num_slots, num_tokens or (MAX_DEFAULT_SLOTS if memory is None else num_slots))

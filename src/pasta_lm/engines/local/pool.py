@@ -70,22 +70,28 @@ class Pool:
         self.kept: list[Run] = []  # the one that was used longest ago first
         self.on_evict: Callable[[Run], None] = lambda run: None  # a kept run loses its pages
 
-        def zeros(sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
-            if len(set(sizes)) > 1:
-                return [tensor for size in sizes for tensor in zeros([size])]
-            heads, size = sizes[0]
-            return [_zeros((len(sizes), 1, heads, self.num_slots, size), dtype, device)]
-
         # Layers of equal shape lie in one tensor [L, 1, G, S, D].
-        self._keys = zeros([(shape.num_heads, shape.key_size) for shape in shapes])
-        self._values = zeros([(shape.num_heads, shape.value_size) for shape in shapes])
+        sizes = [(shape.num_heads, shape.key_size) for shape in shapes]
+        self._keys = _layers(sizes, self.num_slots, dtype, device)
+        sizes = [(shape.num_heads, shape.value_size) for shape in shapes]
+        self._values = _layers(sizes, self.num_slots, dtype, device)
         self.keys = [layer[0] for group in self._keys for layer in group]
         """For each layer [G, S, D], rotated as the model rotates them."""
         self.values = [layer[0] for group in self._values for layer in group]
 
+    def close(self) -> None:
+        """Give the memory back, whoever still holds the pool; it has no pages any more."""
+        self.num_pages = 0
+        for memory in (self.keys, self.values, self._keys, self._values):
+            memory.clear()
+
     @property
     def num_slots(self) -> int:
         return self.num_pages * self.page_size
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(memory.nbytes for memory in self._memories)
 
     @property
     def num_free_pages(self) -> int:
@@ -148,14 +154,13 @@ class Pool:
 
     def copy_pages(self, source: Run, target: Run, num_pages: int) -> None:
         """Copy the first pages of a run, which may be a kept one, into those of another."""
-        start, num_slots = source.first_page * self.page_size, num_pages * self.page_size
-        saved = [memory[:, start : start + num_slots] for memory in (*self.keys, *self.values)]
-        self._write(target.first_page, saved)
+        for memory in self._memories:
+            self._copy(memory, (source.first_page, target.first_page, num_pages))
 
     def move_slots(self, run: Run, moves: Sequence[tuple[int, int]]) -> None:
         """Copy entries of a run to other slots of it: pairs of slots, before and after."""
         before, after = self.start(run) + torch.tensor(moves, device=self.keys[0].device).T
-        for memory in (*self.keys, *self.values):
+        for memory in self._memories:
             memory.index_copy_(1, after, memory.index_select(1, before))
 
     def _evict(self) -> None:
@@ -169,12 +174,22 @@ class Pool:
 
     def compact(self) -> None:
         """Slide all runs to the front, so that all free pages lie together behind them."""
+        moves = self._slide()
+        for memory in self._memories:
+            for move in moves:
+                self._copy(memory, move)
+
+    def _slide(self) -> list[tuple[int, int, int]]:
+        """Give all runs their places at the front; return what is to be copied."""
         while self.kept:
             self._evict()
-        page = 0
+        page, moves = 0, []
         for run in self.runs:
-            self._move(run, page)
+            if run.first_page != page:
+                moves.append((run.first_page, page, run.num_pages))
+            run.first_page = page
             page = run.end_page
+        return moves
 
     def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
         """Return the places in the pool, int64 [N], of slots [first, stop) of runs."""
@@ -217,25 +232,43 @@ class Pool:
 
     def _make_last(self, run: Run) -> None:
         self.runs.remove(run)
-        saved = self._copy(run)
-        self.compact()
+        first, moves = run.first_page, self._slide()
         run.first_page = self.runs[-1].end_page if self.runs else 0
         self.runs.append(run)
-        self._write(run.first_page, saved)
+        old, new = self._span(first, run.num_pages), self._span(run.first_page, run.num_pages)
+        for memory in self._memories:  # one layer after the other: a copy of all has gigabytes
+            saved = memory[:, old].clone()
+            for move in moves:
+                self._copy(memory, move)
+            memory[:, new] = saved
 
     def _move(self, run: Run, page: int) -> None:
-        if page != run.first_page:
-            self._write(page, self._copy(run))
-            run.first_page = page
+        for memory in self._memories:
+            self._copy(memory, (run.first_page, page, run.num_pages))
+        run.first_page = page
 
-    def _copy(self, run: Run) -> list[Tensor]:
-        start, stop = run.first_page * self.page_size, run.end_page * self.page_size
-        return [memory[:, start:stop].clone() for memory in (*self.keys, *self.values)]
+    def _copy(self, memory: Tensor, move: tuple[int, int, int]) -> None:
+        before, after, num_pages = move
+        # The places may overlap.
+        memory[:, self._span(after, num_pages)] = memory[:, self._span(before, num_pages)].clone()
 
-    def _write(self, page: int, saved: Sequence[Tensor]) -> None:
-        start = page * self.page_size
-        for memory, part in zip((*self.keys, *self.values), saved, strict=True):
-            memory[:, start : start + part.shape[1]] = part
+    def _span(self, page: int, num_pages: int) -> slice:
+        return slice(page * self.page_size, (page + num_pages) * self.page_size)
+
+    @property
+    def _memories(self) -> list[Tensor]:
+        return [*self.keys, *self.values]
+
+
+def _layers(
+    sizes: Sequence[tuple[int, int]], num_slots: int, dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
+    """Return the memory of layers by their heads and sizes: one tensor if these are equal."""
+    groups = [sizes] if len(set(sizes)) == 1 else [[size] for size in sizes]
+    return [
+        _zeros((len(group), 1, group[0][0], num_slots, group[0][1]), dtype, device)
+        for group in groups
+    ]
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from pasta_lm.engines.gpu.devices import usable_device
+from pasta_lm.engines.gpu.devices import free_memory, usable_device
 from pasta_lm.errors import PastaError
 from pasta_lm.journal import Journal, Row, read_rows, write_whole
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
@@ -50,7 +50,6 @@ from pasta_lm.learn.train.config import PreferenceConfig, SftConfig
 from pasta_lm.learn.train.learner import MODEL_FOLDER, full_disk_named
 from pasta_lm.learn.train.preference import Show, train_preference
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
-from pasta_lm.learn.train.trainer import free_memory
 from pasta_lm.measure.instructions import (
     InstructionSettings,
     evaluate_instructions,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import set_seed
 
-from pasta_lm.engines.gpu.devices import usable_device
+from pasta_lm.engines.gpu.devices import free_memory, usable_device
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.annotated import read_records
@@ -61,7 +61,6 @@ from pasta_lm.learn.train.packs import (
 )
 from pasta_lm.learn.train.trainer import (
     PackTrainer,
-    free_memory,
     frozen_dtype,
     is_mixed,
     newest_checkpoint,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import platform
 import re
 import sys
@@ -273,13 +272,6 @@ def trim_memory() -> None:
 
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
-
-
-def free_memory() -> None:
-    """Give back the memory of models that nothing refers to any more."""
-    gc.collect()  # a trainer and the cache of an engine are parts of reference cycles
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 # --- the Trainer's settings
