@@ -1,11 +1,11 @@
-"""What one GPU shows in under ten minutes: a JSON file.
+"""What one GPU shows in five minutes: a JSON file, and the same in lines.
 
-    python lab/benchmarks/gpu.py OUT.json [--answers ANSWERS.jsonl[.gz]] [--weights FOLDER] [--tiny]
+    python lab/benchmarks/gpu.py OUT.json [--seconds 300] [--only SECTION,SECTION] [--tiny]
 
-Sections run in order of importance, each within its own seconds; the file is written after each
-figure. A section that fails is recorded, and the next begins. A second call with the same file
-continues with the unfinished sections. ``--tiny`` runs all of it on a CPU, with a model of two
-layers.
+Weights are random. Sections run in order of value, each within its own seconds; each figure is
+printed and written at once. A section that fails prints its traceback, and the next begins, in a
+new process if the GPU is lost. A second call with the same file continues with the unfinished
+sections. ``--tiny`` runs all of it on a CPU, with a model of two layers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import random
 import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -28,17 +30,14 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pasta_lab.peers import generate_s
 from pasta_lm.engines.gpu.batch import power_of_two
 from pasta_lm.engines.gpu.decoder import Function
+from pasta_lm.engines.gpu.devices import free_bytes
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import LoadedModel, load
+from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.interpreter.limits import Limits
 from pasta_lm.learn.data.annotated import Record, read_annotated
 from pasta_lm.learn.random_model import random_model, read_architecture, train_tokenizer
-from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
-from pasta_lm.learn.train.sft import seconds_of_a_pass
 from pasta_lm.machine import describe_machine
 from pasta_lm.measure.bench import (
     NUM_DECODED,
@@ -50,14 +49,14 @@ from pasta_lm.measure.bench import (
     step_s,
 )
 from pasta_lm.measure.replay import Pair, replay
-from pasta_lm.models.folder import PastaConfig, save_model_folder
 
 Figures = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 SHAPES = Path(__file__).parent / "shapes"
 ANSWERS = ROOT / "corpora" / "starter" / "starter.jsonl"
 DONE, CUT, FAILED = "done", "cut", "failed"
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 2, 4, 8, 16, 64)
+MAX_LINE = 2_000  # characters of a printed figure
 
 
 @dataclass
@@ -66,9 +65,6 @@ class Section:
 
     device: str
     is_tiny: bool
-    shape: Path
-    answers: Path
-    weights: Path | None
     deadline: float
     write: Callable[[Figures], None]
     figures: Figures = field(default_factory=dict)
@@ -78,6 +74,7 @@ class Section:
         """Add figures and write them to the file."""
         self.figures.update(figures)
         self.write(self.figures)
+        print(f"  {json.dumps(figures, default=str)[:MAX_LINE]}", flush=True)
 
     def has_time(self, seconds: float) -> bool:
         """Return whether so many seconds are left; if not, the section counts as cut."""
@@ -91,25 +88,25 @@ class Section:
 
     def records(self) -> list[Record]:
         """Return the annotated answers of two blocks or more, in a seeded order."""
-        records = read_annotated(self.answers)[0]
+        records = read_annotated(ANSWERS)[0]
         chosen = [record for record in records if len(record.document.blocks) >= 2]
         random.Random(0).shuffle(chosen)
         return chosen
 
-    def model(self, shape: str | None = None) -> LoadedModel:
-        """Return a model of a shape with random weights, the large one by default.
+    def model(self, shape: str = "qwen3-8b") -> LoadedModel:
+        """Return a model of a shape with random weights: grouped heads, 152k rows of the head.
 
         The last one is kept for the next section: two do not fit beside each other.
         """
-        path = self.shape if shape is None or self.is_tiny else SHAPES / f"{shape}.json"
-        return _random_model(path, self.device, self.dtype, self.answers)
+        return _random_model("tiny" if self.is_tiny else shape, self.device, self.dtype)
 
 
 @lru_cache(maxsize=1)
-def _random_model(shape: Path, device: str, dtype: torch.dtype, answers: Path) -> LoadedModel:
-    texts = [record.document.plain_text for record in read_annotated(answers)[0][:200]]
-    architecture, tokenizer = read_architecture(shape), train_tokenizer(texts)
-    return random_model(architecture, tokenizer, name=shape.stem, dtype=dtype, device=device)
+def _random_model(shape: str, device: str, dtype: torch.dtype) -> LoadedModel:
+    texts = [record.document.plain_text for record in read_annotated(ANSWERS)[0][:200]]
+    architecture = read_architecture(SHAPES / f"{shape}.json")
+    tokenizer = train_tokenizer(texts)
+    return random_model(architecture, tokenizer, name=shape, dtype=dtype, device=device)
 
 
 def seconds(function: Callable[[], object], device: str, *, total: float = 0.3) -> float:
@@ -144,7 +141,7 @@ def machine(at: Section) -> None:
     except OSError:
         about = ""
     gpu = torch.cuda.get_device_name() if at.device.startswith("cuda") else "none"
-    num_bytes = 1 << (22 if at.is_tiny else 33)
+    num_bytes = 1 << 22 if at.is_tiny else min(1 << 33, free_bytes(torch.device(at.device)) // 8)
     source, target = torch.ones(2, num_bytes // 4, device=at.device)
     copying = seconds(lambda: target.copy_(source), at.device)
     at.note(
@@ -155,71 +152,31 @@ def machine(at: Section) -> None:
     )
 
 
-def exactness(at: Section) -> None:
-    """Decoded logits against one masked pass: float32, and bfloat16 relative to its rounding."""
-    from tests.architectures import ARCHITECTURES
-
-    rows: list[Figures] = []
-    for name in ["llama"] if at.is_tiny else list(ARCHITECTURES):
-        if not at.has_time(3):
-            return
-        try:
-            rows.append({"architecture": name, **_exactness_of(name, at.device)})
-        except Exception as exc:  # the other architectures are measured all the same
-            rows.append({"architecture": name, "error": repr(exc)[:300]})
-        at.note(architectures=rows)
-
-
-def _exactness_of(name: str, device: str) -> dict[str, float]:
-    from tests.architectures import build, load, loaded
-    from tests.engines.gpu.test_paged_decoder import requests_of
-    from tests.engines.local.naive import naive_logits
-    from tests.fakes.recording_engine import Recording
-
-    whole = loaded(name, device)
-    seen = Recording(whole, paged=True).run(requests_of(name, device, 4, f"gpu {name}"))
-    worst = max(response.worst_difference(whole) for (response,) in seen)
-    half = load(name, build(name).to(device))  # type: ignore[arg-type]
-    for parameter in half.model.parameters():  # rotary frequencies stay float32, as in ``load``
-        parameter.data = parameter.data.bfloat16()
-    ((response,),) = Recording(half, paged=True).run(requests_of(name, device, 1, f"gpu {name}"))
-    expected, exact = (
-        naive_logits(model.model, response.entries, None)[response.slots] for model in (half, whole)
-    )
-    noise = (expected - exact).square().mean().sqrt()
-    error = (torch.stack(response.logits) - expected).square().mean().sqrt()
-    return {"float32_worst": worst, "bfloat16_over_noise": float(error / noise)}
-
-
 def steps(at: Section) -> None:
-    """Sequential speed, its share of the bandwidth, ``generate``, and the step time by rows."""
-    _steps(at, at.model())
+    """Sequential speed, its share of the bandwidth, the step time by rows, and ``generate``."""
+    _steps(at, at.model(), (1, 2, 4) if at.is_tiny else ROWS)
 
 
-def steps_qwen(at: Section) -> None:
-    """The same for the shape of Qwen3 8B: grouped heads, and 152k rows of the output matrix."""
-    _steps(at, at.model("qwen3-8b"))
+def small(at: Section) -> None:
+    """The same of SmolLM2-135M, bound by launches more than by memory."""
+    _steps(at, at.model("smollm2-135m"), (1, 2) if at.is_tiny else (1, 8, 64))
 
 
-def _steps(at: Section, loaded: LoadedModel) -> None:
+def _steps(at: Section, loaded: LoadedModel, rows: tuple[int, ...]) -> None:
+    from pasta_lab.peers import generate_s
+
     at.note(model=loaded.name, weight_bytes=read_bytes(loaded))
-    at.note(generate_tokens_per_s=_generate_tokens_per_s(loaded))
-    report = bench(loaded, BenchSettings(rows=(1, 2, 4) if at.is_tiny else ROWS))
+    report = bench(loaded, BenchSettings(rows=rows))
     at.note(**{key: value for key, value in report.items() if key != "machine"})
-    if at.has_time(40):  # transformers compiles first
-        at.note(compiled_generate_tokens_per_s=_generate_tokens_per_s(loaded, is_compiled=True))
+    generate_s(loaded)
+    at.note(generate_tokens_per_s=NUM_DECODED / generate_s(loaded))
     if at.device.startswith("cuda"):
         at.note(peak_bytes=torch.cuda.max_memory_allocated())
 
 
-def _generate_tokens_per_s(loaded: LoadedModel, *, is_compiled: bool = False) -> float:
-    generate_s(loaded, is_compiled=is_compiled)
-    return NUM_DECODED / generate_s(loaded, is_compiled=is_compiled)
-
-
 def prompts(at: Section) -> None:
     """Prompt tokens a second, by the length of the prompt; the second of two runs counts."""
-    engine, rows = _engine(at.model("qwen3-8b"), 12_000), list[Figures]()
+    engine, rows = _engine(at.model(), 12_000), list[Figures]()
     params = SamplingParams(max_tokens=1)
     words = prompt_of(engine.loaded.vocabulary)
     for length in (64, 512) if at.is_tiny else (512, 2048, 8192):
@@ -234,7 +191,7 @@ def kernels(at: Section) -> None:
     """The ten kernels that take most of a pass of 1 and of 8 rows: what to fuse next."""
     kind = ProfilerActivity.CUDA if at.device.startswith("cuda") else ProfilerActivity.CPU
     for num_rows in (1, 8):
-        run = _pass_of(_engine(at.model("qwen3-8b"), 2048), num_rows)
+        run = _pass_of(_engine(at.model(), 2048), num_rows)
         with torch.inference_mode(), profile(activities=[kind]) as profiler:
             run()
             _wait(at.device)
@@ -273,35 +230,69 @@ def graphs(at: Section) -> None:
     passes, differing = engine.paged, 0
     assert passes is not None
     with torch.inference_mode():
-        for bucket in passes.buckets:
-            replay = passes.passes(bucket)
-            captured = [out.clone() for out in replay()]
-            plain = getattr(replay, "function", replay)()
-            differing += not all(map(torch.equal, captured, plain))
+        for replay in passes.functions:
+            captured = replay().clone()
+            differing += not torch.equal(captured, getattr(replay, "function", replay)())
     at.note(shapes=passes.num_shapes, differing=differing, capture=passes.capture)
     at.note(seconds_with_capture=time.monotonic() - began)
 
 
+DRAWS: dict[str, Figures] = {
+    "greedy": {},
+    "drawn": {"temperature": 1.0, "seed": 0},
+    "penalty": {"temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.05, "seed": 0},
+}
+
+
 def draws(at: Section) -> None:
-    """Milliseconds of a step with temperature 1, by its rows."""
-    engine, rows = _engine(at.model("qwen3-8b"), 16_384), list[Figures]()
-    words = prompt_of(engine.loaded.vocabulary)
-    for count in (1, 2) if at.is_tiny else (1, 16, 64):
+    """Milliseconds of a step by how tokens are chosen, and by rows."""
+    _draws(at, at.model())
 
-        def decode(num_tokens: int, count: int = count) -> float:
-            params = SamplingParams(max_tokens=num_tokens, temperature=1.0, seed=0, ignore_eos=True)
-            request = Request(prompt=words, params=params, forks=False)
-            began = time.perf_counter()
-            engine.generate([request] * count)
-            return time.perf_counter() - began
 
-        decode(40)
-        rows.append({"rows": count, "step_ms": 1e3 * (decode(40) - decode(8)) / 32})
-        at.note(steps=rows)
+def draws_small(at: Section) -> None:
+    """The same of SmolLM2-135M."""
+    _draws(at, at.model("smollm2-135m"))
+
+
+def _draws(at: Section, loaded: LoadedModel) -> None:
+    engine = _engine(loaded, 16_384)
+    for name, fields in DRAWS.items():
+        for count in (1, 2) if at.is_tiny else (1, 8, 64):
+            if not at.has_time(3):
+                return
+            params = SamplingParams(ignore_eos=True, **fields)
+            step_ms = 1e3 * _decoding_s(engine, params, count)
+            at.note(**{f"{name}, {count} rows": round(step_ms, 3)})
+
+
+def _decoding_s(engine: TorchEngine, params: SamplingParams, count: int) -> float:
+    """Return the seconds of a step in which so many requests decode."""
+
+    def decode(num_tokens: int) -> float:
+        request = Request(
+            prompt=prompt_of(engine.loaded.vocabulary),
+            params=replace(params, max_tokens=num_tokens),
+            forks=False,
+        )
+        began = time.perf_counter()
+        engine.generate([request] * count)
+        return time.perf_counter() - began
+
+    decode(40)
+    return (decode(40) - decode(8)) / 32
 
 
 def training(at: Section) -> None:
     """Three steps of an adapter on the shape of Qwen3 0.6B: tokens a second, and memory."""
+    from pasta_lm.learn.train.config import (
+        DataConfig,
+        LoraConfig,
+        ModelConfig,
+        SftConfig,
+        TrainConfig,
+    )
+    from pasta_lm.learn.train.sft import seconds_of_a_pass
+
     max_tokens = 256 if at.is_tiny else 2048
     with TemporaryDirectory() as folder:
         _save(at.model("qwen3-0.6b"), folder)
@@ -318,6 +309,9 @@ def training(at: Section) -> None:
 
 
 def _save(loaded: LoadedModel, folder: str) -> None:
+    from pasta_lm.interpreter.limits import Limits
+    from pasta_lm.models.folder import PastaConfig, save_model_folder
+
     config = PastaConfig(
         piece_ids=loaded.vocabulary.piece_ids, positions=loaded.positions, limits=Limits()
     )
@@ -326,18 +320,16 @@ def _save(loaded: LoadedModel, folder: str) -> None:
 
 def answers(at: Section) -> None:
     """Annotated answers, sequentially and in parallel: theoretical, realised, efficiency."""
-    _replay(at, at.model())
-
-
-def _replay(at: Section, loaded: LoadedModel) -> None:
-    records = at.records()[: 2 if at.is_tiny else None]
+    loaded, records = at.model(), at.records()[: 2 if at.is_tiny else None]
 
     def stop_in_time(num_done: int, num_all: int) -> None:
         if num_done < num_all and not at.has_time(6):
             raise KeyboardInterrupt  # as from the keyboard: the pairs so far are returned
 
     report = replay(records, loaded, positions=loaded.positions, progress=stop_in_time)
-    at.note(**report.to_dict(), num_asked=len(records), pairs=[_pair(one) for one in report.pairs])
+    at.note(
+        **report.to_dict(), num_asked=len(records), pairs=[_pair(pair) for pair in report.pairs]
+    )
 
 
 def _pair(pair: Pair) -> Figures:
@@ -349,19 +341,6 @@ def _pair(pair: Pair) -> Figures:
         "theoretical": pair.parallel.theoretical_speedup(pair.sequential),
         "realised": sequential_s / parallel_s,
     }
-
-
-def host(at: Section) -> None:
-    """A step's time beside its device time: the bound of overlapping both."""
-    loaded, rows = at.model(), list[Figures]()
-    for count in (1, 2) if at.is_tiny else (1, 4, 16):
-        engine = _engine(loaded, 4096)
-        passes = _pass_of(engine, count)
-        step = step_s(engine, count)  # captured by now
-        with torch.inference_mode():
-            device = seconds(passes, at.device, total=0.1)
-        rows.append({"rows": count, "step_ms": 1e3 * step, "device_ms": 1e3 * device})
-        at.note(steps=rows)
 
 
 def requests(at: Section) -> None:
@@ -377,48 +356,40 @@ def requests(at: Section) -> None:
         at.note(loads=rows)
 
 
-def small(at: Section) -> None:
-    """SmolLM2-135M, bound by launches more than by memory: sequential speed, annotated answers."""
-    if at.weights is None:
-        shape = at.shape if at.is_tiny else SHAPES / "smollm2-135m.json"
-        loaded = _random_model(shape, at.device, at.dtype, at.answers)
-    else:
-        loaded = load(at.weights, device=at.device, dtype=str(at.dtype).removeprefix("torch."))
-    at.note(model=loaded.name, generate_tokens_per_s=_generate_tokens_per_s(loaded))
-    report = bench(loaded, BenchSettings(rows=(1,)))
-    at.note(sequential_tokens_per_s=report["sequential_tokens_per_s"])
-    _replay(at, loaded)
-
-
-# In order of importance, with the seconds of each: together nine minutes and a half. Sections of
-# one model stand together, because it takes seconds to build.
+# In order of value, with the seconds of each: together five minutes. Sections of one model stand
+# together where they can, because it takes seconds to build.
 SECTIONS: dict[str, tuple[Callable[[Section], None], float]] = {
-    "machine": (machine, 20),
-    "graphs": (graphs, 25),
-    "steps_qwen": (steps_qwen, 90),
-    "kernels": (kernels, 15),
+    "machine": (machine, 10),
+    "graphs": (graphs, 30),
+    "small": (small, 25),
+    "draws_small": (draws_small, 15),
+    "steps": (steps, 60),
+    "draws": (draws, 25),
     "prompts": (prompts, 20),
-    "draws": (draws, 20),
+    "kernels": (kernels, 15),
+    "answers": (answers, 35),
+    "requests": (requests, 35),
     "training": (training, 30),
-    "steps": (steps, 90),
-    "answers": (answers, 90),
-    "host": (host, 15),
-    "requests": (requests, 60),
-    "small": (small, 40),
-    "exactness": (exactness, 50),  # last: it runs models whose passes cannot be captured
 }
 
 
 # --- the file and its tables
 
 
-def run(path: Path, settings: Figures, names: Sequence[str], *, seconds: float = 570.0) -> None:
+class DeviceLost(Exception):
+    """Every later call to the GPU fails in this process."""
+
+
+def run(
+    path: Path, settings: Figures, names: Sequence[str], *, seconds: float = 300.0,
+    finished: Sequence[str] = (DONE,),
+) -> None:  # fmt: skip
     """Run the sections that a file of results lacks, as long as there is time."""
     results = read(path)
     end = time.monotonic() + seconds
     for name in names:
         began, (function, budget) = time.monotonic(), SECTIONS[name]
-        if results.get(name, {}).get("status") == DONE or began > end:
+        if results.get(name, {}).get("status") in finished or began > end:
             continue
 
         def write(figures: Figures, status: str = CUT, name: str = name) -> None:
@@ -427,18 +398,28 @@ def run(path: Path, settings: Figures, names: Sequence[str], *, seconds: float =
             part.write_text(json.dumps({"sections": results}, indent=1) + "\n", encoding="utf-8")
             part.replace(path)  # a killed run leaves the whole older file
 
+        print(f"{name} ...", flush=True)
         section = Section(**settings, deadline=min(end, began + budget), write=write)
         try:
             function(section)
             write(section.figures, CUT if section.was_cut else DONE)
         except Exception as exc:  # the later sections are measured all the same
+            traceback.print_exc(file=sys.stdout)
             error = "".join(traceback.format_exception(exc)[-6:])
             write({**section.figures, "error": error}, FAILED)
         spent = time.monotonic() - began
         print(f"{name}: {results[name]['status']} in {spent:.0f} s", flush=True)
-        gc.collect()
-        if torch.cuda.is_available():
+        _clean_up()
+
+
+def _clean_up() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        try:
+            torch.cuda.synchronize()
             torch.cuda.empty_cache()
+        except RuntimeError as exc:
+            raise DeviceLost from exc
 
 
 def read(path: Path) -> dict[str, Figures]:
@@ -453,17 +434,22 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--answers", type=Path, default=ANSWERS)
-    parser.add_argument("--weights", type=Path, help="a folder with SmolLM2's weights")
     parser.add_argument("--only", help="sections, comma-separated")
-    parser.add_argument("--seconds", type=float, default=570.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a model of two layers, for a CPU")
-    args = parser.parse_args()
-    settings = {"device": args.device, "is_tiny": args.tiny, "weights": args.weights}
-    shape = SHAPES / ("tiny.json" if args.tiny else "gemma-7b.json")
-    settings |= {"answers": args.answers, "shape": shape}
-    run(args.out, settings, (args.only or ",".join(SECTIONS)).split(","), seconds=args.seconds)
+    parser.add_argument("--go-on", action="store_true", help="leave failed sections as they are")
+    args, end = parser.parse_args(), time.monotonic()
+    end += args.seconds
+    settings = {"device": args.device, "is_tiny": args.tiny}
+    finished = (DONE, FAILED, CUT) if args.go_on else (DONE,)
+    names = (args.only or ",".join(SECTIONS)).split(",")
+    try:
+        run(args.out, settings, names, seconds=args.seconds, finished=finished)
+    except DeviceLost:
+        left = f"{end - time.monotonic():.0f}"
+        print(f"the GPU is lost: a new process has {left} s", flush=True)
+        os.execv(sys.executable, [sys.executable, *sys.argv, "--go-on", "--seconds", left])
 
 
 if __name__ == "__main__":

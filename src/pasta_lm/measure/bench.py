@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from statistics import median
 from typing import Any
@@ -106,7 +107,7 @@ def bench(
         load[str(count)] = {"sequential_s": round(solo, 4), "pasta_s": round(forked, 4)}
         progress(done, num_total)
     token_s = median(whole) / NUM_DECODED
-    gpu = torch.cuda.get_device_name() if loaded.device.type == "cuda" else "none"
+    gpu = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else "none"
     figures: Figures = {
         "kind": (loaded.kind if loaded.kind is Kind.RANDOM_WEIGHTS else Kind.REPLAYED).value,
         "model": loaded.name,
@@ -203,7 +204,9 @@ def reading_s(num_bytes: int, device: torch.device) -> float:
     matrix = torch.ones(rows, COLUMNS, device=device)
     vector = torch.ones(COLUMNS, device=device)
     kernels: tuple[Callable[[], Tensor], ...] = (lambda: matrix @ vector, matrix.sum)
-    wait = torch.cuda.synchronize if device.type == "cuda" else torch.cpu.synchronize
+    wait = (
+        partial(torch.cuda.synchronize, device) if device.type == "cuda" else torch.cpu.synchronize
+    )
     spent = []
     for _ in range(NUM_READS):
         for kernel in kernels:

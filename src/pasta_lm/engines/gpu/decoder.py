@@ -230,6 +230,11 @@ class PagedDecoder:
         """Return the function that runs the last pass of a bucket again, for timing."""
         return self._shapes[bucket].run
 
+    @property
+    def functions(self) -> list[Function]:
+        """Return all functions that were made: each computes its last pass or choice again."""
+        return [shape.run for shape in (*self._shapes.values(), *self._choices.values())]
+
     def takes(self, num_rows: Sequence[int]) -> bool:
         """Return whether ``run`` takes decoding requests of so many rows each."""
         return max(num_rows) <= MAX_REQUEST_ROWS and sum(num_rows) <= MAX_ROWS
