@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from importlib import import_module, metadata
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from packaging.requirements import Requirement
 
 import pasta_lm
 from pasta_lm.errors import install_command
@@ -28,6 +31,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = pasta_lm.spaghetti  # type: ignore[attr-defined]
 
 
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 CLONE, WHEEL, PAGE = "file:///a/b", "file:///x/pasta_lm-1-py3-none-any.whl", "https://a.b/c.git"
 COMMIT = {"vcs": "git", "commit_id": "1"}
 
@@ -50,3 +54,12 @@ def test_an_extra_comes_from_where_the_package_came(
     assert install_command("serve") == command
     monkeypatch.setattr(metadata, "distribution", Mock(side_effect=metadata.PackageNotFoundError))
     assert "clone" in install_command("serve")
+
+
+def test_a_triton_of_the_tests_stands_beside_every_torch_of_the_package() -> None:
+    lists = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
+    needs = {need.name: need.specifier for need in map(Requirement, lists["run"] + lists["dev"])}
+    # What torch's wheels of PyPI pin: https://pypi.org/pypi/torch/2.6.0/json and 2.13.0.
+    for torch, triton in {"2.6.0": "3.2.0", "2.13.0": "3.7.1"}.items():
+        assert torch in needs["torch"]
+        assert triton in needs["triton"]

@@ -57,3 +57,11 @@ def test_an_answer_that_a_limit_cuts_fails_the_load_and_frees_the_engine() -> No
         bench.latencies_s(engine, [one, one])
     assert not engine.has_work
     assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_reading_waits_for_the_gpu_that_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, ones = set[torch.device](), torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *size, device: ones(*size))
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.add)
+    assert bench.reading_s(1 << 16, torch.device("cuda:1")) > 0
+    assert waited == {torch.device("cuda:1")}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -17,6 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from pasta_lm.engines.local import sampling
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, adjusted, choose, uniform_number
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import UsageError
@@ -285,3 +288,52 @@ def test_biases_are_added_to_their_tokens_and_the_fork_bias_where_a_promise_is_l
 def test_a_value_that_means_nothing_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"{name} is .* must be"):
         SamplingParams(**{name: value})  # type: ignore[arg-type]
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations: on a device each is a launch, and each upload and wait as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.num += func is not torch.ops.aten.detach.default  # as in a view for NumPy
+        return func(*args, **(kwargs or {}))
+
+
+SCHEMA = torch.arange(NUM_ROWS) % 3 == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "params"),
+    [
+        ({}, {}),
+        ({"seen": torch.tensor([3, 7])}, {"repetition_penalty": 1.3}),
+        ({}, {"temperature": 0.7, "top_p": 0.9}),
+        ({"seen": torch.tensor([3, 7]), "added": {5: 2.0}, "fork_bias": 1.0},
+         {"temperature": 0.7, "repetition_penalty": 1.3}),
+        ({"allowed": SCHEMA}, {}),
+        ({"allowed": SCHEMA}, {"temperature": 1.0, "top_k": 20}),
+    ],
+)  # fmt: skip
+def test_choosing_for_many_rows_takes_as_many_operations_as_for_one(
+    fields: dict[str, Any], params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [
+        Choice(SamplingParams(**params), legal, uniform=(row + 0.5) / 8, **fields)
+        for row, legal in enumerate([PLAIN_TEXT, EVERYTHING] * 4)
+    ]
+    scores = 3 * torch.randn(8, NUM_ROWS, generator=torch.Generator().manual_seed(1))
+    scores[:, EOS + 1] = 99.0  # not allowed by the schema, so that no row is right at once
+    alone = [choose(scores[row : row + 1], [one], MASKS)[0] for row, one in enumerate(given)]
+    monkeypatch.setattr(sampling, "CPU_DRAWS", 8)  # as on a GPU
+    counts = []
+    for num in (2, 8):
+        with Counted() as counted:
+            assert choose(scores[:num], given[:num], MASKS) == alone[:num]
+        counts.append(counted.num)
+    # Lists of ids and of masks are put together on the host.
+    assert counts[0] == counts[1]

@@ -18,6 +18,7 @@ from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.models.vocabulary import Vocabulary
 
+CPU_DRAWS = 1  # rows that are drawn together: the numbers of one stay in a core's cache
 MAX_LIKELY = 1024  # of the largest logits, which nearly every drawn token is one of
 
 # Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).
@@ -77,8 +78,8 @@ class TokenMasks:
             if key not in self._on_host:
                 self._on_host[key] = row.cpu()
             row = self._on_host[key]
-        by_schema = choice.allowed is None or bool(choice.allowed[token])
-        return by_schema and float(row[token]) == 0
+        by_schema = choice.allowed is None or bool(choice.allowed.numpy()[token])
+        return by_schema and float(row.numpy()[token]) == 0
 
     def legal(self, scores_WV: Tensor, choices: Sequence[Choice], rows: Sequence[int]) -> Tensor:
         """Return the scores of some rows [N, V], minus infinity where no token is legal."""
@@ -118,7 +119,7 @@ class TokenMasks:
 def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:
     """Return one token id for each row of logits, float32 [W, V] and raw.
 
-    All rows are computed together: a device gets as many operations for one as for a hundred.
+    A device gets as many operations for a hundred rows as for one.
     """
     scores_WV = adjusted(logits_WV, choices, masks.fork_id)
     tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
@@ -132,11 +133,12 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
         legal_NV = masks.legal(scores_WV, choices, wrong)
         for row, token in zip(wrong, legal_NV.argmax(dim=-1).tolist(), strict=True):
             tokens[row] = token
-    if drawn:
-        lines = [draw_settings(choices[row]) for row in drawn]
+    size = CPU_DRAWS if scores_WV.device.type == "cpu" else len(drawn)
+    for rows in (drawn[first : first + size] for first in range(0, len(drawn), size or 1)):
+        lines = [draw_settings(choices[row]) for row in rows]
         settings = torch.tensor(lines, dtype=torch.float64).T.to(scores_WV.device)
-        drawn_N = draw(masks.legal(scores_WV, choices, drawn), settings)
-        for row, token in zip(drawn, drawn_N.tolist(), strict=True):
+        drawn_N = draw(masks.legal(scores_WV, choices, rows), settings)
+        for row, token in zip(rows, drawn_N.tolist(), strict=True):
             tokens[row] = token
     return tokens
 
