@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.recipe import toml_of
-from pasta_lm.run_folder import RunFolder
+from pasta_lm.run_folder import RunFolder, hash_files
 
 SETTINGS = {"model": "a", "train": {"rate": float("inf"), "steps": 3}}
 ROWS = [{"id": "one", "text": "caf\u00e9"}, {"id": "two"}]
@@ -39,6 +40,23 @@ def test_settings_that_no_result_depends_on_may_change_and_are_stored(run: RunFo
     changed = SETTINGS | {"model": "b"}
     run.begin(changed, may_change={"model"})
     assert run.settings() == changed
+
+
+def test_files_of_other_contents_are_refused_and_moved_ones_are_not(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    first, second = (tmp_path / name for name in ("first", "second"))
+    first.write_text("a")
+    second.write_text("b")
+    run.begin(SETTINGS, inputs={"data": hash_files(first, second), "model": "m"})
+    moved = first.rename(tmp_path / "moved")
+    run.begin(SETTINGS, inputs={"data": hash_files(moved, second), "other": "o"})
+    stamp = moved.stat()
+    moved.write_text("c")  # of the same size and time
+    os.utime(moved, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    for files in ((moved, second), (second,), (second, second, second)):
+        with pytest.raises(UsageError, match="begun with other contents of data, model"):
+            run.begin(SETTINGS, inputs={"data": hash_files(*files), "model": "n", "other": "o"})
 
 
 def test_a_folder_whose_inputs_failed_holds_no_run(run: RunFolder) -> None:

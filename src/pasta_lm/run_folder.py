@@ -3,20 +3,24 @@
 ::
 
     settings.json     the settings that the results depend on
+    inputs.json       hashes of the files that they depend on
     NAME.jsonl        rows: a journal each
     lock              held by the process that writes
 
-The same command continues a run. With other settings it is refused: rows of two kinds would stand
-in one file.
+The same command continues a run. With other settings, or files of other contents, it is refused:
+rows of two kinds would stand in one file. Files may be moved and renamed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from pasta_lm.errors import InputError, PastaError, UsageError, cause
@@ -24,7 +28,7 @@ from pasta_lm.journal import Journal, Row, held, read_rows, write_json
 from pasta_lm.recipe import check_same_settings, validated, without_passwords
 
 T = TypeVar("T")
-SETTINGS, LOCK = "settings.json", "lock"
+SETTINGS, INPUTS, LOCK = "settings.json", "inputs.json", "lock"
 
 
 @contextmanager
@@ -47,6 +51,19 @@ def written_whole(out: Path) -> Iterator[Path]:
 
 def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def hash_files(*files: str | Path) -> str:
+    """Return a hash of the contents of some files in this order, whatever their names."""
+    states = ((Path(file), Path(file).stat()) for file in files)
+    hashes = (_hash_file(f, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in states)
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+@cache  # a process reads weights once; no stamp decides between two processes
+def _hash_file(file: Path, *_: int) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 class RunFolder:
@@ -82,23 +99,40 @@ class RunFolder:
         settings: Mapping[str, object],
         *,
         may_change: Collection[str] = (),
+        inputs: Mapping[str, str] = MappingProxyType({}),
         prepare: Callable[[], None] = lambda: None,
     ) -> bool:
         """Begin a run, or continue the one that the folder holds; return whether it is new.
 
         ``settings`` are nested tables, of which ``may_change`` has the dotted keys that no result
-        depends on; passwords are not stored. ``prepare`` writes the inputs of a new run before.
+        depends on; passwords are not stored. ``inputs`` are hashes by what was hashed: one that was
+        not stored before is not compared. ``prepare`` writes the inputs of a new run before.
         """
         settings = json.loads(without_passwords(json.dumps(settings)))
-        is_new = not self.has_begun
+        is_new, file = not self.has_begun, self.path / INPUTS
         if not is_new:
             check_same_settings(self.path, self.settings(), settings, may_change=may_change)
+            inputs = {**inputs, **self._check_inputs(inputs)}
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             if is_new:
                 prepare()
+            if inputs:
+                write_json(file, inputs)
             write_json(self._settings_file, settings)
         return is_new
+
+    def _check_inputs(self, inputs: Mapping[str, str]) -> dict[str, str]:
+        """Return the stored hashes; a UsageError names those that differ."""
+        file = self.path / INPUTS
+        stored = dict(json.loads(file.read_text("utf-8"))) if file.exists() else {}
+        changed = [key for key, value in inputs.items() if stored.get(key, value) != value]
+        if changed:
+            raise UsageError(
+                f"{self.path} was begun with other contents of {', '.join(changed)}",
+                hint="restore them, or choose another output folder",
+            )
+        return stored
 
     def require_new(self, *, resume: bool = False, overwrite: bool = False) -> None:
         """Refuse a folder that holds a run, unless it is to be continued or replaced."""

@@ -231,7 +231,8 @@ def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
         for name, data in inputs.items():
             write_whole(folder / name, data)
 
-    files.begin(asdict(settings), may_change=MAY_CHANGE, prepare=prepare)
+    hashes = settings.hashes(settings.all_systems)
+    files.begin(asdict(settings), may_change=MAY_CHANGE, inputs=hashes, prepare=prepare)
     return open_run(folder)
 
 

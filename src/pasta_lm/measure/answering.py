@@ -19,7 +19,7 @@ from pasta_lm.errors import ModelNotFoundError, UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.machine import processor, provenance
-from pasta_lm.models.names import BUILTIN, resolve
+from pasta_lm.models.names import BUILTIN, hashes_of, resolve
 from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 
@@ -82,6 +82,11 @@ class AnswerSettings:
     def sequential(self) -> System:
         own = baseline_of(self.taught) if self.servers is None else self.taught
         return System(SEQUENTIAL, SEQUENTIAL, self.baseline or own)
+
+    def hashes(self, systems: Iterable[System]) -> dict[str, str]:
+        """Return hashes of the models of some systems; none of what servers hold."""
+        local = (system for system in systems if self.servers is None)
+        return {k: v for each in local for k, v in hashes_of(each.name, each.model).items()}
 
     def load(self, names: Iterable[str]) -> Models:
         """Load models, or name them to the servers that hold them."""

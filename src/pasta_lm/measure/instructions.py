@@ -20,6 +20,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from itertools import groupby, islice
 from operator import itemgetter, sub
 from pathlib import Path
@@ -38,7 +39,7 @@ from pasta_lm.measure.prompt_sets import PARTS, SetFiles, read_sets
 from pasta_lm.measure.speed import Systems, add_speed, systems_of
 from pasta_lm.measure.table import Figures, Place, Report, mean
 from pasta_lm.recipe import check_choice, check_positive
-from pasta_lm.run_folder import RunFolder
+from pasta_lm.run_folder import RunFolder, hash_files
 from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.strategies.requests import STRATEGIES
@@ -121,7 +122,11 @@ def evaluate_instructions(
     if any(item.checked for item in prompts):
         answer_text.checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
-    folder.begin(asdict(settings), may_change=MAY_CHANGE)
+    inputs = {"sets": sha256(repr(prompts).encode()).hexdigest()}
+    if settings.references is not None:
+        inputs["references"] = hash_files(settings.references)
+    inputs |= {} if models else settings.hashes((*settings.systems, *settings.others))
+    folder.begin(asdict(settings), may_change=MAY_CHANGE, inputs=inputs)
     rows = [{"id": item.id, "set": item.group, "parts": item.parts} for item in prompts]
     write_rows(out / f"{PROMPTS}.jsonl", rows)
 

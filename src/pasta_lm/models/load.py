@@ -62,6 +62,20 @@ def load_pretrained(source: str | Path, *, dtype: torch.dtype | None = None) -> 
     return _named(Path(source), *read(source, dtype))
 
 
+def files_of(source: str | Path) -> list[Path] | None:
+    """Return the files that ``load_pretrained`` reads; None: some come from the hub."""
+    places = [resolve(source)]
+    if adapters.is_adapter(Path(places[0])):
+        places.append(adapters.find_base(Path(places[0]))[0])
+    files = list[Path]()
+    for place in places:
+        path = checkpoint.gguf_of_package(str(place)) or Path(place)
+        if not path.exists():
+            return None
+        files += filter(Path.is_file, path.iterdir() if path.is_dir() else [path])
+    return files
+
+
 def load_without_weights(source: str | Path) -> Pretrained:
     """Load the facts of a whole model whose weights are elsewhere, such as on servers."""
     return _named(Path(source), *checkpoint.read_without_weights(source))

@@ -99,6 +99,26 @@ def test_a_file_of_another_temperature_is_refused(config: AnswerConfig) -> None:
         answer(replace(config, temperature=1.0), never)
 
 
+def test_a_continued_file_has_answers_of_one_model_to_these_instructions(
+    load: Callable[[], Pasta], config: AnswerConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "model.safetensors").write_bytes(b"one")
+    config = replace(config, model=str(tmp_path / "m"))
+    answer(config, load)
+    write_rows(Path(config.instructions), [*ROWS, {"id": "new", "question": "And lakes?"}])
+    assert answer(config, load).num_answers == 6, "a file may grow"
+    write_rows(Path(config.instructions), [{**ROWS[0], "input": "In Asia."}, *ROWS[1:]])
+    with pytest.raises(UsageError, match="i0 was begun with instruction = "):
+        answer(config, never)
+    write_rows(Path(config.instructions), ROWS)
+    with pytest.raises(UsageError, match="was begun with max_tokens = 12, not 9"):
+        answer(replace(config, max_tokens=9), never)
+    (tmp_path / "m" / "model.safetensors").write_bytes(b"two")
+    with pytest.raises(UsageError, match=r"other contents of model \(weights\)"):
+        answer(config, never)
+
+
 def test_a_prompt_that_is_too_long_is_an_answer_that_never_ended(
     load: Callable[[], Pasta], config: AnswerConfig
 ) -> None:

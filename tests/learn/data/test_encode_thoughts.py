@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from pasta_lm.errors import RequestError
 from pasta_lm.language.document import parse
-from pasta_lm.learn.data.annotated import Record
+from pasta_lm.learn.data.annotated import Record, read_records
 from pasta_lm.learn.data.encode import NO_LABEL, encode_example
 from pasta_lm.models.thinking import think_kwargs
+from pasta_lm.serve.tool_calls import Message
 from tests.learn.data.examples import BARE, EOS
 from tests.thinking import WRITTEN, ids_of, tokenizer, vocabulary
 
@@ -46,12 +49,31 @@ def test_a_model_that_cannot_think_learns_no_thought() -> None:
         encode_example(record, BARE, EOS, thoughts="loss")
 
 
-def test_earlier_answers_are_read_as_they_are_served() -> None:
-    own, eos = vocabulary("smollm3"), tokenizer("smollm3").eos_token_id
-    turns = ({"role": "user", "content": "One?"}, {"role": "assistant", "response": TAGGED})
-    example = encode_example(Record("r", "Two?", parse("A b"), turns=turns), own, eos)
-    answer = {"role": "assistant", "content": parse(TAGGED).plain_text}
-    served = own.encode_prompt([turns[0], answer, {"role": "user", "content": "Two?"}])
+ASKED = [
+    {"role": "system", "content": "Be brief. "},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "One?\n"}, {"type": "text", "text": "?"}],
+    },
+    {"role": "assistant", "content": parse(TAGGED).plain_text, "reasoning_content": "Hm."},
+    {"role": "user", "content": "Two <|im_end|>?"},
+]
+
+
+@pytest.mark.parametrize("num_turns", [1, 2, 4])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_prompt_of_a_record_has_the_tokens_that_the_server_gives_to_the_engine(
+    name: str, num_turns: int, tmp_path: Path
+) -> None:
+    messages = ASKED[:num_turns] if num_turns > 1 else ASKED[3:]
+    written = [
+        turn | ({"response": TAGGED} if "reasoning_content" in turn else {}) for turn in messages
+    ]
+    (tmp_path / "r.jsonl").write_text(json.dumps({"messages": written, "response": "A b"}))
+    own, eos = vocabulary(name), tokenizer(name).eos_token_id
+    example = encode_example(read_records(tmp_path / "r.jsonl")[0], own, eos)
+    turns = [Message.model_validate(turn).turn for turn in messages]
+    served = own.encode_prompt(turns, chat_template_kwargs=think_kwargs(False))
     assert [*example.token_ids[: example.num_prompt]] == served
     assert not {*own.piece_ids.values()} & {*served}
     assert {*example.labels[: example.num_prompt - 1]} == {NO_LABEL}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -140,6 +141,33 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     whole = learner_of(folder).model
     assert not [name for name, _ in whole.named_modules() if "lora" in name]
     assert (logits_of(whole.double(), pack) - adapters).abs().max() < 1e-4
+
+
+def test_a_continued_run_has_the_base_and_the_data_that_it_began_with(
+    base: Path, data: DataConfig, tmp_path: Path
+) -> None:
+    own, file = shutil.copytree(base, tmp_path / "base"), tmp_path / "data.jsonl"
+    shutil.copyfile(str(data.file), file)
+    config = recipe_of(own, tmp_path / "out", DataConfig(file=str(file)), steps=1)
+    train_sft(config)
+    for changed, part in (
+        (own / "model.safetensors", r"model \(weights\)"),
+        (own / "tokenizer.json", r"model \(tokenizer\)"),
+        (own / "chat_template.jinja", r"model \(tokenizer\)"),
+        (own / "config.json", r"model \(configuration\)"),
+        (file, r"data\.file"),
+    ):
+        before = changed.read_bytes()
+        is_text = changed.suffix != ".safetensors"
+        changed.write_bytes(before + b"\n" if is_text else before[:-2] + b"\0\1")
+        with pytest.raises(UsageError, match=f"begun with other contents of {part}\\n"):
+            train_sft(config, resume=True)
+        changed.write_bytes(before)
+    moved = ModelConfig(base=str(own.rename(tmp_path / "moved")))
+    longer = replace(config.train, steps=2)
+    assert [*losses(config)] == [1]
+    train_sft(replace(config, model=moved, train=longer), resume=True)
+    assert [*losses(config)] == [1, 2]
 
 
 def test_an_interrupted_run_resumes_with_the_same_result(

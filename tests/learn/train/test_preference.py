@@ -179,6 +179,19 @@ def test_training_on_a_file_of_pairs(models: Models, tmp_path: Path) -> None:
     assert steps[-1] > 1
 
 
+def test_accumulated_packs_of_pairs_are_one_large_pack(models: Models, tmp_path: Path) -> None:
+    brief = ({"role": "system", "content": "Be brief."},)
+    pairs = [replace(pair("one", FORKED, "Tea."), turns=brief), pair("two", FORKED, "Yes.")]
+    pairs += [pair("three", "Tea. " * 4, "Yes.")]
+    steps = []
+    for name, max_tokens, accumulate in (("whole", 500, 1), ("parts", 120, 2)):
+        config = of_file(models, tmp_path / name, *pairs, steps=1, accumulate=accumulate)
+        train(replace(config, data=replace(config.data, max_tokens=max_tokens)))
+        steps.append(rows(out(config), 1)[0])
+    for key in ("loss", "grad_norm", "log_prob_chosen"):
+        assert steps[0][key] == pytest.approx(steps[1][key], rel=1e-4)
+
+
 def test_pairs_that_cannot_be_trained_on_are_named(
     models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,8 @@ from pasta_lm.journal import Journal, Row, write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import Rejection
-from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, digest
+from pasta_lm.learn.annotate.own_answers import digest
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow
 from pasta_lm.learn.chat.client import ChatReply, read_reply
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.annotated import write_records

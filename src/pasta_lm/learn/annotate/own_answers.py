@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import name as name_of
@@ -20,7 +20,9 @@ from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.layout_rule import units
 from pasta_lm.learn.data import METADATA, question_of
 from pasta_lm.learn.data.annotated import read_ids
+from pasta_lm.models.names import hashes_of
 from pasta_lm.recipe import check_positive
+from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import SEQUENTIAL
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 ANSWERS, USABLE, COUNTS = "answers.jsonl", "usable.jsonl", "counts.json"
 ROOM = 260  # Tokens of a prompt for which the engine's memory has room, beside its answer.
+MAY_CHANGE = {"model", "instructions", "out", "exclude", "limit", "in_flight", "device"}
+"""Keys that change no answer; the contents of the model's files may not change."""
 Progress = Callable[[int, int], None]
 TEMPERATURE = 0.3  # of models that come without settings
 
@@ -130,20 +134,26 @@ def answer(
 ) -> AnswerCounts:
     """Answer the instructions without an answer; write all answers, the usable ones, and counts.
 
-    An answer is ``{"id", "answer", "num_tokens", "ended", "temperature"}``; ``ended`` is false
-    where the limit of tokens cut it off, and where a prompt was too long for the model (then the
-    answer is empty). The model is loaded only if an answer is lacking.
+    An answer is ``{"id", "instruction", "answer", "num_tokens", "ended", "temperature"}``: of the
+    instruction a hash, so that a file that grew continues the run; ``ended`` is false where the
+    limit of tokens cut it off, and where a prompt was too long for the model (then the answer is
+    empty). The model is loaded only if an answer is lacking.
     """
     out, texts = Path(config.out), instructions_of(config)
     journal = Journal(out / ANSWERS)
-    for row in journal.rows.values():
-        if (old := row.get("temperature")) != config.temperature:
-            change = f"was begun with temperature = {old!r}, not {config.temperature!r}"
-            hint = "restore the temperature, or name another file"
-            raise UsageError(f"{journal.path} {change}", hint=hint)
+    for name, row in journal.rows.items():
+        wanted: Row = {"temperature": config.temperature}
+        wanted |= {"instruction": digest(texts[name])} if name in texts else {}
+        for key, value in wanted.items():
+            if row.get(key, value) != value:
+                change = f"{name} was begun with {key} = {row[key]!r}, not {value!r}"
+                hint = "restore it, or name another folder"
+                raise UsageError(f"{journal.path}: {change}", hint=hint)
+    inputs = hashes_of("model", config.model)
+    RunFolder(out).begin(asdict(config), may_change=MAY_CHANGE, inputs=inputs)
     lacking = {name: text for name, text in texts.items() if name not in journal.rows}
     for row in _answers(load(), lacking, config) if lacking else ():
-        journal.append([row])
+        journal.append([{"instruction": digest(texts[row["id"]]), **row}])
         progress(len(journal.rows), len(texts))
     usable: list[Row] = []
     counts: Counter[str] = Counter()
@@ -202,6 +212,10 @@ def _row(name: str, config: AnswerConfig, answer: Answer | None = None) -> Row:
         "ended": answer is not None and answer.finish_reason == "stop",
         "temperature": config.temperature,
     }
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def _seed(name: str, seed: int) -> int:

@@ -6,7 +6,6 @@ an answer, or is skipped with a reason. Of a plain conversation the first exchan
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +19,7 @@ from pasta_lm.journal import Row, read_lines
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import FilterConfig
-from pasta_lm.learn.annotate.own_answers import USABLE, AnswerConfig
+from pasta_lm.learn.annotate.own_answers import USABLE, AnswerConfig, digest
 from pasta_lm.learn.annotate.teacher import read_prompt
 from pasta_lm.learn.chat.client import Endpoint
 from pasta_lm.learn.data import THOUGHT, Turn, joined, messages_of, text_of, unread
@@ -234,7 +233,3 @@ def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -55,8 +55,9 @@ from pasta_lm.measure.instructions import (
     evaluate_instructions,
     instructions_report,
 )
+from pasta_lm.models.names import hashes_of
 from pasta_lm.recipe import toml_of
-from pasta_lm.run_folder import RunFolder, written_whole
+from pasta_lm.run_folder import RunFolder, hash_files, written_whole
 from pasta_lm.strategies.model import Pasta
 
 SETTINGS, JOURNAL, RECIPE, CARD = "teach.json", "journal", "recipe.toml", "README.md"
@@ -105,6 +106,11 @@ def teach(
         run.begin(
             {"model": source, **asdict(config)},
             may_change=MAY_CHANGE,
+            inputs=hashes_of("model", source)
+            | {
+                "instructions": hash_files(instructions),
+                "data.file": hash_files(*config.data.file),
+            },
             prepare=lambda: write_held_out(run.path, instructions, held_out),
         )
         journal = run.journal(JOURNAL)

@@ -195,7 +195,6 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
     """
     try:
         import peft
-        from peft.tuners.trainable_tokens import TrainableTokensLayer
     except ImportError as exc:
         raise MissingExtraError("[lora] (peft)", "train") from exc
     tag_ids = sorted(learner.vocabulary.piece_ids.values())
@@ -217,7 +216,7 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
         ) from exc
     assert isinstance(model, peft.PeftModel)
     for module in model.modules():
-        if isinstance(module, TrainableTokensLayer):
+        if isinstance(module, peft.tuners.trainable_tokens.TrainableTokensLayer):
             # peft's own copies the whole matrix at each call.
             module.forward = partial(_with_own_rows, module)  # type: ignore[method-assign]
     # Otherwise a checkpoint asks the hub for the base, and keeps embeddings that have grown.

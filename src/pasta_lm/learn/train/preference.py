@@ -66,6 +66,8 @@ from pasta_lm.learn.train.trainer import (
     newest_checkpoint,
 )
 from pasta_lm.models.folder import read_pasta_config
+from pasta_lm.models.names import hashes_of
+from pasta_lm.run_folder import hash_files
 from pasta_lm.strategies import PASTA
 from pasta_lm.strategies.model import SERVER_KEYS, Pasta
 
@@ -123,7 +125,7 @@ def train_preference(
     newest = recipe.model.base
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
         drawn = prompts or prompts_of(recipe)
-        run.begin(asdict(recipe), may_change=_MAY_CHANGE)
+        run.begin(asdict(recipe), may_change=_MAY_CHANGE, inputs=inputs_of(recipe))
         for number in range(1, recipe.train.rounds + 1):
             round = Round(number, run.path / f"round-{number}", newest, show)
             folder = round.folder / MODEL_FOLDER
@@ -136,6 +138,15 @@ def train_preference(
                 free_memory()
             newest = str(folder)
     return Path(newest)
+
+
+def inputs_of(recipe: PreferenceConfig) -> dict[str, str]:
+    """Return hashes of the models and of the file that a recipe begins with."""
+    model, data = recipe.model, recipe.data
+    file = data.file or (data.records and data.records.file)
+    inputs = {"data": hash_files(file)} if file else {}
+    inputs |= hashes_of("model.base", model.base)
+    return inputs | hashes_of("model.baseline", model.baseline)
 
 
 def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Judge | None) -> None:

@@ -44,6 +44,7 @@ from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mea
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of, sizes
 from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, newest_checkpoint, row_rates
 from pasta_lm.models.load import num_parameters
+from pasta_lm.models.names import hashes_of
 from pasta_lm.strategies import PASTA
 
 
@@ -55,7 +56,10 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
     """
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
         learner, packs = prepare(recipe)
-        run.begin(asdict(recipe), may_change=MAY_CHANGE)
+        random = recipe.model.random
+        begun_with = recipe.model.base if random is None else random.tokenizer
+        inputs = recipe.data.hashes() | hashes_of("model", begun_with)
+        run.begin(asdict(recipe), may_change=MAY_CHANGE, inputs=inputs)
         own_text = own_examples(recipe.data, learner.encoder(recipe.train))
         return finetune(learner, packs, recipe.train, recipe.lora, own_text, resume=resume)
 
