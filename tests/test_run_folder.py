@@ -55,7 +55,7 @@ def test_files_of_other_contents_are_refused_and_moved_ones_are_not(
     moved.write_text("c")  # of the same size and time
     os.utime(moved, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     for files in ((moved, second), (second,), (second, second, second)):
-        with pytest.raises(UsageError, match="begun with other contents of data, model"):
+        with pytest.raises(UsageError, match="begun with other data, model"):
             run.begin(SETTINGS, inputs={"data": hash_files(*files), "model": "n", "other": "o"})
 
 

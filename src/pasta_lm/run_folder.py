@@ -112,27 +112,18 @@ class RunFolder:
         is_new, file = not self.has_begun, self.path / INPUTS
         if not is_new:
             check_same_settings(self.path, self.settings(), settings, may_change=may_change)
-            inputs = {**inputs, **self._check_inputs(inputs)}
+        stored = {} if is_new or not file.exists() else json.loads(file.read_text("utf-8"))
+        if changed := [key for key, value in inputs.items() if stored.get(key, value) != value]:
+            hint = "restore them, or choose another output folder"
+            raise UsageError(f"{self.path} was begun with other {', '.join(changed)}", hint=hint)
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             if is_new:
                 prepare()
             if inputs:
-                write_json(file, inputs)
+                write_json(file, {**stored, **inputs})
             write_json(self._settings_file, settings)
         return is_new
-
-    def _check_inputs(self, inputs: Mapping[str, str]) -> dict[str, str]:
-        """Return the stored hashes; a UsageError names those that differ."""
-        file = self.path / INPUTS
-        stored = dict(json.loads(file.read_text("utf-8"))) if file.exists() else {}
-        changed = [key for key, value in inputs.items() if stored.get(key, value) != value]
-        if changed:
-            raise UsageError(
-                f"{self.path} was begun with other contents of {', '.join(changed)}",
-                hint="restore them, or choose another output folder",
-            )
-        return stored
 
     def require_new(self, *, resume: bool = False, overwrite: bool = False) -> None:
         """Refuse a folder that holds a run, unless it is to be continued or replaced."""

@@ -109,7 +109,10 @@ def _instructions(folder: Path) -> list[SetPrompt]:
     file = folder / "instructions.jsonl"
     rows = {row["id"]: row for _, row in read_objects(file)}
     kept = [rows[name] for name in read_ids(folder / HELD_OUT)]
-    return [SetPrompt(row["id"], _question(str(file), row), parts=row.get("parts")) for row in kept]
+    return [
+        SetPrompt(row["id"], question_of(row, f"{file}: no 'instruction'"), parts=row.get("parts"))
+        for row in kept
+    ]
 
 
 def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
@@ -123,7 +126,7 @@ def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
     """
     prompts: dict[str, SetPrompt] = {}
     for number, (place, row) in enumerate(_rows(source)):
-        text = _question(place, row)
+        text = question_of(row, f"{place}: no 'instruction'")
         name = str(number if row.get("id") is None else row["id"])
         if name in prompts:
             raise InputError(f"{source}: id {name} occurs twice")
@@ -144,21 +147,11 @@ def read_reference(source: str) -> tuple[str, dict[str, str]]:
     for place, row in _rows(source):
         if not isinstance(row.get("output"), str):
             raise InputError(f"{place}: no 'instruction' with an 'output'")
-        outputs[_question(place, row)] = row["output"]
+        outputs[question_of(row, f"{place}: no 'instruction'")] = row["output"]
         names.add(str(row.get("generator") or stem))
     if len(names) != 1:
         raise InputError(f"{source} has answers of {len(names)} generators; one is needed")
     return names.pop(), outputs
-
-
-def _question(place: str, row: Row) -> str:
-    try:
-        text = question_of(row)
-    except InputError as exc:
-        raise InputError(f"{place}: no 'instruction': {exc.message}", hint=exc.hint) from exc
-    if not text.strip():
-        raise InputError(f"{place}: no 'instruction'")
-    return text
 
 
 def _rows(source: str) -> Iterator[tuple[str, Row]]:

@@ -52,20 +52,15 @@ def model_name(source: str | Path) -> str:
 def hashes_of(key: str, source: str | Path | None) -> dict[str, str]:
     """Return a hash of each part of a model, for a run that begins with it; ``key`` names it.
 
-    A model with files from the hub is known by its name; None has no parts.
+    A model with files from the hub is known by its name alone.
     """
     from pasta_lm.models.load import files_of  # imports torch
 
-    if source is None:
-        return {}
-    if (files := files_of(source)) is None:
+    files = [] if source is None else files_of(source)
+    if files is None:
         return {f"{key} (name)": str(source)}
-    hashes: dict[str, list[str]] = {}
-    for file in files:
-        fits = (name for name, patterns in PARTS.items() if any(map(file.match, patterns)))
-        if (part := next(fits, None)) is not None:
-            hashes.setdefault(f"{key} ({part})", []).append(hash_files(file))
-    return {part: " ".join(sorted(own)) for part, own in hashes.items()}
+    own = {part: [f for f in files if any(map(f.match, PARTS[part]))] for part in PARTS}
+    return {f"{key} ({part})": " ".join(sorted(map(hash_files, own[part]))) for part in PARTS}
 
 
 def dtype_name(name: str | None) -> str | None:

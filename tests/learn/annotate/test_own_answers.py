@@ -115,7 +115,7 @@ def test_a_continued_file_has_answers_of_one_model_to_these_instructions(
     with pytest.raises(UsageError, match="was begun with max_tokens = 12, not 9"):
         answer(replace(config, max_tokens=9), never)
     (tmp_path / "m" / "model.safetensors").write_bytes(b"two")
-    with pytest.raises(UsageError, match=r"other contents of model \(weights\)"):
+    with pytest.raises(UsageError, match=r"begun with other model \(weights\)"):
         answer(config, never)
 
 

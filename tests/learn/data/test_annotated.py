@@ -153,7 +153,10 @@ UNREAD = [
     ({"messages": [BRIEF, turn("user")], "system": "Rhyme."}, "'system' is a second system"),
     ({"messages": [turn("user") | {"tool_calls": [{"id": "x"}]}]}, "'tool_calls'"),
     ({"messages": [turn("user"), turn("tool"), turn("user")]}, "message 2 .* the role 'tool'"),
-    ({"messages": [turn("user", [{"type": "image_url"}])]}, "type 'image_url'"),
+    (
+        {"messages": [turn("user", [{"type": "image_url"}])]},
+        "texts under 'content', not 'image_url'",
+    ),
     ({"messages": [turn("user"), turn("assistant", "B.") | {"thinking": "Hm."}]}, "'thinking'"),
     ({"messages": [turn("user"), BRIEF]}, "the last a question"),
     ({"reasoning_content": ["Hm."]}, "'reasoning_content' is no text"),

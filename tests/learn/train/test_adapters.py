@@ -160,7 +160,7 @@ def test_a_continued_run_has_the_base_and_the_data_that_it_began_with(
         before = changed.read_bytes()
         is_text = changed.suffix != ".safetensors"
         changed.write_bytes(before + b"\n" if is_text else before[:-2] + b"\0\1")
-        with pytest.raises(UsageError, match=f"begun with other contents of {part}\\n"):
+        with pytest.raises(UsageError, match=f"begun with other {part}\\n"):
             train_sft(config, resume=True)
         changed.write_bytes(before)
     moved = ModelConfig(base=str(own.rename(tmp_path / "moved")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class AnnotationLog:
         """
         known = self.rows.get(index) or RowLog(index, row)
         old = known.row
-        if old != row:
+        if replace(old, skipped=row.skipped) != row:
             raise InputError(
                 f"the source has changed: row {index + 1} was {old.id} and is {row.id}",
                 hint="give the changed source a new output folder",
@@ -112,8 +112,8 @@ class AnnotationLog:
         index, row = known.index, known.row
         if index not in self.rows:
             texts: Row = {"row_id": row.id, "prompt": row.prompt, "answer": row.answer}
-            texts |= {"turns": row.turns} if row.turns else {}
-            texts |= {"reasoning": row.reasoning} if row.reasoning else {}
+            more = {"turns": row.turns, "reasoning": row.reasoning}
+            texts |= {key: value for key, value in more.items() if value}
             own = {"id": f"row/{index}", "index": index, **texts}
             own["digest"] = digest(f"{row.prompt}\0{row.answer}")
             lines = (own | {"skipped": row.skipped}, *lines)

@@ -110,13 +110,10 @@ def read_instructions(path: Path) -> dict[str, Row]:
     """Return the rows of a file by id, each with the text that is asked as its instruction."""
     rows = {row["id"]: row for row in read_rows(path)}
     for name, row in rows.items():
-        try:
-            about = {key: value for key, value in row.items() if key in METADATA}
-            rows[name] = about | {"instruction": question_of(row)}
-        except InputError as exc:
-            hint = exc.hint or 'a line is {"id": ..., "instruction": ...}'
-            reason = f"{path}: row {name} has no instruction: {exc.message}"
-            raise InputError(reason, hint=hint) from exc
+        about = {key: value for key, value in row.items() if key in METADATA}
+        rows[name] = about | {
+            "instruction": question_of(row, f"{path}: row {name} has no instruction")
+        }
     return rows
 
 
@@ -142,13 +139,11 @@ def answer(
     out, texts = Path(config.out), instructions_of(config)
     journal = Journal(out / ANSWERS)
     for name, row in journal.rows.items():
-        wanted: Row = {"temperature": config.temperature}
-        wanted |= {"instruction": digest(texts[name])} if name in texts else {}
-        for key, value in wanted.items():
+        text = digest(texts[name]) if name in texts else row.get("instruction")
+        for key, value in (("temperature", config.temperature), ("instruction", text)):
             if row.get(key, value) != value:
                 change = f"{name} was begun with {key} = {row[key]!r}, not {value!r}"
-                hint = "restore it, or name another folder"
-                raise UsageError(f"{journal.path}: {change}", hint=hint)
+                raise UsageError(f"{journal.path}: {change}", hint="name another folder")
     inputs = hashes_of("model", config.model)
     RunFolder(out).begin(asdict(config), may_change=MAY_CHANGE, inputs=inputs)
     lacking = {name: text for name, text in texts.items() if name not in journal.rows}

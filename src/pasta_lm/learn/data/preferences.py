@@ -27,15 +27,15 @@ from pasta_lm.language.document import Document, parse_program
 from pasta_lm.learn.data import (
     Turn,
     check_read,
-    is_asked,
     joined,
     messages_of,
     messages_with,
+    prompt_key,
 )
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.judge import Comparison, Judge, both_orders, smoothed_ratio
 from pasta_lm.recipe import check_positive
-from pasta_lm.strategies import SEQUENTIAL
+from pasta_lm.strategies import SEQUENTIAL, Prompt
 
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
@@ -53,8 +53,8 @@ class PromptWithReference(NamedTuple):
     turns: tuple[Turn, ...] = ()  # The messages before it.
 
     @property
-    def messages(self) -> list[Turn]:
-        return messages_with(self.turns, self.prompt)
+    def content(self) -> Prompt:
+        return messages_with(self.turns, self.prompt) if self.turns else self.prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +137,10 @@ def _answer(
 ) -> list[Row]:
     strategy, greedy = sampling.strategy, SamplingParams(max_tokens=sampling.max_tokens)
     samples = model.engine.generate(
-        [
-            model.request(each.messages, sampling.params(each.id), strategy=strategy)
-            for each in batch
-        ]
+        [model.request(each.content, sampling.params(each.id), strategy=strategy) for each in batch]
     )
     plain = baseline.engine.generate(
-        [baseline.request(each.messages, greedy, strategy=SEQUENTIAL) for each in batch]
+        [baseline.request(each.content, greedy, strategy=SEQUENTIAL) for each in batch]
     )
     return [
         {
@@ -226,7 +223,7 @@ def read_pairs(path: Path) -> list[PreferencePair]:
 
 def _read_pair(path: Path, row: Row) -> PreferencePair:
     numbers = {key: float(value) for key, value in row.items() if type(value) in (int, float)}
-    missing = [] if is_asked(row) else ["prompt"]
+    missing = [] if prompt_key(row) else ["prompt"]
     missing += [key for key in _TEXTS if not isinstance(row.get(key), str) or not row[key]]
     missing += [key for key in _SCORES if key not in numbers]
     if missing:
