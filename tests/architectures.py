@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
-from pasta_lm.models.load import eos_ids
+from pasta_lm.models.generation import eos_ids
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.small_tokenizers import FAMILIES, add_markers
 

@@ -13,7 +13,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.language.tags import PIECES
 from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.learn.random_model import train_tokenizer
-from pasta_lm.models.load import eos_ids
+from pasta_lm.models.generation import eos_ids
 from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta

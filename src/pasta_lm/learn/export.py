@@ -11,7 +11,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from pasta_lm import errors
 from pasta_lm.errors import UnsupportedModelError, UsageError, cause
 from pasta_lm.models.checkpoint import SUFFIX, first_line
-from pasta_lm.models.folder import check_same_ids, write_pasta_config
+from pasta_lm.models.folder import check_same_ids, record_of, write_pasta_config
+from pasta_lm.models.gguf_header import GENERATION, IMPLIED, RECORD, TOKENIZER
 from pasta_lm.models.load import DTYPES, Pretrained, load_pretrained, rope_parameters
 from pasta_lm.models.pieces import mark_special, num_token_rows
 from pasta_lm.run_folder import written_whole
@@ -154,8 +155,8 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     """Write a GGUF file, complete or not at all.
 
     Matrices have the dtype (float16 where rows do not divide into blocks of q8_0); vectors are
-    float32, as llama.cpp wants them. The tag pieces are tokens of type CONTROL; ``pasta.config`` is
-    the record of the training, as JSON text.
+    float32, as llama.cpp wants them. The tag pieces are tokens of type CONTROL. Keys that only this
+    package reads have the training, the settings and the tokenizer, so that all can be read again.
     """
     if dtype not in _GGUF_DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(_GGUF_DTYPES)}")
@@ -299,9 +300,14 @@ def _add_tokenizer(writer: gguf.GGUFWriter, pretrained: Pretrained) -> None:
         writer.add_chat_template([{"name": k, "template": text} for k, text in template.items()])
     elif template:
         writer.add_chat_template(template)
+    # What this package reads again beside that, as a model folder holds it.
+    record = {} if config is None else record_of(config)
+    record = {key: value for key, value in record.items() if key not in IMPLIED}
     if config is not None:
-        training, keys = asdict(config), ("positions", "join", "limits", "trained_strategy")
-        writer.add_string("pasta.config", json.dumps({key: training[key] for key in keys}))
+        record["trained_strategy"] = config.trained_strategy
+    writer.add_string(RECORD, json.dumps(record))
+    writer.add_string(GENERATION, pretrained.model.generation_config.to_json_string())
+    writer.add_string(TOKENIZER, tokenizer.backend_tokenizer.to_str())
 
 
 def _tokens(pretrained: Pretrained) -> Iterator[tuple[str, TokenType]]:

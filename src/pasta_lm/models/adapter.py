@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -21,13 +22,14 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
-from pasta_lm.errors import ModelError, ModelNotFoundError, cause
+from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, cause
 from pasta_lm.journal import Row
 from pasta_lm.language.tags import PIECES
 from pasta_lm.machine import WEIGHTS_COMMAND
-from pasta_lm.models.checkpoint import first_line, gguf_of_package
+from pasta_lm.models.checkpoint import first_line, gguf_of_package, note, read_tokenizer
 from pasta_lm.models.folder import FILE_NAME, PastaConfig, read_object, write_pasta_config
 from pasta_lm.models.pieces import token_matrices
 
@@ -47,6 +49,7 @@ _KNOWN = """peft_type r lora_alpha fan_in_fan_out bias
 # Others, such as PiSSA, take the first adapter out of the base, whose weights are other ones then.
 _KEEPS_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 _HINT = "merge it with peft (merge_and_unload), and save the model as a folder"
+VARIABLE = "PASTA_BASE"  # of the environment: the machine's own copy of a base
 _SAMPLE = 4096  # values of each weight that the hash of a model reads
 _PROBE = "Hello, world!  1234 items:\n\n- it's 5 o'clock\tin a caf\u00e9 \u2615"
 
@@ -86,7 +89,8 @@ def read_adapter(folder: Path) -> Adapter:
     )
     if a.keys() != b.keys() or len(tensors) != len(a) + len(b) + len(rows):
         reason = f"the adapter {folder} holds other weights than pairs of LoRA matrices"
-        raise ModelError(reason, hint=_HINT)
+        others = sorted(key for key in tensors if not key.endswith((_A, _B, _ROWS)))
+        raise ModelError(": ".join((reason, *others[:1])), hint=_HINT)
     low_rank = {name: (a[name], b[name] * _scale(file, settings, len(a[name]))) for name in a}
     token_ids = {name: _token_ids(file, settings, name) for name in rows}
     return Adapter(low_rank=low_rank, rows=rows, token_ids=token_ids)
@@ -160,12 +164,64 @@ def merge_adapter(model: transformers.PreTrainedModel, adapter: Adapter) -> None
         matrix[ids] = rows.to(matrix)
 
 
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def own_tokenizer(
+    folder: Path, base: PreTrainedTokenizerFast, adapter: Adapter, known: Collection[str]
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer and chat template that an adapter brings; what it lacks is its base's.
+
+    Of tokens that the base lacks it must have rows, or they are known to get some.
+    """
+    settings, template = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    data, own, ids = read_object(settings) if settings.is_file() else {}, base, dict[str, int]()
+    if any((folder / name).is_file() for name in _VOCABULARIES):
+        try:
+            own = read_tokenizer(folder)
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            reason = f"the tokenizer of the adapter {folder} cannot be loaded: {first_line(exc)}"
+            raise ModelError(reason, hint="save tokenizer and adapter again") from exc
+        ids = own.get_vocab()
+    else:
+        for number, token in (data.get("added_tokens_decoder") or {}).items():
+            ids[token["content"]] = int(number)
+        if isinstance(end := data.get("eos_token"), dict):
+            end = end.get("content")
+        own.eos_token = end or own.eos_token
+        own.chat_template = data.get("chat_template") or own.chat_template
+        if template.is_file():
+            own.chat_template = template.read_text(encoding="utf-8")
+    own.chat_template = own.chat_template or base.chat_template
+    trained = {token_id for rows in adapter.token_ids.values() for token_id in rows}
+    _check_tokens(folder, ids, base.get_vocab(), trained, known)
+    return own
+
+
+def _check_tokens(
+    folder: Path,
+    ids: Mapping[str, int],
+    of_base: Mapping[str, int],
+    trained: Collection[int],
+    known: Collection[str],
+) -> None:
+    for token, token_id in ids.items():
+        if of_base.get(token, token_id) != token_id:
+            other = f"{token!r} is token {token_id}, and {of_base[token]} in its base"
+            raise ModelError(f"in the tokenizer of the adapter {folder} {other}", hint=_HINT)
+    new = [token for token, token_id in ids.items() if token not in of_base]
+    if lacking := [each for each in new if each not in known and ids[each] not in trained]:
+        names = ", ".join(map(repr, sorted(lacking)[:3])) + " and more" * (len(lacking) > 3)
+        reason = f"the adapter {folder} has no rows of tokens that its base lacks: {names}"
+        raise ModelError(reason, hint=_HINT)
+
+
 def _other_shapes(name: str, shape: tuple[int, ...]) -> ModelError:
     return _other_base(f"this one has no weight {name} of shape {shape}")
 
 
 def _other_base(reason: str) -> ModelError:
-    hint = f"give the base that the adapter's {FILE_NAME} names"
+    hint = f"give the base that {FILE_NAME} or {CONFIG_NAME} of the adapter names"
     return ModelError(f"the adapter belongs to another base: {reason}", hint=hint)
 
 
@@ -279,13 +335,29 @@ def check_base(
             raise _other_base(f"the {part} of this one have the hash {hashes}")
 
 
+@contextmanager
+def base_named() -> Iterator[None]:
+    """Name the variable ``PASTA_BASE``, if it is set, in an error about a base."""
+    try:
+        yield
+    except PastaError as exc:
+        own = os.environ.get(VARIABLE)
+        if own is None or VARIABLE in str(exc.message):
+            raise
+        hint = f"unset {VARIABLE}; it is for adapters of one base alone. {exc.hint or ''}".rstrip()
+        raise type(exc)(f"{VARIABLE}={own}: {exc.message}", hint=hint) from exc
+
+
 def find_base(folder: Path) -> tuple[str | Path, str | None]:
     """Return the base that an adapter names, and its revision: from this machine or the hub.
 
     ``PASTA_BASE`` in the environment names the machine's own copy: a folder, a file or a hub id.
     """
     base, reason, commands = read_base(folder), "", list[str]()
-    if own := os.environ.get("PASTA_BASE"):
+    if own := os.environ.get(VARIABLE):
+        if base.weights_sha256 is None:
+            named = base.path or base.hub_id or "none"
+            note(f"{VARIABLE}={own} is merged with {folder}, which has no hashes and names {named}")
         return own, None
     if base.path is not None and Path(base.path).exists():
         return base.path, None

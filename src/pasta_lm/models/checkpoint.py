@@ -25,14 +25,18 @@ import gguf
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
+from pasta_lm.journal import Row
 from pasta_lm.machine import cache_folder, new_file
+from pasta_lm.models.folder import FILE_NAME
+from pasta_lm.models.gguf_header import Header
+from pasta_lm.models.pieces import tag_pieces
 
 SUFFIX = ".gguf"
-FORMAT = 2  # of a kept copy: another number whenever a file is read in another way
+FORMAT = 3  # of a kept copy: another number whenever a file is read in another way
 MAX_KEPT = 4  # copies of GGUF files, the last used
 SUMS = "sums.json"  # SHA-256 of each file of a copy
 Checkpoint: TypeAlias = "tuple[transformers.PreTrainedModel, PreTrainedTokenizerFast]"
@@ -179,8 +183,8 @@ def gguf_of_package(name: str) -> Path | None:
     return next((file for file in files if file.suffix == SUFFIX and file.is_file()), None)
 
 
-def read_gguf(file: Path, dtype: torch.dtype | None) -> Checkpoint:
-    """Return the model and the tokenizer of a GGUF file; without a dtype weights are float32."""
+def dequantised(file: Path) -> Path:
+    """Return the model folder that a GGUF file stands for, in float32, made once."""
     if not file.is_file():
         raise ModelNotFoundError(f"no such file: {file}", hint=f"name {_SOURCES}")
     folder = cache_folder() / "gguf" / f"{_sum(file)[:32]}-{FORMAT}"
@@ -193,7 +197,7 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Checkpoint:
         by_age = sorted(folder.parent.iterdir(), key=lambda copy: copy.stat().st_mtime)
         for old in by_age[:-MAX_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
-    return read_checkpoint(folder, dtype)
+    return folder
 
 
 def _sum(file: Path) -> str:
@@ -216,12 +220,14 @@ def note(text: str) -> None:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    model, tokenizer = _dequantised(file)
+    model, tokenizer, record = _dequantised(file)
     try:
         with new_file(folder) as part:
             model.save_pretrained(part)
             tokenizer.save_pretrained(part)
-            sums = {item.name: _sum(item) for item in part.iterdir()}
+            if record:
+                (part / FILE_NAME).write_text(json.dumps(record), "utf-8")
+            sums = {item.name: _sum(item) for item in part.iterdir() if item.is_file()}
             (part / SUMS).write_text(json.dumps(sums), "utf-8")
     except (OSError, SafetensorError) as exc:
         raise ModelError(
@@ -230,7 +236,7 @@ def _convert(file: Path, folder: Path) -> None:
         ) from exc
 
 
-def _dequantised(file: Path) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerBase]:
+def _dequantised(file: Path) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerFast, Row]:
     folder, label = file.parent, f"the GGUF file {file}"
     # transformers parses the file in each of three calls, and builds the table of names for each
     # layer: half of the time. Both are made once here.
@@ -238,6 +244,7 @@ def _dequantised(file: Path) -> tuple[transformers.PreTrainedModel, PreTrainedTo
     names_once = patch("gguf.get_tensor_name_map", cache(gguf.get_tensor_name_map))
     try:
         with parsed_once, names_once:
+            header = Header(os.path.join(folder, file.name), label)
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 folder, gguf_file=file.name, trust_remote_code=False
             )
@@ -255,5 +262,8 @@ def _dequantised(file: Path) -> tuple[transformers.PreTrainedModel, PreTrainedTo
     del settings["quantization_config"]
     model: transformers.PreTrainedModel = type(packed)(type(packed.config)(**settings))
     model.load_state_dict(packed.state_dict())
-    model.generation_config = packed.generation_config
-    return model, tokenizer
+    model.generation_config = header.generation_config or packed.generation_config
+    if header.ends:
+        model.generation_config.eos_token_id = header.ends
+    tokenizer = header.tokenizer(tokenizer)
+    return model, tokenizer, header.record(tag_pieces(tokenizer))

@@ -56,25 +56,29 @@ def write_pasta_config(
     path: Path, config: PastaConfig | None, more: Mapping[str, object] | None = None
 ) -> None:
     """Write the record of a model's training, if it has one, and further entries of its folder."""
-    data: dict[str, object] = dict(more or {})
-    if config is not None:
-        data |= {
-            "language_version": LANGUAGE_VERSION,
-            "positions": str(config.positions),
-            "join": str(config.join),
-            "limits": asdict(config.limits),
-            "piece_ids": dict(config.piece_ids),
-        }
-        if config.fork_bias:
-            data["fork_bias"] = config.fork_bias
-        if config.trained_strategy != PASTA:
-            data["taught"] = config.trained_strategy
-        if config.thinks is not False:
-            data["thinks"] = config.thinks
-        if config.thinking is not None:
-            data["thinking"] = {name: getattr(config.thinking, name) for name in MARKS}
+    data = {**(more or {}), **({} if config is None else record_of(config))}
     text = json.dumps(data, indent=2, ensure_ascii=False)
     (path / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def record_of(config: PastaConfig) -> dict[str, object]:
+    """Return the record of a training as ``pasta_config.json`` holds it."""
+    data: dict[str, object] = {
+        "language_version": LANGUAGE_VERSION,
+        "positions": str(config.positions),
+        "join": str(config.join),
+        "limits": asdict(config.limits),
+        "piece_ids": dict(config.piece_ids),
+    }
+    if config.fork_bias:
+        data["fork_bias"] = config.fork_bias
+    if config.trained_strategy != PASTA:
+        data["taught"] = config.trained_strategy
+    if config.thinks is not False:
+        data["thinks"] = config.thinks
+    if config.thinking is not None:
+        data["thinking"] = {name: getattr(config.thinking, name) for name in MARKS}
+    return data
 
 
 def read_pasta_config(path: Path) -> PastaConfig | None:

@@ -10,9 +10,12 @@ import transformers
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from pasta_lm.journal import Row
+from pasta_lm.language.tags import PIECES
 from pasta_lm.models import adapter as adapters
 from pasta_lm.models import checkpoint
 from pasta_lm.models.folder import PastaConfig, check_same_ids, read_object, read_pasta_config
+from pasta_lm.models.generation import KEY, check_settings, listed, settle
+from pasta_lm.models.generation import eos_ids as eos_ids
 from pasta_lm.models.names import model_name, resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
@@ -29,6 +32,7 @@ class Pretrained:
     model: transformers.PreTrainedModel
     tokenizer: transformers.PreTrainedTokenizerFast
     name: str
+    eos_ids: frozenset[int]  # all that end a turn
     config: PastaConfig | None = None  # None: the source does not say how it was trained
 
     @property
@@ -45,10 +49,6 @@ class Pretrained:
         vocabulary.thinks = None if config is None else config.thinks
         return vocabulary
 
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        return eos_ids(self.model, self.tokenizer)
-
 
 def load_pretrained(source: str | Path, *, dtype: torch.dtype | None = None) -> Pretrained:
     """Load a model and its tokenizer.
@@ -58,8 +58,10 @@ def load_pretrained(source: str | Path, *, dtype: torch.dtype | None = None) -> 
     names its base itself. Without a dtype weights are as saved, those of a GGUF file float32.
     """
     source = resolve(source)
-    read = _read_adapted if adapters.is_adapter(Path(source)) else _read_whole
-    return _named(Path(source), *read(source, dtype))
+    if adapters.is_adapter(Path(source)):
+        return _named(source, Path(source), *_read_adapted(Path(source), dtype))
+    place = _place(source)
+    return _named(source, Path(place), *_read(place, dtype))
 
 
 def files_of(source: str | Path) -> list[Path] | None:
@@ -78,45 +80,61 @@ def files_of(source: str | Path) -> list[Path] | None:
 
 def load_without_weights(source: str | Path) -> Pretrained:
     """Load the facts of a whole model whose weights are elsewhere, such as on servers."""
-    return _named(Path(source), *checkpoint.read_without_weights(source))
+    check_settings(source)
+    return _named(source, Path(source), *checkpoint.read_without_weights(source))
 
 
 def _named(
+    source: str | Path,
     folder: Path,
     model: transformers.PreTrainedModel,
     tokenizer: transformers.PreTrainedTokenizerFast,
 ) -> Pretrained:
     config = read_pasta_config(folder) if folder.is_dir() else None
-    return Pretrained(model, tokenizer, model_name(folder), config)
+    ends = settle(model, tokenizer, str(folder))
+    return Pretrained(model, tokenizer, model_name(source), ends, config)
 
 
-def _read_whole(
-    source: str | Path, dtype: torch.dtype | None, revision: str | None = None
-) -> checkpoint.Checkpoint:
+def _place(source: str | Path) -> str | Path:
+    """Return the folder or hub id of a whole model; of a GGUF file its dequantised copy."""
     is_file = Path(source).suffix == checkpoint.SUFFIX
     file = Path(source) if is_file else checkpoint.gguf_of_package(str(source))
-    if file is None:
-        return checkpoint.read_checkpoint(source, dtype, revision)
-    return checkpoint.read_gguf(file, dtype)
+    return source if file is None else checkpoint.dequantised(file)
 
 
-def _read_adapted(folder: str | Path, dtype: torch.dtype | None) -> checkpoint.Checkpoint:
-    folder = Path(folder)
+def _read(
+    place: str | Path, dtype: torch.dtype | None, revision: str | None = None
+) -> checkpoint.Checkpoint:
+    check_settings(place, revision)
+    return checkpoint.read_checkpoint(place, dtype, revision)
+
+
+def _read_adapted(folder: Path, dtype: torch.dtype | None) -> checkpoint.Checkpoint:
     adapter, config = adapters.read_adapter(folder), read_pasta_config(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
-    source, revision = adapters.find_base(folder)
-    model, tokenizer = _read_whole(source, None, revision)
-    adapters.check_base(adapters.read_base(folder), model, tokenizer)
+    with adapters.base_named():
+        source, revision = adapters.find_base(folder)
+        place = _place(source)
+        model, tokenizer = _read(place, None, revision)
+        adapters.check_base(adapters.read_base(folder), model, tokenizer)
+        ends = settle(model, tokenizer, str(place))
+    known = PIECES if config is not None else ()
+    tokenizer = adapters.own_tokenizer(folder, tokenizer, adapter, known)
     if dtype is torch.float32:
         _cast(model, dtype)
     if config is not None:
         add_pieces(model, tokenizer)
         check_same_ids(config.piece_ids, tokenizer.get_vocab())
-    adapters.merge_adapter(model, adapter)
+    with adapters.base_named():
+        adapters.merge_adapter(model, adapter)
     if dtype is not None:
         _cast(model, dtype)
+    check_settings(folder)
     if (settings := folder / GENERATION_CONFIG_NAME).is_file():
-        model.generation_config.update(**read_object(settings))
+        changes = read_object(settings)
+        if KEY in changes:
+            changes[KEY] = [*listed(changes[KEY]), *sorted(ends)]
+        model.generation_config.update(**changes)
     return model, tokenizer
 
 
@@ -140,30 +158,6 @@ def num_parameters(model: transformers.PreTrainedModel) -> int:
     step = -(-len(first) // NUM_COMPARED)
     a, b = first.detach()[::step].float(), last.detach()[::step].float()
     return num_weights - last.numel() * bool((a - b).norm() < MAX_ROUNDING * a.norm())
-
-
-def eos_ids(
-    model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase | None
-) -> frozenset[int]:
-    """Return every id that ends a text, from the generation settings, else from the tokenizer."""
-    sources = getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer
-    candidates = (getattr(source, "eos_token_id", None) for source in sources)
-    ids = next((ids for ids in candidates if ids is not None), ())
-    return frozenset(ids) if isinstance(ids, (list, tuple)) else frozenset([ids])
-
-
-def sampling_settings(model: transformers.PreTrainedModel) -> dict[str, float]:
-    """Return the sampling of a model's ``generation_config.json`` as of ``SamplingParams``.
-
-    Without ``do_sample`` a temperature counts, as in vLLM; where it is false decoding is greedy.
-    """
-    config = getattr(model, "generation_config", None)
-    settings = {} if config is None else config.to_diff_dict()
-    names = ["repetition_penalty"]
-    if settings.get("do_sample", True):
-        settings.setdefault("temperature", 1.0 if settings.get("do_sample") else None)
-        names += ["temperature", "top_p", "top_k", "min_p"]
-    return {name: settings[name] for name in names if settings.get(name)}
 
 
 def last_position(model: transformers.PreTrainedModel) -> int | None:

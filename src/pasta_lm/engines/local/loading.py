@@ -23,12 +23,8 @@ from pasta_lm.errors import UsageError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import (
-    last_position,
-    load_pretrained,
-    num_parameters,
-    sampling_settings,
-)
+from pasta_lm.models.generation import sampling_settings
+from pasta_lm.models.load import last_position, load_pretrained, num_parameters
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 

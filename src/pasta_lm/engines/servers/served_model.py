@@ -9,7 +9,8 @@ from pathlib import Path
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.models.folder import PASTA
-from pasta_lm.models.load import last_position, load_without_weights, sampling_settings
+from pasta_lm.models.generation import sampling_settings
+from pasta_lm.models.load import last_position, load_without_weights
 from pasta_lm.models.vocabulary import Vocabulary
 
 SERVERS = "servers"

@@ -44,7 +44,8 @@ from pasta_lm.models.adapter import (
     save_adapter,
 )
 from pasta_lm.models.checkpoint import first_line, gguf_of_package
-from pasta_lm.models.folder import PastaConfig, read_pasta_config, save_model_folder
+from pasta_lm.models.folder import PastaConfig, save_model_folder
+from pasta_lm.models.generation import eos_ids, turn_end
 from pasta_lm.models.load import DTYPES, last_position, load_pretrained
 from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
@@ -130,11 +131,12 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
     """Load or initialise a model with the tag pieces and our attention; float32 to be trained."""
     if config.base is not None:
         pretrained = load_pretrained(config.base, dtype=dtype)
-        model, tokenizer = pretrained.model, pretrained.tokenizer
+        model, tokenizer, known = pretrained.model, pretrained.tokenizer, pretrained.config
     else:
         assert config.random is not None
-        model, tokenizer = _random(config.random)
-    eos_id = tokenizer.eos_token_id
+        (model, tokenizer), known = _random(config.random), None
+    end = turn_end(tokenizer)  # learned is the end that the chat template writes
+    eos_id = tokenizer.eos_token_id if end is None else end
     if not isinstance(eos_id, int):
         raise ModelError(
             f"[model] {config.base or config.random}: its tokenizer has no end-of-text"
@@ -146,7 +148,6 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
         register()
         model.set_attn_implementation(NAME)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
-    known = None if config.base is None else read_pasta_config(Path(config.base))
     strategy = known.trained_strategy if known else PASTA
     saved_dtype = dtype_as_saved(config.base)
     return Learner(model, tokenizer, vocabulary, eos_id, strategy, config.base, saved_dtype)
@@ -273,7 +274,8 @@ def save(learner: Learner, train: TrainConfig) -> Path:
     """
     check_finite(learner.model)
     learner.model.to(learner.saved_dtype(train))  # type: ignore[arg-type]
-    learner.model.generation_config.eos_token_id = learner.eos_id
+    ends = eos_ids(learner.model, learner.tokenizer) | {learner.eos_id}
+    learner.model.generation_config.eos_token_id = min(ends) if len(ends) == 1 else sorted(ends)
     folder = Path(train.out) / MODEL_FOLDER
     with written_whole(folder) as part:
         save_model_folder(learner.model, learner.tokenizer, part, learner.pasta_config(train))
