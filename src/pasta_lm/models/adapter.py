@@ -175,7 +175,7 @@ def own_tokenizer(
     Of tokens that the base lacks it must have rows, or they are known to get some.
     """
     settings, template = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    data, own, ids = read_object(settings) if settings.is_file() else {}, base, dict[str, int]()
+    own, ids = base, dict[str, int]()
     if any((folder / name).is_file() for name in _VOCABULARIES):
         try:
             own = read_tokenizer(folder)
@@ -183,15 +183,10 @@ def own_tokenizer(
             reason = f"the tokenizer of the adapter {folder} cannot be loaded: {first_line(exc)}"
             raise ModelError(reason, hint="save tokenizer and adapter again") from exc
         ids = own.get_vocab()
-    else:
-        for number, token in (data.get("added_tokens_decoder") or {}).items():
-            ids[token["content"]] = int(number)
-        if isinstance(end := data.get("eos_token"), dict):
-            end = end.get("content")
-        own.eos_token = end or own.eos_token
-        own.chat_template = data.get("chat_template") or own.chat_template
-        if template.is_file():
-            own.chat_template = template.read_text(encoding="utf-8")
+    elif template.is_file():
+        own.chat_template = template.read_text(encoding="utf-8")
+    elif settings.is_file():
+        own.chat_template = read_object(settings).get("chat_template") or own.chat_template
     own.chat_template = own.chat_template or base.chat_template
     trained = {token_id for rows in adapter.token_ids.values() for token_id in rows}
     _check_tokens(folder, ids, base.get_vocab(), trained, known)

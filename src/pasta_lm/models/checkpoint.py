@@ -159,6 +159,8 @@ def _load_whole(source: str | Path, label: str, **settings: object) -> transform
 
 def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
     line = first_line(exc)
+    if line.startswith("Validation error"):  # of its configuration
+        line = "config.json: " + " ".join(str(exc).split())
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or no such setting
         config = json.loads((Path(source) / "config.json").read_text("utf-8"))
         method = config["quantization_config"]["quant_method"]

@@ -12,6 +12,7 @@ from os.path import commonprefix
 from pathlib import Path
 
 import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 
@@ -23,11 +24,11 @@ from pasta_lm.models.folder import read_object
 from pasta_lm.models.pieces import num_token_rows
 from pasta_lm.models.thinking import thinking_of
 
-CONFIG_NAME, KEY = "config.json", "eos_token_id"
+KEY, NO_TOKEN = "eos_token_id", "the id of a token of the model"
 _TURN = "(the turn of the model)"  # marks the model's words in a chat template
 _BY_NAME = ("<|eot_id|>", "<|eom_id|>")  # Llama 3's, which its files do not always name
 _HINT = "mend the file; a key that it does not need can be left out"
-_RULES = {  # of the settings that are obeyed: the least and the largest value, and both in words
+_RULES = {  # of the settings that are obeyed: the minimum, the maximum, and both in words
     "temperature": (0, 1e9, "a number, at least 0"),
     "top_p": (0, 1, "a number from 0 to 1"),
     "top_k": (-1, 1e9, "a whole number; 0 and -1 switch it off"),
@@ -42,51 +43,27 @@ _WITHOUT = """bad_words_ids sequence_bias suppress_tokens begin_suppress_tokens 
     forced_eos_token_id max_length max_new_tokens max_time stop_strings dola_layers
     exponential_decay_length_penalty watermarking_config"""
 # Settings that transformers obeys and this package does not, with the value that changes nothing.
-_NOT_OBEYED = dict.fromkeys(_AT_ZERO.split(), 0) | dict.fromkeys(_AT_ONE.split(), 1)
-_NOT_OBEYED |= dict.fromkeys(_WITHOUT.split(), None)  # type: ignore[arg-type]
+_NOT_OBEYED: dict[str, int | None] = {**dict.fromkeys(_WITHOUT.split())}
+_NOT_OBEYED |= dict.fromkeys(_AT_ZERO.split(), 0) | dict.fromkeys(_AT_ONE.split(), 1)
 
 
-def check_settings(source: str | Path, revision: str | None = None) -> None:
-    """Refuse settings in a folder or on the hub that transformers would ignore or misread."""
-    if settings := _file(source, GENERATION_CONFIG_NAME, revision):
-        try:
-            transformers.GenerationConfig(**read_object(settings))
-        except (TypeError, ValueError) as exc:
-            raise ModelError(f"{settings}: {first_line(exc)}", hint=_HINT) from exc
-    file, data = _file(source, CONFIG_NAME, revision), Row()
-    with suppress(ModelError):  # transformers says what is wrong with it
-        data = read_object(file) if file else data
-    for part in (data, data.get("text_config")):
-        value = part.get(KEY) if isinstance(part, dict) else None
-        for end in value if isinstance(value, list) else [value]:
-            if end is not None and (type(end) is not int or end < 0):
-                raise _no_end(f"{file}: {KEY}", end)
-
-
-def _file(source: str | Path, name: str, revision: str | None) -> Path | None:
-    path = Path(source) / name
-    if path.is_file() or Path(source).exists():
-        return path if path.is_file() else None
-    missing, offline = (
-        "_raise_exceptions_for_missing_entries",
-        "_raise_exceptions_for_connection_errors",
-    )
-    with suppress(OSError, ValueError):  # no hub id, or one that is private
-        found = cached_file(
-            str(source), name, revision=revision, **{missing: False, offline: False}
-        )
-        return None if found is None else Path(found)
-    return None
-
-
-def _no_end(place: str, end: object) -> ModelError:
-    return ModelError(f"{place} has {end!r}, which is no token of the model", hint=_HINT)
+def read_settings(source: str | Path, revision: str | None = None) -> Row:
+    """Return the object in ``generation_config.json`` of a folder or hub id, empty without one."""
+    quiet = "missing_entries", "connection_errors", "gated_repo"
+    raises = {f"_raise_exceptions_for_{kind}": False for kind in quiet}
+    with suppress(OSError, ValueError):  # neither a folder nor a hub id
+        if file := cached_file(str(source), GENERATION_CONFIG_NAME, revision=revision, **raises):
+            data = read_object(Path(file))
+            try:
+                transformers.GenerationConfig(**data)
+            except (TypeError, ValueError) as exc:
+                raise ModelError(f"{file}: {first_line(exc)}", hint=_HINT) from exc
+            return data
+    return {}
 
 
 def settle(
-    model: transformers.PreTrainedModel,
-    tokenizer: transformers.PreTrainedTokenizerBase,
-    place: str,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, place: str
 ) -> frozenset[int]:
     """Return the ends of a turn; ``generation_config`` is checked and has them from now on.
 
@@ -94,122 +71,99 @@ def settle(
         ModelError: a setting of the file at ``place`` cannot be obeyed as it stands.
     """
     ends, config = eos_ids(model, tokenizer, place), getattr(model, "generation_config", None)
-    if config is None:
-        return ends
-    _check_sampling(config, f"{place}/{GENERATION_CONFIG_NAME}")
-    if {*listed(config.eos_token_id)} != ends:
-        config.eos_token_id, config._from_model_config = sorted(ends), False
+    if config is not None:
+        _check_sampling(config, f"{place}/{GENERATION_CONFIG_NAME}")
+        if {*listed(config.eos_token_id)} != ends:
+            config.eos_token_id, config._from_model_config = sorted(ends), False
     return ends
 
 
 def eos_ids(
-    model: transformers.PreTrainedModel,
-    tokenizer: transformers.PreTrainedTokenizerBase | None,
-    place: str = "",
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, place: str = ""
 ) -> frozenset[int]:
     """Return every id that ends a turn: of the settings, the tokenizer and the chat template."""
-    config, text_config = model.config, model.config.get_text_config()
-    of_config = [getattr(part, KEY, None) for part in (config, text_config)]
+    text_config, num_rows = model.config.get_text_config(), num_token_rows(model)
+    of_config = [getattr(part, KEY, None) for part in (model.config, text_config)]
     settings = getattr(getattr(model, "generation_config", None), KEY, None)
-    label = f"{place}/{GENERATION_CONFIG_NAME}: {KEY}"
-    ends = {*_ids(label, settings, tokenizer)}
+    file = f"{place}/{GENERATION_CONFIG_NAME}"
+    ends = {*_ids(file, settings, tokenizer)}
     if settings in of_config:
         ends.clear()  # they were copied from there
-    if far := [end for end in ends if end >= num_token_rows(model)]:
-        raise _no_end(label, far[0])
-    ends.update(() if tokenizer is None else _of_tokenizer(tokenizer))
-    added = {} if tokenizer is None else tokenizer.added_tokens_decoder
+    if ends and max(ends) >= num_rows:
+        raise _refusal(file, KEY, max(ends), NO_TOKEN)
+    added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
+    named = [i for i, token in added.items() if token in _BY_NAME]
+    others = tokenizer.eos_token_id, turn_end(tokenizer), *named
+    ends |= {end for end in others if end is not None and end < num_rows}
+    file = f"{place}/config.json"
     by_class = getattr(type(text_config), KEY, None) if ends else None  # written by no one
-    label = f"{place}/{CONFIG_NAME}: {KEY}"
-    for end in {end for value in of_config for end in _ids(label, value, tokenizer)} - ends:
-        is_there = end < num_token_rows(model)
-        if is_there and (end != by_class or end in added):
+    for end in {end for value in of_config for end in _ids(file, value, tokenizer)} - ends:
+        if end < num_rows and (end != by_class or end in added):
             ends.add(end)
         elif place:
-            reason = "no special token" if is_there else "no token of the model"
-            note(f"{label} {end} is {reason}, and ends nothing")
+            reason = "no special token" if end < num_rows else "no token of the model"
+            note(f"{file}: {KEY} {end} is {reason}, and ends nothing")
     return frozenset(ends)
-
-
-def _of_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase) -> Iterator[int]:
-    if tokenizer.eos_token_id is not None:
-        yield tokenizer.eos_token_id
-    yield from (i for i, token in tokenizer.added_tokens_decoder.items() if str(token) in _BY_NAME)
-    if (end := turn_end(tokenizer)) is not None:
-        yield end
 
 
 def listed(value: object) -> list[object]:
     return [*value] if isinstance(value, (list, tuple)) else [value] if value is not None else []
 
 
-def _ids(
-    label: str, value: object, tokenizer: transformers.PreTrainedTokenizerBase | None
-) -> Iterator[int]:
-    vocab = {} if tokenizer is None else tokenizer.get_vocab()
+def _ids(file: str, value: object, tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
     for end in listed(value):
-        token = vocab.get(end) if isinstance(end, str) else end
+        token = tokenizer.get_vocab().get(end) if isinstance(end, str) else end
         if type(token) is not int or token < 0:
-            raise _no_end(label, end)
+            raise _refusal(file, KEY, end, NO_TOKEN)
         yield token
 
 
-def turn_end(tokenizer: transformers.PreTrainedTokenizerBase) -> int | None:
+def _refusal(file: str, key: str, value: object, rule: str) -> ModelError:
+    return ModelError(f"{file}: {key} is {value!r}, but must be {rule}", hint=_HINT)
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """Return the added token that the chat template writes behind a turn of the model, if any."""
-
-    def render(*turns: tuple[str, str], is_open: bool = False) -> str:
-        messages = [{"role": role, "content": content} for role, content in turns]
-        return str(
-            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=is_open)
-        )
-
-    if not tokenizer.chat_template:
-        return None
-    user = "user", "?"
+    template, user = str(tokenizer.chat_template or ""), {"role": "user", "content": "?"}
+    turns = [user], [user], [user, {"role": "assistant", "content": _TURN}]
     try:
-        _, _, after = render(user, ("assistant", _TURN)).partition(_TURN)
-        closed, opened = render(user), render(user, is_open=True)
-    except Exception:  # a template is a program of the model's authors
+        opened, closed, whole = (
+            str(tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=not i))
+            for i, each in enumerate(turns)
+        )
+    except Exception:  # there is none, or it is a program that fails
         return None
+    after = whole.partition(_TURN)[2].lstrip()
     added = {str(token): i for i, token in tokenizer.added_tokens_decoder.items()}
-    behind = [content for content in added if after.lstrip().startswith(content)]
-    end = max(behind, key=len, default="")
-    # What opens the next turn is no end, nor is a mark that ends a thought, or a tag.
-    opener = opened[len(commonprefix([opened, closed])) :]
-    if closed == opened and not any(content in after.lstrip()[len(end) :] for content in added):
-        return None
-    marks = thinking_of(str(tokenizer.chat_template))
+    end = max((content for content in added if after.startswith(content)), key=len, default="")
+    # A template that always opens the next turn: what follows may be that.
+    is_sure = opened != closed or any(content in after[len(end) :] for content in added)
+    marks, opener = thinking_of(template), opened[len(commonprefix([opened, closed])) :]
     thought = "" if marks is None else marks.start + marks.end + marks.skip
-    return None if end in opener + thought or end in PIECES else added[end]
+    is_other = not end or end in opener + thought or end in PIECES
+    return added[end] if is_sure and not is_other else None
 
 
 def _check_sampling(config: transformers.GenerationConfig, file: str) -> None:
-    if config.do_sample not in (None, True, False) or type(config.do_sample) is int:
-        raise _not_obeyed(file, "do_sample", config.do_sample, "true or false")
-    for name, (least, largest, rule) in _RULES.items():
+    if config.do_sample is not None and type(config.do_sample) is not bool:
+        raise _refusal(file, "do_sample", config.do_sample, "true or false")
+    for name, (minimum, maximum, rule) in _RULES.items():
         if (value := getattr(config, name, None)) is None:
             continue
         is_number = isinstance(value, int | float) and type(value) is not bool
-        if not (is_number and least <= value <= largest and (name != "top_k" or value % 1 == 0)):
-            raise _not_obeyed(file, name, value, rule)
+        if not (is_number and minimum <= value <= maximum and (name != "top_k" or value % 1 == 0)):
+            raise _refusal(file, name, value, rule)
     if config.top_k is not None:
         config.top_k = int(config.top_k) if config.top_k >= 1 else None  # all tokens
     if config.top_p == 0:  # the likeliest token alone, as in transformers
         config.top_p, config.top_k = None, 1
-    unread = [
-        name
-        for name, value in config.to_diff_dict().items()
-        if name in _NOT_OBEYED and value not in (None, [], {}, _NOT_OBEYED[name])
-    ]
+    settings, off = config.to_diff_dict(), _NOT_OBEYED
+    unread = [name for name in off if settings.get(name) not in (None, [], {}, off[name])]
     if unread:
-        note(f"{file}: not applied here: {', '.join(sorted(unread))}")
+        note(f"{file}: not applied here: {', '.join(unread)}")
 
 
-def _not_obeyed(file: str, name: str, value: object, rule: str) -> ModelError:
-    return ModelError(f"{file}: {name} is {value!r}, but must be {rule}", hint=_HINT)
-
-
-def sampling_settings(model: transformers.PreTrainedModel) -> dict[str, float]:
+def sampling_settings(model: PreTrainedModel) -> dict[str, float]:
     """Return the sampling of a model's ``generation_config.json`` as of ``SamplingParams``.
 
     Without ``do_sample`` a temperature counts, as in vLLM; where it is false decoding is greedy.

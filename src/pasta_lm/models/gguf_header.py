@@ -60,12 +60,9 @@ class Header:
         else:
             backend = self._respelled(read.backend_tokenizer)
         template: object = read.chat_template
-        named = {key: self._value(key) for key in self._fields if key.startswith(_TEMPLATE)}
-        if named:
-            rest = {key.removeprefix(_TEMPLATE): text for key, text in named.items()}
-            template = {**({"default": template} if template else {}), **rest}
-        if backend is read.backend_tokenizer and not named:
-            return read
+        if keys := [key for key in self._fields if key.startswith(_TEMPLATE)]:
+            named = {key.removeprefix(_TEMPLATE): self._value(key) for key in keys}
+            template = {"default": template} | named if template else named
         special = {name: getattr(read, name) for name in _SPECIAL}
         return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **special)
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers.utils import GENERATION_CONFIG_NAME
 
 from pasta_lm.journal import Row
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models import adapter as adapters
 from pasta_lm.models import checkpoint
-from pasta_lm.models.folder import PastaConfig, check_same_ids, read_object, read_pasta_config
-from pasta_lm.models.generation import KEY, check_settings, listed, settle
+from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
+from pasta_lm.models.generation import KEY, listed, read_settings, settle
 from pasta_lm.models.generation import eos_ids as eos_ids
 from pasta_lm.models.names import model_name, resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces
@@ -80,7 +79,7 @@ def files_of(source: str | Path) -> list[Path] | None:
 
 def load_without_weights(source: str | Path) -> Pretrained:
     """Load the facts of a whole model whose weights are elsewhere, such as on servers."""
-    check_settings(source)
+    read_settings(source)
     return _named(source, Path(source), *checkpoint.read_without_weights(source))
 
 
@@ -105,7 +104,7 @@ def _place(source: str | Path) -> str | Path:
 def _read(
     place: str | Path, dtype: torch.dtype | None, revision: str | None = None
 ) -> checkpoint.Checkpoint:
-    check_settings(place, revision)
+    read_settings(place, revision)  # which transformers ignores if it is no JSON
     return checkpoint.read_checkpoint(place, dtype, revision)
 
 
@@ -129,11 +128,8 @@ def _read_adapted(folder: Path, dtype: torch.dtype | None) -> checkpoint.Checkpo
         adapters.merge_adapter(model, adapter)
     if dtype is not None:
         _cast(model, dtype)
-    check_settings(folder)
-    if (settings := folder / GENERATION_CONFIG_NAME).is_file():
-        changes = read_object(settings)
-        if KEY in changes:
-            changes[KEY] = [*listed(changes[KEY]), *sorted(ends)]
+    if changes := read_settings(folder):
+        changes[KEY] = [*listed(changes.get(KEY)), *sorted(ends)]
         model.generation_config.update(**changes)
     return model, tokenizer
 
