@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -69,6 +70,7 @@ def write_gguf(
     *,
     left_out: str | None = None,
     has_chat_template: bool = True,
+    ends: Mapping[str, int] | None = None,
 ) -> dict[str, Tensor]:
     """Write a file and return its dequantised weights by the names of transformers."""
     tokenizer = a_tokenizer()
@@ -76,6 +78,8 @@ def write_gguf(
     writer = gguf.GGUFWriter(path, "llama")
     _write_settings(writer, model.config)
     _write_tokenizer(writer, tokenizer)
+    for key, end in (ends or {}).items():
+        writer.add_uint32(f"tokenizer.ggml.{key}_token_id", end)
     if has_chat_template:
         writer.add_chat_template(CHAT)
     found = {}

@@ -16,8 +16,14 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import ByT5Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    ByT5Tokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from pasta_lm.engines.local.loading import load
 from pasta_lm.engines.request import SamplingParams
@@ -33,7 +39,7 @@ from pasta_lm.models.load import load_pretrained, num_parameters
 from pasta_lm.models.names import model_name
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.strategies.model import Pasta
-from tests.adapters import a_base_folder, an_adapter
+from tests.adapters import a_base_folder, a_peft_adapter, an_adapter
 from tests.architectures import build
 from tests.gguf_file import a_tokenizer, write_gguf
 
@@ -288,6 +294,19 @@ def test_a_gguf_file_runs_in_the_engine_and_can_be_trained(tmp_path: Path) -> No
     assert all(weight.requires_grad for weight in learner.model.parameters())
 
 
+@pytest.mark.parametrize(
+    "ends", [{}, {"eot": 7}, {"eom": 8}, {"eot": 7, "eom": 8}, {"eot": 99999}], ids=str
+)
+def test_each_end_in_a_gguf_file_is_an_end(tmp_path: Path, ends: dict[str, int]) -> None:
+    write_gguf(tmp_path / "tiny.gguf", ends=ends)
+    if 99999 in ends.values():
+        with pytest.raises(ModelError, match=r"tiny\.gguf: tokenizer\.ggml\.eot_token_id is 99999"):
+            load_pretrained(tmp_path / "tiny.gguf")
+        return
+    loaded = load_pretrained(tmp_path / "tiny.gguf")
+    assert loaded.eos_ids == {a_tokenizer().eos_token_id, *ends.values()}
+
+
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.999])
 def test_a_truncated_gguf_file_is_an_error_with_the_next_step(
     tmp_path: Path, cache: Path, share: float
@@ -462,6 +481,10 @@ def test_an_adapter_of_another_base_is_refused(
     monkeypatch.setenv("PASTA_BASE", str(other))
     with pytest.raises(ModelError, match="another base: the weights of this one") as caught:
         load(folder)
+    assert f"PASTA_BASE={other}: " in str(caught.value)
+    monkeypatch.setenv("PASTA_BASE", "/nowhere")
+    with pytest.raises(ModelNotFoundError, match="PASTA_BASE=/nowhere: no folder /nowhere"):
+        load(folder)
     monkeypatch.delenv("PASTA_BASE")
     assert "pasta_config.json" in str(caught.value.hint)
     an_adapter(folder, base, replace(reference, tokenizer_sha256="0" * 64))
@@ -507,6 +530,79 @@ def test_a_folder_says_how_its_authors_sample_and_what_is_given_wins(
     assert model.generate("go on", max_tokens=8).text == expected.text
     on_servers = read_served(folder).sampling
     assert on_servers == {name: x for name, x in sampling.items() if name != "repetition_penalty"}
+
+
+def test_a_base_that_nothing_proves_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = a_base_folder(tmp_path / "base")
+    a_peft_adapter(tmp_path / "a", AutoModelForCausalLM.from_pretrained(base))
+    monkeypatch.setenv("PASTA_BASE", str(a_base_folder(tmp_path / "own")))
+    load_pretrained(tmp_path / "a")
+    assert "own is merged with" in capsys.readouterr().err
+
+
+def brings(folder: Path, base: Path, change: Callable[[PreTrainedTokenizerFast], object]) -> Path:
+    """Save an adapter by peft and its tokenizer, changed, beside it."""
+    a_peft_adapter(folder, AutoModelForCausalLM.from_pretrained(base), **MORE_ROWS)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    changed = change(tokenizer)
+    other = changed if isinstance(changed, PreTrainedTokenizerFast) else tokenizer
+    other.save_pretrained(folder)
+    return folder
+
+
+FIRST_NEW = 651
+MORE_ROWS = {"trainable_token_indices": dict.fromkeys(("embed_tokens", "lm_head"), [FIRST_NEW])}
+
+
+def exchanged(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    data = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocab = data["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    backend = Tokenizer.from_str(json.dumps(data))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (lambda tokenizer: tokenizer.add_tokens("<new>"), None),  # its row is trained
+        (lambda tokenizer: tokenizer.add_tokens(["<new>", "<more>"]), "lacks: '<more>'"),
+        (exchanged, "is token .* in its base"),
+    ],
+)
+def test_tokens_of_an_adapter_s_tokenizer_have_rows_and_their_ids_in_the_base(
+    tmp_path: Path, change: Callable[[PreTrainedTokenizerFast], object], refused: str | None
+) -> None:
+    folder = brings(tmp_path / "a", a_base_folder(tmp_path / "base", vocab_size=700), change)
+    if refused is not None:
+        with pytest.raises(ModelError, match=refused):
+            load_pretrained(folder)
+        return
+    assert load_pretrained(folder).vocabulary.encode_prompt("<new>")[-1] == FIRST_NEW
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_an_adapter_s_own_template_and_ends_are_those_of_the_model(
+    tmp_path: Path, name: str
+) -> None:
+    base = a_base_folder(tmp_path / "base", vocab_size=700)
+    template, folder = "{{ messages[0].content }} own{{ eos_token }}", tmp_path / "a"
+    brings(folder, base, lambda tokenizer: setattr(tokenizer, "chat_template", template))
+    if name != "tokenizer.json":
+        (folder / "tokenizer.json").unlink()
+        (folder / "chat_template.jinja").unlink()
+        text = json.dumps({"chat_template": template}) if name.endswith("json") else template
+        (folder / name).write_text(text)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ["<unk>"]}))
+    assert load_pretrained(base).tokenizer.chat_template is None
+    loaded = load_pretrained(folder)
+    assert loaded.tokenizer.chat_template == template
+    assert loaded.eos_ids == load_pretrained(base).eos_ids | {0}
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(ModelError, match="generation_config.json cannot be read"):
+        load_pretrained(folder)
 
 
 def test_an_adapter_s_generation_config_changes_that_of_its_base(tmp_path: Path) -> None:

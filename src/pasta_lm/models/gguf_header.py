@@ -94,7 +94,7 @@ class Header:
         return backend
 
     def record(self, piece_ids: Mapping[str, int]) -> Row:
-        """Return what ``pasta_config.json`` of the file's model holds; empty: it was not taught."""
+        """Return the record of the model's training, as in a folder; empty: it was not taught."""
         record = self._object(RECORD)
         if record:
             record = {"language_version": LANGUAGE_VERSION, "piece_ids": dict(piece_ids)} | record

@@ -14,7 +14,7 @@ import gguf
 import pytest
 import torch
 from gguf import TokenType
-from tokenizers import pre_tokenizers
+from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from pasta_lm.engines.local.loading import load
@@ -126,6 +126,72 @@ def test_servers_with_version_4_of_transformers_find_their_names(
     assert again.rope_parameters == AutoConfig.from_pretrained(source).rope_parameters
     settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+FACTS = (
+    *("eos_ids", "positions", "join", "trained_strategy", "fork_bias", "sampling"),
+    *("max_position", "vocab_size", "num_tokens", "num_parameters"),
+)
+OF_WORDS = ("piece_ids", "thinks", "thinking", "num_tokens", "prompt_prefix", "has_chat_template")
+TEXT = f'So:{PROMISE_OPEN}one" tokens="3"/>{SYNC}  12 caf\u0065\u0301 \u2615'
+
+
+@pytest.mark.parametrize("is_taught", [True, False])
+@pytest.mark.parametrize(("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")])
+def test_an_export_read_again_has_every_fact_of_its_source(
+    tmp_path: Path, export: Callable[..., Any], name: str, is_taught: bool
+) -> None:
+    tokenizer = byte_level()
+    steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    source = a_folder(tmp_path / "mine", tokenizer=tokenizer)
+    config, file = source / "pasta_config.json", source / "generation_config.json"
+    more = {"fork_bias": 1.5, "join": "recompute", "thinks": None}
+    more["thinking"] = {"start": "<a>", "end": "</a>", "skip": ""}
+    config.write_text(json.dumps(json.loads(config.read_text()) | more))
+    settings = {"eos_token_id": [1, 5, 9], "temperature": 0.5, "do_sample": True}
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    if not is_taught:
+        config.unlink()
+    export(source, tmp_path / name, "float32")
+    expected, found = load(source), load(tmp_path / name)
+    for fact in FACTS:
+        assert getattr(found, fact) == getattr(expected, fact), fact
+    for fact in OF_WORDS:
+        assert getattr(found.vocabulary, fact) == getattr(expected.vocabulary, fact), fact
+    words, others = expected.vocabulary.tokenizer, found.vocabulary.tokenizer
+    assert others.backend_tokenizer.to_str() == words.backend_tokenizer.to_str()
+    assert others.chat_template == words.chat_template
+    read = load_pretrained(source), load_pretrained(tmp_path / name)
+    assert read[0].config == read[1].config
+    assert torch.allclose(*(logits(each.model) for each in read), atol=1e-4)
+
+
+@pytest.mark.parametrize(("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")])
+def test_templates_by_name_are_read_again(
+    tmp_path: Path, export: Callable[..., Any], name: str
+) -> None:
+    source = a_folder(tmp_path / "mine")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.chat_template = {"default": CHAT, "tool_use": CHAT + "tools"}
+    tokenizer.save_pretrained(source)
+    export(source, tmp_path / name, "float32")
+    again = load_pretrained(tmp_path / name)
+    assert again.tokenizer.chat_template == tokenizer.chat_template
+
+
+def test_a_gguf_file_by_another_writer_keeps_tags_with_spaces_as_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta_lm.learn.export.TOKENIZER", "another.key")
+    source = a_folder(tmp_path / "mine")
+    export_gguf(source, tmp_path / "out.gguf", "float32")
+    expected, found = load(source).vocabulary, load(tmp_path / "out.gguf").vocabulary
+    assert found.piece_ids == expected.piece_ids
+    for text in (TEXT, CHAT):
+        assert found.tokenizer.encode(text) == expected.tokenizer.encode(text)
+        assert found.encode_text(text) == expected.encode_text(text)
 
 
 @pytest.mark.parametrize(("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")])
