@@ -568,8 +568,8 @@ def exchanged(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     ("change", "refused"),
     [
         (lambda tokenizer: tokenizer.add_tokens("<new>"), None),  # its row is trained
-        (lambda tokenizer: tokenizer.add_tokens(["<new>", "<more>"]), "lacks: '<more>'"),
-        (exchanged, "is token .* in its base"),
+        (lambda tokenizer: tokenizer.add_tokens(["<new>", "<more>"]), "no row of '<more>'"),
+        (exchanged, "is its token .* in its base"),
     ],
 )
 def test_tokens_of_an_adapter_s_tokenizer_have_rows_and_their_ids_in_the_base(

@@ -35,31 +35,24 @@ _RULES = {  # of the settings that are obeyed: the minimum, the maximum, and bot
     "min_p": (0, 1, "a number from 0 to 1"),
     "repetition_penalty": (1e-9, 1e9, "a number above 0"),
 }
-_AT_ZERO = """no_repeat_ngram_size encoder_no_repeat_ngram_size epsilon_cutoff eta_cutoff
-    min_length min_new_tokens diversity_penalty penalty_alpha"""
-_AT_ONE = """typical_p top_h num_beams num_beam_groups encoder_repetition_penalty guidance_scale
-    num_return_sequences"""
-_WITHOUT = """bad_words_ids sequence_bias suppress_tokens begin_suppress_tokens forced_bos_token_id
-    forced_eos_token_id max_length max_new_tokens max_time stop_strings dola_layers
-    exponential_decay_length_penalty watermarking_config"""
-# Settings that transformers obeys and this package does not, with the value that changes nothing.
-_NOT_OBEYED: dict[str, int | None] = {**dict.fromkeys(_WITHOUT.split())}
-_NOT_OBEYED |= dict.fromkeys(_AT_ZERO.split(), 0) | dict.fromkeys(_AT_ONE.split(), 1)
+_NOT_OBEYED = """bad_words_ids begin_suppress_tokens dola_layers encoder_repetition_penalty
+    epsilon_cutoff eta_cutoff exponential_decay_length_penalty forced_bos_token_id
+    forced_eos_token_id guidance_scale max_length max_new_tokens max_time min_length min_new_tokens
+    no_repeat_ngram_size num_beams num_return_sequences penalty_alpha sequence_bias stop_strings
+    suppress_tokens top_h typical_p watermarking_config"""
 
 
 def read_settings(source: str | Path, revision: str | None = None) -> Row:
     """Return the object in ``generation_config.json`` of a folder or hub id, empty without one."""
-    quiet = "missing_entries", "connection_errors", "gated_repo"
-    raises = {f"_raise_exceptions_for_{kind}": False for kind in quiet}
-    with suppress(OSError, ValueError):  # neither a folder nor a hub id
-        if file := cached_file(str(source), GENERATION_CONFIG_NAME, revision=revision, **raises):
-            data = read_object(Path(file))
-            try:
-                transformers.GenerationConfig(**data)
-            except (TypeError, ValueError) as exc:
-                raise ModelError(f"{file}: {first_line(exc)}", hint=_HINT) from exc
-            return data
-    return {}
+    file = None
+    with suppress(OSError, ValueError):  # there is none
+        file = cached_file(str(source), GENERATION_CONFIG_NAME, revision=revision)
+    data = {} if file is None else read_object(Path(file))
+    try:
+        transformers.GenerationConfig(**data)
+    except (TypeError, ValueError) as exc:
+        raise ModelError(f"{file}: {first_line(exc)}", hint=_HINT) from exc
+    return data
 
 
 def settle(
@@ -157,9 +150,9 @@ def _check_sampling(config: transformers.GenerationConfig, file: str) -> None:
         config.top_k = int(config.top_k) if config.top_k >= 1 else None  # all tokens
     if config.top_p == 0:  # the likeliest token alone, as in transformers
         config.top_p, config.top_k = None, 1
-    settings, off = config.to_diff_dict(), _NOT_OBEYED
-    unread = [name for name in off if settings.get(name) not in (None, [], {}, off[name])]
-    if unread:
+    settings = config.to_diff_dict()
+    names = _NOT_OBEYED.split()
+    if unread := [name for name in names if (settings.get(name) or None) not in (None, 1)]:
         note(f"{file}: not applied here: {', '.join(unread)}")
 
 

@@ -38,13 +38,7 @@ class Header:
         return self._fields[key].contents() if key in self._fields else None
 
     def _object(self, key: str) -> Row:
-        try:
-            data = json.loads(str(self._value(key) or "{}"))
-        except ValueError:
-            data = None
-        if not isinstance(data, dict):
-            raise ModelError(f"{self._label}: {key} holds no JSON object", hint="export it again")
-        return data
+        return dict(json.loads(str(self._value(key) or "{}")))
 
     def _end(self, key: str) -> int | None:
         end = self._value(key)
@@ -67,30 +61,27 @@ class Header:
         return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **special)
 
     def _respelled(self, backend: Tokenizer) -> Tokenizer:
-        """Return a tokenizer whose added tokens are spelled as in the file.
+        """Return a tokenizer with the file's added tokens that byte-level words cannot spell.
 
-        transformers spells those with a space, or another character that is none of the 256 of
-        byte-level tokens, in these, and adds none of them.
+        transformers spells their spaces and the like in bytes, and adds none of them.
         """
         kinds = cast("list[int]", self._value(Keys.Tokenizer.TOKEN_TYPE) or [])
-        added: dict[int, bool] = {TokenType.CONTROL: True, TokenType.USER_DEFINED: False}
-        wrong = {
-            i: AddedToken(token, special=added[kind], normalized=False)
-            for i, (token, kind) in enumerate(zip(self._tokens, kinds, strict=False))
-            if kind in added and backend.token_to_id(token) is None
-        }
-        if not wrong:
-            return backend
         data = json.loads(backend.to_str())
-        model = data["model"]
+        model, is_special = data["model"], {TokenType.CONTROL: True, TokenType.USER_DEFINED: False}
         made = {left + right for left, right in model.get("merges", ())}
-        kept = {i: token for i, token in wrong.items() if backend.id_to_token(i) not in made}
-        if isinstance(model["vocab"], dict):
-            respelled = {i: token.content for i, token in kept.items()}
-            model["vocab"] = {respelled.get(i, word): i for word, i in model["vocab"].items()}
-            data["added_tokens"] = [t for t in data["added_tokens"] if t["id"] not in respelled]
-            backend = Tokenizer.from_str(json.dumps(data, ensure_ascii=False))
-            backend.add_tokens([*kept.values()])
+        added = {
+            i: AddedToken(token, special=is_special[TokenType(kind)], normalized=False)
+            for i, (token, kind) in enumerate(zip(self._tokens, kinds, strict=False))
+            if kind in is_special and backend.token_to_id(token) is None
+            if backend.id_to_token(i) not in made
+        }
+        if not added or not isinstance(model["vocab"], dict):
+            return backend
+        words = {i: token.content for i, token in added.items()}
+        model["vocab"] = {words.get(i, word): i for word, i in model["vocab"].items()}
+        data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] not in words]
+        backend = Tokenizer.from_str(json.dumps(data))
+        backend.add_tokens([*added.values()])
         return backend
 
     def record(self, piece_ids: Mapping[str, int]) -> Row:
