@@ -19,7 +19,8 @@ from pasta_lm.errors import ModelNotFoundError, UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.machine import processor, provenance
-from pasta_lm.models.names import BUILTIN, hashes_of, resolve
+from pasta_lm.models.load import hashes_of
+from pasta_lm.models.names import BUILTIN, resolve
 from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 

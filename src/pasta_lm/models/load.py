@@ -18,8 +18,16 @@ from pasta_lm.models.generation import eos_ids as eos_ids
 from pasta_lm.models.names import model_name, resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.run_folder import hash_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PARTS = {
+    "weights": ("*.safetensors", "*.bin", "*.gguf"),
+    "tokenizer": ("*token*.json", "vocab*", "merges*", "chat_template*", "*.jinja", "*.model"),
+    "configuration": ("*config.json",),
+}
+"""Patterns of the files of a model, by what they are part of."""
+
 NUM_COMPARED = 256  # rows of the input and the output matrix
 MAX_ROUNDING = 0.3  # of a matrix by norm; two roundings of Qwen's differ by 0.08, two matrices by 1
 
@@ -75,6 +83,18 @@ def files_of(source: str | Path) -> list[Path] | None:
             return None
         files += filter(Path.is_file, path.iterdir() if path.is_dir() else [path])
     return files
+
+
+def hashes_of(key: str, source: str | Path | None) -> dict[str, str]:
+    """Return a hash of each part of a model, for a run that begins with it; ``key`` names it.
+
+    A model with files from the hub is known by its name alone.
+    """
+    files = [] if source is None else files_of(source)
+    if files is None:
+        return {f"{key} (name)": str(source)}
+    own = {part: [f for f in files if any(map(f.match, PARTS[part]))] for part in PARTS}
+    return {f"{key} ({part})": " ".join(sorted(map(hash_files, own[part]))) for part in PARTS}
 
 
 def load_without_weights(source: str | Path) -> Pretrained:

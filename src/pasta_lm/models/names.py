@@ -6,20 +6,12 @@ from os.path import abspath
 from pathlib import Path
 
 from pasta_lm.errors import ModelNotFoundError
-from pasta_lm.run_folder import hash_files
 
 BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
 BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
 BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
 BUILTIN_QUALITY = "small, often wrong"  # 135 million weights
 PASTA_15B = "pasta-1.5b"  # Qwen2.5-Coder-1.5B-Instruct with our adapter; its own baseline
-
-PARTS = {
-    "weights": ("*.safetensors", "*.bin", "*.gguf"),
-    "tokenizer": ("*token*.json", "vocab*", "merges*", "chat_template*", "*.jinja", "*.model"),
-    "configuration": ("*config.json",),
-}
-"""Patterns of the files of a model, by what they are part of."""
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 _DTYPES |= {"float": "float32", "fp32": "float32"}
@@ -47,20 +39,6 @@ def model_name(source: str | Path) -> str:
     """Return the name of a model: that of its folder or file without the path, else the source."""
     path = Path(source)
     return Path(abspath(path)).name if path.exists() else str(source)
-
-
-def hashes_of(key: str, source: str | Path | None) -> dict[str, str]:
-    """Return a hash of each part of a model, for a run that begins with it; ``key`` names it.
-
-    A model with files from the hub is known by its name alone.
-    """
-    from pasta_lm.models.load import files_of  # imports torch
-
-    files = [] if source is None else files_of(source)
-    if files is None:
-        return {f"{key} (name)": str(source)}
-    own = {part: [f for f in files if any(map(f.match, PARTS[part]))] for part in PARTS}
-    return {f"{key} ({part})": " ".join(sorted(map(hash_files, own[part]))) for part in PARTS}
 
 
 def dtype_name(name: str | None) -> str | None:

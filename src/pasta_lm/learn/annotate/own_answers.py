@@ -20,7 +20,7 @@ from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.layout_rule import units
 from pasta_lm.learn.data import METADATA, question_of
 from pasta_lm.learn.data.annotated import read_ids
-from pasta_lm.models.names import hashes_of
+from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import check_positive
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import SEQUENTIAL

@@ -55,7 +55,7 @@ from pasta_lm.measure.instructions import (
     evaluate_instructions,
     instructions_report,
 )
-from pasta_lm.models.names import hashes_of
+from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import toml_of
 from pasta_lm.run_folder import RunFolder, hash_files, written_whole
 from pasta_lm.strategies.model import Pasta

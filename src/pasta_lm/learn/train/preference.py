@@ -66,7 +66,7 @@ from pasta_lm.learn.train.trainer import (
     newest_checkpoint,
 )
 from pasta_lm.models.folder import read_pasta_config
-from pasta_lm.models.names import hashes_of
+from pasta_lm.models.load import hashes_of
 from pasta_lm.run_folder import hash_files
 from pasta_lm.strategies import PASTA
 from pasta_lm.strategies.model import SERVER_KEYS, Pasta

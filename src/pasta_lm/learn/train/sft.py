@@ -43,8 +43,7 @@ from pasta_lm.learn.train.learner import (
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of, sizes
 from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, newest_checkpoint, row_rates
-from pasta_lm.models.load import num_parameters
-from pasta_lm.models.names import hashes_of
+from pasta_lm.models.load import hashes_of, num_parameters
 from pasta_lm.strategies import PASTA
 
 
