@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -213,3 +214,10 @@ def test_a_pass_that_fails_is_run_again_for_each_request_alone() -> None:
         found = TorchEngine(model).generate(requests)
     assert [each.program for (each,) in found] == [each.program for (each,) in expected]
     assert len([num for num in read if num > 2]) > len(requests)
+
+
+def test_rows_on_a_gpu_store_no_scores() -> None:
+    model = hybrid(next(iter(HYBRIDS)))
+    there = replace(model, model=copy.deepcopy(model.model).to("meta"))
+    attention = [each.model.config._attn_implementation for each in (model, there)]
+    assert attention == ["eager", "sdpa"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -61,6 +62,9 @@ class LoadedModel:
             self.model.set_attn_implementation(NAME)
         else:  # untaught, it is asked for what rows can decode
             self.positions, self.join = PositionStrategy.CONTINUE, Join.RECOMPUTE
+            if self.model.device.type != "cpu":  # eager attention stores all scores
+                with suppress(ValueError):
+                    self.model.set_attn_implementation("sdpa")
 
     @cached_property
     def sampling(self) -> Mapping[str, float]:
