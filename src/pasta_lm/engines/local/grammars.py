@@ -97,7 +97,8 @@ class Matcher:
     @staticmethod
     def _fault(matcher: LLMatcher) -> RequestError:
         cause = (matcher.get_error() or "it leaves no token").partition("\n")[0]
-        hint = "make it simpler, with fewer counts, alternatives and rules that end late"
+        is_large = re.search("complex|limit|large", cause, re.IGNORECASE)
+        hint = "make it simpler" if is_large else "it asks for text that the model has no token for"
         return RequestError(f"the form of the answer cannot be followed: {cause}", hint=hint)
 
     def consume(self, token: int) -> None:
