@@ -140,8 +140,9 @@ class AnswerRequest(Fields):
         choice = None if wanted.choice is None else tuple(wanted.choice)
         if json is not None and wanted.disable_any_whitespace is False:
             json = {"x-guidance": FLEXIBLE, **json}
-        regex, grammar = wanted.regex, wanted.grammar
-        return StructuredOutputs(json=json, regex=regex, choice=choice, grammar=grammar)
+        return StructuredOutputs(
+            json=json, regex=wanted.regex, choice=choice, grammar=wanted.grammar
+        )
 
     @property
     def schema_of_parts(self) -> Mapping[str, object] | None:
