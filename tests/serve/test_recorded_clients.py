@@ -217,9 +217,11 @@ def test_what_clients_echo_of_a_reply_and_send_for_others_changes_nothing() -> N
         sent = {
             "request": {name: value},
             "stream_options": {"stream": True, "stream_options": {name: value}},
-            "message": turn(**{name: value}),
-            "part": turn(content=[{"type": "text", "text": "a", name: value}]),
-            "call": turn(tool_calls=[{**CALLED, name: value}]),
+            "messages": turn(
+                content=[{"type": "text", "text": "a", name: value}],
+                tool_calls=[{**CALLED, name: value}],
+                **{name: value},
+            ),
             "json_schema": {},  # a script has no other form
         }[place]
         assert post(PATH, {**CHAT, **echoed, **sent}).status_code == 200, (place, name)

@@ -33,10 +33,9 @@ _IGNORED: tuple[tuple[str, str, str], ...] = (
     ("stream_options", "include_obfuscation", "padding of the pieces, which have none"),
     ("json_schema", "strict", "an answer always matches"),
     ("json_schema", "description", "the model does not see the schema: write it in a message"),
-    ("message", "annotations parsed provider_specific_fields", "notes on an earlier reply"),
-    ("message", "cache_control", "as prompt_cache_key"),
-    ("part", "cache_control", "as prompt_cache_key"),
-    ("call", "index parsed_arguments", "what a client notes on a call"),
+    ("messages", "annotations index parsed parsed_arguments provider_specific_fields",
+     "what clients note on an earlier reply and its calls"),
+    ("messages", "cache_control", "as prompt_cache_key"),
 )  # fmt: skip
 IGNORED = {(place, name): why for place, names, why in _IGNORED for name in names.split()}
 """Fields that change no answer, by the object they are in, with the reason."""

@@ -46,7 +46,7 @@ _QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 class Call(Fields):
     """The function of a tool and its arguments, which are JSON in a text."""
 
-    place = "call"
+    place = "messages"
     name: str
     arguments: str
 
@@ -58,7 +58,7 @@ class Call(Fields):
 class ToolCall(Fields):
     """A call that an assistant made earlier."""
 
-    place = "call"
+    place = "messages"
     id: str | None = None
     type: Literal["function"] = "function"
     function: Call
@@ -81,7 +81,7 @@ def _refuse_other_kinds(kind: object) -> object:
 class TextPart(Fields):
     """A part of a message: text is the only kind."""
 
-    place = "part"
+    place = "messages"
     type: Annotated[Literal["text"], BeforeValidator(_refuse_other_kinds)]
     text: str
 
@@ -92,7 +92,7 @@ THOUGHT = ("reasoning_content", "thinking")  # the keys of a turn's thought; gpt
 class Message(Fields):
     """One turn of a conversation."""
 
-    place = "message"
+    place = "messages"
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Few] | None = None
     reasoning_content: str | None = None  # an earlier thought; the template leaves it out or not
