@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 
+from pasta_lm.errors import RequestError
+
 _CODES = 0xF0000  # private characters, which stand for the added tokens of marks
 
 
@@ -62,6 +64,14 @@ def thinking_of(template: str) -> Thinking | None:
 def think_kwargs(think: bool | None) -> dict[str, object]:
     """Return the variables with which templates switch thinking; None: as the model does."""
     return {} if think is None else {"enable_thinking": think, "thinking": think}
+
+
+def kwargs_at_once(kwargs: Mapping[str, object] | None, kind: str) -> dict[str, object]:
+    """Return the variables for an answer without a thought; a RequestError if they want one."""
+    whole = {**think_kwargs(False), **(kwargs or {})}
+    if True in (whole["enable_thinking"], whole["thinking"]):
+        raise RequestError(f"{kind} have no thought", hint="leave out enable_thinking")
+    return whole
 
 
 class _Phase(Enum):

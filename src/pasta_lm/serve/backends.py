@@ -19,7 +19,7 @@ from pasta_lm.errors import ContextLengthError, EndpointError, InputError, Remot
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN_QUALITY, BUILTINS
-from pasta_lm.models.thinking import think_kwargs
+from pasta_lm.models.thinking import kwargs_at_once
 from pasta_lm.serve.errors import bad_request, unavailable
 from pasta_lm.serve.tool_calls import ClientPrompt, TokenIds, Turns, as_text, tool_template
 from pasta_lm.strategies import PASTA, Prompt, parts
@@ -97,9 +97,7 @@ class ModelBackend:
         check_prompt(content)
         if continues and not isinstance(content, str):
             raise RequestError("parts continue no message", hint="end the messages with a question")
-        kwargs = {**think_kwargs(False), **(prompt.chat_template_kwargs or {})}
-        if True in (kwargs["enable_thinking"], kwargs["thinking"]):
-            raise RequestError("parts have no thought", hint="leave out enable_thinking")
+        kwargs = kwargs_at_once(prompt.chat_template_kwargs, "parts")
         fill = partial(parts.fill_request, content, prompt.schema or {}, self._loaded.vocabulary)
         return fill(params, after=prompt.after, chat_template_kwargs=kwargs)
 

@@ -18,7 +18,7 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.encoded import EncodedDocument
-from pasta_lm.models.thinking import think_kwargs
+from pasta_lm.models.thinking import kwargs_at_once, think_kwargs
 from pasta_lm.strategies import (
     APAR,
     APAR_POSITIONS,
@@ -196,7 +196,8 @@ class Requests:
             )
         if strategy == sot.NAME:  # wraps the prompt, then encodes it
             wording = sot.FINETUNED if self.loaded.trained_strategy == sot.NAME else sot.PROMPTED
-            return sot.request(prompt, self.loaded.vocabulary, params, wording=wording)
+            kwargs = kwargs_at_once(chat_template_kwargs, "answers by points")
+            return sot.request(prompt, self.loaded.vocabulary, params, kwargs, wording=wording)
         vocabulary = self.loaded.vocabulary
         has_schema = params.structured_outputs is not None  # then it thinks only if told to
         thinks = False if has_schema else vocabulary.thinks

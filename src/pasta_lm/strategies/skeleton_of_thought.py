@@ -13,8 +13,9 @@ Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, section 2, pr
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
@@ -93,8 +94,15 @@ class Stages:
     _wording: Wording
 
     @classmethod
-    def of(cls, prompt: Prompt, vocabulary: Vocabulary, wording: Wording) -> Stages:
-        alone = vocabulary.encode_prompt(prompt)
+    def of(
+        cls,
+        prompt: Prompt,
+        vocabulary: Vocabulary,
+        wording: Wording,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> Stages:
+        encode = partial(vocabulary.encode_prompt, chat_template_kwargs=chat_template_kwargs)
+        alone = encode(prompt)
         asking = wording.question.format
         question: Prompt
         if isinstance(prompt, str):
@@ -102,7 +110,7 @@ class Stages:
         else:  # of several messages, the last is the question
             last = prompt[-1]
             question = [*prompt[:-1], {**last, "content": asking(question=last["content"])}]
-        question_ids = vocabulary.encode_prompt(question)
+        question_ids = encode(question)
         whole = (*question_ids, *vocabulary.encode_text(wording.lead))
         # The fallback reuses the cache of the tokens with which both prompts begin, except for its
         # own last token, which is fed again: its logits choose the first token of the answer.
@@ -128,10 +136,15 @@ class Stages:
 
 
 def request(
-    prompt: Prompt, vocabulary: Vocabulary, params: SamplingParams, *, wording: Wording = FINETUNED
+    prompt: Prompt,
+    vocabulary: Vocabulary,
+    params: SamplingParams,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    *,
+    wording: Wording = FINETUNED,
 ) -> Request:
     """Return the request for a prompt; max_tokens includes skeleton and prompts of points."""
-    stages = Stages.of(prompt, vocabulary, wording)
+    stages = Stages.of(prompt, vocabulary, wording, chat_template_kwargs)
     return Request(
         prompt=stages.prompt,
         params=params,
