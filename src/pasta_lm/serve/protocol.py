@@ -274,9 +274,8 @@ class ChatCompletionRequest(AnswerRequest):
         return template.calls(functions, is_single=is_single or isinstance(choice, Tool))
 
     def may_call(self, template: ToolTemplate) -> bool:
-        has_room = self.structure is None or self.structure.json is not None
-        is_read = template.key is not None and self.options.tags == "strip"
-        return bool(self.offered) and is_read and has_room
+        form, is_read = self.structure, template.key is not None and self.options.tags == "strip"
+        return bool(self.offered) and is_read and (form is None or form.json is not None)
 
     def call_reader(self, template: ToolTemplate) -> CallReader | None:
         names = {function.name for function in self.offered}
