@@ -521,7 +521,7 @@ def test_a_folder_says_how_its_authors_sample_and_what_is_given_wins(
     folder = a_base_folder(tmp_path / "m")
     file = folder / "generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-    model = Pasta.from_pretrained(folder, pool_tokens=512)
+    model = Pasta.from_pretrained(folder, dtype="float32", pool_tokens=512)
     assert model.engine.loaded.sampling == sampling
     assert model.sampling_params() == SamplingParams(**sampling)  # type: ignore[arg-type]
     wanted = sampling | {"temperature": 0.2}

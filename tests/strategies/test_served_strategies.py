@@ -41,7 +41,7 @@ def models(folder: Path) -> Iterator[tuple[Pasta, Pasta]]:
     """Return a model in the local engine, and the same on a server."""
     with serving(folder) as server:
         served = Servers(addresses=server.url, allow_inexact=True).holding(folder)
-        yield Pasta.from_pretrained(folder, pool_tokens=4096), served
+        yield Pasta.from_pretrained(folder, dtype="float32", pool_tokens=4096), served
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "prompt-lookup", "sot"])

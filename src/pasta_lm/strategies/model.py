@@ -54,7 +54,7 @@ class Pasta:
         cls,
         source: str | Path = BUILTIN,
         *,
-        dtype: str | None = None,
+        dtype: str | None = "auto",
         device: str | None = None,
         pool_tokens: int | None = None,
         cache_memory: str | None = None,
@@ -66,8 +66,8 @@ class Pasta:
             source: A folder that ``save_pretrained`` wrote, an adapter folder, a GGUF file, a hub
                 id, an installed package of weights, or a name: 'builtin', 'builtin-sequential'
                 (no tags), 'builtin-continue' or 'pasta-1.5b' (both exact on stock servers).
-            dtype: 'float32', 'bfloat16', 'float16' or 'int8' (CPU only); None: float32 on a CPU,
-                bfloat16 on a GPU that has it; 'auto': the same, or the faster on a CPU.
+            dtype: 'float32', 'bfloat16', 'float16' or 'int8' (CPU only); 'auto', as on the command
+                line: bfloat16 where the device multiplies it; None: the same, but float32 on a CPU.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together; a GPU's, if so many fit.
             cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.

@@ -191,7 +191,7 @@ def test_a_model_that_flattened_passes_refuse_is_loaded_as_rows_and_this_is_said
     model = hybrid("lfm2")
     model.model.save_pretrained(tmp_path)
     model.vocabulary.tokenizer.save_pretrained(tmp_path)
-    models = [Pasta.from_pretrained(tmp_path, pool_tokens=1024) for _ in range(2)]
+    models = [Pasta.from_pretrained(tmp_path, dtype="float32", pool_tokens=1024) for _ in range(2)]
     first, second = (each.generate("A", max_tokens=9) for each in models)
     assert first.program == second.program
     assert first.trace.positions == "continue"

@@ -124,7 +124,9 @@ def test_each_round_samples_the_newest_model_and_keeps_the_reference(
     assert sampled[1]["model"] == "round-1/model"
     # In round two the model is not its own reference any more.
     assert margins(out(whole), 2)[1][0] > 1
-    last = Pasta.from_pretrained(out(whole) / "round-2" / "model", pool_tokens=2048)
+    last = Pasta.from_pretrained(
+        out(whole) / "round-2" / "model", dtype="float32", pool_tokens=2048
+    )
     assert last.has_tag_pieces
 
 

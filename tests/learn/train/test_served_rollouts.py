@@ -30,7 +30,7 @@ def test_servers_give_the_rollouts_of_the_local_engine(tmp_path: Path) -> None:
     config = json.loads((folder / FILE_NAME).read_text())
     exact = {**config, "positions": "continue", "join": "recompute"}
     (folder / FILE_NAME).write_text(json.dumps(exact))
-    local = Pasta.from_pretrained(folder, pool_tokens=8192)
+    local = Pasta.from_pretrained(folder, dtype="float32", pool_tokens=8192)
     here = sampled(tmp_path / "here.jsonl", local, local)
     with serving(folder) as server:
         served = Servers(addresses=server.url, allow_inexact=True).holding(folder)
