@@ -265,17 +265,16 @@ class PagedDecoder:
 
         ``draws``: choices have a temperature; None: they are none that a graph can hold.
         """
-        num_pages = self._pool.pages_for(num_entries)
-        row_counts = sorted({1 << power for power in range(num_rows.bit_length())} | {num_rows})
-        page_counts = {1, *(MIN_PAGES * 4**power + 1 for power in range(6)), num_pages}
+        last = self._pool.pages_for(num_entries)
+        rows = {1 << power for power in range(num_rows.bit_length())} | {num_rows}
+        pages = {1, *(MIN_PAGES * 4**power + 1 for power in range(6)), last}
+        sizes = [RequestSize(n, min(num, last), MIN_OWNERS) for n, num in product(rows, pages)]
         with torch.inference_mode(), on_device(self.device):
-            for rows, pages in product(row_counts, page_counts):
-                size = RequestSize(rows, min(pages, num_pages), MIN_OWNERS)
-                for num_wanted in {1, rows}:
-                    bucket = bucket_of([size], self._group, num_wanted)
-                    self._shape(bucket)
-                    if draws is not None:
-                        self._choice(bucket.num_wanted, draws)
+            for size, wants_all in product(sizes, (False, True)):
+                num_wanted = size.num_rows if wants_all else 1
+                self._shape(bucket := bucket_of([size], self._group, num_wanted))
+                if draws is not None:
+                    self._choice(bucket.num_wanted, draws)
 
     def close(self) -> None:
         """Forget all graphs, whose memory and functions hold the pool."""
@@ -320,9 +319,8 @@ class PagedDecoder:
 
     def _make(self, bucket: Bucket) -> _Shape:
         """Reserve the arrays of a bucket, and capture a pass of padding alone."""
-        host = torch.empty(
-            PagedBatch.num_numbers(bucket), dtype=torch.int32, pin_memory=self._is_cuda
-        )
+        size = PagedBatch.num_numbers(bucket)
+        host = torch.empty(size, dtype=torch.int32, pin_memory=self._is_cuda)
         own = PagedBatch.of_numbers(bucket, self._pool.page_size, host)
         own.fill([])
         there = host.to(self.device, copy=True)
@@ -339,23 +337,23 @@ class PagedDecoder:
 
     def _choice(self, num_wanted: int, draws: bool) -> _Shape:
         """Return the memory of the choices of so many rows; ``draws``: some have a temperature."""
-        if (num_wanted, draws) not in self._choices:
-            size = NUM_LINES, num_wanted
-            host = torch.zeros(size, dtype=torch.float64, pin_memory=self._is_cuda)
-            there = host.to(self.device, copy=True)
-            spans = [*range(0, num_wanted, MAX_CHOSEN_ROWS)]
+        if (shape := self._choices.get((num_wanted, draws))) is not None:
+            return shape
+        size = NUM_LINES, num_wanted
+        host = torch.zeros(size, dtype=torch.float64, pin_memory=self._is_cuda)
+        there = host.to(self.device, copy=True)
+        logits_WV, tokens_W = self._out_WV[:num_wanted], self._tokens_W[:num_wanted]
 
-            def choose() -> Tensor:
-                for span in (slice(start, start + MAX_CHOSEN_ROWS) for start in spans):
-                    logits_WV, settings = self._out_WV[:num_wanted][span], there[:, span]
-                    tokens_W = choose_rows(logits_WV, settings, self._masks, draws=draws)
-                    self._tokens_W[:num_wanted][span] = tokens_W
-                return self._tokens_W[:num_wanted]
+        def choose() -> Tensor:
+            for start in range(0, num_wanted, MAX_CHOSEN_ROWS):
+                span = slice(start, start + MAX_CHOSEN_ROWS)
+                settings = there[:, span]
+                tokens_W[span] = choose_rows(logits_WV[span], settings, self._masks, draws=draws)
+            return tokens_W
 
-            run = choose if len(spans) > 1 else self._captured(choose)
-            self.num_shapes += 1
-            self._choices[num_wanted, draws] = _Shape(host, there, run)
-        return self._choices[num_wanted, draws]
+        run = self._captured(choose) if num_wanted <= MAX_CHOSEN_ROWS else choose
+        self.num_shapes += 1
+        return self._choices.setdefault((num_wanted, draws), _Shape(host, there, run))
 
     def _captured(self, function: Function) -> Function:
         return function if self._graphs is None else self._graphs(function)
