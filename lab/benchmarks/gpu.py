@@ -206,8 +206,8 @@ def _pass_of(engine: TorchEngine, num_rows: int) -> Function:
     step_s(engine, num_rows)
     passes = engine.paged
     assert passes is not None
-    same = [bucket for bucket in passes.buckets if bucket.num_rows == power_of_two(num_rows)]
-    return passes.passes(max(same, key=lambda bucket: bucket.num_pages))
+    same = [bucket for bucket in passes.shapes if bucket.num_rows == power_of_two(num_rows)]
+    return passes.shapes[max(same, key=lambda bucket: bucket.num_pages)].run
 
 
 def _engine(loaded: LoadedModel, pool_tokens: int) -> TorchEngine:

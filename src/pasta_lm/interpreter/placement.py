@@ -62,9 +62,6 @@ class Entries:
         self.items.append(entry)
         return len(self.items) - 1
 
-    def truncate(self, num_entries: int) -> None:
-        del self.items[num_entries:]
-
     def keep(self, first: int, slots: Sequence[int]) -> None:
         """Of the entries from a slot on, keep those in these slots; they move up in their order."""
         self.items[first:] = [self.items[slot] for slot in slots]

@@ -215,7 +215,7 @@ def test_long_prompts_and_many_threads_meet_the_oracle(
     )  # fmt: skip
     ((seen,), (again,)) = recording.run([request] * 2, preempt_every=30)
     assert max(one.worst_difference(model) for one in (seen, again)) <= TOLERANCE
-    buckets = recording.engine.paged.buckets  # type: ignore[union-attr]
+    buckets = recording.engine.paged.shapes  # type: ignore[union-attr]
     assert max(bucket.num_owners for bucket in buckets) > (16 if num_blocks > 16 else 2)
 
 
@@ -275,8 +275,8 @@ def test_shapes_are_bounded_and_the_last_used_ones_stay(monkeypatch: pytest.Monk
     paged = engine.paged
     assert paged is not None
     assert paged.num_shapes > 4
-    assert len(paged.buckets) == 4
-    assert all(bucket.num_rows <= decoder.MAX_ROWS for bucket in paged.buckets)
+    assert len(paged.shapes) == 4
+    assert all(bucket.num_rows <= decoder.MAX_ROWS for bucket in paged.shapes)
 
 
 def test_a_pass_computes_the_head_of_the_wanted_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta_lm.engines.gpu import decoder
-from pasta_lm.engines.gpu.batch import RequestSize, bucket_of, num_splits
-from pasta_lm.engines.gpu.choices import NUM_LINES, MaskTable, choose_rows, settings_of
+from pasta_lm.engines.gpu.batch import (
+    NUM_LINES,
+    MaskTable,
+    RequestSize,
+    bucket_of,
+    choose_rows,
+    num_splits,
+    settings_of,
+)
 from pasta_lm.engines.gpu.decoder import CudaGraphs
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose
@@ -54,7 +61,7 @@ def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(
     recording = Recording(model, paged=True, captures=not is_faked, max_batch_tokens=24)
     seen = recording.run(requests, preempt_every=9)
     assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
-    buckets = recording.engine.paged.buckets  # type: ignore[union-attr]
+    buckets = recording.engine.paged.shapes  # type: ignore[union-attr]
     assert any(bucket.num_rows > 1 for bucket in buckets)
 
 
@@ -62,7 +69,7 @@ def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(
 def test_preempted_samples_meet_the_same_logits(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder, "MAX_COPIED", 1)  # what the device knows is often forgotten
+    monkeypatch.setattr(decoder, "MAX_REQUEST_ROWS", 4)  # some passes between run over views
     model = loaded("llama", device)
     params = SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=3)
     prompts = [one.prompt for one in requests_of("llama", device, 3, "moved")]
@@ -87,7 +94,7 @@ def test_prompts_and_requests_of_many_rows_run_over_views(device: str) -> None:
     recording = Recording(model, paged=True, chunk_tokens=20)
     seen = [one for samples in recording.run(requests) for one in samples]
     assert max(one.worst_difference(model) for one in seen) <= TOLERANCE
-    assert {bucket.num_rows for bucket in recording.engine.paged.buckets} == {1, 2}  # type: ignore[union-attr]
+    assert {bucket.num_rows for bucket in recording.engine.paged.shapes} == {1, 2}  # type: ignore[union-attr]
 
 
 def test_passes_of_many_requests_are_captured_too() -> None:
@@ -98,7 +105,7 @@ def test_passes_of_many_requests_are_captured_too() -> None:
     ]
     engine = TorchEngine(model, pool_tokens=8192, paged=True)
     answers = engine.generate(requests)
-    assert max(bucket.num_rows for bucket in engine.paged.buckets) == 128  # type: ignore[union-attr]
+    assert max(bucket.num_rows for bucket in engine.paged.shapes) == 128  # type: ignore[union-attr]
     plain = TorchEngine(model, pool_tokens=8192, paged=False).generate(requests)
     assert [[one.document for one in a] for a in answers] == [
         [one.document for one in a] for a in plain
@@ -147,7 +154,10 @@ def test_tokens_are_those_of_a_pass_over_views(params: SamplingParams, device: s
 
 @devices
 @pytest.mark.parametrize("forks", [False, True])
-def test_guesses_leave_the_tokens_of_every_thread_as_they_are(forks: bool, device: str) -> None:
+def test_guesses_leave_the_tokens_of_every_thread_as_they_are(
+    forks: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "MAX_REQUEST_ROWS", 3)  # some passes between run over views
     model = loaded("llama", device)
     prompts = [one.prompt for one in requests_of("llama", device, 3, "guess")]
     params = SamplingParams(max_tokens=60, temperature=1.0 if forks else 0.0, seed=11)
@@ -237,9 +247,9 @@ def test_all_shapes_of_a_response_can_be_made_before_it_begins() -> None:
     model = loaded("llama")
     engine = TorchEngine(model, pool_tokens=CONTEXT, paged=True)
     engine.warm_up(16)
-    before = set(engine.paged.buckets)  # type: ignore[union-attr]
+    before = set(engine.paged.shapes)  # type: ignore[union-attr]
     engine.generate(requests_of("llama", "cpu", 1, "warm"))
-    after = set(engine.paged.buckets)  # type: ignore[union-attr]
+    after = set(engine.paged.shapes)  # type: ignore[union-attr]
     assert {bucket for bucket in after if bucket.num_rows <= 16} == before
 
 

@@ -1,4 +1,4 @@
-"""A forward pass as a few arrays of fixed shape, for paged attention and captured graphs.
+"""A forward pass, and the choice of its tokens, in arrays of fixed shape, which graphs can hold.
 
 Rows of all requests stand one after the other; padding behind them feeds and sees nothing. A few
 buckets serve every pass: rows and blocks, whose padding costs a little, are rounded to powers of
@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.local.sampling import Choice, TokenMasks, draw_likely, draw_settings
+from pasta_lm.interpreter.commands import Legal
 from pasta_lm.interpreter.placement import Entry
 
 NO_SLOT = -1
@@ -24,9 +26,11 @@ MIN_SPLIT_KEYS = 64  # fewer keys an instance are not worth combining
 MAX_SPLITS = 64
 WANTED_INSTANCES = 264  # two for each multiprocessor of an H100 or H200
 _STEP = 4  # ratio of neighbouring sizes where padding costs next to nothing
+MAX_MASKS = 64  # rows of the table of legal tokens: a grammar needs about a dozen
+NUM_LINES = 7  # of settings: those of a draw, then the bias of a fork and the mask
 
 # Legend: N rows (padding included), W rows whose logits are wanted, B blocks of rows of one
-# request, R requests, P pages of a request at most, O owners at most.
+# request, R requests, P pages of a request at most, O owners at most, V vocabulary, M masks.
 
 
 class Bucket(NamedTuple):
@@ -200,3 +204,57 @@ def _cutoffs(fed: Sequence[Entry], num_owners: int) -> list[list[int]]:
                 line[owner] = min(cutoff, LATEST)
         lines.append(line)
     return lines
+
+
+# The choice of tokens. The rules are those of ``local/sampling.py``; penalties and biases of other
+# tokens stay there.
+
+
+class MaskTable:
+    """Masks of legal tokens side by side, so that a row of a pass names one by its number."""
+
+    def __init__(self, masks: TokenMasks, vocab_size: int, device: torch.device) -> None:
+        """Reserve the table; masks enter it on first use."""
+        self._masks, self.fork_id = masks, masks.fork_id
+        self._numbers: dict[tuple[Legal, bool], int] = {}
+        self.table_MV = torch.zeros(MAX_MASKS, vocab_size, device=device)
+
+    def number(self, choice: Choice) -> int | None:
+        """Return the number of a choice's mask; None if the table is full."""
+        key = choice.legal, choice.params.ignore_eos
+        if key not in self._numbers:
+            if len(self._numbers) == MAX_MASKS:
+                return None
+            number = len(self._numbers)
+            self.table_MV[number] = self._masks.row(choice.legal, ignore_eos=key[1])
+            self._numbers[key] = number
+        return self._numbers[key]
+
+
+def settings_of(choices: Sequence[Choice], masks: MaskTable) -> list[tuple[float, ...]] | None:
+    """Return the settings of each choice; None: some need more than settings."""
+    lines = []
+    for choice in choices:
+        number = masks.number(choice)
+        if number is None or choice.seen is not None or choice.added or choice.allowed is not None:
+            return None
+        lines.append((*draw_settings(choice), choice.fork_bias, number))
+    return lines
+
+
+def choose_rows(logits_WV: Tensor, settings: Tensor, masks: MaskTable, *, draws: bool) -> Tensor:
+    """Return a token for each row, int64 [W]; with ``draws`` some rows have a temperature.
+
+    ``settings`` are float64 [7, W]; zeros are greedy. A token of -1 is not among the likeliest: it
+    must be drawn from all logits.
+    """
+    *_, fork_bias, mask = settings
+    scores_WV = logits_WV + masks.table_MV[mask.long()]
+    scores_WV[:, masks.fork_id] += fork_bias.to(scores_WV.dtype)
+    best_W = scores_WV.argmax(dim=-1)  # the first of equals: ties by id
+    if not draws:
+        return best_W
+    has_temperature = settings[0] > 0
+    temperature = torch.where(has_temperature, settings[0], 1.0)  # greedy rows are not read
+    drawn_W = draw_likely(scores_WV, torch.stack((temperature, *settings[1:5])))
+    return torch.where(has_temperature, drawn_W, best_W)

@@ -2,8 +2,8 @@
 
 Prompts and requests of many rows run over views of the pool. A pass travels to the device as one
 array of whole numbers and one of settings, and comes back as token ids. Owners and positions of all
-entries lie on the device beside the pool; those missing there, because a run moved or another path
-computed them, are copied before a pass.
+entries lie on the device beside the pool; those missing there, because a run moved or a pass over
+views computed them, are copied before a pass.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ from pasta_lm.engines.gpu.batch import (
     MAX_QUERIES,
     MIN_OWNERS,
     MIN_PAGES,
+    NUM_LINES,
     Bucket,
+    MaskTable,
     PagedBatch,
     RequestRows,
     RequestSize,
     RowIndex,
     bucket_of,
+    choose_rows,
+    settings_of,
 )
-from pasta_lm.engines.gpu.choices import NUM_LINES, MaskTable, choose_rows, settings_of
 from pasta_lm.engines.gpu.devices import on_device, warn_once
 from pasta_lm.engines.local.attention import LayerCall
-from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
+from pasta_lm.engines.local.batch import EntryTensors, Span
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.pool import Pool, Run
+from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import LogitsFunction
 from pasta_lm.engines.local.sampling import Choice, TokenMasks
 from pasta_lm.interpreter.placement import Entries
 
-MAX_COPIED = 1024  # requests of which the device's knowledge is remembered
 MAX_ROWS = 256  # of a pass
 MAX_REQUEST_ROWS = 64  # beyond it fused attention over a view reads keys less often
 MAX_CHOSEN_ROWS = 64  # that a captured choice takes: a draw's numbers are three times its logits
@@ -143,7 +145,7 @@ class PassPart(NamedTuple):
 
     entries: Entries
     tensors: EntryTensors
-    slice: RequestSlice
+    span: Span
 
 
 class Result(NamedTuple):
@@ -164,15 +166,6 @@ class PagedPass:
         keys, values = self._pool.keys[call.layer], self._pool.values[call.layer]
         memory = LayerMemory(keys, values, self._entries)
         return self._attend(call, q_HND, k_GND, v_GND, memory, self._batch)
-
-
-@dataclass(slots=True)
-class _Copied:
-    """The entries of a run that the device knows."""
-
-    run: Run
-    first_page: int
-    num_entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +202,9 @@ class PagedDecoder:
         self._tokens_W = torch.empty(MAX_ROWS, dtype=torch.int64, device=self.device)
         with on_device(self.device):
             self._graphs = graphs_of(self.device)
-        self._copied: dict[int, _Copied] = {}
-        self._shapes: dict[Bucket, _Shape] = {}
+        self.shapes: dict[Bucket, _Shape] = {}  # the one that was not used for longest first
         self._choices: dict[tuple[int, bool], _Shape] = {}  # by rows, and whether some are drawn
         self.num_shapes = 0  # that were made so far: an answer in which one was is not timed
-
-    @property
-    def buckets(self) -> list[Bucket]:
-        return [*self._shapes]
 
     @property
     def capture(self) -> str:
@@ -226,14 +214,10 @@ class PagedDecoder:
         failure = getattr(self._graphs, "failure", None)
         return "captured" if failure is None else f"not captured: {failure}"
 
-    def passes(self, bucket: Bucket) -> Function:
-        """Return the function that runs the last pass of a bucket again, for timing."""
-        return self._shapes[bucket].run
-
     @property
     def functions(self) -> list[Function]:
         """Return all functions that were made: each computes its last pass or choice again."""
-        return [shape.run for shape in (*self._shapes.values(), *self._choices.values())]
+        return [shape.run for shape in (*self.shapes.values(), *self._choices.values())]
 
     def takes(self, num_rows: Sequence[int]) -> bool:
         """Return whether ``run`` takes decoding requests of so many rows each."""
@@ -246,19 +230,13 @@ class PagedDecoder:
 
         ``wanted`` are the rows whose logits are wanted, ``choices`` how their tokens are chosen.
         """
-        if len(self._copied) > MAX_COPIED:  # most of them have ended
-            self._copied.clear()
         with on_device(self.device):
             requests = [self._rows(part) for part in parts]
             with torch.inference_mode():
                 result = self._run(requests, wanted, choices)
         for part in parts:
-            self._copied[id(part.entries)].num_entries = part.slice.num_entries
+            part.tensors.num_placed = part.span.num_entries
         return result
-
-    def forget(self, entries: Entries) -> None:
-        """Copy a request's entries anew before its next pass: another path has computed some."""
-        self._copied.pop(id(entries), None)
 
     def prepare(self, num_rows: int, num_entries: int, draws: bool | None = False) -> None:
         """Capture the shapes of one request of up to so many rows and entries.
@@ -278,7 +256,7 @@ class PagedDecoder:
 
     def close(self) -> None:
         """Forget all graphs, whose memory and functions hold the pool."""
-        self._shapes.clear()
+        self.shapes.clear()
         self._choices.clear()
 
     def try_out(self) -> None:
@@ -308,13 +286,13 @@ class PagedDecoder:
         return Result(logits_WV, tokens if min(tokens, default=0) >= 0 else None)
 
     def _shape(self, bucket: Bucket) -> _Shape:
-        shape = self._shapes.pop(bucket, None)
+        shape = self.shapes.pop(bucket, None)
         if shape is None:
-            if len(self._shapes) == MAX_SHAPES:
-                del self._shapes[next(iter(self._shapes))]
+            if len(self.shapes) == MAX_SHAPES:
+                del self.shapes[next(iter(self.shapes))]
             self.num_shapes += 1
             shape = self._make(bucket)
-        self._shapes[bucket] = shape  # the last one used is the last
+        self.shapes[bucket] = shape
         return shape
 
     def _make(self, bucket: Bucket) -> _Shape:
@@ -360,14 +338,13 @@ class PagedDecoder:
 
     def _rows(self, part: PassPart) -> RequestRows:
         """Return the rows of a request; what the device lacks of its entries is copied."""
-        first, stop, run = part.slice.first_slot, part.slice.num_entries, part.slice.run
-        known = self._copied.get(id(part.entries))
-        if known is None or known.run is not run or known.first_page != run.first_page:
-            known = self._copied[id(part.entries)] = _Copied(run, run.first_page, 0)
-        if known.num_entries < first:
-            start = run.first_page * self._pool.page_size
-            lines = part.tensors.owners_and_positions(known.num_entries, first)
-            self._entries[:, start + known.num_entries : start + first] = lines
+        first, stop, run = part.span.first_slot, part.span.num_entries, part.span.run
+        if part.tensors.first_page != run.first_page:  # the run was moved
+            part.tensors.first_page, part.tensors.num_placed = run.first_page, 0
+        if (num_placed := part.tensors.num_placed) < first:
+            start = self._pool.start(run)
+            lines = part.tensors.owners_and_positions(num_placed, first)
+            self._entries[:, start + num_placed : start + first] = lines
         pages = range(run.first_page, run.first_page + self._pool.pages_for(stop))
         fed = part.entries.items[first:stop]
         return RequestRows(fed, first, pages, part.entries.num_owners)

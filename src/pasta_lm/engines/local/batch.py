@@ -21,27 +21,32 @@ from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request so far.
 
 
-@dataclass(slots=True)
-class RequestSlice:
+@dataclass(frozen=True, slots=True)
+class Span:
     """The part of a pass that belongs to one request."""
 
-    start: int
-    stop: int  # its tokens are [start, stop) of the pass, in order of slot
+    start: int  # the index of its first token in the pass; the others follow in order of slot
+    first_slot: int
+    num_entries: int  # of the request, those of this pass included
     run: Run
-    first_slot: int  # the slot of its first token in this pass; the others follow
-    visible_QK: Tensor | None  # bool [Q, K]; None: a single query that sees everything
-    key_positions: Tensor  # int64 [K]
-    largest_distance: int  # no query is farther from a key than this, in positions
-    is_sketch: bool = False  # without mask and key positions: for paged passes
-    is_prompt: bool = False  # on a GPU, whose prompts need no mask: each token sees all before it
 
     @property
     def num_rows(self) -> int:
-        return self.stop - self.start
+        return self.num_entries - self.first_slot
 
     @property
-    def num_entries(self) -> int:
-        return self.first_slot + self.num_rows
+    def stop(self) -> int:
+        return self.start + self.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlice(Span):
+    """The same with what attention over a view of the pool needs."""
+
+    visible_QK: Tensor | None  # bool [Q, K]; None: a single query that sees everything
+    key_positions: Tensor  # int64 [K]
+    largest_distance: int  # no query is farther from a key than this, in positions
+    is_prompt: bool = False  # on a GPU, whose prompts need no mask: each token sees all before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Batch:
 
 
 class EntryTensors:
-    """The owners and positions of a request's entries as tensors, for its masks."""
+    """The owners and positions of a request's entries as tensors, while it keeps its keys."""
 
     def __init__(self, entries: Entries, device: torch.device) -> None:
         self._entries, self._device = entries, device
@@ -64,11 +69,7 @@ class EntryTensors:
         self._table_key: tuple[int, ...] = ()
         self._table = torch.empty(0)
         self._has_all = False
-
-    def sketch(self, start: int, first_slot: int, stop_slot: int, run: Run) -> RequestSlice:
-        """Describe the same as ``slice``, but without a mask."""
-        stop = start + stop_slot - first_slot
-        return RequestSlice(start, stop, run, first_slot, None, torch.empty(0), 0, is_sketch=True)
+        self.num_placed, self.first_page = 0, -1  # entries beside the pool's keys, and where
 
     def owners_and_positions(self, first_slot: int, stop_slot: int) -> Tensor:
         """Return owner and position of entries [first_slot, stop_slot), int32 [2, K]."""
@@ -76,13 +77,14 @@ class EntryTensors:
         span = slice(first_slot, stop_slot)
         return torch.stack((self._owners[span], self._positions[span])).int()
 
-    def slice(self, start: int, first_slot: int, stop_slot: int, run: Run) -> RequestSlice:
-        """Describe entries [first_slot, stop_slot), placed already, as part of a pass."""
+    def slice(self, span: Span) -> RequestSlice:
+        """Return the part of a pass with its mask; its entries are placed already."""
+        first_slot, stop_slot = span.first_slot, span.num_entries
         self._extend(stop_slot)
         fed = self._entries.items[first_slot:stop_slot]
         is_prompt = self._device.type != "cpu" and fed[-1].owner == PROMPT_OWNER
         return RequestSlice(
-            start, start + len(fed), run, first_slot,
+            span.start, first_slot, stop_slot, span.run,
             None if is_prompt else self._visible(first_slot, stop_slot),
             self._positions[:stop_slot],
             largest_distance=max(entry.position for entry in fed), is_prompt=is_prompt,
@@ -90,7 +92,7 @@ class EntryTensors:
 
     def truncate(self, num_entries: int) -> None:
         """Forget the entries from this slot on: others will stand there."""
-        self._num = min(self._num, num_entries)
+        self._num, self.num_placed = min(self._num, num_entries), min(self.num_placed, num_entries)
 
     def _extend(self, stop: int) -> None:
         if stop > len(self._owners):

@@ -94,7 +94,6 @@ class TorchEngine:
             max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens,
             max_rows=max_rows,
-            needs_masks=self.paged is None and self.rows is None,
         )
         self._on_logits = on_logits
         self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
@@ -292,14 +291,7 @@ class TorchEngine:
         return self._choose(plan, choices, result.logits_WV, result.tokens)
 
     def _run_views(self, plan: PassPlan) -> Tensor:
-        slices = []
-        for active, part in plan.parts:
-            if part.is_sketch:
-                span = part.first_slot, part.num_entries
-                part = active.tensors.slice(part.start, *span, part.run)
-            if self.paged is not None:
-                self.paged.forget(active.entries)
-            slices.append((active.entries, part))
+        slices = [(active.entries, active.tensors.slice(part)) for active, part in plan.parts]
         return self.runner.run(join_slices(slices, plan.indices, self.loaded.device))
 
     def _interpret(self, plan: PassPlan, tokens: Sequence[int]) -> None:
@@ -316,8 +308,6 @@ class TorchEngine:
             moves = active.settle() if active.number in self.active else []
             if moves and active.ticket.run is not None:
                 self.pool.move_slots(active.ticket.run, moves)
-                if self.paged is not None:
-                    self.paged.forget(active.entries)
 
     def _choose(
         self,

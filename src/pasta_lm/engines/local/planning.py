@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.live_thread import LiveThread, MatcherOf
-from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
+from pasta_lm.engines.local.batch import EntryTensors, Span
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.engines.local.sampling import token_logprobs
@@ -189,7 +189,7 @@ class LogitsRow(NamedTuple):
 class PassPlan:
     """A forward pass in the making."""
 
-    parts: list[tuple[ActiveRequest, RequestSlice]] = field(default_factory=list)
+    parts: list[tuple[ActiveRequest, Span]] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)  # of each row's token in the pass
     rows: list[LogitsRow] = field(default_factory=list)
     decoding: list[ActiveRequest] = field(default_factory=list)
@@ -205,17 +205,17 @@ class PassPlan:
         self.spare_rows = max(0, self.spare_rows - num_more)
         return threads
 
-    def only(self, parts: Sequence[tuple[ActiveRequest, RequestSlice]]) -> PassPlan:
+    def only(self, parts: Sequence[tuple[ActiveRequest, Span]]) -> PassPlan:
         """Return the plan of some of its requests."""
         plan = PassPlan()
         for active, part in parts:
-            start, size = plan.num_tokens, part.stop - part.start
-            plan.parts.append((active, replace(part, start=start, stop=start + size)))
+            start = plan.num_tokens
+            plan.parts.append((active, replace(part, start=start)))
             rows = [(i, row) for i, row in self._pairs() if row.active is active]
             plan.indices += [start + index - part.start for index, _ in rows]
             plan.rows += [row for _, row in rows]
             plan.computing += [active] if active in self.computing else []
-            plan.num_tokens += size
+            plan.num_tokens += part.num_rows
         return plan
 
     def _pairs(self) -> list[tuple[int, LogitsRow]]:
@@ -235,7 +235,7 @@ class Planner:
     Prompts are cut beyond ``max_batch_tokens`` of a pass, and at ``chunk_tokens`` in a pass that
     yields tokens; all have a fair share, the shortest come first. ``max_rows`` threads decode in a
     pass: while there are more, blocks wait as deferred ones do, but a thread of each response
-    always runs. Paged passes and rows need no masks.
+    always runs.
     """
 
     def __init__(
@@ -246,9 +246,8 @@ class Planner:
         max_batch_tokens: int | None,
         chunk_tokens: int | None,
         max_rows: int | None,
-        needs_masks: bool,
     ) -> None:
-        self._scheduler, self._device, self._needs_masks = scheduler, device, needs_masks
+        self._scheduler, self._device = scheduler, device
         kind = device.type if device.type in MAX_ROWS else "cpu"
         self._max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS[kind]
         self._chunk_tokens = min(chunk_tokens or CHUNK_TOKENS[kind], self._max_batch_tokens)
@@ -346,8 +345,6 @@ class Planner:
 
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None
-        describe = active.tensors.slice if self._needs_masks else active.tensors.sketch
-        part = describe(plan.num_tokens, first, stop, active.ticket.run)
-        plan.parts.append((active, part))
+        plan.parts.append((active, Span(plan.num_tokens, first, stop, active.ticket.run)))
         plan.num_tokens += stop - first
         active.ticket.num_computed = stop
