@@ -11,8 +11,14 @@ from typing import Literal
 
 from pasta_lm.engines import Tokens
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
-from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, MatcherOf, Special, expand
-from pasta_lm.engines.record import Recorder
+from pasta_lm.engines.live_thread import (
+    END_OF_TEXT,
+    LiveThread,
+    MatcherOf,
+    Recorder,
+    Special,
+    expand,
+)
 from pasta_lm.engines.request import (
     Answer,
     Deferred,
