@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -48,7 +48,7 @@ from pasta_lm.measure.bench import (
     reading_s,
     step_s,
 )
-from pasta_lm.measure.replay import Pair, replay
+from pasta_lm.measure.replay import replay
 
 Figures = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -152,21 +152,13 @@ def machine(at: Section) -> None:
     )
 
 
-def steps(at: Section) -> None:
+def steps(at: Section, shape: str = "qwen3-8b", rows: Sequence[int] = ROWS) -> None:
     """Sequential speed, its share of the bandwidth, the step time by rows, and ``generate``."""
-    _steps(at, at.model(), (1, 2, 4) if at.is_tiny else ROWS)
-
-
-def small(at: Section) -> None:
-    """The same of SmolLM2-135M, bound by launches more than by memory."""
-    _steps(at, at.model("smollm2-135m"), (1, 2) if at.is_tiny else (1, 8, 64))
-
-
-def _steps(at: Section, loaded: LoadedModel, rows: tuple[int, ...]) -> None:
     from pasta_lab.peers import generate_s
 
+    loaded = at.model(shape)
     at.note(model=loaded.name, weight_bytes=read_bytes(loaded))
-    report = bench(loaded, BenchSettings(rows=rows))
+    report = bench(loaded, BenchSettings(rows=(1, 2) if at.is_tiny else (*rows,)))
     at.note(**{key: value for key, value in report.items() if key != "machine"})
     generate_s(loaded)
     at.note(generate_tokens_per_s=NUM_DECODED / generate_s(loaded))
@@ -177,11 +169,9 @@ def _steps(at: Section, loaded: LoadedModel, rows: tuple[int, ...]) -> None:
 def prompts(at: Section) -> None:
     """Prompt tokens a second, by the length of the prompt; the second of two runs counts."""
     engine, rows = _engine(at.model(), 12_000), list[Figures]()
-    params = SamplingParams(max_tokens=1)
-    words = prompt_of(engine.loaded.vocabulary)
+    words, params = prompt_of(engine.loaded.vocabulary), SamplingParams(max_tokens=1)
     for length in (64, 512) if at.is_tiny else (512, 2048, 8192):
-        prompt = (words * length)[:length]
-        request = Request(prompt=prompt, params=params, forks=False)
+        request = Request(prompt=(words * length)[:length], params=params, forks=False)
         spent = seconds(lambda: engine.generate([request]), "cpu", total=0)  # noqa: B023
         rows.append({"length": length, "tokens_per_s": length / spent})
         at.note(prompts=rows)
@@ -244,18 +234,9 @@ DRAWS: dict[str, Figures] = {
 }
 
 
-def draws(at: Section) -> None:
+def draws(at: Section, shape: str = "qwen3-8b") -> None:
     """Milliseconds of a step by how tokens are chosen, and by rows."""
-    _draws(at, at.model())
-
-
-def draws_small(at: Section) -> None:
-    """The same of SmolLM2-135M."""
-    _draws(at, at.model("smollm2-135m"))
-
-
-def _draws(at: Section, loaded: LoadedModel) -> None:
-    engine = _engine(loaded, 16_384)
+    engine = _engine(at.model(shape), 16_384)
     for name, fields in DRAWS.items():
         for count in (1, 2) if at.is_tiny else (1, 8, 64):
             if not at.has_time(3):
@@ -327,20 +308,17 @@ def answers(at: Section) -> None:
             raise KeyboardInterrupt  # as from the keyboard: the pairs so far are returned
 
     report = replay(records, loaded, positions=loaded.positions, progress=stop_in_time)
-    at.note(
-        **report.to_dict(), num_asked=len(records), pairs=[_pair(pair) for pair in report.pairs]
-    )
-
-
-def _pair(pair: Pair) -> Figures:
-    sequential_s, parallel_s = pair.wall_s
-    return {
-        "id": pair.id,
-        "threads": pair.parallel.num_threads,
-        "tokens": pair.parallel.num_content_tokens,
-        "theoretical": pair.parallel.theoretical_speedup(pair.sequential),
-        "realised": sequential_s / parallel_s,
-    }
+    pairs = [
+        {
+            "id": pair.id,
+            "threads": pair.parallel.num_threads,
+            "tokens": pair.parallel.num_content_tokens,
+            "theoretical": pair.parallel.theoretical_speedup(pair.sequential),
+            "realised": pair.wall_s[0] / pair.wall_s[1],
+        }
+        for pair in report.pairs
+    ]
+    at.note(**report.to_dict(), num_asked=len(records), pairs=pairs)
 
 
 def requests(at: Section) -> None:
@@ -357,12 +335,13 @@ def requests(at: Section) -> None:
 
 
 # In order of value, with the seconds of each: together five minutes. Sections of one model stand
-# together where they can, because it takes seconds to build.
+# together where they can, because it takes seconds to build. Small models are bound by launches.
+SMALL = "smollm2-135m"
 SECTIONS: dict[str, tuple[Callable[[Section], None], float]] = {
     "machine": (machine, 10),
     "graphs": (graphs, 30),
-    "small": (small, 25),
-    "draws_small": (draws_small, 15),
+    "small": (partial(steps, shape=SMALL, rows=(1, 8, 64)), 25),
+    "draws_small": (partial(draws, shape=SMALL), 15),
     "steps": (steps, 60),
     "draws": (draws, 25),
     "prompts": (prompts, 20),

@@ -172,7 +172,7 @@ def is_tied(alone: Recorded, other: Recorded, masks: TokenMasks) -> bool:
         twin = others[step.path, step.index]
         assert (step.logits_V - twin.logits_V).abs().max() <= TOLERANCE
         if step.token != twin.token:
-            legal = masks.row(step.choice.legal, ignore_eos=step.choice.params.ignore_eos)
+            legal = masks.row(step.choice.legal, step.choice.params.ignore_eos)
             scores = adjusted(step.logits_V[None], [step.choice], masks.fork_id)[0] + legal
             assert margin(scores, step.choice) < MARGIN
             return True

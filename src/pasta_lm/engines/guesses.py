@@ -74,7 +74,6 @@ class Contexts:
         return added
 
     def fork(self, child: Thread) -> None:
-        """Let a thread see what its parent sees now."""
         assert child.parent is not None
         if self._is_read:
             self._ids[child.id] = [*self.of(child.parent)]
@@ -94,7 +93,6 @@ class Contexts:
             self._ids[thread.id].extend(tokens)
 
     def joined(self, thread: Thread, others: Iterable[Thread]) -> None:
-        """Let a thread see the tokens that others decoded."""
         for other in others if self._is_read else ():
             self._ids[thread.id] += self._ids[other.id][self._num_inherited[other.id] :]
 

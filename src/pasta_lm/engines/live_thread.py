@@ -131,7 +131,6 @@ class Recorder:
         self.trace.threads[thread.id].num_tokens += 1
 
     def forked(self, parent: Thread, child: Thread) -> None:
-        """Record the thread that the token just decoded by its parent forks."""
         self._pending[parent.id][-1].forks = child.id
         self.thread_started(child)
 
@@ -151,7 +150,6 @@ class Recorder:
         self.trace.syncs.append(SyncRecord(thread.id, ids, self.step, position))
 
     def passed(self, t_s: float) -> None:
-        """Record the end of a forward pass after the prefill."""
         self.trace.step_s.append(t_s)
         self.trace.forward_passes += 1
 

@@ -19,14 +19,7 @@ from pasta_lm.engines.request import (
     ThreadEnded,
     ThreadStarted,
 )
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    SYNC,
-    TOKENS_PER_UNIT,
-    escape,
-    promise_tag,
-)
+from pasta_lm.language import tags
 
 # The end of a text that may need an escape once more of it is known.
 _UNDECIDED = re.compile(r"[<&][/a-z;]*\Z")
@@ -92,12 +85,14 @@ class ReadingOrder:
                 self._add(thread, parent)
                 if event.promised_tokens is None:  # no written form: it comes at the end
                     self._is_held |= self._keeps_tags
-                units = (event.promised_tokens or 0) // TOKENS_PER_UNIT or 1
-                self._parts[thread].opening = _Tag(promise_tag(topic or "", units) + ASYNC_OPEN)
+                units = (event.promised_tokens or 0) // tags.TOKENS_PER_UNIT or 1
+                self._parts[thread].opening = _Tag(
+                    tags.promise_tag(topic or "", units) + tags.ASYNC_OPEN
+                )
             case TextDelta(thread=thread, text=text):
                 self._parts[thread].items.append(text)
             case Synced(thread=thread):
-                self._parts[thread].items.append(_Tag(SYNC))
+                self._parts[thread].items.append(_Tag(tags.SYNC))
             case ThreadEnded(thread=thread) if thread in self._parts:
                 self._parts[thread].has_ended = True
 
@@ -118,7 +113,7 @@ class ReadingOrder:
             if not part.has_ended or len(self._open) == 1:
                 return None
             self._open.pop()
-            return _Tag(ASYNC_CLOSE)
+            return _Tag(tags.ASYNC_CLOSE)
         item = part.items[part.num_read]
         if isinstance(item, str):
             part.num_read += 1
@@ -134,9 +129,9 @@ class ReadingOrder:
             return "" if isinstance(item, _Tag) else item
         if isinstance(item, _Tag):
             text, self._undecided = self._undecided, ""
-            return escape(text) + item
+            return tags.escape(text) + item
         text = self._undecided + item
         match = _UNDECIDED.search(text)
         cut = len(text) if match is None else match.start()
         self._undecided = text[cut:]
-        return escape(text[:cut])
+        return tags.escape(text[:cut])

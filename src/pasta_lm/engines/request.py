@@ -169,7 +169,6 @@ class Request:
     traces: bool = False  # tell after each pass what the trace has more
 
     def new_trace(self, kind: Kind, *, engine: str, model: str | None) -> Trace:
-        """Return the trace of a response before its first token."""
         return Trace(
             kind=kind,
             model=model,
@@ -208,7 +207,6 @@ class Request:
 
     @property
     def known(self) -> tuple[Start, ...]:
-        """Return the starts that are known before anything is decoded."""
         return () if self.expansion is None else self.expansion.known
 
     def limits(self, max_position: int | None) -> Limits:
@@ -345,7 +343,6 @@ class Answer:
 
     @property
     def usage(self) -> Mapping[str, int]:
-        """Return token counts under OpenAI's names; completions count all threads and tags."""
         return self.trace.usage()
 
     def __str__(self) -> str:

@@ -260,7 +260,6 @@ class Interpreter:
         return self._end_all(FinishReason.LENGTH)
 
     def abort(self) -> list[Command]:
-        """End all threads and the response: the caller gave it up."""
         return [] if self.is_finished else self._end_all(FinishReason.ABORT)
 
     def _end_all(self, reason: FinishReason) -> list[Command]:
@@ -287,5 +286,4 @@ class Interpreter:
     # The answer
 
     def document(self) -> Document:
-        """Return the answer as it stands, cut where a ``stop`` string was found."""
         return Document(self.main.items(self._stopped_at.path if self._stopped_at else ()))

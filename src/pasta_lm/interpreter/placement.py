@@ -58,7 +58,6 @@ class Entries:
         return self.num_owners - 1
 
     def append(self, entry: Entry) -> int:
-        """Add an entry and return its slot."""
         self.items.append(entry)
         return len(self.items) - 1
 

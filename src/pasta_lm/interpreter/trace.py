@@ -202,7 +202,6 @@ class Trace:
         return None if Trace.picture is None else Trace.picture(self)
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return the trace as JSON, its derived figures included for readers without this code."""
         derived = {name: getattr(self, name) for name in ("parallelism", "num_content_tokens")}
         data = {**asdict(self), **derived, "usage": self.usage()}
         return json.dumps(data, indent=indent, ensure_ascii=False)

@@ -24,7 +24,6 @@ class Row:
 
     @classmethod
     def of_main(cls, owner: int) -> Row:
-        """Return the row of a main thread: the prompt and itself."""
         return cls({PROMPT_OWNER: UNBOUNDED, owner: UNBOUNDED})
 
     def fork(self, *, parent: int, child: int, promise_end_slot: int) -> Row:

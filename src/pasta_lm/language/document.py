@@ -63,11 +63,9 @@ class Document:
         return _written(self.items)
 
     def main_form(self) -> str:
-        """Return the main form: text, promises and syncs; a ``ValueError`` as above."""
         return _write(self.items, _promise)
 
     def annotator_form(self) -> str:
-        """Return the annotator form: blocks that carry their topics, no lengths."""
         return _write(self.items, _annotator_block)
 
     @property
@@ -190,13 +188,14 @@ def _blocks(items: tuple[Item, ...]) -> Iterator[Block]:
 
 
 def _with_lengths(items: tuple[Item, ...], count: Callable[[str], int]) -> tuple[Item, ...]:
-    return tuple(_with_length(item, count) if isinstance(item, Block) else item for item in items)
+    def changed(item: Item) -> Item:
+        if not isinstance(item, Block):
+            return item
+        inside = _with_lengths(item.items, count)  # inner lengths are part of the outer text
+        units = tags.units_for(count(_written(inside)) + NUM_BLOCK_TAGS)
+        return replace(item, units=units, items=inside)
 
-
-def _with_length(block: Block, count: Callable[[str], int]) -> Block:
-    items = _with_lengths(block.items, count)  # inner lengths are part of the outer text
-    units = tags.units_for(count(_written(items)) + NUM_BLOCK_TAGS)
-    return replace(block, units=units, items=items)
+    return tuple(map(changed, items))
 
 
 def _write(items: Iterable[Item], write_block: Callable[[Block], str]) -> str:

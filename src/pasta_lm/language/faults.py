@@ -71,7 +71,6 @@ class Fault(Enum):
 
     @property
     def code(self) -> str:
-        """Return the stable code, such as ``PASTA003``."""
         return self.value[0]
 
     @property

@@ -147,7 +147,6 @@ class Parser:
         return self._depth
 
     def legal(self) -> frozenset[LexemeKind]:
-        """Return the kinds of lexemes that may come next."""
         return self._legal
 
     def fault(self, lexeme: Lexeme) -> Fault | None:

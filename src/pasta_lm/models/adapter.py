@@ -91,7 +91,11 @@ def read_adapter(folder: Path) -> Adapter:
         reason = f"the adapter {folder} holds other weights than pairs of LoRA matrices"
         others = sorted(key for key in tensors if not key.endswith((_A, _B, _ROWS)))
         raise ModelError(": ".join((reason, *others[:1])), hint=_HINT)
-    low_rank = {name: (a[name], b[name] * _scale(file, settings, len(a[name]))) for name in a}
+    try:
+        scales = {name: float(settings["lora_alpha"]) / len(a[name]) for name in a}
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as exc:
+        raise ModelError(f"{file} gives no scale by r and lora_alpha") from exc
+    low_rank = {name: (a[name], b[name] * scale) for name, scale in scales.items()}
     token_ids = {name: _token_ids(file, settings, name) for name in rows}
     return Adapter(low_rank=low_rank, rows=rows, token_ids=token_ids)
 
@@ -124,13 +128,6 @@ def _read_settings(file: Path) -> Row:
     return settings
 
 
-def _scale(file: Path, settings: Row, rank: int) -> float:
-    try:
-        return float(settings["lora_alpha"]) / rank
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as exc:
-        raise ModelError(f"{file} gives no scale by r and lora_alpha") from exc
-
-
 def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
     of_matrix = settings.get("trainable_token_indices") or {}
     if isinstance(of_matrix, list):  # peft's short form, for the input embeddings
@@ -149,18 +146,18 @@ def merge_adapter(model: transformers.PreTrainedModel, adapter: Adapter) -> None
         module = modules.get(name)
         if module is model.get_output_embeddings() and len(token_matrices(model)) == 1:
             raise ModelError(f"the adapter changes {name}, which is tied to the input embeddings")
-        weight = torch.empty(0)
-        if isinstance(module, nn.Linear | transformers.Conv1D):
-            weight = module.weight
+        weight = (
+            module.weight if isinstance(module, nn.Linear | transformers.Conv1D) else torch.empty(0)
+        )
         weight = weight.T if isinstance(module, transformers.Conv1D) else weight  # [in, out]
         if weight.shape != (len(b), a.shape[1]):
-            raise _other_shapes(name, (len(b), a.shape[1]))
+            raise _other_base(f"this one has no weight {name} of shape {(len(b), a.shape[1])}")
         weight.copy_(weight.float() + b.to(weight.device) @ a.to(weight.device))
     for name, rows in adapter.rows.items():
         module, ids = modules.get(name), list(adapter.token_ids[name])
         matrix = None if module is None else getattr(module, "weight", None)
         if matrix is None or (len(ids), matrix.shape[1]) != rows.shape or max(ids) >= len(matrix):
-            raise _other_shapes(name, tuple(rows.shape))
+            raise _other_base(f"this one has no weight {name} of shape {tuple(rows.shape)}")
         matrix[ids] = rows.to(matrix)
 
 
@@ -196,10 +193,6 @@ def own_tokenizer(
             reason = f"the adapter {folder} has no row of {token!r}, a token that its base lacks"
             raise ModelError(reason, hint=_HINT)
     return own
-
-
-def _other_shapes(name: str, shape: tuple[int, ...]) -> ModelError:
-    return _other_base(f"this one has no weight {name} of shape {shape}")
 
 
 def _other_base(reason: str) -> ModelError:

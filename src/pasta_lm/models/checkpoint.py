@@ -49,7 +49,6 @@ _COMPILED = "_orig_mod."  # before the names of weights that were saved from a c
 def read_checkpoint(
     source: str | Path, dtype: torch.dtype | None, revision: str | None = None
 ) -> Checkpoint:
-    """Return the model and the tokenizer of a folder or a hub id; without a dtype, as saved."""
     path = Path(source)
     is_hub_id = str(source).count("/") < 2 and not str(source).startswith((".", "/", "~"))
     is_local = not is_hub_id or path.exists()
@@ -57,14 +56,9 @@ def read_checkpoint(
         _check_files(path)
     try:
         model = _load_whole(
-            source,
-            str(source),
-            dtype=dtype or "auto",
-            attn_implementation="eager",
-            use_safetensors=True,
-            revision=revision,
-            ignore_mismatched_sizes=True,  # they are named
-        )
+            source, str(source), dtype=dtype or "auto", attn_implementation="eager",
+            use_safetensors=True, revision=revision, ignore_mismatched_sizes=True,  # they are named
+        )  # fmt: skip
         return model, read_tokenizer(source, revision)
     except ModelError:
         raise

@@ -8,30 +8,20 @@ from itertools import count
 from types import MappingProxyType
 
 from pasta_lm.errors import VocabularyError
+from pasta_lm.language import tags
 from pasta_lm.language.document import NUM_BLOCK_TAGS, Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.parser import Form
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    MAX_UNITS,
-    PIECES,
-    PROMISE_OPEN,
-    SYNC,
-    closing_piece,
-    escape_topic,
-    units_for,
-)
 
 _LEXEMES = {
-    PROMISE_OPEN: Lexeme(LexemeKind.PROMISE_OPEN),
-    ASYNC_OPEN: Lexeme(LexemeKind.ASYNC_OPEN),
-    ASYNC_CLOSE: Lexeme(LexemeKind.ASYNC_CLOSE),
-    SYNC: Lexeme(LexemeKind.SYNC),
+    tags.PROMISE_OPEN: Lexeme(LexemeKind.PROMISE_OPEN),
+    tags.ASYNC_OPEN: Lexeme(LexemeKind.ASYNC_OPEN),
+    tags.ASYNC_CLOSE: Lexeme(LexemeKind.ASYNC_CLOSE),
+    tags.SYNC: Lexeme(LexemeKind.SYNC),
 }
-for _units in range(1, MAX_UNITS + 1):
-    _LEXEMES[closing_piece(_units)] = Lexeme(LexemeKind.PROMISE_CLOSE, units=_units)
+for _units in range(1, tags.MAX_UNITS + 1):
+    _LEXEMES[tags.closing_piece(_units)] = Lexeme(LexemeKind.PROMISE_CLOSE, units=_units)
 
 
 class PieceTable:
@@ -52,13 +42,12 @@ class PieceTable:
         raise VocabularyError(f"the tokenizer has no token for {piece!r}", hint=hint)
 
     def id_to_lexeme(self, token_id: int) -> Lexeme | None:
-        """Return the lexeme of a tag piece, or None for an ordinary token."""
         return self._lexemes.get(token_id)
 
 
 def check_piece_ids(ids: Mapping[str, int]) -> None:
-    if missing := [piece for piece in PIECES if piece not in ids]:
-        share = f"{len(missing)} of {len(PIECES)}"
+    if missing := [piece for piece in tags.PIECES if piece not in ids]:
+        share = f"{len(missing)} of {len(tags.PIECES)}"
         raise VocabularyError(f"{share} tag pieces have no token, first {missing[0]!r}")
     if unknown := [piece for piece in ids if piece not in _LEXEMES]:
         raise VocabularyError(f"{unknown[0]!r} is no tag piece")
@@ -87,7 +76,7 @@ class EncodedDocument:
         def add(path: tuple[int, ...]) -> None:
             ids = by_path[path] = next(blocks, ())
             # Without nesting a block holds no promise; ids that spell one anyway fork nothing.
-            num_inside = ids.count(piece_id(PROMISE_OPEN)) if len(path) < max_depth else 0
+            num_inside = ids.count(piece_id(tags.PROMISE_OPEN)) if len(path) < max_depth else 0
             for number in range(1, num_inside + 1):
                 add((*path, number))
 
@@ -114,7 +103,7 @@ def encode_document(
                 case Sync() if form is Form.FORKED:
                     raise VocabularyError("the forked form has no sync")
                 case Sync():
-                    yield pieces.piece_id(SYNC)
+                    yield pieces.piece_id(tags.SYNC)
                 case Block():
                     yield from encode_promise(item)
 
@@ -123,11 +112,11 @@ def encode_document(
         blocks.append(())  # takes its place before the blocks inside it
         blocks[place] = tuple(encode_items(block.items))
         length = sum(len(ids) + NUM_BLOCK_TAGS for ids in blocks[place:])
-        units = units_for(length) if block.units is None else block.units
-        yield pieces.piece_id(PROMISE_OPEN)
+        units = tags.units_for(length) if block.units is None else block.units
+        yield pieces.piece_id(tags.PROMISE_OPEN)
         if form is not Form.FORKED:
-            yield from encode_text(escape_topic(block.topic))
-            yield pieces.piece_id(closing_piece(min(units, MAX_UNITS)))
+            yield from encode_text(tags.escape_topic(block.topic))
+            yield pieces.piece_id(tags.closing_piece(min(units, tags.MAX_UNITS)))
 
     main = tuple(encode_items(document.items))
     return EncodedDocument(main, tuple(blocks))

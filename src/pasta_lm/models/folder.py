@@ -62,7 +62,6 @@ def write_pasta_config(
 
 
 def record_of(config: PastaConfig) -> dict[str, object]:
-    """Return the record of a training as ``pasta_config.json`` holds it."""
     data: dict[str, object] = {
         "language_version": LANGUAGE_VERSION,
         "positions": str(config.positions),

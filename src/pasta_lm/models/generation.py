@@ -58,11 +58,7 @@ def read_settings(source: str | Path, revision: str | None = None) -> Row:
 def settle(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, place: str
 ) -> frozenset[int]:
-    """Return the ends of a turn; ``generation_config`` is checked and has them from now on.
-
-    Raises:
-        ModelError: a setting of the file at ``place`` cannot be obeyed as it stands.
-    """
+    """Return the ends of a turn; ``generation_config``, of ``place``, is checked and gets them."""
     ends, config = eos_ids(model, tokenizer, place), getattr(model, "generation_config", None)
     if config is not None:
         _check_sampling(config, f"{place}/{GENERATION_CONFIG_NAME}")
@@ -79,9 +75,8 @@ def eos_ids(
     of_config = [getattr(part, KEY, None) for part in (model.config, text_config)]
     settings = getattr(getattr(model, "generation_config", None), KEY, None)
     file = f"{place}/{GENERATION_CONFIG_NAME}"
-    ends = {*_ids(file, settings, tokenizer)}
-    if settings in of_config:
-        ends.clear()  # they were copied from there
+    # What the configuration has was copied from there.
+    ends = {*_ids(file, settings, tokenizer)} if settings not in of_config else set[int]()
     if ends and max(ends) >= num_rows:
         raise _refusal(file, KEY, max(ends), NO_TOKEN)
     added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
@@ -151,8 +146,7 @@ def _check_sampling(config: transformers.GenerationConfig, file: str) -> None:
     if config.top_p == 0:  # the likeliest token alone, as in transformers
         config.top_p, config.top_k = None, 1
     settings = config.to_diff_dict()
-    names = _NOT_OBEYED.split()
-    if unread := [name for name in names if (settings.get(name) or None) not in (None, 1)]:
+    if unread := [key for key in _NOT_OBEYED.split() if (settings.get(key) or 1) != 1]:
         note(f"{file}: not applied here: {', '.join(unread)}")
 
 

@@ -14,7 +14,6 @@ from pasta_lm.models import adapter as adapters
 from pasta_lm.models import checkpoint
 from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
 from pasta_lm.models.generation import KEY, listed, read_settings, settle
-from pasta_lm.models.generation import eos_ids as eos_ids
 from pasta_lm.models.names import model_name, resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
@@ -44,16 +43,16 @@ class Pretrained:
 
     @property
     def piece_ids(self) -> dict[str, int]:
-        """Return each tag piece's token id; empty for a model that was not taught the tags."""
         return dict(self.config.piece_ids) if self.config else tag_pieces(self.tokenizer)
 
     @property
     def vocabulary(self) -> Vocabulary:
         """Return the tokenizer as it now stands with the tag pieces."""
-        config = self.config
-        marks = None if config is None else config.thinking
-        vocabulary = Vocabulary(self.tokenizer, self.piece_ids, marks)
-        vocabulary.thinks = None if config is None else config.thinks
+        thinking, thinks = None, None
+        if self.config is not None:
+            thinking, thinks = self.config.thinking, self.config.thinks
+        vocabulary = Vocabulary(self.tokenizer, self.piece_ids, thinking)
+        vocabulary.thinks = thinks
         return vocabulary
 
 
@@ -66,9 +65,9 @@ def load_pretrained(source: str | Path, *, dtype: torch.dtype | None = None) -> 
     """
     source = resolve(source)
     if adapters.is_adapter(Path(source)):
-        return _named(source, Path(source), *_read_adapted(Path(source), dtype))
+        return _named(source, Path(source), _read_adapted(Path(source), dtype))
     place = _place(source)
-    return _named(source, Path(place), *_read(place, dtype))
+    return _named(source, Path(place), _read(place, dtype))
 
 
 def files_of(source: str | Path) -> list[Path] | None:
@@ -100,18 +99,12 @@ def hashes_of(key: str, source: str | Path | None) -> dict[str, str]:
 def load_without_weights(source: str | Path) -> Pretrained:
     """Load the facts of a whole model whose weights are elsewhere, such as on servers."""
     read_settings(source)
-    return _named(source, Path(source), *checkpoint.read_without_weights(source))
+    return _named(source, Path(source), checkpoint.read_without_weights(source))
 
 
-def _named(
-    source: str | Path,
-    folder: Path,
-    model: transformers.PreTrainedModel,
-    tokenizer: transformers.PreTrainedTokenizerFast,
-) -> Pretrained:
+def _named(source: str | Path, folder: Path, read: checkpoint.Checkpoint) -> Pretrained:
     config = read_pasta_config(folder) if folder.is_dir() else None
-    ends = settle(model, tokenizer, str(folder))
-    return Pretrained(model, tokenizer, model_name(source), ends, config)
+    return Pretrained(*read, model_name(source), settle(*read, str(folder)), config)
 
 
 def _place(source: str | Path) -> str | Path:
@@ -177,7 +170,6 @@ def num_parameters(model: transformers.PreTrainedModel) -> int:
 
 
 def last_position(model: transformers.PreTrainedModel) -> int | None:
-    """Return the last position that a model may be given, or None where it has no bound."""
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for parameters in rope_parameters(model.config):
         # Beyond the original length other factors would apply, to every response in the pass.

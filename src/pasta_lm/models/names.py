@@ -42,5 +42,4 @@ def model_name(source: str | Path) -> str:
 
 
 def dtype_name(name: str | None) -> str | None:
-    """Return this package's name of a dtype; None: the default of the device."""
     return name and _DTYPES.get(name, name)

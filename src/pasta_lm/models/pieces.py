@@ -57,14 +57,12 @@ def add_pieces(
 
 
 def mark_special(tokenizer: transformers.PreTrainedTokenizerFast, pieces: Sequence[str]) -> None:
-    """Make tag pieces added special tokens of a tokenizer."""
     tokens = [AddedToken(piece, special=True, normalized=False) for piece in pieces]
     if tokens:
         tokenizer.add_tokens(tokens, special_tokens=True)
 
 
 def num_token_rows(model: transformers.PreTrainedModel) -> int:
-    """Return how many token ids can be fed and predicted."""
     return min(map(len, _with_token_rows(model)))
 
 

@@ -265,7 +265,6 @@ class Vocabulary(PieceTable):
 
     @cached_property
     def non_space(self) -> frozenset[int]:
-        """Ids of tokens that hold a character other than white space."""
         return frozenset(i for i, text in self._whole_texts if not text.isspace())
 
     @property
@@ -286,7 +285,6 @@ class Vocabulary(PieceTable):
             )
 
     def check_round_trip(self, text: str) -> None:
-        """Check that a text survives encoding, byte for byte."""
         back = self.text(self.encode_text(text))
         if back != text:
             place = len(commonprefix([text, back]))

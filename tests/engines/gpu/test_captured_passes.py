@@ -279,21 +279,6 @@ def test_shapes_are_bounded_and_the_last_used_ones_stay(monkeypatch: pytest.Monk
     assert all(bucket.num_rows <= decoder.MAX_ROWS for bucket in paged.shapes)
 
 
-def test_a_pass_computes_the_head_of_the_wanted_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, choose = [], decoder.choose_rows
-
-    def noted(logits: Tensor, *args: object, **kwargs: object) -> Tensor:
-        sizes.append(len(logits))
-        return choose(logits, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(decoder, "choose_rows", noted)
-    engine = TorchEngine(loaded("llama"), pool_tokens=2048, paged=True)
-    for length in (40, 300):
-        request = Request(prompt=prompt_of("llama", length), params=SamplingParams(max_tokens=1))
-        engine.generate([request])
-    assert {*sizes} <= {0, 1}, "a part of a prompt wants none"
-
-
 def sorted_draw(scores: Tensor, settings: Tensor) -> int:
     """Return the token by the definition: all tokens sorted, their mass cut and summed."""
     temperature, top_p, uniform, top_k, min_p = settings.tolist()

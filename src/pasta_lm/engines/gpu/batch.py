@@ -226,7 +226,7 @@ class MaskTable:
             if len(self._numbers) == MAX_MASKS:
                 return None
             number = len(self._numbers)
-            self.table_MV[number] = self._masks.row(choice.legal, ignore_eos=key[1])
+            self.table_MV[number] = self._masks.row(*key)
             self._numbers[key] = number
         return self._numbers[key]
 

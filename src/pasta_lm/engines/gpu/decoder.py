@@ -221,7 +221,7 @@ class PagedDecoder:
 
     def takes(self, num_rows: Sequence[int]) -> bool:
         """Return whether ``run`` takes decoding requests of so many rows each."""
-        return max(num_rows) <= MAX_REQUEST_ROWS and sum(num_rows) <= MAX_ROWS
+        return max(num_rows, default=MAX_ROWS) <= MAX_REQUEST_ROWS and sum(num_rows) <= MAX_ROWS
 
     def run(
         self, parts: Sequence[PassPart], wanted: Sequence[int], choices: Sequence[Choice]
@@ -358,8 +358,12 @@ def paged_decoder(
     ``wanted`` None stands for: on a GPU with Triton.
     """
     on_gpu = loaded.device.type == "cuda"
-    group = max(loaded.num_query_heads // shape.num_heads for shape in loaded.layer_shapes)
-    if wanted is False or (wanted is None and not on_gpu) or group > MAX_QUERIES:
+    if loaded.reader or wanted is False or (wanted is None and not on_gpu):
+        return None
+    if (
+        max(loaded.num_query_heads // shape.num_heads for shape in loaded.layer_shapes)
+        > MAX_QUERIES
+    ):
         return None
     if on_gpu and (fault := fault_of(loaded.device)):
         warn_once(f"passes run without Triton, and more slowly: {fault}")

@@ -85,9 +85,7 @@ class TorchEngine:
         self.rows = None if loaded.reader is None else RowsRunner(loaded.reader)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
         self.grammars = Grammars(loaded.vocabulary, loaded.vocab_size, [*loaded.eos_ids])
-        # None: passes run over views of the pool.
-        paged = False if self.rows else paged
-        self.paged = paged_decoder(loaded, self.pool, self.masks, logits, paged)
+        self.paged = paged_decoder(loaded, self.pool, self.masks, logits, paged)  # None: views run
         self._planner = Planner(
             self.scheduler,
             loaded.device,
@@ -101,7 +99,7 @@ class TorchEngine:
         self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
 
     def warm_up(self, max_rows: int = 16, max_entries: int | None = None) -> None:
-        """Do now what the first passes would be slow for: a GPU captures its passes."""
+        """Capture a GPU's passes now, so that the first requests do not wait."""
         if self.paged is not None:
             num_slots = self.pool.num_slots
             own = SamplingParams(**self.loaded.sampling)  # type: ignore[arg-type]
@@ -110,7 +108,7 @@ class TorchEngine:
 
     @property
     def num_shapes(self) -> int:
-        """Return how many shapes of passes were made: a time in which one was is no measurement."""
+        """Return the number of captured shapes; a time during which it grew is no measurement."""
         return 0 if self.paged is None else self.paged.num_shapes
 
     @property
@@ -148,7 +146,6 @@ class TorchEngine:
         return ticket.arrival
 
     def cancel(self, number: int) -> list[StreamEvent]:
-        """Give a request up and free its pages; unknown and finished ones are ignored."""
         active = self.active.pop(number, None)
         if active is None:
             return []
@@ -159,7 +156,6 @@ class TorchEngine:
         return active.drain()
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        """Decode requests together and return each one's samples, in order."""
         answers, numbers = dict[tuple[int, int], Answer](), list[int]()
         try:
             for request in requests:
@@ -173,7 +169,6 @@ class TorchEngine:
         return [[answers[key] for key in sorted(answers) if key[0] == n] for n in numbers]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
-        """Decode one request and yield its events; closing the iterator aborts it."""
         number = self.submit(request)
         unread = self.unread[number] = deque()
         try:
@@ -253,46 +248,36 @@ class TorchEngine:
 
     def _run(self, plan: PassPlan) -> list[int]:
         # Prompts run over views, by attention that is made for them, and apart from what decodes.
-        few = [(active, part) for active, part in plan.parts if active not in plan.computing]
-        sizes = [part.num_rows for _, part in few]
-        if self.paged is None or not sizes or not self.paged.takes(sizes):
-            return self._run_whole(plan, is_paged=False)
-        if len(few) == len(plan.parts):
-            return self._run_whole(plan, is_paged=True)
-        numbers = {active.number for active, _ in few}
-        many = [(active, part) for active, part in plan.parts if active.number not in numbers]
-        plans = (plan.only(few), True), (plan.only(many), False)
-        tokens = {
-            id(row): token
-            for some, is_paged in plans
-            for row, token in zip(some.rows, self._run_whole(some, is_paged=is_paged), strict=True)
-        }
-        return [tokens[id(row)] for row in plan.rows]
-
-    def _run_whole(self, plan: PassPlan, *, is_paged: bool) -> list[int]:
+        few = [pair for pair in plan.parts if pair[0] not in plan.computing]
+        is_paged = self.paged is not None and self.paged.takes([part.num_rows for _, part in few])
         try:
-            return self._run_there(plan, is_paged=is_paged)
+            if not is_paged or len(few) == len(plan.parts):
+                return self._run_whole(plan, is_paged=is_paged)
+            plans = plan.only(few), plan.only([pair for pair in plan.parts if pair not in few])
+            tokens = dict[int, int]()
+            for some in plans:
+                chosen = self._run_whole(some, is_paged=some is plans[0])
+                tokens |= zip(map(id, some.rows), chosen, strict=True)
+            return [tokens[id(row)] for row in plan.rows]
         except torch.OutOfMemoryError as exc:
             model = sum(part.nbytes for part in self.loaded.model.parameters()) / 1e9
             sizes = f"; the model has {model:.1f} GB, the cache {self.pool.num_bytes / 1e9:.1f}"
             raise DeviceMemoryError(exc, sizes) from exc
 
-    def _run_there(self, plan: PassPlan, *, is_paged: bool) -> list[int]:
+    def _run_whole(self, plan: PassPlan, *, is_paged: bool) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
         if self.rows is not None:
             return self._choose(plan, choices, self.rows.run(plan.parts, plan.indices))
         if self.paged is None or not is_paged:
-            return self._choose(plan, choices, self._run_views(plan))
+            slices = [(active.entries, active.tensors.slice(part)) for active, part in plan.parts]
+            batch = join_slices(slices, plan.indices, self.loaded.device)
+            return self._choose(plan, choices, self.runner.run(batch))
         parts = [PassPart(active.entries, active.tensors, part) for active, part in plan.parts]
         result = self.paged.run(parts, plan.indices, choices)
         wants = (row.response.request.params.logprobs is not None for row in plan.rows)
         if result.tokens is not None and self._on_logits is None and not any(wants):
             return result.tokens
         return self._choose(plan, choices, result.logits_WV, result.tokens)
-
-    def _run_views(self, plan: PassPlan) -> Tensor:
-        slices = [(active.entries, active.tensors.slice(part)) for active, part in plan.parts]
-        return self.runner.run(join_slices(slices, plan.indices, self.loaded.device))
 
     def _interpret(self, plan: PassPlan, tokens: Sequence[int]) -> None:
         now = time.perf_counter()

@@ -84,7 +84,6 @@ class LoadedModel:
 
     @property
     def dtype_name(self) -> str:
-        """Return the dtype of its weights as ``load`` takes it."""
         return INT8 if self.is_int8 else str(self.dtype).removeprefix("torch.")
 
     @cached_property
@@ -125,7 +124,6 @@ class LoadedModel:
 
     @cached_property
     def fast_logits(self) -> LogitsFunction | None:
-        """Return a faster function with the model's logits, or None."""
         return None if self.reader else capture(self.model, is_int8=self.is_int8)
 
     @property
@@ -136,10 +134,8 @@ class LoadedModel:
 def load(source: str | Path, *, dtype: str | None = None, device: str | None = None) -> LoadedModel:
     """Load a model with ``load_pretrained``, and test that the engine is exact for it.
 
-    ``dtype`` None stands for: float32 on a CPU, bfloat16 on a GPU, float16 where it
-    lacks that.
-    'auto' is bfloat16 on a CPU that multiplies it, and faster, too.
-    'int8' (CPU) is that of linear layers, beside float32.
+    ``dtype`` None: float32 on a CPU, bfloat16 on a GPU, float16 where it lacks that. 'auto' is
+    bfloat16 on a CPU that multiplies it; 'int8' (CPU) is that of linear layers, beside float32.
     """
     place = devices.usable_device(device)
     weights = devices.weights_dtype(dtype, place)

@@ -94,7 +94,6 @@ class ActiveRequest:
     def begin(
         cls, request: Request, ticket: Ticket, loaded: LoadedModel, matcher_of: MatcherOf
     ) -> ActiveRequest:
-        """Return a request before its first pass."""
         kind = loaded.kind if request.forced is None else Kind.REPLAYED
         entries = Entries.of_prompt(request.prompt)
         responses = [
@@ -206,7 +205,6 @@ class PassPlan:
         return threads
 
     def only(self, parts: Sequence[tuple[ActiveRequest, Span]]) -> PassPlan:
-        """Return the plan of some of its requests."""
         plan = PassPlan()
         for active, part in parts:
             start = plan.num_tokens
@@ -222,7 +220,6 @@ class PassPlan:
         return [*zip(self.indices, self.rows, strict=True)]
 
     def keep(self, numbers: Container[int]) -> None:
-        """Drop the rows of all requests but these."""
         kept = [(index, row) for index, row in self._pairs() if row.active.number in numbers]
         self.indices, self.rows = [index for index, _ in kept], [row for _, row in kept]
         self.decoding = [active for active in self.decoding if active.number in numbers]

@@ -137,7 +137,6 @@ class Pool:
         run.num_pages = num_pages
 
     def free(self, run: Run) -> None:
-        """Take a run's pages back."""
         self.runs.remove(run)
 
     def keep(self, run: Run, num_pages: int) -> None:
@@ -153,7 +152,6 @@ class Pool:
             self.kept.append(run)
 
     def copy_pages(self, source: Run, target: Run, num_pages: int) -> None:
-        """Copy the first pages of a run, which may be a kept one, into those of another."""
         for memory in self._memories:
             self._copy(memory, (source.first_page, target.first_page, num_pages))
 

@@ -15,18 +15,8 @@ from torch import Tensor, nn
 
 from pasta_lm.engines.cpu import attention as compiled
 from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries
-from pasta_lm.engines.local.attention import (
-    MAX_GROUPED_ROWS,
-    LayerCall,
-    Pass,
-    additive,
-    attend,
-    attend_causal,
-    attend_grouped,
-    in_window,
-    is_plain,
-    row_mask,
-)
+from pasta_lm.engines.local import attention
+from pasta_lm.engines.local.attention import LayerCall, Pass, attend
 from pasta_lm.engines.local.batch import Batch, RequestSlice
 from pasta_lm.engines.local.pool import LayerViews, Pool
 
@@ -46,7 +36,6 @@ class KeyRecorder:
         self.values: dict[int, Tensor] = {}
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Attend causally, and keep the keys and values of the layer."""
         self.keys[call.layer], self.values[call.layer] = k_GND, v_GND
         mask = q_HND.new_full((q_HND.shape[1], q_HND.shape[1]), -1e4).triu(1)
         return attend(call, q_HND, k_GND, v_GND, mask)
@@ -88,8 +77,7 @@ class CachedPass:
         return self._pool.slots([(part.run, part.first_slot, part.num_entries) for part in parts])
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Write keys and values of all new tokens, then let each request attend over its own."""
-        if is_plain(call) and compiled.fits(q_HND, v_GND):
+        if attention.is_plain(call) and compiled.fits(q_HND, v_GND):
             out = self.attend_compiled(call, Heads.of(q_HND, k_GND, v_GND), None)
             return out.view(len(out), len(q_HND), -1).transpose(0, 1)
         self._write(call.layer, k_GND, v_GND)
@@ -132,13 +120,13 @@ class CachedPass:
         num_queries, num_groups, num_heads, size = q_QGHD.shape
         views = self._views[index]
         keys, values = views.keys[call.layer], views.values[call.layer]
-        if is_plain(call) and num_queries * num_heads <= MAX_GROUPED_ROWS:
+        if attention.is_plain(call) and num_queries * num_heads <= attention.MAX_GROUPED_ROWS:
             mask = self._mask(index, call.window, q_QGHD.dtype, num_heads)
-            return attend_grouped(call, q_QGHD, keys, values, mask)
+            return attention.attend_grouped(call, q_QGHD, keys, values, mask)
         q_HQD = q_QGHD.view(num_queries, num_groups * num_heads, size).transpose(0, 1)
         part = self._batch.slices[index]
-        if part.is_prompt and is_plain(call) and not _is_beyond(part, call.window):
-            out_HQD = attend_causal(call, q_HQD, keys[0], values[0])
+        if part.is_prompt and attention.is_plain(call) and not _is_beyond(part, call.window):
+            out_HQD = attention.attend_causal(call, q_HQD, keys[0], values[0])
         else:
             mask = self._mask(index, call.window, q_HQD.dtype)
             out_HQD = attend(call, q_HQD, keys[0], values[0], mask)
@@ -150,9 +138,9 @@ class CachedPass:
         key = (index, window, num_grouped)
         if key not in self._masks:
             visible = self._visible(self._batch.slices[index], window)
-            mask = None if visible is None else additive(visible, dtype)
+            mask = None if visible is None else attention.additive(visible, dtype)
             if mask is not None and num_grouped:
-                mask = row_mask(mask, num_grouped)
+                mask = attention.row_mask(mask, num_grouped)
             self._masks[key] = mask
         return self._masks[key]
 
@@ -165,7 +153,7 @@ class CachedPass:
         # Most passes reach less far back than the window, and need no mask for it.
         if window is not None and _is_beyond(part, window):
             positions_Q = self._batch.positions[part.start : part.stop]
-            near = in_window(positions_Q, part.key_positions, window)
+            near = attention.in_window(positions_Q, part.key_positions, window)
             visible = near if visible is None else visible & near
         return visible
 
@@ -191,7 +179,6 @@ class Runner:
 def plain_logits(
     model: nn.Module, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
 ) -> Tensor:
-    """Return the logits of the wanted rows from the model's own modules, [W, V]."""
     out = model(
         input_ids=tokens_N[None],
         position_ids=positions_N[None],

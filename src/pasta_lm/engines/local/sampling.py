@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -60,31 +61,20 @@ class TokenMasks:
         self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
         self._vocabulary, self._vocab_size, self._device = vocabulary, vocab_size, device
         self.fork_id = vocabulary.piece_ids.get(PROMISE_OPEN, 0)  # 0: nothing is ever added to it
-        self.rows: dict[tuple[Legal, bool], Tensor] = {}
-        self._on_host: dict[tuple[Legal, bool], Tensor] = {}  # copies of rows of a GPU
-
-    def row(self, legal: Legal, *, ignore_eos: bool = False) -> Tensor:
-        """Return float32 [V]: 0 where a token is legal, minus infinity elsewhere."""
-        key = (legal, ignore_eos)
-        if key not in self.rows:
-            self.rows[key] = self._make(legal, ignore_eos)
-        return self.rows[key]
+        self.row = cache(self._row)
+        """From a legal set, and whether no end is allowed, to float32 [V]: 0 or minus infinity."""
+        self._on_host = cache(lambda *key: self.row(*key).cpu())
 
     def allows(self, choice: Choice, token: int) -> bool:
         """Return whether a token may be chosen, without waiting for a device."""
-        row = self.row(choice.legal, ignore_eos=choice.params.ignore_eos)
-        if row.device.type != "cpu":
-            key = choice.legal, choice.params.ignore_eos
-            if key not in self._on_host:
-                self._on_host[key] = row.cpu()
-            row = self._on_host[key]
+        row = self._on_host(choice.legal, choice.params.ignore_eos)
         by_schema = choice.allowed is None or bool(choice.allowed.numpy()[token])
         return by_schema and float(row.numpy()[token]) == 0
 
     def legal(self, scores_WV: Tensor, choices: Sequence[Choice], rows: Sequence[int]) -> Tensor:
         """Return the scores of some rows [N, V], minus infinity where no token is legal."""
         some = [choices[row] for row in rows]
-        masks = [self.row(choice.legal, ignore_eos=choice.params.ignore_eos) for choice in some]
+        masks = [self.row(choice.legal, choice.params.ignore_eos) for choice in some]
         masks_NV = masks[0] if len({*map(id, masks)}) == 1 else torch.stack(masks)
         if len(rows) < len(choices):
             scores_WV = scores_WV[torch.tensor(rows, device=scores_WV.device)]
@@ -95,7 +85,7 @@ class TokenMasks:
             scores_NV.masked_fill_(~torch.stack(allowed).to(scores_NV.device), float("-inf"))
         return scores_NV
 
-    def _make(self, legal: Legal, ignore_eos: bool) -> Tensor:
+    def _row(self, legal: Legal, ignore_eos: bool = False) -> Tensor:
         vocabulary = self._vocabulary
         num_rows = max(self._vocab_size, vocabulary.num_tokens)
         allowed = torch.zeros(num_rows, dtype=torch.bool)

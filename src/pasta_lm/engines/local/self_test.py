@@ -51,7 +51,6 @@ class FlattenedPass:
         return positions_N
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Attend inside each input, under the layer's window."""
         if call.layer in self._done:
             raise UnsupportedModelError(
                 f"{self._name} attends twice in layer {call.layer}, where the cache has keys for "
