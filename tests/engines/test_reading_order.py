@@ -36,11 +36,10 @@ def test_the_pieces_make_up_the_answer_whatever_happens(seed: int, keeps_tags: b
     rng = random.Random(seed)
     engine = ScriptedEngine(Document(random_items(rng, 2)))
     params = SamplingParams(
-        max_tokens=rng.choice([5, 20, 1000]),
-        max_threads=rng.choice([None, 1, 2]),
+        max_tokens=rng.choice([5, 20, 1000]), max_threads=rng.choice([None, 1, 2]),
         max_tokens_per_thread=rng.choice([None, 4]),
         stop=tuple(rng.sample(["d.", "sync", "\u00e9", "b>", "a bc"], rng.choice([0, 0, 1, 2]))),
-    )
+    )  # fmt: skip
     request = engine.request("ask", params)
     answer = engine.generate([request])[0][0]
     order, shown = ReadingOrder(keeps_tags=keeps_tags), ""

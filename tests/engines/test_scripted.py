@@ -24,11 +24,9 @@ GOLDEN = parse(
 
 TEXTS = st.text(alphabet="ab \n", min_size=1, max_size=12).map(Text)
 BLOCKS = st.builds(
-    Block,
-    st.sampled_from(["x", "two words"]),
-    st.integers(1, 64),
+    Block, st.sampled_from(["x", "two words"]), st.integers(1, 64),
     st.lists(TEXTS, max_size=2).map(tuple),
-)
+)  # fmt: skip
 DOCUMENTS = st.lists(TEXTS | BLOCKS | st.just(Sync()), max_size=7).map(
     lambda items: Document(tuple(items))
 )

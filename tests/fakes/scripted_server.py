@@ -112,14 +112,9 @@ class ScriptedServer(ThreadedServer):
     """
 
     def __init__(
-        self,
-        play: Play,
-        faults: Faults | None = None,
-        *,
-        model: str = "scripted",
-        api_key: str | None = None,
-        address: tuple[str, int] = ("127.0.0.1", 0),
-    ) -> None:
+        self, play: Play, faults: Faults | None = None, *, model: str = "scripted",
+        api_key: str | None = None, address: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:  # fmt: skip
         """Bind an address; port 0: any free one."""
         self.num_requests = 0
         self.outcomes: Counter[str] = Counter()
@@ -244,13 +239,9 @@ def _error(message: str) -> bytes:
 
 
 def send(
-    handler: BaseHTTPRequestHandler,
-    status: int,
-    data: bytes,
-    more: Mapping[str, str] | None = None,
-    *,
-    announced: int | None = None,
-) -> None:
+    handler: BaseHTTPRequestHandler, status: int, data: bytes,
+    more: Mapping[str, str] | None = None, *, announced: int | None = None,
+) -> None:  # fmt: skip
     handler.send_response(status)
     for name, value in {"Content-Type": "application/json", **(more or {})}.items():
         handler.send_header(name, value)

@@ -199,17 +199,12 @@ _Write = Callable[[list[int], str | None, int | None], dict[str, Any]]
 
 def _read_vllm(body: Mapping[str, Any]) -> _Asked:
     return _Asked(
-        body["prompt"],
-        body["max_tokens"],
+        body["prompt"], body["max_tokens"],
         {int(token): bias for token, bias in body["logit_bias"].items()},
-        frozenset(body["stop_token_ids"]),
-        body["ignore_eos"],
-        body["temperature"],
-        body["top_p"],
-        body["top_k"] if body.get("top_k", 0) > 0 else None,
-        body["seed"],
+        frozenset(body["stop_token_ids"]), body["ignore_eos"], body["temperature"], body["top_p"],
+        body["top_k"] if body.get("top_k", 0) > 0 else None, body["seed"],
         is_streamed=body.get("stream", True),
-    )
+    )  # fmt: skip
 
 
 def _read_sglang(body: Mapping[str, Any]) -> _Asked:
@@ -282,9 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _send(
-    handler: BaseHTTPRequestHandler,
-    status: int,
-    data: Mapping[str, Any],
+    handler: BaseHTTPRequestHandler, status: int, data: Mapping[str, Any],
     headers: Mapping[str, str] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     send(handler, status, json.dumps(data).encode(), headers)

@@ -28,23 +28,11 @@ def trace() -> Trace:
         ThreadRecord(1, 0, 'a "topic"', 10, 3, 2, 4, "stop"),
     ]
     return Trace(
-        kind=Kind.REPLAYED,
-        model="tiny",
-        engine="torch",
-        strategy="pasta",
-        positions="predict",
-        num_prompt_tokens=3,
-        finish_reason="stop",
-        forward_passes=5,
-        critical_path=5,
-        num_illegal=2,
-        prefill_s=0.1,
-        wall_s=0.6,
-        step_s=[0.2, 0.3, 0.4, 0.5, 0.6],
-        threads=threads,
-        tokens=tokens,
+        kind=Kind.REPLAYED, model="tiny", engine="torch", strategy="pasta", positions="predict",
+        num_prompt_tokens=3, finish_reason="stop", forward_passes=5, critical_path=5, num_illegal=2,
+        prefill_s=0.1, wall_s=0.6, step_s=[0.2, 0.3, 0.4, 0.5, 0.6], threads=threads, tokens=tokens,
         syncs=[SyncRecord(0, [1], 4, 16)],
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("indent", [None, 2])

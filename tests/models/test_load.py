@@ -183,12 +183,9 @@ class TheTokenizer(PreTrainedTokenizerFast): pass
 )
 @pytest.mark.parametrize("model_type", ["not_known", "llama"])
 def test_code_in_a_model_folder_is_never_run_nor_asked_about(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    model_type: str,
-    read: Callable[[Path], object],
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    model_type: str, read: Callable[[Path], object],
+) -> None:  # fmt: skip
     folder, ran = a_base_folder(tmp_path / "mine"), tmp_path / "ran"
     (folder / "code.py").write_text(CODE.format(ran=str(ran)))
     parts = {"AutoConfig": "code.TheConfig", "AutoModelForCausalLM": "code.TheModel"}
@@ -456,12 +453,9 @@ def test_the_base_is_found_in_the_cache_of_the_hub(
     ],
 )
 def test_a_base_that_is_nowhere_is_an_error_with_the_commands_that_get_it(
-    tmp_path: Path,
-    base: Path,
-    places: dict[str, str],
-    commands: str,
+    tmp_path: Path, base: Path, places: dict[str, str], commands: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     folder = an_adapter(tmp_path / "mine", base, reference_of(base, **places))
     with pytest.raises(ModelNotFoundError, match="the base of the adapter .* is not at") as caught:
         load(folder)

@@ -178,13 +178,9 @@ class Guesses:
     """Guessed tokens of a response's threads, fed and checked in one pass."""
 
     def __init__(
-        self,
-        guesser: Guesser | None,
-        placer: Placer,
-        pace: Pace,
-        contexts: Contexts,
+        self, guesser: Guesser | None, placer: Placer, pace: Pace, contexts: Contexts,
         is_text: Callable[[int], bool],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Begin; without a guesser nothing is guessed. ``is_text``: no tag and no end of text."""
         self._guesser, self._placer, self._pace = guesser, placer, pace
         self._contexts, self._is_text = contexts, is_text

@@ -115,16 +115,9 @@ class Recorder:
         self.trace.threads.append(record)
 
     def decoded(
-        self,
-        thread: Thread,
-        token: int | None,
-        text: str,
-        role: Role,
-        *,
-        t_s: float,
-        is_forced: bool = False,
-        tag: str | None = None,
-    ) -> None:
+        self, thread: Thread, token: int | None, text: str, role: Role, *, t_s: float,
+        is_forced: bool = False, tag: str | None = None,
+    ) -> None:  # fmt: skip
         record = TokenRecord(thread.id, token, text, role, self.step, t_s, is_forced, tag=tag)
         self.trace.tokens.append(record)
         self._pending[thread.id].append(record)
@@ -172,14 +165,12 @@ class Recorder:
         if not (threads or tokens or fed or step_s):
             return None
         return TraceNews(
-            kind=trace.kind,
-            prefill_s=trace.prefill_s,
-            step_s=tuple(step_s),
+            kind=trace.kind, prefill_s=trace.prefill_s, step_s=tuple(step_s),
             threads=tuple(replace(record) for record in threads),
             tokens=tuple(replace(record) for record in tokens),
             fed=tuple((index, replace(record)) for index, record in fed),
             syncs=tuple(replace(record, joined=[*record.joined]) for record in syncs),
-        )
+        )  # fmt: skip
 
     def _new(self, name: str, records: list[Record]) -> list[Record]:
         first, self._known[name] = self._known.get(name, 0), len(records)

@@ -114,12 +114,9 @@ class SamplingParams:
     def limits(self, max_position: int | None = None) -> Limits:
         """Return the interpreter's limits; ``max_position`` is the model's last position."""
         return Limits(
-            max_tokens=self.max_tokens,
-            max_threads=self.max_threads,
-            max_blocks=self.max_blocks,
-            max_tokens_per_thread=self.max_tokens_per_thread,
-            max_position=max_position,
-        )
+            max_tokens=self.max_tokens, max_threads=self.max_threads, max_blocks=self.max_blocks,
+            max_tokens_per_thread=self.max_tokens_per_thread, max_position=max_position,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +167,10 @@ class Request:
 
     def new_trace(self, kind: Kind, *, engine: str, model: str | None) -> Trace:
         return Trace(
-            kind=kind,
-            model=model,
-            engine=engine,
-            strategy=self.strategy,
-            positions=self.positions.value,
-            join=self.join.value,
+            kind=kind, model=model, engine=engine, strategy=self.strategy,
+            positions=self.positions.value, join=self.join.value,
             num_prompt_tokens=len(self.prompt),
-        )
+        )  # fmt: skip
 
     @property
     def max_entries(self) -> int:

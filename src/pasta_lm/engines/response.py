@@ -65,18 +65,10 @@ class Response:
     """
 
     def __init__(
-        self,
-        request: Request,
-        sample: int,
-        entries: Entries,
-        tokens: Tokens,
-        *,
-        limits: Limits,
-        trace: Trace,
-        eos_ids: Collection[int] = (),
-        matcher_of: MatcherOf | None = None,
+        self, request: Request, sample: int, entries: Entries, tokens: Tokens, *, limits: Limits,
+        trace: Trace, eos_ids: Collection[int] = (), matcher_of: MatcherOf | None = None,
         num_tokens: int = sys.maxsize,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.request = request
         self.sample = sample
         self.trace = trace

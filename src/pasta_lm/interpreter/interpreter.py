@@ -157,16 +157,11 @@ class Interpreter:
 
     def _add(self, parent: Thread, topic: str | None, units: int | None, num_prefix: int) -> Thread:
         child = Thread(
-            len(self.threads),
-            self._new_owner(),
-            Parser(Form.BLOCK, self.limits.max_depth - len(parent.path)),
-            parent=parent,
-            path=(*parent.path, len(parent.children) + 1),
-            topic=topic,
-            units=units,
-            state=ThreadState.DEFERRED,
-            num_prefix=num_prefix,
-        )
+            len(self.threads), self._new_owner(),
+            Parser(Form.BLOCK, self.limits.max_depth - len(parent.path)), parent=parent,
+            path=(*parent.path, len(parent.children) + 1), topic=topic, units=units,
+            state=ThreadState.DEFERRED, num_prefix=num_prefix,
+        )  # fmt: skip
         self.threads.append(child)
         parent.children.append(child)
         parent.unjoined.append(child)

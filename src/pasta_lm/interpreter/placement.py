@@ -93,13 +93,9 @@ class Placer:
         main.position = sum(1 for entry in entries.items if entry.owner == PROMPT_OWNER)
 
     def feed(
-        self,
-        thread: Thread,
-        token: int,
-        *,
-        promised: Thread | None = None,
+        self, thread: Thread, token: int, *, promised: Thread | None = None,
         is_same_pass: bool = False,
-    ) -> Placement:
+    ) -> Placement:  # fmt: skip
         """Place the next token of a thread; ``promised`` is the thread that it forks.
 
         ``is_same_pass``: the thread's last token is fed in the same pass, so this is no deeper.

@@ -201,13 +201,9 @@ def _other_base(reason: str) -> ModelError:
 
 
 def save_adapter(
-    folder: Path,
-    adapter: Adapter,
-    *,
-    base: BaseReference,
-    config: PastaConfig | None,
+    folder: Path, adapter: Adapter, *, base: BaseReference, config: PastaConfig | None,
     dtype: torch.dtype = torch.bfloat16,
-) -> None:
+) -> None:  # fmt: skip
     """Write an adapter as the files that peft loads, and ``pasta_config.json``, which has its base.
 
     Its r is the same for all layers. Without rows of the tag pieces the model has those that

@@ -77,10 +77,8 @@ def require_on_hub(name: str) -> None:
 
 
 def _not_found(source: str | Path, exc: Exception) -> ModelNotFoundError:
-    return ModelNotFoundError(
-        f"model {source} could not be loaded: {first_line(exc)}",
-        hint=f"name {_SOURCES} with HF_HOME set to a filled cache",
-    )
+    reason = f"model {source} could not be loaded: {first_line(exc)}"
+    return ModelNotFoundError(reason, hint=f"name {_SOURCES} with HF_HOME set to a filled cache")
 
 
 def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTrainedTokenizerFast:

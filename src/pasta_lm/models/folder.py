@@ -110,15 +110,11 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     except UsageError as exc:
         raise ModelError(f"{file}: {exc.message}") from exc
     return PastaConfig(
-        piece_ids=_piece_ids(file, data),
-        positions=PositionStrategy(positions),
-        limits=limits,
+        piece_ids=_piece_ids(file, data), positions=PositionStrategy(positions), limits=limits,
         trained_strategy=_one_of(file, "taught", data.get("taught", PASTA), TAUGHT),
-        join=Join(join),
-        fork_bias=fork_bias,
-        thinks=thinks,
+        join=Join(join), fork_bias=fork_bias, thinks=thinks,
         thinking=_thinking(file, data.get("thinking")),
-    )
+    )  # fmt: skip
 
 
 def _thinking(file: Path, marks: object) -> Thinking | None:

@@ -30,13 +30,9 @@ class TokenBytes(dict[int, bytes]):
     """
 
     def __init__(
-        self,
-        backend: Tokenizer,
-        decoders: frozenset[str],
-        *,
-        silent: frozenset[int],
+        self, backend: Tokenizer, decoders: frozenset[str], *, silent: frozenset[int],
         anchor: list[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self._silent, self._backend, self._decoders = silent, backend, decoders
         self._anchor, self._anchor_text = anchor, backend.decode(anchor)

@@ -74,12 +74,9 @@ class Vocabulary(PieceTable):
         return self._texts.encode(text)
 
     def encode_prompt(
-        self,
-        prompt: str | Sequence[Mapping[str, object]],
-        *,
-        continues: bool = False,
+        self, prompt: str | Sequence[Mapping[str, object]], *, continues: bool = False,
         chat_template_kwargs: Mapping[str, object] | None = None,
-    ) -> list[int]:
+    ) -> list[int]:  # fmt: skip
         """Encode a text behind the tokenizer's prefix, or messages by its chat template.
 
         Without a template each content is a paragraph. Special tokens other than tags are such in a
@@ -200,12 +197,9 @@ class Vocabulary(PieceTable):
             )
 
     def _render(
-        self,
-        prompt: Sequence[Mapping[str, object]],
-        kwargs: Mapping[str, object],
-        *,
+        self, prompt: Sequence[Mapping[str, object]], kwargs: Mapping[str, object], *,
         is_open: bool = True,
-    ) -> str:
+    ) -> str:  # fmt: skip
         messages = [dict(message) for message in prompt]
         taken = {"messages", *signature(self.tokenizer.apply_chat_template).parameters} - {"tools"}
         if names := sorted(taken & kwargs.keys()):

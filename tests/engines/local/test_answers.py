@@ -175,16 +175,10 @@ def small_context() -> TorchEngine:
 
 def wild(vocabulary: Vocabulary, seed: int) -> Request:
     params = SamplingParams(
-        max_tokens=70,
-        temperature=(0.7, 1.0, 1.0, 2.0, 5.0)[seed % 5],
-        seed=seed,
-        n=1 + seed % 2,
-        mask=False,
-        stop=("\ufffd",) if seed % 4 == 3 else (),
-        max_threads=None if seed % 3 else 1,
-        max_tokens_per_thread=None if seed % 7 else 5,
-        repetition_penalty=1.0 if seed % 6 else 1.2,
-    )
+        max_tokens=70, temperature=(0.7, 1.0, 1.0, 2.0, 5.0)[seed % 5], seed=seed, n=1 + seed % 2,
+        mask=False, stop=("\ufffd",) if seed % 4 == 3 else (), max_threads=None if seed % 3 else 1,
+        max_tokens_per_thread=None if seed % 7 else 5, repetition_penalty=1.0 if seed % 6 else 1.2,
+    )  # fmt: skip
     prompt = vocabulary.encode_prompt("go on"[: 1 + seed % 5])
     return Request(prompt=prompt, params=params, positions=STRATEGIES[seed % 2])
 

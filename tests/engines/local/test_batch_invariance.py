@@ -101,15 +101,10 @@ def test_without_tags_tokens_are_those_of_generate(name: str) -> None:
     ((seen,),) = Recording(model).run([Request(prompt=prompt, params=params, forks=False)])
     with own_attention(model):
         generated = model.model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            max_new_tokens=24,
-            do_sample=False,
-            suppress_tokens=sorted(set(ids) - ordinary),
-            pad_token_id=0,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            max_new_tokens=24, do_sample=False, suppress_tokens=sorted(set(ids) - ordinary),
+            pad_token_id=0, output_logits=True, return_dict_in_generate=True,
+        )  # fmt: skip
     tokens = generated.sequences[0, len(prompt) :].tolist()
     for step, token, logits in zip(seen.steps(), tokens, generated.logits, strict=True):
         assert (step.logits_V - logits[0]).abs().max() <= TOLERANCE

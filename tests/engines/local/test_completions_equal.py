@@ -164,11 +164,9 @@ def test_a_given_answer_has_the_same_places_depths_and_steps_here_and_there() ->
         with StockTestServer(play, eos_id) as server:
             asking = engine_at(server, vocabulary=model.vocabulary, eos_id=eos_id)
             request = Request(
-                prompt=program.prompt,
-                params=SamplingParams(mask=False),
-                positions=PositionStrategy.CONTINUE,
-                join=Join.RECOMPUTE,
-            )
+                prompt=program.prompt, params=SamplingParams(mask=False),
+                positions=PositionStrategy.CONTINUE, join=Join.RECOMPUTE,
+            )  # fmt: skip
             ((remote,),) = asking.generate([request])
         assert fate(remote) == fate(local)
         assert remote.document == local.document

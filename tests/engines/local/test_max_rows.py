@@ -60,12 +60,9 @@ def test_no_pass_has_more_rows_and_every_response_has_one(max_rows: int) -> None
     rows: list[int] = []  # of this pass, the numbers of the responses
     requests = [given(index) for index in range(4)]
     engine = TorchEngine(
-        QWEN,
-        pool_tokens=4096,
-        max_rows=max_rows,
-        captures=False,
+        QWEN, pool_tokens=4096, max_rows=max_rows, captures=False,
         on_logits=lambda response, live, choice, logits: rows.append(id(response)),
-    )
+    )  # fmt: skip
     for request in requests:
         engine.submit(request)
     while engine.has_work:

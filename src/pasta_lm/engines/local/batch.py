@@ -64,7 +64,7 @@ class EntryTensors:
 
     def __init__(self, entries: Entries, device: torch.device) -> None:
         self._entries, self._device = entries, device
-        self._owners, self._positions = torch.empty(2, 64, dtype=torch.int64, device=device)
+        self._lines = torch.empty(2, 64, dtype=torch.int64, device=device)
         self._num = 0
         self._table_key: tuple[int, ...] = ()
         self._table = torch.empty(0)
@@ -74,8 +74,7 @@ class EntryTensors:
     def owners_and_positions(self, first_slot: int, stop_slot: int) -> Tensor:
         """Return owner and position of entries [first_slot, stop_slot), int32 [2, K]."""
         self._extend(stop_slot)
-        span = slice(first_slot, stop_slot)
-        return torch.stack((self._owners[span], self._positions[span])).int()
+        return self._lines[:, first_slot:stop_slot].int()
 
     def slice(self, span: Span) -> RequestSlice:
         """Return the part of a pass with its mask; its entries are placed already."""
@@ -86,7 +85,7 @@ class EntryTensors:
         return RequestSlice(
             span.start, first_slot, stop_slot, span.run,
             None if is_prompt else self._visible(first_slot, stop_slot),
-            self._positions[:stop_slot],
+            self._lines[1, :stop_slot],
             largest_distance=max(entry.position for entry in fed), is_prompt=is_prompt,
         )  # fmt: skip
 
@@ -95,15 +94,13 @@ class EntryTensors:
         self._num, self.num_placed = min(self._num, num_entries), min(self.num_placed, num_entries)
 
     def _extend(self, stop: int) -> None:
-        if stop > len(self._owners):
-            num_more = max(stop, 2 * len(self._owners)) - len(self._owners)
-            self._owners = F.pad(self._owners, (0, num_more))
-            self._positions = F.pad(self._positions, (0, num_more))
+        size = self._lines.shape[1]
+        if stop > size:
+            self._lines = F.pad(self._lines, (0, max(stop, 2 * size) - size))
         if stop > self._num:
             fresh = self._entries.items[self._num : stop]
             values = torch.tensor([(e.owner, e.position) for e in fresh], device=self._device)
-            self._owners[self._num : stop] = values[:, 0]
-            self._positions[self._num : stop] = values[:, 1]
+            self._lines[:, self._num : stop] = values.T
             self._num = stop
 
     def _visible(self, first_slot: int, stop_slot: int) -> Tensor | None:
@@ -118,7 +115,7 @@ class EntryTensors:
         if self._has_all:
             return None
         slots = torch.arange(first_slot, stop_slot, device=self._device)
-        return visible(slots, self._table, self._owners[:stop_slot])
+        return visible(slots, self._table, self._lines[0, :stop_slot])
 
 
 def join_slices(

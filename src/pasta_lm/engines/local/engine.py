@@ -63,18 +63,11 @@ class TorchEngine:
     """
 
     def __init__(
-        self,
-        loaded: LoadedModel,
-        *,
-        pool_tokens: int = DEFAULT_POOL_TOKENS,
-        max_batch_tokens: int | None = None,
-        chunk_tokens: int | None = None,
-        shares_prefixes: bool = False,
-        captures: bool = True,
-        max_rows: int | None = None,
-        paged: bool | None = None,
-        on_logits: LogitsHook | None = None,
-    ) -> None:
+        self, loaded: LoadedModel, *, pool_tokens: int = DEFAULT_POOL_TOKENS,
+        max_batch_tokens: int | None = None, chunk_tokens: int | None = None,
+        shares_prefixes: bool = False, captures: bool = True, max_rows: int | None = None,
+        paged: bool | None = None, on_logits: LogitsHook | None = None,
+    ) -> None:  # fmt: skip
         self.loaded = loaded
         shapes = loaded.layer_shapes if loaded.reader is None else PLACES
         self.pool = Pool(shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
@@ -87,12 +80,9 @@ class TorchEngine:
         self.grammars = Grammars(loaded.vocabulary, loaded.vocab_size, [*loaded.eos_ids])
         self.paged = paged_decoder(loaded, self.pool, self.masks, logits, paged)  # None: views run
         self._planner = Planner(
-            self.scheduler,
-            loaded.device,
-            max_batch_tokens=max_batch_tokens,
-            chunk_tokens=chunk_tokens,
-            max_rows=max_rows,
-        )
+            self.scheduler, loaded.device, max_batch_tokens=max_batch_tokens,
+            chunk_tokens=chunk_tokens, max_rows=max_rows,
+        )  # fmt: skip
         self._on_logits = on_logits
         self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
         self.unread: dict[int, deque[StreamEvent | Failed]] = {}

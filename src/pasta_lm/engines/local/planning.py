@@ -50,10 +50,8 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
     ids = {*request.prompt, *request.params.logit_bias}.union(*forced)
     if min(ids) < 0 or max(ids) >= loaded.num_tokens:
         wrong = min(ids) if min(ids) < 0 else max(ids)
-        raise RequestError(
-            f"there is no token {wrong}: the model has {loaded.num_tokens} tokens",
-            hint="encode text with the vocabulary of the same model",
-        )
+        reason = f"there is no token {wrong}: the model has {loaded.num_tokens} tokens"
+        raise RequestError(reason, hint="encode text with the vocabulary of the same model")
     if request.params.structured_outputs is not None and (request.forks or request.expansion):
         raise RequestError(
             f"strategy {request.strategy!r} writes its answer in several threads, and one schema "
@@ -61,15 +59,11 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
             hint="answer sequentially, or decode the schema's fields as parts",
         )
     if request.guesser is not None and (request.expansion or request.form is not Form.MAIN):
-        raise RequestError(
-            f"strategy {request.strategy!r} decodes no guesses",
-            hint="leave them out, or answer sequentially or with pasta",
-        )
+        reason = f"strategy {request.strategy!r} decodes no guesses"
+        raise RequestError(reason, hint="leave them out, or answer sequentially or with pasta")
     if request.positions is PositionStrategy.ORACLE and request.forced is None:
-        raise RequestError(
-            "positions 'oracle' need the length of every block, which only a given answer has",
-            hint="use positions 'predict' or 'continue'",
-        )
+        reason = "positions 'oracle' need the length of every block, which only a given answer has"
+        raise RequestError(reason, hint="use positions 'predict' or 'continue'")
     try:
         check_join(request.join, request.positions)
     except UsageError as exc:
@@ -236,14 +230,9 @@ class Planner:
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        device: torch.device,
-        *,
-        max_batch_tokens: int | None,
-        chunk_tokens: int | None,
-        max_rows: int | None,
-    ) -> None:
+        self, scheduler: Scheduler, device: torch.device, *, max_batch_tokens: int | None,
+        chunk_tokens: int | None, max_rows: int | None,
+    ) -> None:  # fmt: skip
         self._scheduler, self._device = scheduler, device
         kind = device.type if device.type in MAX_ROWS else "cpu"
         self._max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS[kind]

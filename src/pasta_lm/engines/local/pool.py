@@ -56,14 +56,9 @@ class Pool:
     """
 
     def __init__(
-        self,
-        shapes: Sequence[LayerShape],
-        num_slots: int,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        page_size: int = 16,
-    ) -> None:
+        self, shapes: Sequence[LayerShape], num_slots: int, *, dtype: torch.dtype,
+        device: torch.device, page_size: int = 16,
+    ) -> None:  # fmt: skip
         self.page_size = page_size
         self.num_pages = -(-num_slots // page_size)
         self.runs: list[Run] = []  # in order of place

@@ -180,11 +180,8 @@ def plain_logits(
     model: nn.Module, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
 ) -> Tensor:
     out = model(
-        input_ids=tokens_N[None],
-        position_ids=positions_N[None],
-        use_cache=False,
-        logits_to_keep=wanted_W,
-        pasta_pass=run,
-    )
+        input_ids=tokens_N[None], position_ids=positions_N[None], use_cache=False,
+        logits_to_keep=wanted_W, pasta_pass=run,
+    )  # fmt: skip
     logits: Tensor = out.logits[0]
     return logits

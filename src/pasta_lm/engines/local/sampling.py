@@ -52,12 +52,9 @@ class TokenMasks:
     """For each legal set one row to add to logits: 0 or minus infinity."""
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        eos_ids: Collection[int],
-        vocab_size: int,
+        self, vocabulary: Vocabulary, eos_ids: Collection[int], vocab_size: int,
         device: torch.device,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
         self._vocabulary, self._vocab_size, self._device = vocabulary, vocab_size, device
         self.fork_id = vocabulary.piece_ids.get(PROMISE_OPEN, 0)  # 0: nothing is ever added to it

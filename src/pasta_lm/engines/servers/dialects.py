@@ -116,10 +116,8 @@ class Vllm(Dialect):
         choice = data["choices"][0]
         token_ids = choice.get("token_ids")
         if token_ids is None and choice.get("text"):
-            raise RemoteError(
-                "the server sends text without token ids",
-                hint="it must know return_token_ids: vLLM 0.10.2 or later",
-            )
+            reason = "the server sends text without token ids"
+            raise RemoteError(reason, hint="it must know return_token_ids: vLLM 0.10.2 or later")
         matched = int_or_none(choice.get("stop_reason"))
         return CompletionPiece(token_ids or (), choice.get("finish_reason"), matched)
 
