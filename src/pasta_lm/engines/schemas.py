@@ -63,10 +63,9 @@ def _check_numbers(node: Mapping[str, Any]) -> None:
             if isinstance(value, list | dict):
                 waiting += value if isinstance(value, list) else value.values()
             elif isinstance(value, int | float) and not _is_held(value, key in BOUNDS):
-                raise UsageError(
-                    f"{key} has the number {str(value)[:40]}, which cannot be held exactly",
-                    hint="whole numbers are held up to 2**53 - 1; write larger ones as texts",
-                )
+                reason = f"{key} has the number {str(value)[:40]}, which cannot be held exactly"
+                hint = "whole numbers are held up to 2**53 - 1; write larger ones as texts"
+                raise UsageError(reason, hint=hint)
 
 
 def _is_held(value: float, is_bound: bool) -> bool:

@@ -26,9 +26,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm import errors
 from pasta_lm.errors import UnsupportedModelError, UsageError, cause
-from pasta_lm.models.checkpoint import SUFFIX, first_line
+from pasta_lm.models.checkpoint import GENERATION, IMPLIED, RECORD, SUFFIX, TOKENIZER, first_line
 from pasta_lm.models.folder import check_same_ids, record_of, write_pasta_config
-from pasta_lm.models.gguf_header import GENERATION, IMPLIED, RECORD, TOKENIZER
 from pasta_lm.models.load import DTYPES, Pretrained, load_pretrained, rope_parameters
 from pasta_lm.models.pieces import mark_special, num_token_rows
 from pasta_lm.run_folder import written_whole

@@ -342,10 +342,9 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
         except (OSError, ValueError) as exc:
             reason = f" ({first_line(exc)})"
         commands.append(f"hf download {base.hub_id} {base.file or ''}".rstrip())
-    raise ModelNotFoundError(
-        f"the base of the adapter {folder} is not at hand{reason}",
-        hint=" or ".join((*commands, "PASTA_BASE=FOLDER or FILE.gguf, your own copy")),
-    )
+    reason = f"the base of the adapter {folder} is not at hand{reason}"
+    hint = " or ".join((*commands, "PASTA_BASE=FOLDER or FILE.gguf, your own copy"))
+    raise ModelNotFoundError(reason, hint=hint)
 
 
 def _find_on_hub(

@@ -87,11 +87,9 @@ class EncodedDocument:
 
 
 def encode_document(
-    document: Document,
-    pieces: PieceTable,
-    encode_text: Callable[[str], list[int]],
+    document: Document, pieces: PieceTable, encode_text: Callable[[str], list[int]],
     form: Form = Form.MAIN,
-) -> EncodedDocument:
+) -> EncodedDocument:  # fmt: skip
     """Encode an answer in form MAIN or FORKED, each stretch between two tags alone."""
     blocks: list[tuple[int, ...]] = []
 

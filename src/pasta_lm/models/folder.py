@@ -40,11 +40,9 @@ class PastaConfig:
 
 
 def save_model_folder(
-    model: transformers.PreTrainedModel,
-    tokenizer: transformers.PreTrainedTokenizerFast,
-    path: Path,
-    config: PastaConfig,
-) -> None:
+    model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerFast,
+    path: Path, config: PastaConfig,
+) -> None:  # fmt: skip
     """Write weights, tokenizer and ``pasta_config.json``; every tag piece needs a token."""
     check_piece_ids(config.piece_ids)
     model.save_pretrained(path)

@@ -37,10 +37,9 @@ def add_pieces(
     owners = {token_id: token for token, token_id in taken.items()}
     for piece, token_id in piece_ids.items():
         if piece not in taken and token_id in owners:
-            raise VocabularyError(
-                f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has",
-                hint="the tokenizer's ids have gaps; number them from 0 without any",
-            )
+            reason = f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has"
+            hint = "the tokenizer's ids have gaps; number them from 0 without any"
+            raise VocabularyError(reason, hint=hint)
     num_rows = num_token_rows(model)
     if (last := max(piece_ids.values())) >= num_rows:
         model.resize_token_embeddings(last + 1, mean_resizing=False)

@@ -43,11 +43,9 @@ class Vocabulary(PieceTable):
     """A tokenizer together with the ids of the tag pieces, if it has them."""
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        piece_ids: Mapping[str, int] | None = None,
+        self, tokenizer: PreTrainedTokenizerFast, piece_ids: Mapping[str, int] | None = None,
         thinking: Thinking | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(piece_ids)
         self.tokenizer = tokenizer  # as it was given; it never encodes here
         backend = tokenizer.backend_tokenizer
@@ -191,10 +189,9 @@ class Vocabulary(PieceTable):
 
     def _check_template(self) -> None:
         if self._drops_texts:
-            raise RequestError(
-                "the chat template leaves out the words of the user",
-                hint="mend it if it reads lists of parts only, or give the prompt as a text",
-            )
+            reason = "the chat template leaves out the words of the user"
+            hint = "mend it if it reads lists of parts only, or give the prompt as a text"
+            raise RequestError(reason, hint=hint)
 
     def _render(
         self, prompt: Sequence[Mapping[str, object]], kwargs: Mapping[str, object], *,

@@ -16,7 +16,7 @@ from pasta_lm.engines.local.attention import (
     in_window,
     visible,
 )
-from pasta_lm.engines.local.batch import EntryTensors, Span, join_slices
+from pasta_lm.engines.local.batch import EntryTensors, RequestSpan, join_slices
 from pasta_lm.engines.local.pool import LayerShape, Pool, Run
 from pasta_lm.engines.local.runner import CachedPass
 from pasta_lm.interpreter.placement import Entries
@@ -92,7 +92,7 @@ def test_every_pass_sees_the_rows_and_the_positions_of_its_queries(
     run = WordDecoder(*answer, strategy=strategy).run()
     entries, tensors = run.entries, EntryTensors(run.entries, CPU)
     for first, stop in passes_of(run):
-        part = tensors.slice(Span(0, first, stop, Run(0, 1)))
+        part = tensors.slice(RequestSpan(0, first, stop, Run(0, 1)))
         queries = range(first, stop)
         seen = part.visible_QK
         if seen is None:
@@ -141,7 +141,7 @@ def test_a_gpus_prompts_store_no_scores_of_all_their_tokens(
     pool = Pool([LayerShape(2, 8, 8)], 640, dtype=torch.float32, device=place)
     tensors, run = EntryTensors(entries, place), pool.allocate(600)
     for first, stop in ((0, 300), (300, 600)):
-        part = tensors.slice(Span(0, first, stop, run))
+        part = tensors.slice(RequestSpan(0, first, stop, run))
         batch = join_slices([(entries, part)], [], place)
         q, k, v = (torch.empty(heads, 300, 8, device=place) for heads in (8, 2, 2))
         call = LayerCall(0, None, window, softcap, None)

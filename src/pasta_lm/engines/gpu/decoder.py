@@ -43,7 +43,7 @@ from pasta_lm.engines.gpu.batch import (
 )
 from pasta_lm.engines.gpu.devices import on_device, warn_once
 from pasta_lm.engines.local.attention import LayerCall
-from pasta_lm.engines.local.batch import EntryTensors, Span
+from pasta_lm.engines.local.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import LogitsFunction
@@ -145,7 +145,7 @@ class PassPart(NamedTuple):
 
     entries: Entries
     tensors: EntryTensors
-    span: Span
+    span: RequestSpan
 
 
 class Result(NamedTuple):

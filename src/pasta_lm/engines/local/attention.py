@@ -22,13 +22,11 @@ NAME = "pasta"  # the name under which transformers finds the function (``attn_i
 
 # Legend: N tokens of the pass, H query heads, G key/value heads, Q queries, K keys, D head size.
 
-_HARMLESS = frozenset(
-    {
-        "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "dropout", "is_causal", "max_length_k",
-        "max_length_q", "num_items_in_batch", "output_attentions", "output_hidden_states",
-        "output_router_logits", "position_embeddings", "position_ids", "return_dict", "use_cache",
-    }
-)  # fmt: skip
+_HARMLESS = {
+    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "dropout", "is_causal", "max_length_k",
+    "max_length_q", "num_items_in_batch", "output_attentions", "output_hidden_states",
+    "output_router_logits", "position_embeddings", "position_ids", "return_dict", "use_cache",
+}  # fmt: skip
 
 
 class LayerCall(NamedTuple):

@@ -22,7 +22,7 @@ from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RequestSpan:
     """The part of a pass that belongs to one request."""
 
     start: int  # the index of its first token in the pass; the others follow in order of slot
@@ -40,7 +40,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSlice(Span):
+class RequestSlice(RequestSpan):
     """The same with what attention over a view of the pool needs."""
 
     visible_QK: Tensor | None  # bool [Q, K]; None: a single query that sees everything
@@ -76,7 +76,7 @@ class EntryTensors:
         self._extend(stop_slot)
         return self._lines[:, first_slot:stop_slot].int()
 
-    def slice(self, span: Span) -> RequestSlice:
+    def slice(self, span: RequestSpan) -> RequestSlice:
         """Return the part of a pass with its mask; its entries are placed already."""
         first_slot, stop_slot = span.first_slot, span.num_entries
         self._extend(stop_slot)

@@ -50,17 +50,15 @@ LogitsHook = Callable[[Response, LiveThread, Choice, Tensor], None]
 class TorchEngine:
     """Decode requests with a local model: ``submit`` and ``step``, or ``generate`` and ``stream``.
 
-    Args:
-        loaded: The model.
-        pool_tokens: Cache entries for all requests together.
-        max_batch_tokens: See ``Planner``, as for ``chunk_tokens`` and ``max_rows``; None: as suits
-            the device.
-        shares_prefixes: Compute common pages of prompts once. Off where prompts are timed.
-        captures: Run the model as a flat list of operations if its logits are the same: decodes
-            faster, starts a second later.
-        paged: Run passes with paged attention; None: on a GPU, if Triton is installed.
-        on_logits: For tests and analysis.
+    ``pool_tokens`` are the cache entries of all requests together; the sizes of passes are those
+    of ``Planner``. ``shares_prefixes`` computes common pages of prompts once: off where prompts are
+    timed. ``captures`` runs the model as a flat list of operations if its logits are the same,
+    which decodes faster and starts a second later. ``paged`` attention runs on a GPU with Triton
+    if it is None. ``on_logits`` is for tests and analysis.
     """
+
+    is_remote = False
+    served_names: Mapping[str, Sequence[str]] = {}
 
     def __init__(
         self, loaded: LoadedModel, *, pool_tokens: int = DEFAULT_POOL_TOKENS,
@@ -106,14 +104,6 @@ class TorchEngine:
         """Return the largest number of tokens of a prompt; None: any."""
         last = self.loaded.max_position
         return last if last is None else last + 1
-
-    @property
-    def is_remote(self) -> bool:
-        return False
-
-    @property
-    def served_names(self) -> Mapping[str, Sequence[str]]:
-        return {}
 
     @property
     def has_work(self) -> bool:

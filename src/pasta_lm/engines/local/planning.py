@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.live_thread import LiveThread, MatcherOf
-from pasta_lm.engines.local.batch import EntryTensors, Span
+from pasta_lm.engines.local.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.engines.local.sampling import token_logprobs
@@ -182,7 +182,7 @@ class LogitsRow(NamedTuple):
 class PassPlan:
     """A forward pass in the making."""
 
-    parts: list[tuple[ActiveRequest, Span]] = field(default_factory=list)
+    parts: list[tuple[ActiveRequest, RequestSpan]] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)  # of each row's token in the pass
     rows: list[LogitsRow] = field(default_factory=list)
     decoding: list[ActiveRequest] = field(default_factory=list)
@@ -198,7 +198,7 @@ class PassPlan:
         self.spare_rows = max(0, self.spare_rows - num_more)
         return threads
 
-    def only(self, parts: Sequence[tuple[ActiveRequest, Span]]) -> PassPlan:
+    def only(self, parts: Sequence[tuple[ActiveRequest, RequestSpan]]) -> PassPlan:
         plan = PassPlan()
         for active, part in parts:
             start = plan.num_tokens
@@ -331,6 +331,6 @@ class Planner:
 
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None
-        plan.parts.append((active, Span(plan.num_tokens, first, stop, active.ticket.run)))
+        plan.parts.append((active, RequestSpan(plan.num_tokens, first, stop, active.ticket.run)))
         plan.num_tokens += stop - first
         active.ticket.num_computed = stop

@@ -48,12 +48,7 @@ class Run:
 
 
 class Pool:
-    """Keys and values of many requests.
-
-    Args:
-        shapes: One layer's shape after the other.
-        num_slots: Capacity in tokens, rounded up to whole pages.
-    """
+    """Keys and values of many requests, ``num_slots`` tokens rounded up to whole pages."""
 
     def __init__(
         self, shapes: Sequence[LayerShape], num_slots: int, *, dtype: torch.dtype,

@@ -172,9 +172,7 @@ def draw_settings(choice: Choice) -> tuple[float, ...]:
 def draw(scores_NV: Tensor, settings: Tensor) -> Tensor:
     """Return the inverse CDF of each row's candidates in descending order of logit, ties by id.
 
-    Args:
-        scores_NV: Logits of the legal tokens, minus infinity elsewhere.
-        settings: float64 [5, N], lines as in ``draw_settings``.
+    Illegal tokens have minus infinity. ``settings``: float64 [5, N], lines as in ``draw_settings``.
     """
     tokens_N = draw_likely(scores_NV, settings)
     for row in (tokens_N < 0).nonzero()[:, 0].tolist():

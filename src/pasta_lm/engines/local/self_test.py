@@ -134,10 +134,8 @@ def flattened_difference(model: transformers.PreTrainedModel) -> float:
             positions_N = flattened.begin(*zip(*places, strict=True))
             out = model(
                 input_ids=torch.stack([inputs[index][place] for index, place in places])[None],
-                position_ids=positions_N[None],
-                use_cache=False,
-                pasta_pass=flattened,
-            )
+                position_ids=positions_N[None], use_cache=False, pasta_pass=flattened,
+            )  # fmt: skip
             flattened.check_attended()
             expected = torch.stack([alone[index][place] for index, place in places])
             differences.append((out.logits[0].float() - expected.float()).abs().max())

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.local.batch import EntryTensors, Span
+from pasta_lm.engines.local.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.local.planning import ActiveRequest
 from pasta_lm.engines.local.pool import LayerShape
 from pasta_lm.engines.request import Request
@@ -55,7 +55,9 @@ class RowsRunner:
         self.caches: WeakKeyDictionary[EntryTensors, dict[int, RowCache]] = WeakKeyDictionary()
         """By owner; of each request by what it is given anew when it was preempted."""
 
-    def run(self, parts: Sequence[tuple[ActiveRequest, Span]], indices: Sequence[int]) -> Tensor:
+    def run(
+        self, parts: Sequence[tuple[ActiveRequest, RequestSpan]], indices: Sequence[int]
+    ) -> Tensor:
         """Return the logits of the tokens at these indices of a pass, float32 [W, V]."""
         logits: dict[int, Tensor] = {}
         for active, part in parts:

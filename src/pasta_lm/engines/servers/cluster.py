@@ -143,10 +143,9 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
     chosen = await _greedy(connection, TokenRequest(prompt=prompt, max_tokens=1))
     barred = TokenRequest(prompt=prompt, max_tokens=1, barred=chosen)
     if chosen and await _greedy(connection, barred) == chosen:
-        raise EndpointError(
-            f"{connection.server.url} chose token {chosen[0]}, which the request barred",
-            hint="it must keep to logit_bias: PASTA's tags are legal in some places only",
-        )
+        reason = f"{connection.server.url} chose token {chosen[0]}, which the request barred"
+        hint = "it must keep to logit_bias: PASTA's tags are legal in some places only"
+        raise EndpointError(reason, hint=hint)
     if not (is_taught and vocabulary.has_pieces):
         return
     closing = [vocabulary.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)]

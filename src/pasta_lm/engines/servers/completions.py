@@ -71,6 +71,8 @@ class ServedRequest:
 class CompletionsEngine:
     """Decode requests on servers of the same model."""
 
+    is_remote = True
+
     def __init__(
         self,
         servers: Sequence[StockServer],
@@ -112,10 +114,6 @@ class CompletionsEngine:
         last = [server.context - 1 for server in self.servers if server.context is not None]
         last += [] if self.loaded.max_position is None else [self.loaded.max_position]
         return min(last, default=None)
-
-    @property
-    def is_remote(self) -> bool:
-        return True
 
     @property
     def served_names(self) -> Mapping[str, Sequence[str]]:
