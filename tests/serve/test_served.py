@@ -127,11 +127,22 @@ def test_a_server_that_is_killed_ends_its_responses_and_is_used_again_when_it_is
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"repetition_penalty": 1.2}, {"logprobs": True}, {"pasta": {"positions": "predict"}}],
+    ("wrong", "name"),
+    [
+        ({"repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"presence_penalty": 1, "frequency_penalty": 1}, "frequency_penalty"),
+        ({"logprobs": True}, "log-probabilities"),
+        ({"max_thinking_tokens": 5}, "max_thinking_tokens"),
+        ({"pasta": {"positions": "predict"}}, "positions 'predict'"),
+        ({"logit_bias": {"999999": 5}}, "no token 999999"),
+        ({"pasta": {"strategy": "sot"}, "response_format": {"type": "json_object"}}, "one schema"),
+        ({"pasta": {"strategy": "apar"}}, "'apar' is not offered"),
+    ],
 )
-def test_what_servers_cannot_compute_is_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_what_servers_cannot_compute_is_refused_by_name(wrong: dict[str, Any], name: str) -> None:
     with served() as (backend, (server,)):
         reply = post(PATH, asked(1, **wrong), app=create_app(backend))
-        assert reply.status_code == 400, reply.text
+        assert (reply.status_code, name in reply.text) == (400, True), reply.text
+        ids = {"prompt": [5, 999999], "max_tokens": 5}
+        assert "no token 999999" in post("/v1/completions", ids, app=create_app(backend)).text
         assert written(1)[0] not in server.prompts

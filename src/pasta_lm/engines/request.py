@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
-from pasta_lm.errors import ContextLengthError, UsageError
+from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace, TraceNews
@@ -191,8 +191,22 @@ class Request:
         wanted = ("", self.params.structured_outputs), *forms
         return [(name, form) for name, form in wanted if form is not None]
 
-    def check_length(self, max_position: int | None) -> None:
-        """Raise a ``ContextLengthError`` if a known thread has no room for a token of its own."""
+    def check(self, max_position: int | None, num_tokens: int) -> None:
+        """Raise a ``RequestError`` for what no engine decodes, as a token that there is not."""
+        if not self.prompt:
+            raise RequestError("the prompt is empty", hint="give at least one token")
+        forced = [] if self.forced is None else [self.forced.main, *self.forced.blocks]
+        ids = {*self.prompt, *self.params.logit_bias}.union(*forced)
+        if min(ids) < 0 or max(ids) >= num_tokens:
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            problem = f"there is no token {wrong}: the model has {num_tokens} tokens"
+            raise RequestError(problem, hint="encode text with the vocabulary of the same model")
+        if self.params.structured_outputs is not None and (self.forks or self.expansion):
+            raise RequestError(
+                f"strategy {self.strategy!r} writes its answer in several threads, and one schema "
+                "holds for one",
+                hint="answer sequentially, or decode the schema's fields as parts",
+            )
         limits = self.params.limits(max_position)
         longest = max((len(start.prefix) for start in self.known), default=0)
         if max_position is not None and longest and not limits.has_room(len(self.prompt) + longest):

@@ -41,23 +41,9 @@ MAX_ROWS = {"cpu": 32, "cuda": 256}
 def check_request(request: Request, loaded: LoadedModel) -> None:
     """Raise a ``RequestError`` for a request that would fail in a pass, with all others in it."""
     last = loaded.max_position
-    if not request.prompt:
-        raise RequestError("the prompt is empty", hint="give at least one token")
     if last is not None and len(request.prompt) > last + 1:
         raise ContextLengthError(len(request.prompt), last + 1)
-    request.check_length(last)
-    forced = [] if request.forced is None else [request.forced.main, *request.forced.blocks]
-    ids = {*request.prompt, *request.params.logit_bias}.union(*forced)
-    if min(ids) < 0 or max(ids) >= loaded.num_tokens:
-        wrong = min(ids) if min(ids) < 0 else max(ids)
-        reason = f"there is no token {wrong}: the model has {loaded.num_tokens} tokens"
-        raise RequestError(reason, hint="encode text with the vocabulary of the same model")
-    if request.params.structured_outputs is not None and (request.forks or request.expansion):
-        raise RequestError(
-            f"strategy {request.strategy!r} writes its answer in several threads, and one schema "
-            "holds for one",
-            hint="answer sequentially, or decode the schema's fields as parts",
-        )
+    request.check(last, loaded.num_tokens)
     if request.guesser is not None and (request.expansion or request.form is not Form.MAIN):
         reason = f"strategy {request.strategy!r} decodes no guesses"
         raise RequestError(reason, hint="leave them out, or answer sequentially or with pasta")

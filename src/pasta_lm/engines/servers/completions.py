@@ -302,11 +302,9 @@ class CompletionsEngine:
             RequestError: see ``stream``.
         """
         last, params = self.max_prompt_tokens, request.params
-        if not request.prompt:
-            raise RequestError("the prompt is empty", hint="give at least one token")
         if last is not None and len(request.prompt) > last:
             raise ContextLengthError(len(request.prompt), last + 1)
-        request.check_length(last)
+        request.check(last, self.loaded.vocabulary.num_tokens)
         if request.forced is not None:
             raise RequestError("a stock server decodes its model's answer, not a given one")
         if params.penalises:
