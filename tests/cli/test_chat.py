@@ -18,6 +18,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.language import parse
 from pasta_lm.view.scripted import ScriptedEngine
 from tests.cli.conftest import Pasta, Terminal
+from tests.thinking import saying
 
 ANSWER = 'Two. <async topic="one">First part.</async><async topic="two">Second part.</async><sync/>'
 PLAIN = "Two. First part.Second part."
@@ -127,12 +128,13 @@ def test_regenerate_asks_the_last_question_again_with_the_next_seed(piped: Any) 
         ("/set fork_bias much", "pasta", "fork_bias cannot be 'much'"),
         ("/set temperature -1", "pasta", "temperature is -1.0, but must be"),
         ("/set heat 1", "pasta", "no such command: /set heat 1"),
+        ("/set max_tokens 99", "pasta", "max_tokens is 99, and there is room for 50"),
     ],
 )
 def test_a_command_does_one_thing(
     piped: Any, capsys: pytest.CaptureFixture[str], line: str, strategy: str, shown: str
 ) -> None:
-    done = piped(f"{line}\none?\n")
+    done = piped(f"{line}\none?\n", most_tokens=50)
     assert done.conversation.strategy == strategy
     out, err = capsys.readouterr()
     assert shown in err
@@ -150,6 +152,16 @@ def test_settings_hold_for_the_next_answer_and_a_cut_one_is_continued_at_its_end
     first = done.model.asked[1][1]["content"]
     assert PLAIN.startswith(first.split()[0])
     assert done.model.asked[2][1]["content"] == first + PLAIN
+
+
+def test_an_answer_that_a_limit_cut_in_its_thought_is_not_continued_and_why_is_said(
+    piped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = saying("qwen3", "<think>\nTwo things\n</think>\n\nHere")
+    done = piped("/set max_tokens 3\nWhy?\n/continue\n/set max_tokens 90\n/regenerate\n", model)
+    out, err = capsys.readouterr()
+    assert "cut the last answer in its thought, which is not kept" in err
+    assert out.strip() == done.conversation.messages[-1]["content"] == "Here"
 
 
 @pytest.mark.parametrize("num_events", range(1, 14))

@@ -54,6 +54,8 @@ class Dialogue:
     """Questions and answers in turn; answers are plain text, without tags."""
     name: str = "pasta"  # of the model
     think: bool | None = None
+    most_tokens: int | None = None  # of an answer, for which the engine has room
+    cuts_thought: bool = False  # a limit cut the last answer inside its thought
 
     def respond(self, line: str) -> None:
         """Answer a question, or obey a command."""
@@ -105,12 +107,18 @@ class Dialogue:
             number = SETTINGS[name](value)
         except ValueError as exc:
             raise UsageError(f"{name} cannot be {value!r}", hint=f"/set {name} NUMBER") from exc
+        if name == "max_tokens" and number > (self.most_tokens or number):
+            problem = f"max_tokens is {value}, and there is room for {self.most_tokens}"
+            raise UsageError(problem, hint=f"start again with --max-tokens {value}")
         self.params = SamplingParams(**(asdict(self.params) | {name: number}))
         say(f"{name} is now {number}")
 
     def _answer(self, *, continues: bool = False) -> None:
         """Answer the last question; Ctrl-C stops the answer, and its text so far is kept."""
         if continues and (not self.messages or self.messages[-1]["role"] != "assistant"):
+            if self.messages and self.cuts_thought:
+                problem = "a limit cut the last answer in its thought, which is not kept"
+                raise UsageError(problem, hint="/set max_tokens NUMBER, then /regenerate")
             raise UsageError("there is no answer to be continued yet")
         last, request = None, self._request(continues=continues)
         before = self.messages.pop()["content"] if continues else ""
@@ -125,6 +133,7 @@ class Dialogue:
         text = last.answer.text if isinstance(last, Finished) else order.text_so_far()
         if before or text:
             self.messages.append({"role": "assistant", "content": before + text})
+        self.cuts_thought = not text and isinstance(last, Finished) and bool(last.answer.reasoning)
         if isinstance(last, Finished):
             print_thought(last.answer.reasoning)
         print_answer(text)
@@ -189,6 +198,7 @@ def chat(
     max_prompt = context - min(max_tokens, context // MAX_ANSWER_SHARE)
     params, name = loaded.sampling_params(**settings), model or BUILTIN
     dialogue = Dialogue(loaded, params, strategy, system, max_prompt, name=name, think=think)
+    dialogue.most_tokens = (pool_tokens - max_prompt) // 2
     if exit_code := talk(dialogue):
         raise typer.Exit(exit_code)
 
