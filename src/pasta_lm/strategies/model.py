@@ -17,19 +17,30 @@ from typing import Self, Unpack, overload
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import InvalidAnswerError, MissingExtraError, UsageError
+from pasta_lm.errors import InvalidAnswerError, MissingExtraError, RequestError, UsageError
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
-from pasta_lm.models.thinking import think_kwargs
-from pasta_lm.strategies import PASTA, Prompt
+from pasta_lm.models.thinking import kwargs_at_once, think_kwargs
+from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, sequential_request
 from pasta_lm.strategies import parts as declared
+from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.parts import Part, PartsAnswer, PydanticModel, Schema
 from pasta_lm.strategies.requests import (
+    NO_CHAT_TEMPLATE,
+    NO_TAG_PIECES,
+    OTHER_STRATEGY,
+    PASTA_LOOKUP,
     STRATEGIES,
     Options,
     Positions,
-    Requests,
+    check_prompt,
+    check_strategy,
+    chosen_positions,
     default_sampling,
+    encoded,
+    forced,
+    request_of,
     sampling_params,
 )
 
@@ -46,7 +57,6 @@ class Pasta:
     def __init__(self, engine: Engine) -> None:
         """Use the engine of a loaded model."""
         self.engine = engine
-        self._requests = Requests(engine.loaded, self._note)
         self._printed_notes: set[str] = set()
 
     @classmethod
@@ -93,7 +103,9 @@ class Pasta:
     def __repr__(self) -> str:
         loaded = self.engine.loaded
         place = "on servers" if self.engine.is_remote else f"{loaded.dtype_name} on {loaded.device}"
-        taught = f"taught {self._requests.taught}" if self.has_tag_pieces else "not taught the tags"
+        taught = (
+            f"taught {loaded.trained_strategy}" if self.has_tag_pieces else "not taught the tags"
+        )
         return f"<Pasta {loaded.name}: {place}, {taught}>"
 
     def __enter__(self) -> Self:
@@ -112,7 +124,10 @@ class Pasta:
 
     def supports(self, strategy: str) -> bool:
         """Return whether the model was trained for a strategy, if it needs training."""
-        return self._requests.supports(strategy)
+        taught = self.engine.loaded.trained_strategy if self.has_tag_pieces else None
+        if strategy in (PASTA, PASTA_LOOKUP):
+            return taught == PASTA
+        return strategy != APAR or taught == APAR
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -128,11 +143,8 @@ class Pasta:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        strategy: str = PASTA,
-        positions: Positions = None,
         continues: bool = False,
-        think: bool | None = None,
-        chat_template_kwargs: Mapping[str, object] | None = None,
+        **options: Unpack[Options],
     ) -> Request:
         """Return the request that ``generate`` and ``stream`` send to the engine.
 
@@ -142,11 +154,25 @@ class Pasta:
         leaves it to the model; ``chat_template_kwargs`` are variables of the chat template.
         Wrong values are a ``UsageError``, an empty prompt is a ``RequestError``.
         """
-        params = self._params(params, {})
-        kwargs = {**think_kwargs(think), **(chat_template_kwargs or {})}
-        return self._requests.request(
-            prompt, params, strategy, positions, continues=continues, chat_template_kwargs=kwargs
+        strategy, positions = options.pop("strategy", PASTA), options.pop("positions", None)
+        own = options.pop("chat_template_kwargs", None) or {}
+        kwargs = {**think_kwargs(options.pop("think", None)), **own}
+        params = self._params(params, options)
+        check_strategy(strategy, positions, continues=continues)
+        prompt, loaded = self._message(prompt, continues), self.engine.loaded
+        if strategy == sot.NAME:  # wraps the prompt, then encodes it
+            wording = sot.FINETUNED if loaded.trained_strategy == sot.NAME else sot.PROMPTED
+            kwargs = kwargs_at_once(kwargs, "answers by points")
+            return sot.request(prompt, loaded.vocabulary, params, kwargs, wording=wording)
+        has_schema = params.structured_outputs is not None
+        ids, thinking = encoded(
+            prompt, loaded.vocabulary, kwargs, continues=continues, has_schema=has_schema
         )
+        if not self.supports(strategy):  # tags that it was not trained on would fork at random
+            other = OTHER_STRATEGY.format(strategy=strategy)
+            self._note(other if self.has_tag_pieces else NO_TAG_PIECES)
+            strategy = SEQUENTIAL
+        return replace(request_of(ids, params, strategy, positions, loaded), thinking=thinking)
 
     def replay_request(
         self,
@@ -162,9 +188,34 @@ class Pasta:
         An answer without tags is decoded sequentially, which any model can do; with tags, a
         ``RequestError`` for a model without. ``positions`` may also be 'oracle'.
         """
-        return self._requests.replay(
-            prompt, document, positions, max_threads=max_threads, continues=continues
-        )
+        loaded = self.engine.loaded
+        prompt = self._message(prompt, continues)
+        ids = loaded.vocabulary.encode_prompt(prompt, continues=continues)
+        if not (document.blocks or document.num_syncs):
+            return forced(sequential_request(ids, SamplingParams()), document, loaded.vocabulary)
+        if not self.has_tag_pieces:
+            raise RequestError(
+                f"{loaded.name} has no tag pieces, so it can replay no answer with tags",
+                hint="remove the tags, or use a model that was taught PASTA-LANG",
+            )
+        is_oracle = positions == PositionStrategy.ORACLE
+        chosen = PositionStrategy.ORACLE if is_oracle else chosen_positions(positions, loaded)
+        params = SamplingParams(max_threads=max_threads)
+        join = loaded.join_with(chosen)
+        request = Request(prompt=ids, params=params, positions=chosen, join=join)
+        return forced(request, document, loaded.vocabulary)
+
+    def _message(self, prompt: Prompt, continues: bool = False) -> Prompt:
+        """Return the prompt for the chat template; a text if there is none or it is continued."""
+        check_prompt(prompt)
+        if continues and not isinstance(prompt, str) and prompt[-1].get("role") != "assistant":
+            hint = "end the messages with the answer so far, with the role assistant"
+            raise RequestError("the last message is no answer to be continued", hint=hint)
+        if not self.engine.loaded.vocabulary.has_chat_template:
+            self._note(NO_CHAT_TEMPLATE)
+        elif isinstance(prompt, str) and not continues:
+            return [{"role": "user", "content": prompt}]
+        return prompt
 
     @overload
     def generate(
@@ -191,14 +242,14 @@ class Pasta:
         """
         if not isinstance(prompt, list) or any(isinstance(part, Mapping) for part in prompt):
             return self.samples(prompt, params, **options)[0]  # type: ignore[arg-type]  # one prompt
-        requests = [self._request(part, params, options) for part in prompt]
+        requests = [self.request(part, params, **options) for part in prompt]
         return [samples[0] for samples in self.engine.generate(requests)]
 
     def samples(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> list[Answer]:
         """Answer a prompt ``n`` times; the prompt is computed once."""
-        return self.engine.generate([self._request(prompt, params, options)])[0]
+        return self.engine.generate([self.request(prompt, params, **options)])[0]
 
     def fill(
         self,
@@ -222,7 +273,7 @@ class Pasta:
         if (schema is None) is not bool(parts) or (parts and after):
             raise UsageError("fill needs a schema or parts, and each part has its own after")
         params = self._params(params, options, copies=True)
-        prompt = self._requests.message(prompt)
+        prompt = self._message(prompt)
         vocabulary = self.engine.loaded.vocabulary
         if schema is None:
             request = declared.parts_request(prompt, parts, vocabulary, params)
@@ -270,22 +321,17 @@ class Pasta:
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Iterator[StreamEvent]:
-        return self.engine.stream(self._request(prompt, params, options))
+        return self.engine.stream(self.request(prompt, params, **options))
 
     def stream_text(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Iterator[str]:
         """Answer a prompt and yield its text in reading order, as far as it is certain."""
-        request = self._request(prompt, params, {**options, "n": 1})
+        options["n"] = 1
+        request = self.request(prompt, params, **options)
         order = ReadingOrder(is_held=request.expansion is not None)
         texts = (order.feed([event]) for event in self.engine.stream(request))
         return (text for text in texts if text)
-
-    def _request(self, prompt: Prompt, params: SamplingParams | None, options: Options) -> Request:
-        choices = {"strategy", "positions", "think", "chat_template_kwargs"}
-        fields = {name: value for name, value in options.items() if name not in choices}
-        own = {name: value for name, value in options.items() if name in choices}
-        return self.request(prompt, self._params(params, fields), **own)  # type: ignore[arg-type]
 
     def _params(
         self, params: SamplingParams | None, options: Mapping[str, object], *, copies: bool = False

@@ -6,8 +6,8 @@ of the strategy without guesses (``engines/guesses.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypedDict
 
@@ -18,7 +18,7 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.encoded import EncodedDocument
-from pasta_lm.models.thinking import kwargs_at_once, think_kwargs
+from pasta_lm.models.thinking import Thinking, think_kwargs
 from pasta_lm.strategies import (
     APAR,
     APAR_POSITIONS,
@@ -154,142 +154,91 @@ def forced(request: Request, document: Document, vocabulary: Vocabulary) -> Requ
     return bounded(replace(request, forced=encoded), num_given)
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """Makes the requests of one model."""
+def check_strategy(strategy: str, positions: Positions, *, continues: bool) -> None:
+    """Refuse a name of no strategy, and what the strategy cannot do (``UsageError``)."""
+    if strategy not in STRATEGIES:
+        names = ", ".join(STRATEGIES)
+        raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
+    if continues and strategy == sot.NAME:
+        raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
+    if strategy in (sot.NAME, APAR) and positions not in (None, APAR_POSITIONS):
+        raise UsageError(
+            f"strategy {strategy!r} leaves no gaps, so it has no positions {str(positions)!r}",
+            hint="leave them out",
+        )
 
-    loaded: ModelFacts
-    note: Callable[[str], None]
-    """Called with what a user should know of a request."""
 
-    @property
-    def taught(self) -> str | None:
-        """Return the strategy that the model was trained for; None: it has no tag pieces."""
-        return self.loaded.trained_strategy if self.loaded.vocabulary.has_pieces else None
+def chosen_positions(positions: Positions, loaded: ModelFacts) -> PositionStrategy:
+    if positions is None:
+        return loaded.positions
+    if positions not in POSITIONS:
+        reason = " (replay and training only)" if positions == PositionStrategy.ORACLE else ""
+        raise UsageError(
+            f"positions {positions!r} cannot be used here{reason}",
+            hint=f"one of {', '.join(POSITIONS)}",
+        )
+    return PositionStrategy(positions)
 
-    def supports(self, strategy: str) -> bool:
-        """Return whether the model was trained for a strategy, if it needs training."""
-        if strategy in (PASTA, PASTA_LOOKUP):
-            return self.taught == PASTA
-        return strategy != APAR or self.taught == APAR
 
-    def request(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        strategy: str,
-        positions: Positions,
-        *,
-        continues: bool,
-        chat_template_kwargs: Mapping[str, object] | None = None,
-    ) -> Request:
-        if strategy not in STRATEGIES:
-            names = ", ".join(STRATEGIES)
-            raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
-        if continues and strategy == sot.NAME:
-            raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
-        prompt = self.message(prompt, continues)
-        if strategy in (sot.NAME, APAR) and positions not in (None, APAR_POSITIONS):
-            raise UsageError(
-                f"strategy {strategy!r} leaves no gaps, so it has no positions {str(positions)!r}",
-                hint="leave them out",
-            )
-        if strategy == sot.NAME:  # wraps the prompt, then encodes it
-            wording = sot.FINETUNED if self.loaded.trained_strategy == sot.NAME else sot.PROMPTED
-            kwargs = kwargs_at_once(chat_template_kwargs, "answers by points")
-            return sot.request(prompt, self.loaded.vocabulary, params, kwargs, wording=wording)
-        vocabulary = self.loaded.vocabulary
-        has_schema = params.structured_outputs is not None  # then it thinks only if told to
-        thinks = False if has_schema else vocabulary.thinks
-        kwargs = {**think_kwargs(thinks), **(chat_template_kwargs or {})}
-        ids = vocabulary.encode_prompt(prompt, continues=continues, chat_template_kwargs=kwargs)
-        thinking = None if isinstance(prompt, str) else vocabulary.thinking_after(ids)
-        if continues and not isinstance(prompt, str):
-            thinking = vocabulary.thinking_within(str(prompt[-1].get("content") or ""), ids)
-        elif thinking is not None:
-            self._check_is_off(prompt, chat_template_kwargs or {}, ids)
-        if has_schema and thinking is not None and not thinking.is_open:
-            # The first token is either of the thought or of the schema.
-            is_told = True in (kwargs.get("enable_thinking"), kwargs.get("thinking"))
-            ids = vocabulary.with_thought(ids) if is_told else ids
-            thinking = vocabulary.thinking_after(ids) if is_told else None
-        return replace(self._request(ids, params, strategy, positions), thinking=thinking)
+def request_of(
+    ids: Sequence[int],
+    params: SamplingParams,
+    strategy: str,
+    positions: Positions,
+    loaded: ModelFacts,
+) -> Request:
+    """Return the request of any strategy but Skeleton-of-Thought, which encodes more prompts."""
+    if strategy == LOOKUP:
+        return sequential_request(ids, params, PromptLookup(), strategy)
+    has_schema = params.structured_outputs is not None  # it holds for one thread
+    if strategy == SEQUENTIAL or (has_schema and strategy == PASTA):
+        return sequential_request(ids, params)
+    if strategy == APAR:
+        return apar_request(ids, params)
+    chosen = chosen_positions(positions, loaded)
+    request = Request(prompt=ids, params=params, positions=chosen, join=loaded.join_with(chosen))
+    if strategy == PASTA_LOOKUP:
+        return replace(request, guesser=PromptLookup(), strategy=strategy)
+    return request
 
-    def _check_is_off(self, prompt: Prompt, kwargs: Mapping[str, object], ids: list[int]) -> None:
-        """Refuse to switch off a thought that the chat template leaves to the model."""
-        is_off = False in (kwargs.get("enable_thinking"), kwargs.get("thinking"))
-        on = {**kwargs, **think_kwargs(True)}
-        encode = self.loaded.vocabulary.encode_prompt
-        if is_off and ids == encode(prompt, chat_template_kwargs=on):
-            problem = "the chat template of this model cannot switch its thought off"
-            hint = "leave out enable_thinking: false (or reasoning_effort: none)"
-            raise RequestError(problem, hint=hint)
 
-    def _request(
-        self, ids: Sequence[int], params: SamplingParams, strategy: str, positions: Positions
-    ) -> Request:
-        if strategy == LOOKUP:
-            return sequential_request(ids, params, PromptLookup(), strategy)
-        if not self.supports(strategy):  # tags that it was not trained on would fork at random
-            self.note(OTHER_STRATEGY.format(strategy=strategy) if self.taught else NO_TAG_PIECES)
-            strategy = SEQUENTIAL
-        has_schema = params.structured_outputs is not None  # it holds for one thread
-        if strategy == SEQUENTIAL or (has_schema and strategy == PASTA):
-            return sequential_request(ids, params)
-        if strategy == APAR:
-            return apar_request(ids, params)
-        chosen = self._positions(positions)
-        join = self.loaded.join_with(chosen)
-        request = Request(prompt=ids, params=params, positions=chosen, join=join)
-        if strategy == PASTA_LOOKUP:
-            return replace(request, guesser=PromptLookup(), strategy=strategy)
-        return request
+def encoded(
+    prompt: Prompt,
+    vocabulary: Vocabulary,
+    chat_template_kwargs: Mapping[str, object],
+    *,
+    continues: bool,
+    has_schema: bool,
+) -> tuple[list[int], Thinking | None]:
+    """Return a prompt as token ids, and the marks of the thought that may come first."""
+    thinks = False if has_schema else vocabulary.thinks  # beside a schema only if it is told to
+    kwargs = {**think_kwargs(thinks), **chat_template_kwargs}
+    ids = vocabulary.encode_prompt(prompt, continues=continues, chat_template_kwargs=kwargs)
+    if isinstance(prompt, str):
+        return ids, None
+    if continues:
+        begun = str(prompt[-1].get("content") or "")
+        thinking = vocabulary.thinking_within(begun, ids)
+    else:
+        thinking = vocabulary.thinking_after(ids)
+        if thinking is not None:
+            _check_is_off(prompt, vocabulary, chat_template_kwargs, ids)
+    if has_schema and thinking is not None and not thinking.is_open:
+        # The first token is either of the thought or of the schema.
+        if True not in (kwargs.get("enable_thinking"), kwargs.get("thinking")):
+            return ids, None
+        ids = vocabulary.with_thought(ids)
+        thinking = vocabulary.thinking_after(ids)
+    return ids, thinking
 
-    def replay(
-        self,
-        prompt: Prompt,
-        document: Document,
-        positions: Positions,
-        *,
-        max_threads: int | None,
-        continues: bool,
-    ) -> Request:
-        """Return the request that decodes a given answer; see ``Pasta.replay_request``."""
-        vocabulary = self.loaded.vocabulary
-        ids = vocabulary.encode_prompt(self.message(prompt, continues), continues=continues)
-        if not (document.blocks or document.num_syncs):
-            return forced(sequential_request(ids, SamplingParams()), document, vocabulary)
-        if not vocabulary.has_pieces:
-            raise RequestError(
-                f"{self.loaded.name} has no tag pieces, so it can replay no answer with tags",
-                hint="remove the tags, or use a model that was taught PASTA-LANG",
-            )
-        is_oracle = positions == PositionStrategy.ORACLE
-        chosen = PositionStrategy.ORACLE if is_oracle else self._positions(positions)
-        params = SamplingParams(max_threads=max_threads)
-        join = self.loaded.join_with(chosen)
-        request = Request(prompt=ids, params=params, positions=chosen, join=join)
-        return forced(request, document, vocabulary)
 
-    def message(self, prompt: Prompt, continues: bool = False) -> Prompt:
-        """Return the prompt for the chat template; a text if there is none or it is continued."""
-        check_prompt(prompt)
-        if continues and not isinstance(prompt, str) and prompt[-1].get("role") != "assistant":
-            hint = "end the messages with the answer so far, with the role assistant"
-            raise RequestError("the last message is no answer to be continued", hint=hint)
-        if not self.loaded.vocabulary.has_chat_template:
-            self.note(NO_CHAT_TEMPLATE)
-        elif isinstance(prompt, str) and not continues:
-            return [{"role": "user", "content": prompt}]
-        return prompt
-
-    def _positions(self, chosen: Positions) -> PositionStrategy:
-        if chosen is None:
-            return self.loaded.positions
-        if chosen not in POSITIONS:
-            reason = " (replay and training only)" if chosen == PositionStrategy.ORACLE else ""
-            raise UsageError(
-                f"positions {chosen!r} cannot be used here{reason}",
-                hint=f"one of {', '.join(POSITIONS)}",
-            )
-        return PositionStrategy(chosen)
+def _check_is_off(
+    prompt: Prompt, vocabulary: Vocabulary, kwargs: Mapping[str, object], ids: list[int]
+) -> None:
+    """Refuse to switch off a thought that the chat template leaves to the model."""
+    is_off = False in (kwargs.get("enable_thinking"), kwargs.get("thinking"))
+    on = {**kwargs, **think_kwargs(True)}
+    if is_off and ids == vocabulary.encode_prompt(prompt, chat_template_kwargs=on):
+        problem = "the chat template of this model cannot switch its thought off"
+        hint = "leave out enable_thinking: false (or reasoning_effort: none)"
+        raise RequestError(problem, hint=hint)
