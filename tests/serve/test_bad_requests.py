@@ -36,8 +36,6 @@ BAD: dict[str, Any] = {
     "a long stop": {**CHAT, "stop": "a" * 10_000},
     "logprobs": {**CHAT, "logprobs": True},
     "top_logprobs alone": {**CHAT, "top_logprobs": 3},
-    "a tool that must be called": {**CHAT, "tools": [{}], "tool_choice": "required"},
-    "a tool that is named": {**CHAT, "tools": [{}], "tool_choice": {"type": "function"}},
     "a JSON schema": {**CHAT, "response_format": {"type": "json_object"}},
     "many biases": {**CHAT, "logit_bias": {str(token): 1 for token in range(301)}},
     "an unknown option": {**CHAT, "pasta": {"strategie": "pasta"}},

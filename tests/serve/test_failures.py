@@ -186,9 +186,7 @@ def test_a_silent_stream_is_pinged() -> None:
             await may_go_on.wait()
             yield b"data: [DONE]\n\n"
 
-        stream = EventStream(
-            events(), Queue(ping_s=0.01), close=lambda: None, drop=lambda _: sent.append(b"slow")
-        )
+        stream = EventStream(events(), Queue(ping_s=0.01), lambda: None)
         sending = asyncio.ensure_future(stream(SCOPE, stays, send))
         await settle(lambda: sent.count(b": ping\n\n") >= 2)
         may_go_on.set()
@@ -198,6 +196,21 @@ def test_a_silent_stream_is_pinged() -> None:
     data = [body for body in sent if body and b"ping" not in body]
     assert data == [b"data: {}\n\n", b"data: [DONE]\n\n"]
     assert Queue().ping_s == 15
+
+
+@scenario
+async def test_a_stream_that_takes_too_long_to_be_sent_is_ended() -> None:
+    has_ended = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def events() -> AsyncIterator[bytes]:
+        yield b"data: {}\n\n"
+
+    await EventStream(events(), Queue(send_s=0.01), has_ended.set)(SCOPE, stays, send)
+    assert has_ended.is_set()
 
 
 @scenario
@@ -214,11 +227,8 @@ async def test_the_steps_that_wait_for_a_slow_reader_are_bounded() -> None:
             await stream.next()
 
 
-class Narrow(HeldBackend):
-    """A backend that runs one request at a time, and one of three tokens at no time."""
-
-    def has_room(self, request: Request) -> bool:
-        return super().has_room(request) and request.params.max_tokens != 3
+class Noting(HeldBackend):
+    """A backend that notes the tokens of each request that begins."""
 
     def submit(self, request: Request) -> int:
         self.begun = [*getattr(self, "begun", []), request.params.max_tokens]
@@ -226,8 +236,8 @@ class Narrow(HeldBackend):
 
 
 @scenario
-async def test_clients_take_turns_and_what_fits_passes_what_does_not() -> None:
-    backend = Narrow(DOCUMENT, capacity=2)
+async def test_clients_take_turns_and_the_newest_request_of_the_largest_gives_way() -> None:
+    backend = Noting(DOCUMENT, capacity=2)
     app = create_app(backend, recipe(waiting=6))
     async with client_of(app):
         engine = app.state.service.engine
@@ -236,16 +246,16 @@ async def test_clients_take_turns_and_what_fits_passes_what_does_not() -> None:
             params = SamplingParams(max_tokens=num_tokens)
             return engine.submit([backend.prepare(ClientPrompt("a"), params)], client)
 
-        streams = [submit(num_tokens, "many") for num_tokens in (3, 1, 1, 1, 1, 1, 1)]
+        streams = [submit(1, "many") for _ in range(7)]
         submit(2, "other")
         with pytest.raises(ApiError, match="are waiting"):
             await streams[-1].next()  # its place is the other's, who waits with fewer
         with pytest.raises(ApiError, match="are waiting"):
             submit(1, "many")
         await settle(lambda: engine.load["num_requests_running"] == 2)
-        assert backend.begun == [1, 2], "the large one is passed, and the other is next"
+        assert backend.begun == [1, 2]
         backend.may_step.set()
-        await settle(lambda: len(backend.begun) == 6)
+        await settle(lambda: len(backend.begun) == 7)
 
 
 # The end

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from pasta_lm.serve import Bounds, ServeRecipe
 from pasta_lm.serve.app import create_app
-from tests.serve.conftest import CHAT, ask, client_of, post, run, scripted
+from tests.serve.conftest import CHAT, ask, client_of, post, recipe, run, scripted
 
 PATH = "/v1/chat/completions"
 JSON = {"Content-Type": "application/json"}
@@ -29,6 +31,16 @@ def test_a_body_of_two_mebibytes_is_read_and_no_byte_more(
 
     content = parts() if is_in_parts else body
     assert ask("POST", PATH, content=content, headers=JSON).status_code == status
+
+
+def test_a_body_that_does_not_come_is_given_up() -> None:
+    async def half() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(60)
+
+    app = create_app(scripted(), recipe(read_s=0.05))
+    reply = ask("POST", PATH, app=app, content=half(), headers=JSON)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (408, "body_too_slow")
 
 
 @pytest.mark.parametrize("limits", [Bounds(tokens=12), Bounds(tokens_per_thread=5)])

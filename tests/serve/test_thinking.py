@@ -162,6 +162,25 @@ def test_an_effort_of_none_is_no_thought(name: str) -> None:
     assert "reasoning_content" not in quiet["choices"][0]["message"]
 
 
+@pytest.mark.parametrize(
+    ("effort", "kwargs", "status"),
+    [
+        ("none", {"enable_thinking": True}, 400),
+        ("none", {"thinking": True}, 400),
+        ("none", {"reasoning_effort": "high"}, 400),
+        ("low", {"reasoning_effort": "high"}, 400),
+        ("none", {"enable_thinking": False, "thinking": None}, 200),
+        ("low", {"reasoning_effort": "low"}, 200),
+    ],
+)
+def test_an_effort_that_the_variables_of_the_template_contradict_is_refused(
+    effort: str, kwargs: dict[str, Any], status: int
+) -> None:
+    body = {"reasoning_effort": effort, "chat_template_kwargs": kwargs}
+    told = reply(body, main="Hello")
+    assert (told.status_code, "leave one of them out" in told.text) == (status, status == 400)
+
+
 def test_a_thought_that_the_template_cannot_switch_off_is_refused() -> None:
     own = saying("qwen3", MAIN)
     tokenizer = own.engine.loaded.vocabulary.tokenizer

@@ -25,7 +25,6 @@ from pasta_lm.view.scripted import ScriptedEngine
 from tests.architectures import loaded
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import CHAT, LIMIT_S, post, scripted, serving, streamed
-from tests.serve.test_recorded_clients import RECORDED
 from tests.small_tokenizers import FAMILIES, add_markers
 
 PATH = "/v1/chat/completions"
@@ -204,19 +203,6 @@ def test_openai_s_package_collects_streamed_calls(options: dict[str, Any]) -> No
     assert (content, reason) == ("Let me <see>.", "tool_calls")
     assert [(name, json.loads(found)) for _, name, found in calls.values()] == [ADDED, call("now")]
     assert len({number for number, *_ in calls.values()}) == len(calls) == 2
-
-
-@pytest.mark.parametrize("what", [what for what, sent in RECORDED.items() if "tools" in str(sent)])
-def test_a_recorded_request_with_tools_gets_its_calls(what: str) -> None:
-    body = {**(RECORDED[what]["body"] or {}), "max_tokens": 60}
-    name = next((each["function"]["name"] for each in body.get("tools") or ()), "add")
-    reply = post(PATH, body, app=calling(f"Wait.\n{tagged(name)}"))
-    if body.get("stream"):
-        deltas = [c["delta"] for piece in streamed(reply) for c in piece["choices"]]
-        calls = [each for delta in deltas for each in delta.get("tool_calls", ())]
-    else:
-        calls = reply.json()["choices"][0]["message"].get("tool_calls", [])
-    assert [each["function"]["name"] for each in calls] == ([name] if body.get("tools") else [])
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

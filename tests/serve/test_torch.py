@@ -21,10 +21,8 @@ from pasta_lm.serve.protocol import ChatCompletionRequest, ClientPrompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import (
-    LIMIT_S,
     ask,
     post,
-    serving,
     streamed,
     text_of,
 )
@@ -152,19 +150,6 @@ def test_the_log_probabilities_of_a_completion_have_offsets() -> None:
     assert all(value <= 0 for value in found["token_logprobs"])
 
 
-def test_openai_s_package_reads_log_probabilities() -> None:
-    openai = pytest.importorskip("openai")
-    with serving(tiny()) as (_, url):
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
-        messages: Any = [{"role": "user", "content": "hello"}]
-        answer = client.chat.completions.create(
-            model="tiny", messages=messages, max_tokens=20, logprobs=True, top_logprobs=1
-        )
-    assert answer.choices[0].logprobs is not None
-    for one in answer.choices[0].logprobs.content or ():
-        assert one.logprob <= one.top_logprobs[0].logprob <= 0
-
-
 JSON_MODE = {"response_format": {"type": "json_object"}}
 
 
@@ -226,6 +211,7 @@ TAG = loaded("llama").vocabulary.piece_id("<async>")
         ({"structured_outputs": {}}, "exactly one of"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "exactly one of"),
         ({"structured_outputs": {"jsn": {}}}, "jsn"),
+        ({"structured_outputs": {"json": {}, "json_object": True}}, "are two forms"),
         ({"structured_outputs": {"grammar": "start: <[999999]>"}}, "cannot be"),
         ({"structured_outputs": {"grammar": f"start: <[{TAG}]>"}}, "leaves no token"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
@@ -259,45 +245,37 @@ def card(schema: Any = CARD, **changes: Any) -> dict[str, Any]:
     return chat("hello", response_format=form, **{"pasta": {"parts": True}, **changes})
 
 
-@pytest.mark.parametrize("options", [{}, {"max_threads": 2}, {"after": {"nights": ["guest"]}}])
-def test_the_fields_of_an_object_are_decoded_at_the_same_time_and_are_one_object(
-    options: dict[str, Any],
+@pytest.mark.parametrize(
+    ("max_tokens", "options"),
+    [
+        (3, {}),
+        (9, {}),
+        (15, {"max_threads": 2}),
+        (200, {}),
+        (200, {"after": {"nights": ["guest"]}}),
+    ],
+)
+def test_streamed_parts_are_the_object_in_its_order_with_the_same_reasons(
+    max_tokens: int, options: dict[str, Any]
 ) -> None:
-    asked = card(pasta={"parts": True, **options}, max_tokens=200)
-    body = post(PATH, asked, app=tiny()).json()
-    assert (body["pasta"]["strategy"], len(body["choices"])) == ("parts", 2)
-    for choice, figures in zip(body["choices"], body["pasta"]["choices"], strict=True):
-        value = json.loads(choice["message"]["content"])
-        assert choice["finish_reason"] == "stop"
-        assert [*value] == [*CARD["properties"]]
-        assert value["hotel"] in ("Aurora", "Sol")
-        assert value["guest"]["tag"] in ("a", "b")
-        assert "unfinished" not in figures
-        assert len(figures["threads"]) == 6  # main, and five fields
-    assert body["usage"]["completion_tokens"] > 10
-
-
-@pytest.mark.parametrize("max_tokens", [3, 9, 15, 200])
-def test_streamed_parts_are_the_object_in_its_order_with_the_same_reasons(max_tokens: int) -> None:
-    asked = card(max_tokens=max_tokens)
+    asked = card(max_tokens=max_tokens, pasta={"parts": True, **options})
     whole = post(PATH, asked, app=tiny()).json()
-    events = {"parts": True, "stream": "events"}
-    for options in ({"parts": True}, events):
-        pieces = streamed(post(PATH, {**asked, "stream": True, "pasta": options}, app=tiny()))
+    assert whole["pasta"]["strategy"] == "parts"
+    for stream in ("text", "events"):
+        changed = {**asked, "stream": True, "pasta": {**asked["pasta"], "stream": stream}}
+        pieces = streamed(post(PATH, changed, app=tiny()))
         for choice, figures in zip(whole["choices"], whole["pasta"]["choices"], strict=True):
-            text = text_of(pieces, choice["index"])
-            assert text == choice["message"]["content"]
-            json.loads(text)
-            (end,) = [
-                piece for piece in pieces if piece["choices"][0]["index"] == choice["index"]
-                and piece["choices"][0]["finish_reason"]
-            ]  # fmt: skip
-            assert end["choices"][0]["finish_reason"] == choice["finish_reason"]
-            assert end.get("pasta", {}).get("unfinished") == figures.get("unfinished")
-            assert (choice["finish_reason"] == "length") is ("unfinished" in figures)
-    assert any("unfinished" in figures for figures in whole["pasta"]["choices"]) is (
-        max_tokens < 200
-    )
+            text, unfinished = choice["message"]["content"], figures.get("unfinished", ())
+            assert text_of(pieces, choice["index"]) == text
+            missing = {name.partition(".")[0] for name in unfinished}
+            assert {*json.loads(text), *missing} == {*CARD["properties"]}
+            assert bool(unfinished) is (max_tokens < 200)
+            ends = [(piece["choices"][0], piece.get("pasta", {})) for piece in pieces]
+            ((end, about),) = [(e, about) for e, about in ends
+                               if e["index"] == choice["index"] and e["finish_reason"]]  # fmt: skip
+            reason = "length" if unfinished else "stop"
+            assert end["finish_reason"] == choice["finish_reason"] == reason
+            assert about.get("unfinished", ()) == unfinished
     kinds = {piece["pasta"].get("kind") for piece in pieces if "pasta" in piece}
     assert {"started", "text", "ended", "finished"} <= kinds
 

@@ -33,9 +33,8 @@ class Queue:
     wait_s: float = 60.0  # longest time without running; then 503
     wall_s: float = 600.0  # longest time that a request may run
     stall_s: float = 60.0  # longest time of one step
-    read_s: float = 20.0  # longest time until the header of a request has come, and until its body
-    connections: int = 1024  # beyond it those are closed that wait for a request
-    send_s: float = 30.0  # longest time that a slow reader may hold up its stream
+    read_s: float = 20.0  # longest time until the body of a request has come
+    send_s: float = 30.0  # longest time that a piece of a stream may take to be sent
     unread_steps: int = 4096  # steps that are kept for a slow reader
     ping_s: float = 15.0  # a comment is sent when a stream was silent for this long
     drain_s: float = 30.0  # after SIGTERM, time for what runs

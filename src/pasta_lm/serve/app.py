@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import uvicorn
 from fastapi import APIRouter, FastAPI
@@ -22,7 +22,6 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
-from uvicorn.protocols.http.h11_impl import H11Protocol as Connection
 
 from pasta_lm.errors import PastaError, UsageError, cause
 from pasta_lm.serve import ServeRecipe
@@ -200,26 +199,11 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._drain, self._greet = service.engine.drain, greet
-        self._queue, self._waits_since = service.recipe.queue, dict[Connection, float]()
-        service.cut_off = self.cut_off
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._greet()
-
-    async def on_tick(self, counter: int) -> bool:
-        """Close connections on which no request comes; uvicorn would keep them for ever."""
-        if counter % 10 == 0:  # once a second
-            now_s = time.monotonic()
-            places = cast("set[Connection]", self.server_state.connections)
-            since_s, waiting = self._waits_since, filter(_waits_for_request, places)
-            self._waits_since = {place: since_s.get(place, now_s) for place in waiting}
-            num_excess = len(places) - self._queue.connections
-            for rank, (place, began_s) in enumerate(self._waits_since.items()):
-                if now_s - began_s > self._queue.read_s or rank < num_excess:
-                    place.transport.abort()
-        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal; uvicorn's own would raise it again at the end, and not exit with 0."""
@@ -227,19 +211,6 @@ class Server(uvicorn.Server):
         if not self.should_exit:
             self._drain()
         self.should_exit = True
-
-    def cut_off(self, scope: Scope) -> None:
-        """Close a request's connection; bytes that wait to be sent would otherwise keep it open."""
-        for connection in list(self.server_state.connections):
-            peer = connection.transport.get_extra_info("peername")
-            if peer and tuple(peer[:2]) == tuple(scope.get("client") or ()):
-                connection.transport.abort()
-
-
-def _waits_for_request(connection: Connection) -> bool:
-    """Return whether its header has not come yet, or in part; uvicorn times whole pauses."""
-    cycle = connection.cycle
-    return not cycle or (cycle.response_complete and not connection.timeout_keep_alive_task)
 
 
 def bind(host: str, port: int) -> socket.socket:

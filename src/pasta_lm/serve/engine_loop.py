@@ -26,8 +26,6 @@ from pasta_lm.strategies import SEQUENTIAL
 
 log = logging.getLogger(__name__)
 
-LOOKAHEAD = 32  # waiting requests of which one begins
-MAX_PASSED = 16  # requests that begin before one that came first and has no room yet
 MAX_FAILED_STEPS = 3  # without a good one between them; then the engine is tried by itself
 MAX_TRIAL_STEPS = 100  # of a request of one token
 STOP_S = 5.0  # for the step that runs when the server ends
@@ -178,21 +176,12 @@ class EngineLoop:
                 log.exception("a request cannot be aborted")
 
     def _next(self) -> Job | None:
-        """Return the waiting request that begins next: of the client with the fewest running.
-
-        If it has no room, one behind it may begin that has, until too many have passed it.
-        """
+        """Return the next request, of the client with the fewest running; None: it has no room."""
         if not self._waiting or len(self._running) >= self.queue.running:
             return None
         counts = Counter(job.client for job in self._running.values())
-        first, *others = sorted(self._waiting, key=lambda job: counts[job.client])[:LOOKAHEAD]
-        if self.backend.has_room(first.request):
-            return first
-        if first.num_passed >= MAX_PASSED:
-            return None
-        job = next((job for job in others if self.backend.has_room(job.request)), None)
-        first.num_passed += job is not None
-        return job
+        job = min(self._waiting, key=lambda job: counts[job.client])
+        return job if self.backend.has_room(job.request) else None
 
     def _begin(self, job: Job) -> None:
         try:

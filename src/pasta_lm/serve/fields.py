@@ -7,10 +7,11 @@ field changes no answer: ``IGNORED`` says which those are, and why.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -18,9 +19,27 @@ from pydantic import (
     model_validator,
 )
 
-from pasta_lm.serve.errors import Json
+from pasta_lm.engines.request import StructuredOutputs
+from pasta_lm.engines.schemas import FLEXIBLE
+from pasta_lm.serve.errors import Json, bad_request
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+MAX_KEYS = 300  # as OpenAI's of logit_bias
+ANY_OBJECT: Json = {"type": "object"}
+
+
+def with_few_keys(value: object) -> object:
+    """Refuse an object of many keys before each of them is checked."""
+    if isinstance(value, dict) and len(value) > MAX_KEYS:
+        raise ValueError(f"it has {len(value)} keys, but at most {MAX_KEYS}")
+    return value
+
+
+FewKeys = BeforeValidator(with_few_keys)
+Positive = Annotated[int, Field(ge=1)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Strings = Annotated[list[str], Field(fail_fast=True)]
+Names = Annotated[list[str], Field(max_length=MAX_KEYS, fail_fast=True)]
 
 _IGNORED: tuple[tuple[str, str, str], ...] = (
     ("request", "user safety_identifier metadata", "who asks, and notes of the client"),
@@ -134,3 +153,41 @@ class ResponseFormat(Fields):
         if (self.type == "json_schema") != has_schema:
             raise ValueError("json_schema, with its schema, belongs to the type json_schema")
         return self
+
+
+class StructuredFields(BaseModel):
+    """vLLM's structured outputs: what the answer must match, in one of several ways."""
+
+    model_config = STRICT
+    json_: Json | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Strings | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None  # JSON is compact unless this is false
+
+    @property
+    def form(self) -> StructuredOutputs:
+        if self.json_object and self.json_ is not None:
+            raise bad_request("json and json_object are two forms", "structured_outputs")
+        json = ANY_OBJECT if self.json_object else self.json_
+        if json is not None and self.disable_any_whitespace is False:
+            json = {"x-guidance": FLEXIBLE, **json}
+        choice = None if self.choice is None else tuple(self.choice)
+        return StructuredOutputs(json=json, regex=self.regex, choice=choice, grammar=self.grammar)
+
+
+class PastaOptions(BaseModel):
+    """Our own options, in one object; an unknown one is an error."""
+
+    model_config = STRICT
+    strategy: str | None = None
+    positions: str | None = None
+    fork_bias: Bias | None = None
+    max_threads: Positive | None = None
+    max_tokens_per_thread: Annotated[int, Field(ge=3)] | None = None
+    stream: Literal["text", "events"] = "text"
+    tags: Literal["strip", "keep"] = "strip"
+    trace: bool = False
+    parts: bool = False
+    after: Annotated[dict[str, Names] | None, FewKeys] = None

@@ -72,7 +72,6 @@ class Job:
     first_sample: int  # in its stream
     num_unfinished: int  # samples
     client: str = ""  # whose turn it is, an address
-    num_passed: int = 0  # requests that began while it had no room
     arrived_s: float = field(default_factory=time.monotonic)
     started_s: float | None = None
     last_text_s: float | None = None

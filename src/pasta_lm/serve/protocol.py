@@ -12,17 +12,29 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pasta_lm.engines.request import SamplingParams, StructuredOutputs
-from pasta_lm.engines.schemas import FLEXIBLE
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
 from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.serve import Bounds
 from pasta_lm.serve.errors import Json, bad_request
-from pasta_lm.serve.fields import STRICT, Fields, ResponseFormat, StreamOptions
+from pasta_lm.serve.fields import (
+    ANY_OBJECT,
+    STRICT,
+    Bias,
+    FewKeys,
+    Fields,
+    PastaOptions,
+    Positive,
+    ResponseFormat,
+    StreamOptions,
+    Strings,
+    StructuredFields,
+    with_few_keys,
+)
 from pasta_lm.serve.tool_calls import (
     CallReader,
     ClientPrompt,
@@ -43,54 +55,12 @@ SAMPLING = {
 }
 """Fields that are sampling parameters as they stand; null is the default."""
 
-MAX_TOP_LOGPROBS, MAX_BIASES = 20, 300  # as OpenAI's
+MAX_TOP_LOGPROBS = 20  # as OpenAI's
 
-Positive = Annotated[int, Field(ge=1)]
 Limit = Annotated[int, Field(ge=-1)] | None  # -1: as many as the server gives
 Messages = Annotated[list[Message], Field(min_length=1), Few]
-Strings = Annotated[list[str], Field(fail_fast=True)]
-Names = Annotated[list[str], Field(max_length=MAX_BIASES, fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
-
-
-def _with_few_keys(value: object) -> object:
-    """Refuse an object of many keys before each of them is checked."""
-    if isinstance(value, dict) and len(value) > MAX_BIASES:
-        raise ValueError(f"it has {len(value)} keys, but at most {MAX_BIASES}")
-    return value
-
-
-FewKeys = BeforeValidator(_with_few_keys)
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,9}$")]  # JSON has no other keys
-Bias = Annotated[float, Field(ge=-100, le=100)]
-
-
-class Structures(BaseModel):
-    """vLLM's structured outputs: what the answer must match, in one of several ways."""
-
-    model_config = STRICT
-    json_: Json | None = Field(None, alias="json")
-    regex: str | None = None
-    choice: Strings | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    disable_any_whitespace: bool | None = None  # JSON is compact unless this is false
-
-
-class PastaOptions(BaseModel):
-    """Our own options, in one object; an unknown one is an error."""
-
-    model_config = STRICT
-    strategy: str | None = None
-    positions: str | None = None
-    fork_bias: Annotated[float, Field(ge=-100, le=100)] | None = None
-    max_threads: Positive | None = None
-    max_tokens_per_thread: Annotated[int, Field(ge=3)] | None = None
-    stream: Literal["text", "events"] = "text"
-    tags: Literal["strip", "keep"] = "strip"
-    trace: bool = False
-    parts: bool = False
-    after: Annotated[dict[str, Names] | None, FewKeys] = None
 
 
 class AnswerRequest(Fields):
@@ -115,7 +85,7 @@ class AnswerRequest(Fields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: Structures | None = None
+    structured_outputs: StructuredFields | None = None
     pasta: Annotated[PastaOptions | None, FewKeys] = None
 
     @property
@@ -125,24 +95,13 @@ class AnswerRequest(Fields):
     @property
     def structure(self) -> StructuredOutputs | None:
         """Return the form that the answer must match; an ``ApiError`` if there are two."""
-        form, wanted = self.response_format, self.structured_outputs or Structures(json=None)
-        any_object: Json = {"type": "object"}
-        schemas = [wanted.json_, any_object if wanted.json_object else None]
-        if form is not None and form.type != "text":
-            schemas.append(form.json_schema.schema_ if form.json_schema else any_object)
-        known = [schema for schema in schemas if schema is not None]
-        if len(known) > 1 or (form is not None and form.type != "text" and self.structured_outputs):
+        form, outputs = self.response_format, self.structured_outputs
+        if form is None or form.type == "text":
+            return None if outputs is None else outputs.form
+        if outputs is not None:
             message = "structured_outputs and response_format are two ways to say the same"
             raise bad_request(message, "structured_outputs")
-        json = next(iter(known), None)
-        if json is None and self.structured_outputs is None:
-            return None
-        choice = None if wanted.choice is None else tuple(wanted.choice)
-        if json is not None and wanted.disable_any_whitespace is False:
-            json = {"x-guidance": FLEXIBLE, **json}
-        return StructuredOutputs(
-            json=json, regex=wanted.regex, choice=choice, grammar=wanted.grammar
-        )
+        return StructuredOutputs(json=form.json_schema.schema_ if form.json_schema else ANY_OBJECT)
 
     @property
     def schema_of_parts(self) -> Mapping[str, object] | None:
@@ -296,10 +255,17 @@ class ChatCompletionRequest(AnswerRequest):
 
     @property
     def variables(self) -> Json:
-        """Return the variables of the chat template."""
-        effort: Json = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
-        effort = think_kwargs(False) if self.reasoning_effort == "none" else effort
-        return {**effort, **(self.chat_template_kwargs or {})}
+        """Return the variables of the chat template; an ``ApiError`` if two say the opposite."""
+        effort, kwargs = self.reasoning_effort, self.chat_template_kwargs or {}
+        if not effort:
+            return kwargs
+        off = think_kwargs(False) if effort == "none" else {}
+        for name, value in {"reasoning_effort": effort, **off}.items():
+            if kwargs.get(name) not in (None, value):
+                message = f"reasoning_effort is {effort!r}, but chat_template_kwargs.{name} is not"
+                raise bad_request(f"{message} {value!r}: leave one of them out", "reasoning_effort")
+        own = off or {"reasoning_effort": effort}
+        return {**own, **kwargs, **own}
 
     @property
     def num_logprobs(self) -> int | None:
@@ -366,7 +332,7 @@ class ReplayRequest(BaseModel):
         **STRICT,
         json_schema_extra={"oneOf": [{"required": [name]} for name in ("messages", "prompt")]},
     )
-    _has_few_keys = model_validator(mode="before")(_with_few_keys)
+    _has_few_keys = model_validator(mode="before")(with_few_keys)
     model: str | None = None
     response: Annotated[str, Field(min_length=1)]
     form: Literal["written", "annotator", "plain"] = "written"

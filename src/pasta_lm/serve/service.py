@@ -51,8 +51,6 @@ class Service:
     def __init__(self, backend: Backend, recipe: ServeRecipe) -> None:
         self.backend, self.recipe = backend, recipe
         self.engine = EngineLoop(backend, recipe.queue)
-        self.cut_off: Callable[[Scope], None] = lambda _: None
-        """Closes the connection of a request with all that waits to be sent; the server sets it."""
         if recipe.strategy not in (PASTA, *backend.strategies):
             problem = f"strategy {recipe.strategy!r} is not offered by {backend.name}"
             raise UsageError(problem, hint=f"one of {', '.join(backend.strategies)}")
@@ -143,11 +141,7 @@ class Service:
             self.engine.abort(stream)
             facts.update(_log_figures(reply), is_complete=reply.is_complete)
 
-        def drop(scope: Scope) -> None:
-            self.engine.metrics.failed("slow_reader")
-            self.cut_off(scope)
-
-        return EventStream(self._events(reply, stream), self.recipe.queue, close=close, drop=drop)
+        return EventStream(self._events(reply, stream), self.recipe.queue, close)
 
     async def _events(self, reply: Reply, stream: ResponseStream) -> AsyncIterator[bytes]:
         """Yield the server-sent events of a reply; ``[DONE]`` is always last."""
@@ -208,32 +202,23 @@ async def until_gone(receive: Receive, work: Coroutine[object, object, T]) -> T:
 
 
 class EventStream(EventSourceResponse):
-    """Server-sent events with pings; drops slow readers, and always calls ``close``."""
+    """Server-sent events with pings; however they end, ``close`` is called."""
 
     def __init__(
-        self,
-        events: AsyncIterator[bytes],
-        queue: Queue,
-        *,
-        close: Callable[[], None],
-        drop: Callable[[Scope], None],
+        self, events: AsyncIterator[bytes], queue: Queue, close: Callable[[], None]
     ) -> None:
-        """Send encoded events, whole ones at a time; ``drop`` closes a slow reader's connection."""
         super().__init__(
             events,
             ping=queue.ping_s,
             send_timeout=queue.send_s,
             ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
         )
-        self._close, self._drop = close, drop
+        self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
-        except TimeoutError:
-            self._drop(scope)
-            await asyncio.sleep(0)  # the connection learns that it is closed
         except OSError:
-            pass  # the connection broke
+            pass  # the connection broke, or the client reads too slowly
         finally:
             self._close()
