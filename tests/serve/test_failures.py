@@ -213,20 +213,6 @@ async def test_a_stream_that_takes_too_long_to_be_sent_is_ended() -> None:
     assert has_ended.is_set()
 
 
-@scenario
-async def test_the_steps_that_wait_for_a_slow_reader_are_bounded() -> None:
-    app = create_app(scripted(), recipe(unread_steps=3))
-    async with client_of(app):
-        service = app.state.service
-        stream = service.engine.submit(
-            [service.backend.prepare(ClientPrompt("a"), SamplingParams())]
-        )
-        await settle(lambda: stream.num_unread and is_idle(app))  # all has been written
-        assert stream.num_unread <= 4
-        with pytest.raises(ApiError, match="too slow"):
-            await stream.next()
-
-
 class Noting(HeldBackend):
     """A backend that notes the tokens of each request that begins."""
 

@@ -14,12 +14,9 @@ from pasta_lm.engines.request import SamplingParams, StructuredOutputs
 from pasta_lm.engines.servers.dialects import DIALECTS
 from pasta_lm.errors import UsageError
 from pasta_lm.models.folder import FILE_NAME
-from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import ServedBackend
 from pasta_lm.strategies.model import Pasta, Servers
 from pasta_lm.strategies.parts import Part
 from tests.learn.train.preferences import save_tiny
-from tests.serve.conftest import post
 from tests.stock import tokens_by_thread
 from tests.stock_model import serving
 
@@ -110,20 +107,6 @@ def test_parts_and_schemas_decode_the_same_here_and_there(
         assert there.trace.critical_path == here.trace.critical_path
     assert whole[0].text == whole[1].text
     assert [answer.data for answer in asked][0] == asked[1].data
-
-
-def test_a_server_before_them_decodes_parts_and_schemas_as_python_does(
-    folder: Path, models: tuple[Pasta, Pasta]
-) -> None:
-    pytest.importorskip("llguidance")
-    form = {"type": "json_schema", "json_schema": {"name": "booking", "schema": FIELDS}}
-    messages = [{"role": "user", "content": "Book."}]
-    body = {"messages": messages, "response_format": form, "max_tokens": 300}
-    with serving(folder) as server:
-        backend = ServedBackend(Servers(addresses=server.url).holding(folder), "cluster")
-        asked = {**body, "pasta": {"parts": True}}
-        reply = post("/v1/chat/completions", asked, app=create_app(backend)).json()
-    assert reply["choices"][0]["message"]["content"] == models[0].fill("Book.", FIELDS).text
 
 
 def test_a_schema_that_cannot_be_compiled_sends_nothing(models: tuple[Pasta, Pasta]) -> None:

@@ -35,7 +35,6 @@ class Queue:
     stall_s: float = 60.0  # longest time of one step
     read_s: float = 20.0  # longest time until the body of a request has come
     send_s: float = 30.0  # longest time that a piece of a stream may take to be sent
-    unread_steps: int = 4096  # steps that are kept for a slow reader
     ping_s: float = 15.0  # a comment is sent when a stream was silent for this long
     drain_s: float = 30.0  # after SIGTERM, time for what runs
 

@@ -104,7 +104,7 @@ class EngineLoop:
                 raise error
             for job in [job for job in self._waiting if job.client == other][-num_excess:]:
                 self._fail(job, error)
-        stream = ResponseStream(self.queue.unread_steps)
+        stream = ResponseStream()
         first_sample = 0
         for request in requests:
             job = Job(request, stream, first_sample, request.params.n, client)

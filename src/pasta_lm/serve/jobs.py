@@ -15,13 +15,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pasta_lm.engines.request import Finished, Request, StreamEvent, TextDelta
-from pasta_lm.serve.errors import ApiError, unavailable
+from pasta_lm.serve.errors import ApiError
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 30, 60)
 LONG_SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 RATIOS = (1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 6, 8)
-LIMITS = ("length", "queue_full", "queue_wait", "wall_time", "stall", "slow_reader")
+LIMITS = ("length", "queue_full", "queue_wait", "wall_time", "stall")
 GAUGES = {
     "num_requests_running": "Requests that decode.",
     "num_requests_waiting": "Requests in the queue.",
@@ -40,19 +40,11 @@ Batch = list[StreamEvent]
 class ResponseStream:
     """The events of one HTTP request, a batch a step, for one reader."""
 
-    def __init__(self, max_unread: int) -> None:
-        self._max_unread = max_unread
+    def __init__(self) -> None:
         self._items: asyncio.Queue[Batch | ApiError] = asyncio.Queue()
-
-    @property
-    def num_unread(self) -> int:
-        return self._items.qsize()  # steps that wait for the reader
 
     def put(self, item: Batch | ApiError) -> None:
         """Add a batch, or the error that ends the stream."""
-        if self.num_unread > self._max_unread:
-            self._items = asyncio.Queue()
-            item = unavailable("the reader of this stream is too slow", "slow_reader")
         self._items.put_nowait(item)
 
     async def next(self) -> Batch:

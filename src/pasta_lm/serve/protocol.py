@@ -149,8 +149,9 @@ class AnswerRequest(Fields):
         options, schema = self.options, self.schema_of_parts
         strategy = options.strategy or (strategy if schema is None else parts.NAME)
         made = partial(ClientPrompt, strategy=strategy, positions=options.positions)
-        made = partial(made, schema=schema, after=options.after or {})
-        return [*map(made, self.contents(bounds))]
+        return [
+            made(part, schema=schema, after=options.after or {}) for part in self.contents(bounds)
+        ]
 
     def params(self, bounds: Bounds, defaults: Mapping[str, float]) -> SamplingParams:
         """Return the sampling parameters, tokens and threads lowered to the bounds.

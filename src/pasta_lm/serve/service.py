@@ -158,8 +158,6 @@ class Service:
             if last := reply.last():
                 yield last
         except ApiError as error:
-            if error.code == "slow_reader":  # the engine has counted all other errors
-                self.engine.metrics.failed(error.code)
             yield sse(error.body)
         except Exception:
             log.exception("a stream failed")

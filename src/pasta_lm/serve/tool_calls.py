@@ -298,8 +298,19 @@ class CallReader:
         return (len(self._held), self._call(_value(self._held[start:]))) if is_end else (0, None)
 
     def _call(self, value: object) -> Call | None:
-        call = _call(value)
-        return call if call and call.name in self._names else None
+        if not isinstance(value, dict) or (name := value.get("name")) not in [*self._names]:
+            return None
+        arguments = value.get("arguments", value.get("parameters", {}))
+        if isinstance(arguments, str):
+            arguments = _value(arguments)
+        if not isinstance(arguments, dict):
+            return None
+        try:
+            text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+            f"{name}{text}".encode()
+        except ValueError:  # infinity is no JSON, half a surrogate pair no text
+            return None
+        return Call(name=name, arguments=text)
 
 
 def _ends_in_string(text: str) -> bool:
@@ -311,19 +322,3 @@ def _value(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _call(value: object) -> Call | None:
-    if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
-        return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):
-        arguments = _value(arguments)
-    if not isinstance(arguments, dict):
-        return None
-    try:
-        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        f"{name}{text}".encode()
-    except ValueError:  # infinity is no JSON, half a surrogate pair no text
-        return None
-    return Call(name=name, arguments=text)
