@@ -6,6 +6,7 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,24 +61,18 @@ def test_a_limit_of_tokens_holds_whatever_is_asked(limits: Bounds, n: int) -> No
         assert max(lengths[1:], default=0) <= limits.tokens_per_thread
 
 
-@pytest.mark.parametrize("given", [None, "Bearer ", "Bearer wrong", "Bearer " + "x" * 5000])
 def test_a_key_is_compared_in_constant_time_whatever_its_length(
-    given: str | None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compared: list[tuple[bytes, bytes]] = []
-    compare = hmac.compare_digest
-
-    def noted(one: bytes, other: bytes) -> bool:
-        compared.append((one, other))
-        return compare(one, other)
-
-    monkeypatch.setattr("pasta_lm.serve.guard.hmac.compare_digest", noted)
-    headers = {} if given is None else {"Authorization": given}
+    compared = Mock(wraps=hmac.compare_digest)
+    monkeypatch.setattr("pasta_lm.serve.guard.hmac.compare_digest", compared)
     app = create_app(scripted(), api_key="secret")
-    assert ask("GET", "/v1/models", app=app, headers=headers).status_code == 401
-    ((one, other),) = compared
-    assert len(one) == len(other)
-    assert b"secret" not in other
+    for key in ("", "wrong", "x" * 5000):
+        headers = {"Authorization": f"Bearer {key}"}
+        assert ask("GET", "/v1/models", app=app, headers=headers).status_code == 401
+        one, other = compared.call_args.args
+        assert len(one) == len(other)
+        assert b"secret" not in other
 
 
 PATHS = ("/%00", "/a%00b", "/" + "a" * 5000, "/%ff", "/..%2f..%2fetc%2fpasswd", "//", "/v1//")

@@ -144,21 +144,15 @@ def test_a_reply_has_calls_beside_its_content() -> None:
     assert alone["message"]["content"] is None
 
 
-@pytest.mark.parametrize("changes", [{"tools": None}, {"tool_choice": "none"}, {"pasta": {}}])
-def test_without_tools_that_may_be_called_all_is_content(changes: dict[str, Any]) -> None:
-    body = {**CHAT, "tools": TOOLS, **changes}
-    choice = post(PATH, body, app=calling(ADD)).json()["choices"][0]
-    is_read = "pasta" in changes
-    assert ("tool_calls" in choice["message"], choice["message"]["content"] != ADD) == (
-        is_read, is_read,
-    )  # fmt: skip
-
-
-def test_a_call_that_a_limit_cuts_is_content() -> None:
-    body = {**CHAT, "tools": TOOLS, "max_tokens": 3}
-    choice = post(PATH, body, app=calling(f"Wait. {ADD}")).json()["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["content"].startswith("Wait. <tool_call>")
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [(ADD, {"tools": None}), (ADD, {"tool_choice": "none"}), (f"Wait. {ADD}", {"max_tokens": 3})],
+)
+def test_what_may_be_no_call_or_is_cut_is_content(text: str, changes: dict[str, Any]) -> None:
+    choice = post(PATH, {**CHAT, "tools": TOOLS, **changes}, app=calling(text)).json()["choices"][0]
+    assert "tool_calls" not in choice["message"]
+    assert choice["message"]["content"].startswith(text[:17])
+    assert choice["finish_reason"] == ("length" if "max_tokens" in changes else "stop")
 
 
 @pytest.mark.parametrize(
@@ -304,11 +298,12 @@ def test_a_random_model_that_must_call_makes_calls_that_match(
                 assert arguments["b"] in (True, False)
 
 
-def test_only_one_call_is_made_where_calls_are_not_parallel() -> None:
-    app = create_app(local("hermes"))
-    body = {**CHAT, "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
-    choice = post(PATH, {**body, "max_tokens": 200, "stream": True}, app=app)
-    deltas = [piece["choices"][0]["delta"] for piece in streamed(choice)]
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_only_the_first_call_is_made_where_calls_are_not_parallel(choice: str) -> None:
+    app = create_app(local("hermes")) if choice == "required" else calling(f"{ADD}{tagged('now')}")
+    body = {**CHAT, "tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False}
+    body |= {"max_tokens": 200, "stream": True}
+    deltas = [piece["choices"][0]["delta"] for piece in streamed(post(PATH, body, app=app))]
     assert sum(len(delta.get("tool_calls", ())) for delta in deltas) == 1
     assert not any(delta.get("content") for delta in deltas)
 
@@ -366,16 +361,6 @@ def test_beside_a_form_a_model_may_call_or_the_reply_says_that_it_cannot(
             assert json.loads(choice["message"]["content"])["a"] in (1, 2)
     assert seen == kinds
     assert reply["pasta"].get("ignored") == (None if True in kinds else ["tools"])
-
-
-def test_without_parallel_calls_only_the_first_is_returned() -> None:
-    body = {**CHAT, "tools": TOOLS, "parallel_tool_calls": False}
-    for stream in (False, True):
-        reply = post(PATH, {**body, "stream": stream}, app=calling(f"{ADD}\n{tagged('now')}"))
-        pieces = streamed(reply) if stream else [reply.json()]
-        choices = [choice for piece in pieces for choice in piece["choices"]]
-        calls = [(c.get("message") or c["delta"]).get("tool_calls", []) for c in choices]
-        assert [call["function"]["name"] for some in calls for call in some] == ["add"]
 
 
 def test_a_strict_function_that_is_free_to_be_called_is_named_as_ignored() -> None:
