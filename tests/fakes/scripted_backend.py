@@ -41,11 +41,9 @@ class ScriptedBackend:
         self._encodes = Lock()  # words are numbered as they are met
 
     def spell(self, token_id: int) -> bytes:
-        """Return the bytes of a word or a tag."""
         return self._engine.ids.feed(token_id).encode()
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of words, the tokens of a script."""
         return len(words(text))
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
@@ -69,7 +67,6 @@ class ScriptedBackend:
     def prepare_replay(
         self, prompt: ClientPrompt, document: Document, max_threads: int | None
     ) -> Request:
-        """Return the request that decodes a given answer instead of the script."""
         has_tags = document.blocks or document.num_syncs
         named = replace(prompt, strategy=PASTA if has_tags else SEQUENTIAL)
         request = self.prepare(named, SamplingParams(max_threads=max_threads))
@@ -78,26 +75,21 @@ class ScriptedBackend:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Open nothing."""
         yield
 
     @property
     def has_work(self) -> bool:
-        """Return whether a request is unfinished."""
         return bool(self._running)
 
     def has_room(self, request: Request) -> bool:
-        """Return whether another request may run."""
         return len(self._running) < self._capacity
 
     def submit(self, request: Request) -> int:
-        """Begin a request and return its number."""
         number = next(self._numbers)
         self._running[number] = self._engine.steps(request)
         return number
 
     async def step(self) -> Events:
-        """Let every request take one step."""
         await asyncio.sleep(0)
         events: list[tuple[int, StreamEvent | Failed]] = []
         for number, steps in list(self._running.items()):
@@ -116,7 +108,6 @@ class ScriptedBackend:
         """Do nothing: a step ends by itself."""
 
     def abort(self, number: int) -> None:
-        """Forget a request."""
         self._running.pop(number, None)
 
     def threads(self) -> Mapping[int, list[ThreadState]]:
@@ -125,7 +116,6 @@ class ScriptedBackend:
 
     @property
     def cache_usage(self) -> float:
-        """Return the share of requests that may run."""
         return len(self._running) / max(1, self._capacity)
 
 
@@ -142,7 +132,6 @@ class HeldBackend(ScriptedBackend):
         self._allowed.release(num_steps)
 
     async def step(self) -> Events:
-        """Wait a moment, or take a step if it may."""
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -160,7 +149,6 @@ class HangingBackend(ScriptedBackend):
         self.may_go_on = asyncio.Event()
 
     async def step(self) -> Events:
-        """Wait, and take a step."""
         await self.may_go_on.wait()
         return await super().step()
 
@@ -174,7 +162,6 @@ class PoisonedEngine(ScriptedEngine):
         self.num_good_steps = num_good_steps
 
     def steps(self, request: Request) -> Iterator[list[StreamEvent]]:
-        """Yield the events of each step."""
         for number, events in enumerate(super().steps(request)):
             if list(request.prompt) == list(self.poison) and number == self.num_good_steps:
                 raise ValueError("a secret detail")

@@ -10,7 +10,6 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,63 +87,30 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def hasty(rng: random.Random, **changes: Any) -> tuple[str, dict[str, Any]]:
-    """Return a request of somebody who will not stay."""
+async def go_away(url: str, rng: random.Random) -> None:
+    """Send a request or a part of it, read some of the reply or nothing, and hang up."""
     path, body = rng.choice(BODIES)
     name = f"hasty{rng.randrange(100)}"
     prompt = {"prompt": [f"ask {name}", f"ask {name}b"]} if path == TEXT_PATH else chat(name)
-    return path, {**prompt, **body, **changes}
-
-
-@dataclass(frozen=True)
-class Moment:
-    """When and how a client goes away: after so many bytes of either side, or some time."""
-
-    sends: float  # share of the request; 1 is all
-    reads: int
-    waits_s: float
-    resets: bool  # with a reset instead of an orderly end
-
-    @classmethod
-    def at_random(cls, rng: random.Random) -> Moment:
-        return cls(
-            sends=rng.choice([1.0, 1.0, 1.0, rng.random()]),
-            reads=rng.choice([0, 0, rng.randrange(1, 6000)]),
-            waits_s=rng.choice([0.0, rng.random() * 0.05, rng.random() * 0.3]),
-            resets=rng.random() < 0.5,
-        )
-
-
-async def go_away(url: str, path: str, body: Mapping[str, Any], moment: Moment) -> None:
-    """Send a request, or a part of one, read some of the reply, and hang up."""
-    host, port = url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    data = json.dumps(body).encode()
+    data = json.dumps({**prompt, **body}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     whole = f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        writer.write(whole[: int(moment.sends * len(whole))])
+        writer.write(whole[: int(rng.choice([1.0, 1.0, 1.0, rng.random()]) * len(whole))])
         await writer.drain()
         with suppress(TimeoutError, asyncio.IncompleteReadError):
-            await asyncio.wait_for(reader.readexactly(moment.reads), 0.3)
-        await asyncio.sleep(moment.waits_s)
+            num = rng.choice([0, 0, rng.randrange(1, 6000)])
+            await asyncio.wait_for(reader.readexactly(num), 0.3)
+        await asyncio.sleep(rng.choice([0.0, rng.random() * 0.05, rng.random() * 0.3]))
     finally:
-        if moment.resets:
+        if rng.random() < 0.5:  # with a reset instead of an orderly end
             line = writer.get_extra_info("socket")
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-
-
-async def at_most(num: int, works: list[Callable[[], Awaitable[None]]]) -> None:
-    room = asyncio.Semaphore(num)
-
-    async def one(work: Callable[[], Awaitable[None]]) -> None:
-        async with room:
-            await work()
-
-    await asyncio.gather(*map(one, works))
 
 
 # What a server holds
