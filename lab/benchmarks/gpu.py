@@ -307,18 +307,18 @@ def answers(at: Section) -> None:
         if num_done < num_all and not at.has_time(6):
             raise KeyboardInterrupt  # as from the keyboard: the pairs so far are returned
 
-    report = replay(records, loaded, positions=loaded.positions, progress=stop_in_time)
+    result = replay(records, loaded, positions=loaded.positions, progress=stop_in_time)
     pairs = [
         {
-            "id": pair.id,
+            "id": pair.answer.id,
             "threads": pair.parallel.num_threads,
             "tokens": pair.parallel.num_content_tokens,
             "theoretical": pair.parallel.theoretical_speedup(pair.sequential),
-            "realised": pair.wall_s[0] / pair.wall_s[1],
+            "realised": pair.parallel.realised_speedup(pair.sequential),
         }
-        for pair in report.pairs
+        for pair in result.pairs
     ]
-    at.note(**report.to_dict(), num_asked=len(records), pairs=pairs)
+    at.note(**result.report().to_dict(has_bounds=False), num_asked=len(records), pairs=pairs)
 
 
 def requests(at: Section) -> None:

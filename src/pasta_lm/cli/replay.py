@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasta_lm.cli import flags, terminal
+from pasta_lm.cli.evaluate import print_report
 from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.interpreter.trace import Kind
 from pasta_lm.learn.data.annotated import Record, read_annotated
-from pasta_lm.measure.replay import NEW_TAG_ROWS, ReplayReport, figures_of
-from pasta_lm.measure.replay import replay as decode
 from pasta_lm.models.names import BUILTIN
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 Rows = Annotated[str, option("--rows T,T", "Threads of a response, one token each a pass.")]
 Requests = Annotated[str | None, option("--requests N,N", "Latency with so many requests at once.")]
 ROWS = "1,2,4,8,16"
-LABELS = {"num_documents": "answers", "num_threads_mean": "threads, mean"}
 
 
 def replay(
@@ -66,6 +63,7 @@ def replay(
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
     from pasta_lm.engines.local import loading
+    from pasta_lm.measure import replay as measure
 
     with terminal.status(f"loading {model or random}"):
         if random is None:
@@ -74,22 +72,24 @@ def replay(
             place = str(loading.devices.usable_device(device))
             loaded = _random_model(random, tokenizer, answers, dtype, place)
     with terminal.bars() as show:
-        report = decode(
+        result = measure.replay(
             answers,
             loaded,
             positions=PositionStrategy(positions) if positions else loaded.positions,
             max_threads=max_threads,
             progress=partial(show, "answers"),
         )
+    report = result.report()
+    report.add((), {"num_invalid_lines": num_invalid})
     if json:
-        terminal.print_json({**report.to_dict(), "num_invalid_lines": num_invalid})
+        terminal.print_json(report.to_dict(has_bounds=False))
     else:
-        _print(report)
-    if report.conditions["weights"] == NEW_TAG_ROWS:
+        print_report(report, as_json=False)
+    if result.conditions["weights"] == measure.NEW_TAG_ROWS:
         terminal.say("this model has no tag pieces; untrained rows are enough for forced text")
-    for name, reason in report.skipped:
+    for name, reason in result.skipped:
         terminal.say(f"answer {name} was left out: {reason}")
-    if report.was_interrupted:
+    if result.was_interrupted:
         terminal.say("interrupted; the figures are of the answers that were done")
         raise typer.Exit(terminal.INTERRUPTED)
     if num_invalid:
@@ -121,25 +121,6 @@ def _random_model(
         name=file.stem,
         dtype=DTYPES[dtype or "float32"],
         device=device,
-    )
-
-
-def _print(report: ReplayReport) -> None:
-    every, several = figures_of(report.pairs), figures_of(report.multi_block)
-    rows = []
-    for name in every:
-        label = LABELS.get(name, name.replace("_per_s", "/s").replace("_", " "))
-        digits = 1 if name.endswith("_per_s") else 0 if name == "num_documents" else 2
-        unit = "x" if name.endswith("speedup") else ""
-        cells = (terminal.number(side[name], digits, unit) for side in (every, several))
-        rows.append([label, *cells])
-    terminal.print_table(("", "all answers", "two blocks or more"), rows)
-    made = report.conditions
-    weights = "random" if made["weights"] == Kind.RANDOM_WEIGHTS else "given"
-    skipped = f"; {len(report.skipped)} answers did not fit" if report.skipped else ""
-    typer.echo(
-        f"\nreplayed, {weights} weights: {made['model']}, {made['dtype']} on {report.hardware}, "
-        f"positions {made['positions']}{skipped}"
     )
 
 

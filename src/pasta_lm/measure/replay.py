@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from statistics import geometric_mean, mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import RequestError
-from pasta_lm.interpreter import speed
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
+from pasta_lm.measure import speed
+from pasta_lm.measure.table import Figures, Report, mean
 from pasta_lm.strategies import PASTA, sequential_request
 from pasta_lm.strategies.requests import forced
 
@@ -28,66 +28,30 @@ if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
     from pasta_lm.engines.local.loading import LoadedModel
 
-MIN_BLOCKS = 2
 NEW_TAG_ROWS = "given, tag rows added"
 NUM_WARM_UPS = 2  # runs of the first answer before the clock counts
 MANY_ANSWERS, NUM_RUNS = 10, 3  # of fewer answers each is decoded several times
-FIGURES = (
-    "num_threads_mean",
-    "theoretical_speedup",
-    "realised_speedup",
-    "efficiency",
-    "parallelism",
-    "sequential_tokens_per_s",
-    "parallel_tokens_per_s",
-)
-Figures = dict[str, float | None]
+KEYS = "theoretical_speedup", "realised_speedup", "efficiency", "parallelism"
+TITLES = {
+    **speed.TITLES,
+    "num_threads_mean": "threads, mean",
+    "sequential_tokens_per_s": "tokens/s, sequential",
+    "parallel_tokens_per_s": "tokens/s, parallel",
+}
 Skipped = tuple[str, str]  # the id of an answer, and why it was not decoded
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One answer, decoded both ways."""
+class Pair(NamedTuple):
+    """An annotated answer, decoded in both ways."""
 
-    id: str
-    num_blocks: int
-    sequential: AnswerRecord
+    answer: Record
     parallel: AnswerRecord
-
-    @property
-    def wall_s(self) -> tuple[float, float]:
-        times = self.sequential.wall_s, self.parallel.wall_s
-        assert times[0] is not None
-        assert times[1] is not None
-        return times[0], times[1]
-
-
-def figures_of(pairs: Sequence[Pair]) -> Figures:
-    """Return the figures of some answers; None where there are no answers.
-
-    Speedups and parallelism are geometric means. Tokens per second count content, tags excluded.
-    """
-    if not pairs:
-        return {"num_documents": 0, **dict.fromkeys(FIGURES)}
-    # Geometric means: a speedup of 2 and one of 1/2 must cancel out.
-    theoretical = geometric_mean(p.parallel.theoretical_speedup(p.sequential) for p in pairs)
-    realised = geometric_mean(speed.realised_speedup(*pair.wall_s) for pair in pairs)
-    num_tokens = sum(pair.parallel.num_content_tokens for pair in pairs)
-    values = (
-        mean(pair.parallel.num_threads or 1 for pair in pairs),
-        theoretical,
-        realised,
-        speed.efficiency(realised, theoretical),
-        geometric_mean(pair.parallel.parallelism for pair in pairs),
-        num_tokens / sum(pair.wall_s[0] for pair in pairs),
-        num_tokens / sum(pair.wall_s[1] for pair in pairs),
-    )
-    return {"num_documents": len(pairs), **dict(zip(FIGURES, values, strict=True))}
+    sequential: AnswerRecord
 
 
 @dataclass(slots=True)
-class ReplayReport:
+class Replay:
     """All pairs of a replay, the answers that could not be decoded, and its conditions."""
 
     pairs: list[Pair] = field(default_factory=list)
@@ -97,19 +61,28 @@ class ReplayReport:
     conditions: Mapping[str, str] = field(default_factory=dict)
     """Model, device, dtype, weights and positions, as JSON has them."""
 
-    @property
-    def multi_block(self) -> list[Pair]:
-        return [pair for pair in self.pairs if pair.num_blocks >= MIN_BLOCKS]
+    def report(self) -> Report:
+        """Return the figures of all answers, and of those with two blocks or more."""
+        report = Report("Replay", [f"hardware: {self.hardware}"])
+        report.add((), {"kind": Kind.REPLAYED.value})
+        several = [pair for pair in self.pairs if len(pair.answer.document.blocks) > 1]
+        for place, pairs in (((), self.pairs), (("multi_block",), several)):
+            report.add(place, _figures(pairs), TITLES, len(pairs))
+            report.add(place, self.conditions)
+        report.add((), {"num_skipped": len(self.skipped)})
+        return report
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the object that ``pasta replay --json`` prints."""
-        return {
-            "kind": Kind.REPLAYED.value,
-            **figures_of(self.pairs),
-            **self.conditions,
-            "num_skipped": len(self.skipped),
-            "multi_block": {**figures_of(self.multi_block), **self.conditions},
-        }
+
+def _figures(pairs: Sequence[Pair]) -> Figures:
+    ours, baseline = [pair.parallel for pair in pairs], [pair.sequential for pair in pairs]
+    figures = speed.speed(ours, baseline) | speed.timed_figures([*zip(ours, baseline, strict=True)])
+    return {
+        "num_documents": len(pairs),
+        "num_threads_mean": mean([answer.num_threads or 1 for answer in ours]),
+        **{key: figures[key] for key in KEYS},
+        "sequential_tokens_per_s": figures["baseline_tokens_per_s"],
+        "parallel_tokens_per_s": figures["tokens_per_s"],
+    }
 
 
 _Requests = tuple[Record, Request, Request]  # an answer, decoded sequentially and in parallel
@@ -122,11 +95,11 @@ def replay(
     positions: PositionStrategy = PositionStrategy.PREDICT,
     max_threads: int | None = None,
     progress: Progress = lambda done, total: None,
-) -> ReplayReport:
+) -> Replay:
     """Decode each answer sequentially, then in parallel; few answers several times.
 
     Missing tag pieces are added to the model: the text is forced, so new rows need no training.
-    After Ctrl-C the report has all pairs so far.
+    After Ctrl-C the result has all pairs so far.
     """
     from pasta_lm.engines.local import engine, loading  # these import torch
 
@@ -140,12 +113,12 @@ def replay(
     hardware = next((name for name in loading.devices.devices() if name.startswith(device)), device)
     conditions = {"model": loaded.name, "device": device, "dtype": loaded.dtype_name}
     conditions |= {"weights": weights, "positions": positions.value, "strategy": PASTA}
-    report = ReplayReport(hardware=hardware, conditions=conditions)
+    result = Replay(hardware=hardware, conditions=conditions)
     try:
-        _decode_all(engine.TorchEngine(loaded, pool_tokens=num_entries), requests, report, progress)
+        _decode_all(engine.TorchEngine(loaded, pool_tokens=num_entries), requests, result, progress)
     except KeyboardInterrupt:
-        report.was_interrupted = True
-    return report
+        result.was_interrupted = True
+    return result
 
 
 def _encode(
@@ -163,7 +136,7 @@ def _encode(
 
 
 def _decode_all(
-    engine: TorchEngine, requests: Sequence[_Requests], report: ReplayReport, progress: Progress
+    engine: TorchEngine, requests: Sequence[_Requests], result: Replay, progress: Progress
 ) -> None:
     num_runs = 1 if len(requests) >= MANY_ANSWERS else NUM_RUNS
     engine.warm_up(1 + max((len(answer.document.blocks) for answer, _, _ in requests), default=0))
@@ -172,9 +145,9 @@ def _decode_all(
             _decode(engine, item, NUM_WARM_UPS)
     for index, item in enumerate(requests, start=1):
         try:
-            report.pairs.append(_decode(engine, item, num_runs))
+            result.pairs.append(_decode(engine, item, num_runs))
         except RequestError as exc:
-            report.skipped.append((item[0].id, exc.message))
+            result.skipped.append((item[0].id, exc.message))
         progress(index, len(requests))
 
 
@@ -183,8 +156,8 @@ def _decode(engine: TorchEngine, requests: _Requests, num_runs: int) -> Pair:
     # One run directly after the other, so that a change of the machine's load affects both.
     runs = [[_run(engine, request) for request in both] for _ in range(num_runs)]
     fastest = (min(ways, key=lambda item: item.trace.wall_s) for ways in zip(*runs, strict=True))
-    records = (AnswerRecord.of(item, is_timed=True) for item in fastest)
-    return Pair(answer.id, len(answer.document.blocks), *records)
+    sequential, parallel = (AnswerRecord.of(item, is_timed=True) for item in fastest)
+    return Pair(answer, parallel, sequential)
 
 
 def _run(engine: TorchEngine, request: Request) -> Answer:

@@ -67,6 +67,16 @@ def realised(answers: Records, baseline: Records) -> Figures:
     return {"realised_speedup": geometric_mean(ratios), "num_timed": len(ratios)}
 
 
+def timed_figures(pairs: Pairs) -> Figures:
+    """Return the figures that need a clock, of answers that were all timed."""
+    return {
+        "realised_speedup": geometric_mean(_realised(pairs)),
+        "efficiency": geometric_mean([*map(efficiency, _realised(pairs), _theoretical(pairs))]),
+        "tokens_per_s": _tokens_per_s([ours for ours, _ in pairs]),
+        "baseline_tokens_per_s": _tokens_per_s([baseline for _, baseline in pairs]),
+    }
+
+
 def speed_report(sources: Sequence[Path], baseline: str) -> Report:
     """Return the figures of the systems of several sources, the baseline first.
 
@@ -111,11 +121,8 @@ def add_speed(
     timed = [(a, b) for a, b in decoded if a.wall_s and b.wall_s]
     figures: Figures = {
         **speed(answers, base),
-        "realised_speedup": geometric_mean(_realised(timed)),
+        **timed_figures(timed),
         "num_timed": len(timed),
-        "efficiency": geometric_mean([*map(efficiency, _realised(timed), _theoretical(timed))]),
-        "tokens_per_s": _tokens_per_s([a for a, _ in timed]),
-        "baseline_tokens_per_s": _tokens_per_s([b for _, b in timed]),
         "num_prompts": len(shared),
         "num_unpaired": len(ours) + len(theirs) - 2 * len(shared),
         "num_failed": num_failed(answers),

@@ -155,14 +155,17 @@ class Report:
             *self.remarks,
         ]
 
-    def to_dict(self) -> Figures:
-        """Return the object that a verb prints with ``--json``."""
+    def to_dict(self, *, has_bounds: bool = True) -> Figures:
+        """Return the object that a verb prints with ``--json``; intervals may be their means."""
         result: Figures = {}
         for row in self.rows:
             at = result
             for key in row.place:
                 at = at.setdefault(key, {})
-            at[row.key] = to_json(row.value)
+            value = row.value
+            if isinstance(value, Interval) and not has_bounds:
+                value = value.mean
+            at[row.key] = to_json(value)
         return result
 
     def tables(self) -> list[Table]:
