@@ -8,6 +8,7 @@ without extras, and a missing module becomes a message that names the extra. Ver
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import re
@@ -17,6 +18,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module, metadata
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Never, TextIO, cast
 
 import typer
@@ -40,51 +42,17 @@ Run and train language models that mark the independent parts of their own answe
 The marked parts are decoded in parallel. The environment variables PASTA_MODEL, PASTA_DTYPE and
 PASTA_DEVICE set --model, --dtype and --device of every command, and PASTA_DEBUG=1 sets --debug.
 A flag on the command line wins."""
-Sections = Mapping[str, Mapping[str, str]]
-"""Verbs by heading, with their lines in the help: no verb is imported for them."""
+Sections = Mapping[str, str]  # names of verbs by heading
 VERBS: Sections = {
-    "Use a model": {
-        "run": "Answer a prompt with a model.",
-        "fill": "Fill the fields of a schema at the same time, with any model.",
-        "ask": "Answer many questions about one document at the same time.",
-        "chat": "Talk with a model in the terminal.",
-        "serve": "Serve a model to OpenAI clients, with a page.",
-        "play": "Watch several threads decode a written answer; needs no model.",
-        "view": "Show a trace: when each thread decoded and when it waited.",
-    },
-    "Teach a model": {
-        "teach": "Teach a model on its own annotated answers: the whole way.",
-        "annotate": "Mark the independent parts of the answers of a data set.",
-        "train": "Finetune, or optimise preferences.",
-        "export": "Write a model for vLLM, SGLang or llama.cpp.",
-    },
-    "Measure": {
-        "evaluate": "Measure quality and speed.",
-        "bench": "Measure the speed of an engine.",
-        "replay": "Decode given answers sequentially and in parallel.",
-    },
-    "Check": {
-        "check": "Check an annotated text, or repair it.",
-        "doctor": "Check the installation.",
-    },
+    "Use a model": "run fill ask chat serve play view",
+    "Teach a model": "teach annotate train export",
+    "Measure": "evaluate bench replay",
+    "Check": "check doctor",
 }
-TRAIN: Sections = {
-    "Stages": {
-        "sft": "Finetune a model on annotated answers.",
-        "preference": "Train a finetuned model to prefer fast and good answers.",
-    }
-}
+TRAIN: Sections = {"Stages": "sft preference"}
 EVALUATE: Sections = {
-    "Benchmarks": {
-        "alpaca": "Answer instructions, have them judged, and report.",
-        "instructions": "Compare a taught model with its baseline on instructions.",
-        "ifeval": "Check which of IFEval's instructions models follow.",
-    },
-    "Reports": {
-        "cost": "Measure the cost of not seeing other threads.",
-        "lc-winrate": "Compute AlpacaEval's win rates from stored judgements.",
-        "speed": "Compute the paper's table of speed.",
-    },
+    "Benchmarks": "alpaca instructions ifeval",
+    "Reports": "cost lc-winrate speed",
 }
 PLACES = {"fill": "run", "ask": "run", "play": "view", "check": "doctor"}
 PLACES |= {"export": "teach", "train": "teach", "bench": "replay"}
@@ -97,10 +65,10 @@ class VerbGroup(TyperGroup):
     """A group that lists its verbs under headings, and imports a verb when it is used."""
 
     sections: Sections
-    module: str  # of its verbs, with a place for the name of one
+    file: str | None  # with all its verbs; None: each has its own, but for those of ``PLACES``
 
     def list_commands(self, ctx: Context) -> list[str]:
-        return [name for verbs in self.sections.values() for name in verbs]
+        return [name for verbs in self.sections.values() for name in verbs.split()]
 
     def get_command(self, ctx: Context, cmd_name: str) -> TyperCommand | TyperGroup | None:
         """Import a verb; None if there is none of this name."""
@@ -109,7 +77,7 @@ class VerbGroup(TyperGroup):
         verb = GROUPS.get(cmd_name)
         if verb is None:
             verb = typer.Typer(add_completion=False, rich_markup_mode=None)
-            module = import_module(self.module.format(PLACES.get(cmd_name, cmd_name)))
+            module = import_module(f"pasta_lm.cli.{self._file_of(cmd_name)}")
             verb.command()(getattr(module, cmd_name.replace("-", "_")))
         return cast("TyperCommand | TyperGroup", get_command(verb))
 
@@ -126,14 +94,27 @@ class VerbGroup(TyperGroup):
         width = max(map(len, self.list_commands(ctx)))
         for heading, verbs in self.sections.items():
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), line) for name, line in verbs.items()])
+                rows = [(name.ljust(width), self._summary(name)) for name in verbs.split()]
+                formatter.write_dl(rows)
+
+    def _file_of(self, verb: str) -> str:
+        return PLACES.get(verb, verb) if self.file is None else self.file
+
+    def _summary(self, verb: str) -> str:
+        """Return the first line of a verb's docstring, read from its file: nothing is imported."""
+        if verb in GROUPS:
+            return str(GROUPS[verb].info.help)
+        source = Path(__file__).with_name(f"{self._file_of(verb)}.py").read_text("utf-8")
+        functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+        function = next(node for node in functions if node.name == verb.replace("-", "_"))
+        return (ast.get_docstring(function) or "").partition("\n")[0]
 
 
 def _group(name: str, help: str, sections: Sections) -> typer.Typer:
-    module = "pasta_lm.cli.{}" if name == "pasta" else f"pasta_lm.cli.{PLACES.get(name, name)}"
+    file = None if name == "pasta" else PLACES.get(name, name)
     group = typer.Typer(
         name=name,
-        cls=type("Verbs", (VerbGroup,), {"sections": sections, "module": module}),
+        cls=type("Verbs", (VerbGroup,), {"sections": sections, "file": file}),
         help=help,
         add_completion=name == "pasta",
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from platform import platform, python_version
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 FORMS = ("written", "main", "annotator")
 CORE = ("typer", "rich")
 EARLIER_EXTRAS = ("torch", "data")  # now run and annotate
-Facts = dict[str, object]
+Facts = dict[str, Any]
+SYSTEM = "pasta_lm", "python", "platform"
 Rows = list[tuple[str, str]]
 
 
@@ -44,50 +45,65 @@ def doctor(
     with those of transformers, on a tiny random model, and the built-in model answers its example.
     On a GPU each kernel is compared with plain torch, and captured passes with a CPU's.
     """
+    facts = _installation()
+    is_exact = _test(facts, model, dtype, device)
+    print_json(facts) if json else _print(facts)
+    if not is_exact:
+        raise typer.Exit(FAILED)
+
+
+def _installation() -> Facts:
     extras = packages_by_extra()
     names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
     packages = {name: installed_version(name) for name in names}
-    is_installed = {name: all(map(packages.get, listed)) for name, listed in extras.items()}
-    places, test, builtin, report, auto = list[str](), None, None, None, ""
-    gpu, gpu_is_exact = dict[str, str](), True
+    return {
+        "pasta_lm": __version__,
+        "python": python_version(),
+        "platform": platform(),
+        "packages": packages,
+        "extras": {name: all(map(packages.get, listed)) for name, listed in extras.items()},
+        "devices": [],
+        "dtype_auto": "",
+        **dict.fromkeys(("self_test", "builtin_model", "model")),
+        "gpu": {},
+    }
+
+
+def _test(facts: Facts, model: str | None, dtype: str | None, device: str | None) -> bool:
+    """Add the devices and the tests to the facts; return whether all results are exact."""
     try:
         from pasta_lm.engines.local import loading, self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
-    else:
-        with status("testing"):
-            places, test = loading.devices.devices(), self_test.run_self_test()
-            builtin = answer_of_builtin()
-            kind, reason = loading.devices.faster_dtype()
-            auto = f"{str(kind).removeprefix('torch.')} on the CPU: {reason}"
-            place = loading.devices.usable_device(device)
-            if place.type == "cuda":
-                from pasta_lm.measure.gpu_check import check_gpu
+        return True
+    with status("testing"):
+        facts["devices"], test = loading.devices.devices(), self_test.run_self_test()
+        facts["self_test"], facts["builtin_model"] = test, answer_of_builtin()
+        kind, reason = loading.devices.faster_dtype()
+        facts["dtype_auto"] = f"{str(kind).removeprefix('torch.')} on the CPU: {reason}"
+        place, gpu_is_exact = loading.devices.usable_device(device), True
+        if place.type == "cuda":
+            from pasta_lm.measure.gpu_check import check_gpu
 
-                gpu, gpu_is_exact = check_gpu(place)
-            if model is not None:
-                report = _facts_of(loading.load(model, dtype=dtype, device=device))
-    system = {"pasta_lm": __version__, "python": python_version(), "platform": platform()}
-    if json:
-        tests: Facts = {"self_test": test, "builtin_model": builtin, "model": report}
-        tests["gpu"] = gpu and {**gpu, "is_exact": gpu_is_exact}
-        installed = {"packages": packages, "extras": is_installed, "devices": places}
-        print_json({**system, **installed, "dtype_auto": auto, **tests})
-    else:
-        versions = [(name.replace("_", "-"), value) for name, value in system.items()]
-        versions += [(name, value or "not installed") for name, value in packages.items()]
-        states = [
-            (f"[{name}]", "installed" if is_there else install_command(name))
-            for name, is_there in is_installed.items()
-            if name not in EARLIER_EXTRAS
-        ]
-        model_rows = [(key.replace("_", " "), str(value)) for key, value in (report or {}).items()]
-        health = _health(places, test, builtin) + [("--dtype auto", auto)] * bool(auto)
-        sections = versions, states, health, list(gpu.items()), model_rows
-        print_facts(*filter(None, sections))
-    if test is not None and not (test["is_exact"] and gpu_is_exact):
-        raise typer.Exit(FAILED)
+            gpu, gpu_is_exact = check_gpu(place)
+            facts["gpu"] = {**gpu, "is_exact": gpu_is_exact}
+        if model is not None:
+            facts["model"] = _facts_of(loading.load(model, dtype=dtype, device=device))
+    return bool(test["is_exact"]) and gpu_is_exact
+
+
+def _print(facts: Facts) -> None:
+    versions = [(name.replace("_", "-"), facts[name]) for name in SYSTEM]
+    versions += [(name, value or "not installed") for name, value in facts["packages"].items()]
+    states = [
+        (f"[{name}]", "installed" if is_there else install_command(name))
+        for name, is_there in facts["extras"].items()
+        if name not in EARLIER_EXTRAS
+    ]
+    gpu = [(name, value) for name, value in facts["gpu"].items() if name != "is_exact"]
+    model = [(key.replace("_", " "), str(value)) for key, value in (facts["model"] or {}).items()]
+    print_facts(*filter(None, (versions, states, _health(facts), gpu, model)))
 
 
 def _facts_of(loaded: LoadedModel) -> Facts:
@@ -119,7 +135,8 @@ def answer_of_builtin() -> Facts | None:
     }
 
 
-def _health(places: list[str], test: Facts | None, builtin: Facts | None) -> Rows:
+def _health(facts: Facts) -> Rows:
+    test, builtin = facts["self_test"], facts["builtin_model"]
     if test is None:
         return [("devices", "not known without torch")]
     verdict = "exact" if test["is_exact"] else "NOT EXACT"
@@ -131,9 +148,10 @@ def _health(places: list[str], test: Facts | None, builtin: Facts | None) -> Row
             f"{builtin['num_threads']} threads, parallelism {builtin['parallelism']}"
         )
     return [
-        *(("device", place) for place in places),
+        *(("device", place) for place in facts["devices"]),
         ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
         ("built-in model", answer),
+        ("--dtype auto", facts["dtype_auto"]),
     ]
 
 

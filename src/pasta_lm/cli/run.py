@@ -171,7 +171,7 @@ def ask(
     engine: flags.Engine = None,
     json: flags.Json = False,
 ) -> None:
-    """Answer many questions about one document at the same time, with any model.
+    """Answer many questions about one document at the same time.
 
     Each question is a thread that sees the document and nothing of the others.
     """

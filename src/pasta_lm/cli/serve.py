@@ -56,7 +56,7 @@ def serve(
     allow_inexact: flags.AllowInexact = False,
     changes: flags.Set = None,
 ) -> None:
-    """Serve a model to OpenAI clients.
+    """Serve a model to OpenAI clients, with a page.
 
     With --engine, servers that hold the model decode, and this one has the API, page and limits.
 

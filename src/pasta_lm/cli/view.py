@@ -95,7 +95,7 @@ def play(
     example: Annotated[str, option("--example NAME", "dinner or sunday.")] = "dinner",
     speed: Annotated[float, option("--speed X", "Speed; 2 is twice as fast.", min=0.01)] = 1.0,
 ) -> None:
-    """Watch several threads decode a written answer.
+    """Watch several threads decode a written answer; needs no model.
 
     This needs no model, no network and no torch: the threads, their positions and the trace are
     real, but the tokens are read from a script.
