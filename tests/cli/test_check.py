@@ -48,23 +48,6 @@ def test_fix_prints_the_repaired_text_and_nothing_else(pasta: Pasta, broken: Pat
     assert pasta("check", "-", stdin=result.out).code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        *((("check", "nowhere.txt"), 3), (("check", "."), 3), (("check",), 2)),
-        *((("check", "-", "--form", "block"), 2), (("check", "-", "--format", "xml"), 2)),
-        (("check", "-", "--fix", "--format", "json"), 2),
-        *((("view", "nowhere.json"), 3), (("view", __file__), 3)),
-    ],
-)
-def test_missing_files_and_wrong_flags_have_their_exit_codes(
-    pasta: Pasta, arguments: tuple[str, ...], code: int
-) -> None:
-    result = pasta(*arguments)
-    assert (result.code, result.out) == (code, "")
-    assert len(result.err.splitlines()) <= 4
-
-
 def test_a_file_that_is_not_utf_8_is_invalid_input(pasta: Pasta, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"ab\xff")
     result = pasta("check", tmp_path / "bytes")

@@ -54,10 +54,3 @@ def test_a_model_without_tags_is_exported_with_a_notice(
     assert result.code == 0
     assert "has no tag pieces" in result.err
     assert not (tmp_path / "out" / "pasta_config.json").exists()
-
-
-@pytest.mark.parametrize("forms", [(), ("--merged", "--gguf")])
-def test_exactly_one_form_is_named(pasta: Pasta, tmp_path: Path, forms: tuple[str, ...]) -> None:
-    result = pasta("export", "nowhere", tmp_path / "out", *forms)
-    assert (result.code, result.out) == (2, "")
-    assert "give either --merged or --gguf" in result.err

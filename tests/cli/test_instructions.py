@@ -94,14 +94,6 @@ def test_the_cost_has_every_system_and_region(
     assert "after_sync" in table
 
 
-def test_the_cost_of_a_model_without_tags_is_an_error(
-    pasta: Pasta, answers: Path, untaught_folder: Path
-) -> None:
-    result = pasta("evaluate", "cost", answers, "--model", untaught_folder)
-    assert result.code == 1
-    assert "was not taught PASTA-LANG" in result.err
-
-
 @pytest.mark.parametrize("name", ["nosuch", "no/such", "./nosuch"])
 def test_all_models_are_looked_up_before_one_is_loaded(
     pasta: Pasta, answers: Path, taught_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -77,11 +77,6 @@ def test_it_needs_neither_torch_nor_tokenizers() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("arguments", [("--example", "lunch"), ("--speed", "0")])
-def test_unknown_scenes_and_speeds_are_refused(pasta: Pasta, arguments: tuple[str, ...]) -> None:
-    assert pasta("play", *arguments).code == 2
-
-
 def test_a_picture_has_a_row_for_each_thread_and_a_column_for_each_step() -> None:
     where = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=60)
     assert str(picture(ENGINE.answer().trace, where)).splitlines() == [

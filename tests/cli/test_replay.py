@@ -77,29 +77,3 @@ def test_a_model_without_tag_pieces_is_given_rows_for_them(
     assert result.json["weights"] == "given, tag rows added"
     (said,) = result.err.splitlines()
     assert "has no tag pieces" in said
-
-
-@pytest.mark.parametrize(
-    ("flags", "code"),
-    [
-        ((), 2),
-        (("--model", "a", "--random", "b"), 2),
-        (("--model", "a", "--tokenizer", "b"), 2),
-        (("--model", "./nowhere"), 2),
-        (("--random", "./nowhere.json"), 3),
-        (("--random", "a.json", "--positions", "guess"), 2),
-        (("--random", "a.json", "--limit", "0"), 2),
-    ],
-)
-def test_wrong_flags_and_missing_files_have_their_exit_codes(
-    pasta: Pasta, answers: Path, flags: tuple[str, ...], code: int
-) -> None:
-    result = pasta("replay", answers, *flags)
-    assert (result.code, result.out) == (code, "")
-    assert len(result.err.splitlines()) <= 4
-
-
-def test_a_file_without_an_answer_is_invalid_input(pasta: Pasta, tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n")
-    assert pasta("replay", tmp_path / "empty.jsonl", "--model", "any").code == 3
-    assert pasta("replay", tmp_path / "nowhere.jsonl", "--model", "any").code == 3

@@ -163,37 +163,6 @@ def test_a_model_without_tag_pieces_says_so_once_and_answers_sequentially(
     assert re.search(r"5 tokens, one thread, .*, cut at 5 tokens$", figures)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "shown"),
-    [
-        (("--model", "./nowhere"), 2, "no folder nowhere"),
-        (("--strategy", "paste"), 2, "one of pasta, sequential"),
-        (("--strategy", "draft-model"), 2, "one of pasta, sequential"),
-        (("--draft", "./nowhere"), 2, "no such option: --draft"),
-        *((("--positions", name), 2, "one of predict, continue") for name in ("oracle", "rotate")),
-        (("--temperature", "-1"), 2, "at least 0"),
-        (("--max-tokens", "0"), 2, "at least 1"),
-        (("--max-tokens", "many"), 2, "--max-tokens"),
-    ],
-)
-def test_a_wrong_setting_is_refused_before_a_model_is_loaded(
-    pasta: Pasta, arguments: tuple[str, ...], code: int, shown: str
-) -> None:
-    result = pasta("run", "hello", *arguments)
-    assert (result.code, result.out) == (code, "")
-    assert shown in result.err
-    assert len(result.err.splitlines()) <= 4
-
-
-@pytest.mark.parametrize("flags", [("--device", "abacus"), ("--dtype", "int4")])
-def test_a_device_or_dtype_that_is_not_there_is_a_usage_error(
-    pasta: Pasta, taught_folder: Path, flags: tuple[str, ...]
-) -> None:
-    result = pasta("run", "hello", "--model", taught_folder, *flags)
-    assert result.code == 2
-    assert "hint: " in result.err
-
-
 @pytest.fixture
 def doctor(pasta: Pasta, taught_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pasta:
     """Return ``pasta doctor`` with a tiny model as the built-in one, which has tests of its own."""
@@ -240,7 +209,6 @@ def test_doctor_names_the_extra_that_is_missing(
 
 # --- fill and ask
 
-OBJECT = '{"properties": {"a": {"type": "integer"}, "b": {}}}'
 SCHEMA = {"properties": {"hotel": {"enum": ["Sol", "Aurora"]}, "nights": {"enum": [2, 3]}}}
 
 
@@ -263,41 +231,3 @@ def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_it
     asked = pasta("ask", tmp_path / "doc.txt", questions, *rest, "--json")
     assert len(asked.json["data"]) == 66
     assert asked.code == (1 if asked.json["unfinished"] else 0)
-
-
-def test_penalties_are_flags_of_run_fill_and_ask(pasta: Pasta, tmp_path: Path) -> None:
-    (tmp_path / "s.json").write_text(OBJECT, "utf-8")
-    (tmp_path / "q.txt").write_text("Who?", "utf-8")
-    verbs: list[tuple[object, ...]] = [
-        ("run", "Hi"),
-        ("fill", "Hi", "--schema", tmp_path / "s.json"),
-    ]
-    for verb in [*verbs, ("ask", tmp_path / "q.txt", tmp_path / "q.txt")]:
-        for name in ("repetition", "presence", "frequency"):
-            result = pasta(*verb, f"--{name}-penalty", "nan", "--model", "./nowhere")
-            assert (result.code, f"{name}_penalty is nan" in result.err) == (2, True), result.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text", "code", "shown"),
-    [
-        (("fill", "Book."), None, 2, "there is no schema"),
-        (("fill", "Book.", "--schema", "{file}"), "{", 3, "is no JSON"),
-        (("fill", "Book.", "--schema", "{file}"), "[]", 3, "is no JSON schema"),
-        (("fill", "Book.", "--schema", "{file}"), '{"type": "integer"}', 2, "has no parts"),
-        (("fill", "Book.", "--schema", "no.json"), None, 3, "no.json"),
-        (("fill", "Book.", "--schema", "{file}"), '{"a": 1, "a": 2}', 3, "'a' stands twice"),
-        (("fill", "Book.", "--schema", "{file}", "--after", "a"), OBJECT, 2, "--after total=items"),
-        (("fill", "Book.", "--schema", "{file}", "--after", "a=c"), OBJECT, 2, "no part is named"),
-        (("fill", "Book.", "--schema", "{file}", "--after", "a=a"), OBJECT, 2, "for each other"),
-        (("ask", "{file}", "{file}"), " ", 2, "is empty"),
-    ],
-)
-def test_fill_and_ask_refuse_what_they_cannot_use(
-    arguments: tuple[str, ...], text: str | None, code: int, shown: str,
-    pasta: Pasta, taught_folder: Path, tmp_path: Path,
-) -> None:  # fmt: skip
-    file = tmp_path / "file.txt"
-    file.write_text(text or "", "utf-8")
-    result = pasta(*(part.format(file=file) for part in arguments), "--model", taught_folder)
-    assert (result.code, shown in result.err) == (code, True), result.err

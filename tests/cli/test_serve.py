@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
-import pytest
 from openai import OpenAI
 
 from tests.cli.conftest import Pasta
@@ -65,36 +63,6 @@ def test_the_answer_is_that_of_pasta_run_and_sigterm_ends_with_0(
     (line,) = [one for one in log if one["message"] == "request"]
     assert line["path"] == "/v1/chat/completions"
     assert "hello" not in json.dumps(line)
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--host", "0.0.0.0"), "no API key"),
-        (("--api-key", ""), "empty"),
-        (("--api-key", "@/nowhere/key"), "no such file"),
-        (("--set", "limits.n=0"), "too small"),
-        (("--set", "limits.threats=1"), "did you mean 'threads'"),
-        (("--set", "strategy=best"), "strategy cannot be"),
-    ],
-)
-def test_wrong_settings_end_before_a_model_is_loaded(
-    pasta: Pasta, flags: tuple[str, ...], said: str
-) -> None:
-    result = pasta("serve", "--model", "/nowhere", *flags)
-    assert result.code in (2, 3)
-    assert said in result.err
-
-
-def test_a_taken_port_and_one_out_of_range_are_refused_before_the_model_is_loaded(
-    pasta: Pasta,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        refused = pasta("serve", "--port", port, "--model", "nowhere")
-    assert (refused.code, f"port {port}" in refused.err) == (2, True)
-    outside = pasta("serve", "--port", 99_999, "--model", "nowhere")
-    assert (outside.code, "65535" in outside.err) == (2, True)
 
 
 def test_in_a_terminal_it_greets_and_writes_plain_lines(taught_folder: Path) -> None:

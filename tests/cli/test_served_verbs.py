@@ -21,40 +21,6 @@ from tests.stock import playing
 
 DOCUMENT = parse('Go<promise topic="one" tokens="1"/><async> 1 2</async> and<sync/> on')
 NOWHERE = "http://127.0.0.1:1"
-INSTRUCTIONS = ("evaluate", "instructions", "--out", "o", "--model", "m")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "reason"),
-    [
-        (("evaluate", "alpaca", "--out", "o", "--model", "m", "--system", "s=sot:b"), 2, "b is to"),
-        ((*INSTRUCTIONS, "--baseline", "b"), 2, "b is to"),
-        (("serve", "--port", 0), 2, "--engine needs --model"),
-        (
-            ("serve", "--port", 0, "--model", "m", "--device", "cpu"),
-            2,
-            "--device cannot be used with --engine",
-        ),
-        (("run", "hello"), 2, "--engine needs --model"),
-        (("replay", "answers.jsonl", "--model", "m"), 2, "no such option: --engine"),
-    ],
-)
-def test_what_cannot_be_served_is_refused_with_its_reason(
-    pasta: Pasta, arguments: tuple[str, ...], code: int, reason: str
-) -> None:
-    result = pasta(*arguments, "--engine", NOWHERE)
-    assert (result.code, result.out) == (code, "")
-    assert reason in result.err
-
-
-@pytest.mark.parametrize("verb", [("run", "hello"), ("serve",)])
-@pytest.mark.parametrize("flag", [("--dialect", "vllm"), ("--allow-inexact",)])
-def test_the_companions_of_engine_are_refused_without_it(
-    pasta: Pasta, verb: tuple[str, ...], flag: tuple[str, ...]
-) -> None:
-    result = pasta(*verb, *flag)
-    assert result.code == 2
-    assert f"{flag[0]} is for --engine" in result.err
 
 
 @pytest.fixture

@@ -1,0 +1,152 @@
+"""What verbs refuse: a line that says what is wrong, an exit code, and nothing printed."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Pasta
+
+FILES = {
+    "answers": '{"id": "a", "instruction": "Name two things.", "response": "Two."}',
+    "empty": "\n",
+    "open": "{",
+    "list": "[]",
+    "integer": '{"type": "integer"}',
+    "twice": '{"a": 1, "a": 2}',
+    "object": '{"properties": {"a": {"type": "integer"}, "b": {}}}',
+}
+RUN, FILL, COST = "run hello", "fill Book. --model {taught} --schema", "evaluate cost {answers}"
+REPLAY, BENCH, ALPACA = (
+    "replay {answers}",
+    "bench -m nowhere",
+    "evaluate alpaca --out o --model ./no",
+)
+ENGINE, SERVE = "--engine http://127.0.0.1:1", "serve --model /nowhere"
+INSTRUCTIONS = "evaluate instructions --out o --model m"
+REFUSALS = [
+    # the command line
+    ("chek", 2, "pasta: no such command 'chek'\n    hint: did you mean 'check'?\n"),
+    ("play --sped", 2, "pasta: no such option: --sped\n    hint: did you mean --speed?\n"),
+    ("check", 2, "pasta: missing argument 'FILE'\n    hint: pasta check --help\n"),
+    ("play --speed x", 2, "pasta: invalid value for '--speed': "),
+    ("play --speed 0", 2, "--speed"),
+    ("play --example lunch", 2, "lunch"),
+    # models, settings and devices
+    (f"{RUN} --model ./nowhere", 2, "no folder nowhere"),
+    (f"{RUN} --strategy paste", 2, "one of pasta, sequential"),
+    (f"{RUN} --strategy draft-model", 2, "one of pasta, sequential"),
+    (f"{RUN} --draft ./nowhere", 2, "no such option: --draft"),
+    *(
+        (f"{RUN} --positions {name}", 2, "one of predict, continue")
+        for name in ("oracle", "rotate")
+    ),
+    (f"{RUN} --temperature -1", 2, "at least 0"),
+    (f"{RUN} --max-tokens 0", 2, "at least 1"),
+    (f"{RUN} --max-tokens many", 2, "--max-tokens"),
+    (f"{RUN} --model {{taught}} --device abacus", 2, "hint: "),
+    (f"{RUN} --model {{taught}} --dtype int4", 2, "hint: "),
+    *(
+        (f"{verb} --model ./nowhere --{name}-penalty nan", 2, f"{name}_penalty is nan")
+        for verb in ("run Hi", "fill Hi --schema {object}", "ask {object} {object}")
+        for name in ("repetition", "presence", "frequency")
+    ),
+    # schemas and questions
+    ("fill Book. --model {taught}", 2, "there is no schema"),
+    (f"{FILL} {{open}}", 3, "is no JSON"),
+    (f"{FILL} {{list}}", 3, "is no JSON schema"),
+    (f"{FILL} {{integer}}", 2, "has no parts"),
+    (f"{FILL} no.json", 3, "no.json"),
+    (f"{FILL} {{twice}}", 3, "'a' stands twice"),
+    (f"{FILL} {{object}} --after a", 2, "--after total=items"),
+    (f"{FILL} {{object}} --after a=c", 2, "no part is named"),
+    (f"{FILL} {{object}} --after a=a", 2, "for each other"),
+    ("ask {empty} {empty} --model {taught}", 2, "is empty"),
+    # texts, traces, recipes and answers
+    ("check nowhere.txt", 3, "nowhere.txt"),
+    ("check .", 3, ". cannot be read"),
+    ("check - --form block", 2, "--form"),
+    ("check - --format xml", 2, "--format"),
+    ("check - --fix --format json", 2, "--fix prints a text"),
+    ("view nowhere.json", 3, "nowhere.json"),
+    ("view {list}", 3, "not a trace"),
+    *(
+        (
+            f"{verb} nowhere.toml",
+            2,
+            "nowhere.toml cannot be read: No such file or directory\n    hint: ",
+        )
+        for verb in ("train sft", "train preference", "annotate")
+    ),
+    (REPLAY, 2, "either --model or --random"),
+    (f"{REPLAY} --model a --random b", 2, "either --model or --random"),
+    (f"{REPLAY} --model a --tokenizer b", 2, "--tokenizer belongs to --random"),
+    (f"{REPLAY} --model ./nowhere", 2, "no folder nowhere"),
+    (f"{REPLAY} --random ./nowhere.json", 3, "nowhere.json"),
+    (f"{REPLAY} --random a.json --positions guess", 2, "--positions"),
+    (f"{REPLAY} --random a.json --limit 0", 2, "--limit"),
+    ("replay {empty} --model any", 3, "no annotated answer"),
+    ("replay nowhere.jsonl --model any", 3, "nowhere.jsonl"),
+    (f"{BENCH} --rows 0", 2, "--rows must be numbers from 1 to 64"),
+    (f"{BENCH} --rows one", 2, "--rows is 'one', no list of numbers"),
+    (f"{BENCH} --requests 0", 2, "--requests must be numbers from 1"),
+    (f"{BENCH} --requests a", 2, "--requests is 'a', no list of numbers"),
+    (f"{ALPACA} --system x", 2, "is not of the form NAME=STRATEGY:MODEL"),
+    (f"{ALPACA} --strategies guess", 2, "strategies is 'guess'"),
+    (f"{ALPACA} --set judge.template=absent --set instructions=-", 3, "no such file"),
+    (f"{ALPACA} --offline", 3, "is not the folder of a run"),
+    (f"{COST} --model {{untaught}}", 1, "was not taught PASTA-LANG"),
+    *(
+        ("export nowhere o" + form, 2, "either --merged or --gguf")
+        for form in ("", " --merged --gguf")
+    ),
+    # servers
+    (f"{SERVE} --host 0.0.0.0", 2, "no API key"),
+    (f"{SERVE} --api-key ''", 2, "empty"),
+    (f"{SERVE} --api-key @/nowhere/key", 3, "no such file"),
+    (f"{SERVE} --set limits.n=0", 2, "too small"),
+    (f"{SERVE} --set limits.threats=1", 2, "did you mean 'threads'"),
+    (f"{SERVE} --set strategy=best", 2, "strategy cannot be"),
+    (f"{SERVE} --port 99999", 2, "65535"),
+    (f"evaluate alpaca --out o --model m --system s=sot:b {ENGINE}", 2, "b is to"),
+    (f"{INSTRUCTIONS} --baseline b {ENGINE}", 2, "b is to"),
+    (f"serve --port 0 {ENGINE}", 2, "--engine needs --model"),
+    (f"serve --port 0 --model m --device cpu {ENGINE}", 2, "--device cannot be used with --engine"),
+    (f"{RUN} {ENGINE}", 2, "--engine needs --model"),
+    (f"{REPLAY} --model m {ENGINE}", 2, "no such option: --engine"),
+    *(
+        (f"{verb} {flag}", 2, f"{flag.split()[0]} is for --engine")
+        for verb in (RUN, "serve")
+        for flag in ("--dialect vllm", "--allow-inexact")
+    ),
+]
+
+
+@pytest.fixture
+def places(tmp_path: Path, taught_folder: Path, untaught_folder: Path) -> dict[str, Path]:
+    """Return the files and models that a command can name."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    names = {name: tmp_path / name for name in FILES}
+    return names | {"taught": taught_folder, "untaught": untaught_folder}
+
+
+@pytest.mark.parametrize(("command", "code", "shown"), REFUSALS)
+def test_what_cannot_be_done_is_refused_with_its_reason(
+    pasta: Pasta, places: dict[str, Path], command: str, code: int, shown: str
+) -> None:
+    result = pasta(*(word.format(**places) for word in shlex.split(command)))
+    assert (result.code, result.out) == (code, "")
+    assert shown in result.err
+    assert "[Errno" not in result.err
+    assert len(result.err.splitlines()) <= 4
+
+
+def test_a_taken_port_is_refused_before_the_model_is_loaded(pasta: Pasta) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = pasta("serve", "--port", port, "--model", "nowhere")
+    assert (refused.code, f"port {port}" in refused.err) == (2, True)
