@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def runtime_imports(path: Path) -> Iterator[str]:
 
 
 def import_circles() -> list[str]:
-    """Return the files that import each other, directly or through others."""
+    """Return files that import each other, directly or through others."""
     names = {}
     for path in python("src"):
         parts = path.relative_to(ROOT / "src").with_suffix("").parts
@@ -133,22 +134,11 @@ def import_circles() -> list[str]:
         for name, path in names.items()
         for imported in [list(runtime_imports(path))]
     }
-    circles = set()
-    for start in graph:
-        reached = reachable(graph, start)
-        if start in reached:
-            circles.add(" <-> ".join(sorted(n for n in reached if start in reachable(graph, n))))
-    return sorted(circles)
-
-
-def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
-    seen: set[str] = set()
-    waiting = [start]
-    while waiting:
-        new = graph.get(waiting.pop(), set()) - seen
-        seen |= new
-        waiting += new
-    return seen
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as exc:
+        return [*map(str, exc.args[1])]
+    return []
 
 
 MEASURES: dict[str, Callable[[], int | list[str]]] = {

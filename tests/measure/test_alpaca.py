@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.engines.servers.request_pace import RetryPolicy
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import InputError
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge import LLMJudge
 from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, JudgeRecipe, begin_run, open_run
@@ -231,32 +231,10 @@ def test_a_reference_file_is_the_baseline_of_quality_and_not_of_speed(tmp_path: 
     assert report["systems"]["sequential"]["win_rate"] == pytest.approx(expected)
 
 
-def test_a_folder_holds_one_run(tmp_path: Path) -> None:
-    answered(tmp_path)
-    assert begin_run(tmp_path / "run", settings(tmp_path)).answers.rows
-    with pytest.raises(UsageError, match="begun with max_tokens = 2048, not 5"):
-        begin_run(tmp_path / "run", settings(tmp_path, max_tokens=5))
-
-
 def test_a_report_without_answers_is_refused(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run", settings(tmp_path))
     with pytest.raises(InputError, match="no answers of sequential yet"):
         alpaca_report(run)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"system": "pasta=pasta:taught"}, "named twice"),
-        ({"difficulty": "a.csv"}, "difficulty and gamed go together"),
-        ({"judge": JudgeRecipe(model="a-judge")}, "judge.model and judge.base_url go together"),
-    ],
-)
-def test_inconsistent_settings_are_refused(
-    tmp_path: Path, changes: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(UsageError, match=says):
-        settings(tmp_path, **changes)
 
 
 def test_instructions_are_read_from_json_lines_and_json_arrays(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import InputError
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.measure.answer_text import check_ifeval, ifeval_figures, repetition
 from pasta_lm.measure.answering import SetPrompt
@@ -78,25 +78,11 @@ def test_no_prompt_is_stored(run: RunFolder) -> None:
         assert "five tips" not in path.read_text(), path
 
 
-def test_a_stopped_run_goes_on_and_answers_nothing_twice(tmp_path: Path) -> None:
-    first = answered(tmp_path, num_timed=0, num_unmasked=0)
-    rows = first.rows(SCORED)
-    write_rows(first.path / "scored.jsonl", rows[:3])
-    again = answered(tmp_path, num_timed=0, num_unmasked=0).rows(SCORED)
-    assert {row["id"] for row in again} == {row["id"] for row in rows}
-    assert again[:3] == rows[:3]
-
-
 def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Path) -> None:
     run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
     ours = [row for row in run.rows(SCORED) if row["system"] == "pasta"]
     assert {row["strategy"] for row in ours} == {"prompt-lookup"}
     assert "strategy: prompt-lookup" in instructions_report(run.path).markdown()
-
-
-def test_an_unknown_strategy_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="instructions.strategy is 'tea'"):
-        settings(tmp_path, strategy="tea")
 
 
 def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: RunFolder) -> None:

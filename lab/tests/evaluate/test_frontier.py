@@ -262,17 +262,6 @@ records = "r.jsonl"
 """
 
 
-def test_a_comparison_is_read_with_all_keys(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text(f"num_timed = 3\n{GOOD}", "utf-8")
-    assert read_recipe(path, Comparison) == Comparison(
-        points=(Point(name="one", method="PASTA", model="m", records="r.jsonl"),),
-        ours="PASTA",
-        baseline="b",
-        num_timed=3,
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
