@@ -20,10 +20,10 @@ from tests.learn.annotate.runs import (
     AT_ONCE,
     AnnotateProcess,
     by_rule,
-    ended_rows,
     files_of,
     kill_until_done,
     recipe,
+    stored_replies,
     write_recipe,
     write_source,
 )
@@ -106,7 +106,7 @@ def test_a_full_disk_corrupts_nothing_and_the_next_run_completes(
         process = AnnotateProcess(file, max_bytes=max_bytes)
         assert process.finish() == 1
         assert "cannot be written: File too large" in process.output
-        assert (max_bytes > 1000) == bool(ended_rows(folder))
+        assert (max_bytes > 1000) == bool(stored_replies(folder))
         run(source, folder, server)
     assert files_of(folder) == files_of(clean)
 

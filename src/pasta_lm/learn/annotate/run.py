@@ -1,31 +1,42 @@
 """Annotate a source: ask the teacher, examine its copies, store them, until every row has an end.
 
-Every reply is on disk before it counts: a run that was stopped continues, and pays nothing twice.
+The journal has the raw replies, each on disk before it counts: a run that was stopped continues,
+and pays nothing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from pasta_lm.engines.servers.request_pace import RetryPolicy
-from pasta_lm.errors import RemoteError, RequestError
+from pasta_lm.errors import InputError, RequestError
+from pasta_lm.journal import Journal, Row
 from pasta_lm.language.document import Document
-from pasta_lm.learn.annotate.dataset import AnnotationLog, RowLog, Tally, write_set
+from pasta_lm.learn.annotate.dataset import EndedRow, Tally, write_set
 from pasta_lm.learn.annotate.filters import FilterConfig, Rejection, examine
+from pasta_lm.learn.annotate.own_answers import digest
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
 from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt
 from pasta_lm.learn.chat.client import ChatClient, ChatReply, ChatRequest, TokenCounts, read_reply
-from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN, Estimate, RequestPool, estimate_tokens
+from pasta_lm.learn.chat.pool import (
+    CHARACTERS_PER_TOKEN,
+    Estimate,
+    RequestPool,
+    Spending,
+    estimate_tokens,
+)
 from pasta_lm.run_folder import RunFolder
 
 JOURNAL = "journal"
-DUPLICATE, TOO_LONG, REQUEST_REFUSED = "duplicate_id", "too_long", "request_refused"
+DUPLICATE, TOO_LONG = "duplicate_id", "too_long"
+REQUEST_REFUSED = "request_refused"
+NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.
 
 # Guesses of an estimate.
 COPY_TOKENS_PER_ANSWER_TOKEN = 1.15
@@ -104,52 +115,77 @@ def annotate(
     folder = RunFolder(Path(config.output.folder))
     with folder.locked():
         folder.begin(config.settings())
-        log = AnnotationLog(folder.journal(JOURNAL), progress)
-        pool = RequestPool("rows", notice)
+        journal, pool = folder.journal(JOURNAL), RequestPool("rows", notice)
+        tally = Tally(Spending(journal.rows.values()))
         numbered = enumerate(source_rows(config, limit))
-
-        async def work(job: tuple[int, SourceRow]) -> None:
-            if (known := log.unfinished(*job)) is not None:
-                await _by_teacher(pool, log, known, config)
-
         if rule is not None:
             for index, row in numbered:
-                _by_rule(rule, log, log.unfinished(index, row), config.filters)
+                tally.end(index, EndedRow(row, _by_rule(rule, row, config.filters)))
+                progress(tally)
         elif config.teacher is not None:
+            teacher = _Teacher(config.teacher, config.filters, journal, pool, tally, progress)
             client = partial(ChatClient, config.teacher, policy=policy)
-            asyncio.run(pool.run(client, numbered, work))
-        return AnnotationRun(log.tally, pool.is_interrupted, write_set(config, log))
+            asyncio.run(pool.run(client, numbered, teacher.annotate))
+        return AnnotationRun(tally, pool.is_interrupted, write_set(config, tally))
 
 
-def _by_rule(rule: Rule, log: AnnotationLog, known: RowLog | None, filters: FilterConfig) -> None:
-    """Annotate an unfinished row; a rejected annotation leaves the answer without tags."""
-    if known is not None:
-        document = rule(known.row.prompt, known.row.answer)
-        kept = examine(document.annotator_form(), known.row.answer, filters)
-        log.store_end(known, kept if isinstance(kept, Document) else document.without_tags())
+def _by_rule(rule: Rule, row: SourceRow, filters: FilterConfig) -> Document | None:
+    """Annotate a row that is not skipped; a rejected annotation leaves it without tags."""
+    if row.skipped is not None:
+        return None
+    document = rule(row.prompt, row.answer)
+    kept = examine(document.annotator_form(), row.answer, filters)
+    return kept if isinstance(kept, Document) else document.without_tags()
 
 
-async def _by_teacher(
-    pool: RequestPool, log: AnnotationLog, known: RowLog, config: AnnotateConfig
-) -> None:
-    assert config.teacher is not None
-    talk = TeacherConversation(known.row.prompt, known.row.answer, config.filters)
-    for raw in known.replies:
-        talk.feed(read_reply(raw))
-    if talk.outcome is not None:  # a run was killed between the last reply and its end
-        log.store_end(known, talk.outcome)
+@dataclass(frozen=True, slots=True)
+class _Teacher:
+    config: TeacherConfig
+    filters: FilterConfig
+    journal: Journal
+    pool: RequestPool
+    tally: Tally
+    progress: Callable[[Tally], None]
 
-    def keep(reply: ChatReply) -> None:
-        talk.feed(reply)
-        log.store_reply(known, reply, talk.outcome)
+    async def annotate(self, job: tuple[int, SourceRow]) -> None:
+        """Annotate a row with its stored replies and, if they do not end it, with others."""
+        index, row = job
+        replies: list[ChatReply] = []
+        outcome = None if row.skipped is not None else await self._outcome(index, row, replies)
+        if outcome is not None or row.skipped is not None:
+            self.tally.end(index, EndedRow(row, outcome, replies))
+            self.progress(self.tally)
 
-    def fail(error: RemoteError | RequestError) -> None:
-        if isinstance(error, RequestError):
-            log.store_end(known, Rejection(REQUEST_REFUSED, error.message))
-        else:
-            log.store_unanswered(known, error.message)
+    async def _outcome(
+        self, index: int, row: SourceRow, replies: list[ChatReply]
+    ) -> Document | Rejection | None:
+        """Return the outcome of a row, whose replies are added to the list; None: interrupted."""
+        talk = TeacherConversation(row.prompt, row.answer, self.filters)
+        while talk.outcome is None:
+            name = f"reply/{index}/{len(replies) + 1}"
+            origin = {"row": row.id, "digest": digest(repr(replace(row, skipped=None)))}
+            if (line := self.journal.rows.get(name)) is None:
+                request = ChatRequest(talk.messages, talk.max_tokens, self.config.temperature)
+                reply = await self.pool.ask(request)
+                if isinstance(reply, RequestError):
+                    line = {"id": name, **origin, "refused": reply.message}
+                elif isinstance(reply, ChatReply):
+                    line = {"id": name, **origin, "reply": dict(reply.raw)}
+                else:
+                    return None if reply is None else Rejection(NO_ANSWER, reply.message)
+                self._keep(line)
+            elif line["digest"] != origin["digest"]:
+                raise InputError(
+                    f"the source has changed: row {index + 1} was {line['row']} and is {row.id}",
+                    hint="give the changed source a new output folder",
+                )
+            if "refused" in line:
+                return Rejection(REQUEST_REFUSED, line["refused"])
+            replies.append(read_reply(line["reply"]))
+            talk.feed(replies[-1])
+        return talk.outcome
 
-    while talk.outcome is None:
-        request = ChatRequest(talk.messages, talk.max_tokens, config.teacher.temperature)
-        if not await pool.ask(request, keep, fail):
-            return
+    def _keep(self, line: Row) -> None:
+        self.journal.append([line])
+        self.tally.spent.count(line)
+        self.progress(self.tally)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, first_error
-from pasta_lm.learn.chat.client import ChatClient, ChatReply, ChatRequest, Message, TokenCounts
+from pasta_lm.journal import Row
+from pasta_lm.learn.chat.client import (
+    ChatClient,
+    ChatReply,
+    ChatRequest,
+    Message,
+    TokenCounts,
+    read_reply,
+)
 
 CHARACTERS_PER_TOKEN = 4
 """A cautious guess for English, where the model's tokenizer is not available."""
@@ -21,15 +29,22 @@ MAX_FAILURES = 5  # After so many failures in a row the server is gone, or refus
 
 
 class Spending:
-    """The number and the tokens of all stored replies, as their servers report them."""
+    """The number and the tokens of the replies in rows of a journal, as their servers report them.
 
-    def __init__(self) -> None:
+    A row has the body of its reply under ``reply``; rows without one do not count.
+    """
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.num_replies = 0
         self.tokens = TokenCounts(0, 0)
+        for row in rows:
+            self.count(row)
 
-    def count(self, tokens: TokenCounts) -> None:
-        self.num_replies += 1
-        self.tokens = TokenCounts(*map(sum, zip(self.tokens, tokens, strict=True)))
+    def count(self, row: Row) -> None:
+        if "reply" in row:
+            self.num_replies += 1
+            tokens = read_reply(row["reply"]).tokens
+            self.tokens = TokenCounts(*map(sum, zip(self.tokens, tokens, strict=True)))
 
     def __str__(self) -> str:
         return f"{self.tokens.prompt} tokens in, {self.tokens.completion} out"
@@ -81,38 +96,33 @@ class RequestPool:
         work: Callable[[T], Awaitable[None]],
     ) -> None:
         """Work on all jobs; a first SIGINT or SIGTERM awaits the requests in flight."""
-        async with make_client() as self._client:
-            count = self._client.endpoint.max_in_flight
-            try:
-                with _interruptible(self._interrupt):
-                    async with asyncio.TaskGroup() as group:
-                        tasks = (self._work(jobs, work) for _ in range(count))
-                        self._tasks += map(group.create_task, tasks)
-            except ExceptionGroup as errors:
-                raise first_error(errors) from None
+        try:
+            async with (
+                make_client() as self._client,
+                _interruptible(self._interrupt),
+                asyncio.TaskGroup() as group,
+            ):
+                count = self._client.endpoint.max_in_flight
+                tasks = (self._work(jobs, work) for _ in range(count))
+                self._tasks += map(group.create_task, tasks)
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
 
-    async def ask(
-        self,
-        request: ChatRequest,
-        keep: Callable[[ChatReply], None],
-        fail: Callable[[RemoteError | RequestError], None],
-    ) -> bool:
-        """Send one request; return whether a reply was kept.
+    async def ask(self, request: ChatRequest) -> ChatReply | RemoteError | RequestError | None:
+        """Send one request; return its reply, or an error; None after an interrupt.
 
-        ``keep`` stores the reply and counts its tokens; ``fail`` is called if the server refuses
-        this request, or gives no answer after all retries.
+        The error says that the server refuses this request, or gave no answer after all retries.
         """
         if self.is_interrupted:
-            return False
+            return None
         try:
-            keep(await self._client.complete(request))
+            reply = await self._client.complete(request)
         except (RemoteError, RequestError) as exc:
-            fail(exc)
             self._count_failure(exc)
-            return False
+            return exc
         self._num_failed_in_a_row = 0
         self._num_answered += 1
-        return True
+        return reply
 
     async def _work(self, jobs: Iterator[T], work: Callable[[T], Awaitable[None]]) -> None:
         while not self.is_interrupted:
@@ -143,8 +153,8 @@ class RequestPool:
                 task.cancel()
 
 
-@contextmanager
-def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
+@asynccontextmanager
+async def _interruptible(stop: Callable[[], None]) -> AsyncIterator[None]:
     """Call ``stop`` at a first signal; a second one raises ``KeyboardInterrupt`` at once.
 
     Does nothing outside the main thread, and where the system has no such signals.

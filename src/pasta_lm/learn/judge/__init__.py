@@ -289,11 +289,7 @@ class LLMJudge:
 
     def spending(self) -> Spending:
         """Return the tokens of all stored replies of this model."""
-        spent = Spending()
-        for row in self.journal.rows.values():
-            if row["judge"] == self.model:
-                spent.count(read_reply(row["reply"]).tokens)
-        return spent
+        return Spending(row for row in self.journal.rows.values() if row["judge"] == self.model)
 
     def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
         keyed = {self.key(pair): pair for pair in comparisons if pair.first != pair.second}
@@ -305,18 +301,16 @@ class LLMJudge:
 
         async def work(job: tuple[str, Comparison]) -> None:
             key, comparison = job
-
-            def keep(reply: ChatReply) -> None:
-                row = {"id": key, "prompt_id": comparison.prompt_id, "judge": self.model}
+            reply = await pool.ask(self.template.request(comparison))
+            if isinstance(reply, ChatReply):
+                row: Row = {"id": key, "prompt_id": comparison.prompt_id, "judge": self.model}
                 row |= {"template": self.template.name, "template_sha256": self.template.sha256}
-                self.journal.append([row | {"reply": dict(reply.raw)}])
-                spent.count(reply.tokens)
+                row |= {"reply": dict(reply.raw)}
+                self.journal.append([row])
+                spent.count(row)
                 self.progress(next(numbers), len(wanted), spent)
-
-            def fail(error: PastaError) -> None:
-                self.failures[key] = error.message
-
-            await pool.ask(self.template.request(comparison), keep, fail)
+            elif reply is not None:
+                self.failures[key] = reply.message
 
         asyncio.run(pool.run(client, iter(wanted.items()), work))
         if pool.is_interrupted:
