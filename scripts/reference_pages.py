@@ -30,7 +30,7 @@ anything is loaded: unknown keys, wrong types and contradictions are errors that
 `--set table.key=value` changes a key and may be repeated; without a value it removes the key.
 """
 ROOMS = {  # heading: its tables, each with its dataclass
-    "Supervised finetuning": "model ModelConfig, model.random RandomConfig, data DataConfig, "
+    "Supervised finetuning": "model ModelConfig, data DataConfig, "
     "train TrainConfig, lora LoraConfig",
     "Preference optimisation": "model StartConfig, data PairsConfig, data.records RecordsConfig, "
     "rollouts RolloutsConfig, rollouts.servers Servers, score ScoreConfig, judge JudgeConfig, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from tests.learn.train.preferences import pair, save_tiny
 from tests.learn.train.recipes import begin, write_file
 
 RECIPE = """
-[model.random]
-architecture = "{architecture}"
-tokenizer = "{tokenizer}"
+[model]
+base = "{base}"
 [data]
 file = "{file}"
 max_tokens = 700
@@ -32,7 +30,7 @@ log_steps = 1
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    """Return what begins at random."""
+    """Return a model with random weights."""
     return begin(tmp_path_factory.mktemp("tiny"))
 
 
@@ -44,9 +42,8 @@ def out(tmp_path: Path) -> Path:
 def recipe(model: ModelConfig, out: Path, *, data: str = "", train: str = "") -> Path:
     """Write a recipe of two steps."""
     file = out.parent / "recipe.toml"
-    assert model.random is not None
     answers = write_file(out.parent / "data", 24).file
-    parts = {**asdict(model.random), "out": out, "file": answers}
+    parts = {"base": model.base, "out": out, "file": answers}
     file.write_text(RECIPE.format(**parts, data=data, train=train), encoding="utf-8")
     return file
 
@@ -59,7 +56,7 @@ def test_a_recipe_is_carried_out_and_its_model_s_folder_is_all_that_is_printed(
     assert "step 2/2  loss " in result.err
     assert load(out / "model").vocabulary.has_pieces
     assert {path.name for path in out.iterdir()} == {
-        *("checkpoint-2", "log.jsonl", "model", "recipe.json", "lock")
+        *("checkpoint-2", "log.jsonl", "model", "recipe.json", "inputs.json", "lock")
     }
 
 

@@ -201,6 +201,24 @@ def test_replies_come_over_http_with_their_log_probabilities() -> None:
     assert server.num_requests > 8
 
 
+@pytest.mark.parametrize(
+    ("parts", "text", "refusal"),
+    [
+        ([{"type": "text", "text": "One "}, {"type": "text", "text": "two"}], "One two", None),
+        ([{"type": "thinking", "thinking": []}, {"type": "text", "text": "So."}], "So.", None),
+        ([{"type": "refusal", "refusal": "I will not."}], "", "I will not."),
+    ],
+)
+def test_a_content_may_be_a_list_of_parts(parts: object, text: str, refusal: str | None) -> None:
+    reply = read_reply({"choices": [{"message": {"content": parts}}]})
+    assert (reply.text, reply.refusal) == (text, refusal)
+
+
+def test_a_part_of_another_type_is_no_text() -> None:
+    with pytest.raises(RemoteError, match="not a chat completion"):
+        read_reply({"choices": [{"message": {"content": [{"type": "audio", "data": "x"}]}}]})
+
+
 def test_an_answer_that_takes_too_long_is_a_temporary_failure() -> None:
     class Hanging(Answers):
         async def post(self, body: object) -> HttpReply:

@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, set_seed
 
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
@@ -20,7 +20,6 @@ from pasta_lm.learn.data.encode import NO_LABEL
 from pasta_lm.learn.train.config import (
     DataConfig,
     ModelConfig,
-    RandomConfig,
     SftConfig,
     TrainConfig,
 )
@@ -31,18 +30,6 @@ from pasta_lm.recipe import toml_of
 from tests.small_tokenizers import FAMILIES
 from tests.taught import CHAT
 
-ARCHITECTURE = {
-    "model_type": "llama",
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 2048,
-}
-
-
 SENTENCES = (
     "Wake up early, it gives you time.",
     "Drink a glass of water, then stretch for 10 minutes.",
@@ -52,19 +39,30 @@ SENTENCES = (
 )
 
 
-def begin(folder: Path, *, is_tied: bool = True) -> ModelConfig:
-    """Write an architecture and a tokenizer, and return what starts from them."""
+ARCHITECTURE = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}
+
+
+def begin(folder: Path, **settings: Any) -> ModelConfig:
+    """Save a model with random weights that knows no tags."""
     tokenizer = FAMILIES["byte_level"]()
     tokenizer.chat_template = CHAT
     tokenizer.eos_token = "<|end|>"
-    tokenizer.save_pretrained(folder / "tokenizer")
-    architecture = folder / "tiny.json"
-    settings = ARCHITECTURE | {"tie_word_embeddings": is_tied}
-    architecture.write_text(json.dumps(settings), "utf-8")
-    tokenizer_folder = str(folder / "tokenizer")
-    return ModelConfig(
-        random=RandomConfig(architecture=str(architecture), tokenizer=tokenizer_folder)
-    )
+    tokenizer.save_pretrained(folder / "base")
+    ends = dict.fromkeys(("eos_token_id", "pad_token_id"), tokenizer.eos_token_id)
+    sizes = {"vocab_size": len(tokenizer), **ARCHITECTURE, **settings}
+    config = AutoConfig.for_model(**sizes, **ends)
+    set_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder / "base")
+    return ModelConfig(base=str(folder / "base"))
 
 
 def records(count: int, *, seed: int = 7) -> list[Record]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from torch.testing import assert_close
 from pasta_lm.learn.train.config import ModelConfig, SftConfig
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.learn.train.trainer import STATE, newest_checkpoint
-from tests.learn.train.recipes import as_toml, begin, losses, sft, weights
+from tests.learn.train.recipes import begin, losses, sft, weights
 
 ROOT = Path(__file__).parents[3]
 WHOLE = '{"global_step": 1}'
@@ -71,7 +68,7 @@ def test_files_and_missing_folders_are_not_checkpoints(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    """Return what begins at random."""
+    """Return a model with random weights."""
     return begin(tmp_path_factory.mktemp("tiny"))
 
 
@@ -107,60 +104,4 @@ def test_a_truncated_newest_checkpoint_falls_back_to_the_previous_one(
     assert f"checkpoint-{STEPS} was not written to its end" in capsys.readouterr().err
     times = {step: len(found) for step, found in losses(config).items()}
     assert times == {step: 1 + (step > STEPS - SAVE_STEPS) for step in range(1, STEPS + 1)}
-    assert_same_run(config, whole)
-
-
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from transformers import TrainerState
-from pasta_lm.learn.train import sft
-from pasta_lm.recipe import read_recipe
-from pasta_lm.learn.train.config import SftConfig
-
-place, config = sys.argv[1], read_recipe(Path(sys.argv[2]), SftConfig)
-kind, name, state_of = {
-    "in a step": (sft.SftTrainer, "compute_loss", lambda trainer: trainer.state),
-    "in a checkpoint": (sft.SftTrainer, "_save_rng_state", lambda trainer: trainer.state),
-    "in the last file": (TrainerState, "save_to_json", lambda state: state),
-}[place]
-usual = getattr(kind, name)
-
-def deadly(self, *args, **kwargs):
-    if state_of(self).global_step == 8:
-        if kind is TrainerState:
-            Path(args[0]).write_text('{"global_step": 8, "ep')
-        os.kill(os.getpid(), signal.SIGKILL)
-    return usual(self, *args, **kwargs)
-
-setattr(kind, name, deadly)
-sft.train_sft(config)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("place", "left_out"),
-    [("in a step", False), ("in a checkpoint", True), ("in the last file", True)],
-)
-def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(
-    model: ModelConfig,
-    whole: SftConfig,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    place: str,
-    left_out: bool,
-) -> None:
-    config = recipe(model, tmp_path / "out")
-    file = tmp_path / "recipe.toml"
-    file.write_text(as_toml(config), encoding="utf-8")
-    command = [sys.executable, "-c", CHILD, place, str(file)]
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert max(losses(config)) == 8
-    assert not (tmp_path / "out" / "model").exists()
-    train_sft(config, resume=True)
-    assert ("checkpoint-8 was not written" in capsys.readouterr().err) is left_out
-    times = {step: len(found) for step, found in losses(config).items()}
-    assert times == {step: 1 + (left_out and 4 < step <= 8) for step in range(1, STEPS + 1)}
     assert_same_run(config, whole)

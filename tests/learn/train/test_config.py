@@ -11,7 +11,7 @@ import pytest
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.learn.train.config import ModelConfig, RandomConfig, SftConfig, TrainConfig
+from pasta_lm.learn.train.config import ModelConfig, SftConfig, TrainConfig
 from pasta_lm.recipe import read_recipe, toml_of
 
 GOOD: dict[str, Any] = {
@@ -26,7 +26,6 @@ RECIPES = sorted(
     for path in (RUNS / folder).glob("*.toml")
     if path.stem not in {"bon", "preference"}  # of stage two
 )
-RANDOM = {"random": {"architecture": "a.json", "tokenizer": "t"}}
 CONTINUE = {"train.positions": "continue"}
 
 
@@ -50,9 +49,8 @@ def read(tmp_path: Path, text: str, changes: Sequence[str] = ()) -> SftConfig:
 
 def test_every_kind_of_key_is_read(tmp_path: Path) -> None:
     text = """
-    [model.random]
-    architecture = "tiny.json"
-    tokenizer = "build/tokenizer"
+    [model]
+    base = "tiny"
     [data]
     plain = true
     max_tokens = 512
@@ -67,9 +65,7 @@ def test_every_kind_of_key_is_read(tmp_path: Path) -> None:
     positions = "continue"
     """
     config = read(tmp_path, text)
-    assert config.model == ModelConfig(
-        random=RandomConfig(architecture="tiny.json", tokenizer="build/tokenizer")
-    )
+    assert config.model == ModelConfig(base="tiny")
     assert (config.data.plain, config.data.max_tokens) == (True, 512)
     assert config.data.paths == [Path("a.jsonl"), Path("b.jsonl")]
     assert config.data.exclude_paths == [Path("ids.txt")]
@@ -100,14 +96,9 @@ POSITIVE = ("learning_rate", "accumulate", "log_steps", "save_steps", "steps", "
         ({"data.file": 3}, "data.file must be str or a list, not 3"),
         ({"train.stepz": 3}, "unknown key train.stepz"),
         ({"train.steps": "10"}, "train.steps must be int, not '10'"),
-        ({"model": {}}, "[model] needs exactly one of base and random"),
-        ({"model": {"base": "b", **RANDOM}}, "[model] needs exactly one of base and random"),
+        ({"model": {}}, "model.base is missing"),
         ({"train.steps": None}, "[train] needs exactly one of steps and epochs"),
         ({"train.epochs": 2}, "[train] needs exactly one of steps and epochs"),
-        (
-            {"model": RANDOM, "lora": {"rank": 8}},
-            "[lora] needs model.base: random weights must all be trained",
-        ),
         ({"train.schedule": "warmup"}, "train.schedule is 'warmup'"),
         ({"train.dtype": "float16"}, "train.dtype is 'float16'"),
         ({"train.join": "split"}, "train.join is 'split'"),
@@ -160,10 +151,10 @@ def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:
 
 
 def test_keys_can_be_changed_and_removed_by_the_command(tmp_path: Path) -> None:
-    random = ["model.random.architecture=a.json", "model.random.tokenizer=t"]
-    config = read(tmp_path, recipe({}), ["model.base=", *random, "train.steps=5"])
-    assert config.model == ModelConfig(random=RandomConfig(architecture="a.json", tokenizer="t"))
-    assert config.train.steps == 5
+    changes = ["model.base=other", "train.steps=", "train.epochs=5"]
+    config = read(tmp_path, recipe({}), changes)
+    assert config.model == ModelConfig(base="other")
+    assert (config.train.steps, config.train.epochs) == (None, 5.0)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from math import log
@@ -170,47 +166,3 @@ def test_a_dry_run_bounds_the_requests_and_sends_none(tmp_path: Path) -> None:
     )
     assert f"scripted judges: at most {4 * 4 * NUM_PROMPTS} requests" in preflight(config)
     assert not (tmp_path / "out").exists()
-
-
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from pasta_lm import journal
-from pasta_lm.learn.judge import LLMJudge, both_orders, load_template
-from pasta_lm.learn.chat.client import ChatClient, Endpoint
-
-url, file, calls = sys.argv[1:]
-usual, left = journal.line_of, iter(range(int(calls)))
-
-def deadly(row):
-    if next(left, None) is None:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return usual(row)
-
-journal.line_of = deadly
-asked = [one for n in range(20) for one in both_orders(str(n), "What?", "long" * n, "middling")]
-endpoint = Endpoint(base_url=url, model="scripted", max_in_flight=4)
-template = load_template("stated-confidence-v1")
-client = lambda: ChatClient(endpoint)
-judge = LLMJudge("scripted", template, journal.Journal(Path(file)), client)
-print(judge.compare(asked))
-"""
-
-
-def test_a_killed_judge_repeats_only_requests_in_flight(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-
-    def run(file: str, calls: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", CHILD, server.base_url, str(tmp_path / file), str(calls)]
-        return subprocess.run(command, env=env, capture_output=True, text=True)
-
-    with ScriptedServer(longer_wins) as server:
-        whole = run("whole.jsonl", 1000).stdout
-    with ScriptedServer(longer_wins) as server:
-        for calls in (8, 15):
-            assert run("killed.jsonl", calls).returncode == -signal.SIGKILL
-        kept = len(read_rows(tmp_path / "killed.jsonl"))
-        assert kept == 8 + 15
-        assert run("killed.jsonl", 1000).stdout == whole != ""
-        assert sum(server.paid.values()) <= 40 + 2 * 4
-    assert len(read_rows(tmp_path / "killed.jsonl")) == 40

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample, encode_example
-from pasta_lm.learn.train.config import DataConfig, ModelConfig
+from pasta_lm.learn.train.config import DataConfig
 from pasta_lm.learn.train.losses import collate, label_nats, over_labels, plain_texts
 from pasta_lm.learn.train.sft import train_sft
 from tests.architectures import loaded
-from tests.learn.train.recipes import ARCHITECTURE, begin, losses, sft
+from tests.learn.train.recipes import begin, losses, sft
 from tests.learn.train.test_collate import PROMPT, answers, eager, gradients
 from tests.learn.train.test_sft import PowerCutError, cut_power
 
@@ -29,12 +28,6 @@ HYBRID = {
     "block_auto_adjust_ff_dim": False,
     "layer_types": ["conv", "full_attention"],
 }
-
-
-def begin_hybrid(folder: Path) -> ModelConfig:
-    config = begin(folder)
-    (folder / "tiny.json").write_text(json.dumps(ARCHITECTURE | HYBRID), "utf-8")
-    return config
 
 
 def examples(name: str) -> list[EncodedExample]:
@@ -66,7 +59,7 @@ def test_a_hybrid_model_that_would_learn_gaps_is_refused_before_anything_is_trai
     tmp_path: Path,
 ) -> None:
     with pytest.raises(UsageError, match="Lfm2ForCausalLM learns plain texts only"):
-        train_sft(sft(begin_hybrid(tmp_path), tmp_path / "out"))
+        train_sft(sft(begin(tmp_path, **HYBRID), tmp_path / "out"))
 
 
 def test_a_hybrid_model_that_is_killed_and_resumed_learns_its_records_and_decodes_them(
@@ -77,7 +70,7 @@ def test_a_hybrid_model_that_is_killed_and_resumed_learns_its_records_and_decode
     write_records(path, [Record("only", "Count.", answer)])
     settings = {"learning_rate": 2e-2, "schedule": "constant", "save_steps": 30, "epochs": 60}
     config = sft(
-        begin_hybrid(tmp_path),
+        begin(tmp_path, **HYBRID),
         tmp_path / "out",
         DataConfig(file=str(path)),
         **{**settings, "positions": "continue", "join": "recompute"},

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -256,6 +253,19 @@ def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_
         train(recipe(*models, tmp_path, positions="continue"))
 
 
+def test_a_run_is_not_continued_with_a_base_of_other_weights(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Path(shutil.copytree(models.base, tmp_path / "base"))
+    config = recipe(str(base), models.baseline, tmp_path / "out")
+    fail_after(monkeypatch, preference, "pairs_of", 0)
+    with pytest.raises(PowerCutError):
+        train(config)
+    shutil.copyfile(Path(models.baseline, "model.safetensors"), base / "model.safetensors")
+    with pytest.raises(UsageError, match=r"begun with other model.base \(weights\)"):
+        train(config, resume=True)
+
+
 def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path) -> None:
     class Undecided(LongerWins):
         def compare(self, comparisons: Sequence[Comparison]) -> list[float]:
@@ -295,42 +305,5 @@ def test_an_interrupted_run_resumes_with_the_same_result(
             train(config)
     (tmp_path / "before").rename(tmp_path / "out")  # it may be moved meanwhile
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
-    train(config, resume=True)
-    assert_same_run(config, whole)
-
-
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from pasta_lm import journal
-from pasta_lm.learn.data import preferences
-from pasta_lm.learn.train import preference
-from tests.learn.train.preferences import recipe, train
-
-place, calls, base, baseline, out = sys.argv[1:]
-preferences.BATCH_SIZE = 8
-places = {"write": (journal, "line_of"), "step": (preference, "pair_log_probs")}
-module, name = places[place]
-usual, left = getattr(module, name), iter(range(int(calls)))
-
-def deadly(*args, **kwargs):
-    if next(left, None) is None:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return usual(*args, **kwargs)
-
-setattr(module, name, deadly)
-train(recipe(base, baseline, Path(out), save_steps=4), resume=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_run_killed_repeatedly_equals_an_uninterrupted_run(
-    models: Models, whole: PreferenceConfig, tmp_path: Path
-) -> None:
-    config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
-    for place, calls in (("write", 11), ("write", 30), ("step", 6), ("step", 9)):
-        command = [sys.executable, "-c", CHILD, place, str(calls), *models, config.train.out]
-        killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
     train(config, resume=True)
     assert_same_run(config, whole)

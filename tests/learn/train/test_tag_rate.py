@@ -27,7 +27,7 @@ LORA = LoraConfig(rank=4, targets=("q_proj", "down_proj"))
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a model folder with the tag pieces."""
     folder = tmp_path_factory.mktemp("base")
-    return train_sft(sft(begin(folder, is_tied=request.param), folder / "out", steps=1))
+    return train_sft(sft(begin(folder, tie_word_embeddings=request.param), folder / "out", steps=1))
 
 
 def recipe(base: Path, out: Path, **train: object) -> SftConfig:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import name as name_of
 
-from pasta_lm.engines.request import Answer, Finished, unless_failed
+from pasta_lm.engines.request import Answer, Finished, SamplingParams, unless_failed
 from pasta_lm.errors import InputError, RequestError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.layout_rule import units
@@ -167,14 +167,7 @@ def answer(
 
 
 def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig) -> Iterator[Row]:
-    engine = model.engine
-    sampling = model.sampling_params(
-        max_tokens=config.max_tokens, max_thinking_tokens=config.max_thinking_tokens
-    )
-    if sampling.temperature == 0:
-        sampling = replace(sampling, temperature=TEMPERATURE, top_k=40)
-    if config.temperature is not None:
-        sampling = replace(sampling, temperature=config.temperature)
+    engine, sampling = model.engine, _sampling(model, config)
     waiting, running = deque(instructions), dict[int, str]()
 
     def submit(name: str) -> Iterator[Row]:
@@ -185,17 +178,30 @@ def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig
         except RequestError:  # longer than the context or the pool
             yield _row(name, config)
 
+    def step() -> Iterator[Row]:
+        for number, event in engine.step() if running else ():
+            done = unless_failed(event)
+            if isinstance(done, Finished) and number in running:
+                yield _row(running.pop(number), config, done.answer)
+
     try:
         while waiting or running:
             while waiting and len(running) < config.in_flight:
                 yield from submit(waiting.popleft())
-            for number, event in engine.step() if running else ():
-                done = unless_failed(event)
-                if isinstance(done, Finished) and number in running:
-                    yield _row(running.pop(number), config, done.answer)
+            yield from step()
     finally:
         for number in running:
             engine.cancel(number)
+
+
+def _sampling(model: Pasta, config: AnswerConfig) -> SamplingParams:
+    sampling = model.sampling_params(
+        max_tokens=config.max_tokens, max_thinking_tokens=config.max_thinking_tokens
+    )
+    if config.temperature is not None:
+        return replace(sampling, temperature=config.temperature)
+    is_greedy = sampling.temperature == 0
+    return replace(sampling, temperature=TEMPERATURE, top_k=40) if is_greedy else sampling
 
 
 def _row(name: str, config: AnswerConfig, answer: Answer | None = None) -> Row:

@@ -26,22 +26,10 @@ BY_RULE = "auto"  # ``loss.beta`` by BoNBoN's rule for the number of samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomConfig:
-    """A model that begins with random weights; ``[model.random]`` of a recipe."""
-
-    architecture: str  # JSON file of a transformers configuration.
-    tokenizer: str  # Folder of a tokenizer, such as a model folder.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The model to train: a trained base, or random weights."""
+    """The model to train; ``[model]``."""
 
-    base: str | None = None  # Model folder or hub id.
-    random: RandomConfig | None = None  # Random weights instead.
-
-    def __post_init__(self) -> None:
-        check_one_of("model", base=self.base, random=self.random)
+    base: str  # Model folder or hub id.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +106,7 @@ class TrainConfig:
     """Of the saved weights and of frozen ones; None: as the base was saved, frozen ones float32."""
     mixed_precision: bool = False
     """Matrix products, and frozen weights by default, in bfloat16 where that is fast (GPU, AMX)."""
-    seed: int = 0  # Of the order of the data and of random weights.
+    seed: int = 0  # Of the order of the data and of new weights.
     log_steps: int = 10  # Steps between two rows of the log.
     save_steps: int = 500  # Steps between two checkpoints; the last two are kept.
     max_own_text_rise: float = 0.03
@@ -167,12 +155,10 @@ class SftConfig:
     lora: LoraConfig | None = None  # None: all weights are trained.
 
     def __post_init__(self) -> None:
-        check_stage_one(self.model, self.train, self.lora, self.data.trained_strategy)
+        check_stage_one(self.train, self.lora, self.data.trained_strategy)
 
 
-def check_stage_one(
-    model: ModelConfig, train: TrainConfig, lora: LoraConfig | None, strategy: str
-) -> None:
+def check_stage_one(train: TrainConfig, lora: LoraConfig | None, strategy: str) -> None:
     """Raise a UsageError if two keys contradict each other, or one has no effect."""
     has_tag_rate = train.tag_learning_rate is not None
     is_frozen = lora is not None and lora.trained_tokens == "none"
@@ -185,8 +171,6 @@ def check_stage_one(
     check_not_ignored("train.freeze_old_rows", freezes, "[lora] freezes them in any case")
     if train.save == "adapter" and lora is None:
         raise UsageError('train.save = "adapter" needs a table [lora]')
-    if lora and model.base is None:
-        raise UsageError("[lora] needs model.base: random weights must all be trained")
     if strategy != PASTA and train.positions != APAR_POSITIONS:
         raise UsageError(
             f"{strategy} makes no promises: positions {train.positions!r} need their lengths",

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.rows.reader import exact_reader
@@ -31,8 +25,7 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
-from pasta_lm.learn.random_model import load_tokenizer, read_architecture
-from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
+from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig
 from pasta_lm.learn.train.losses import reads_texts
 from pasta_lm.learn.train.packs import Encode
 from pasta_lm.models.adapter import (
@@ -78,8 +71,8 @@ class Learner:
     eos_id: int
     trained_strategy: str = PASTA
     """The strategy that it was trained for, or is about to be."""
-    source: str | None = None
-    """Folder or hub id that the weights were loaded from; None: they began at random."""
+    source: str = ""
+    """Folder or hub id that the weights were loaded from."""
     dtype: torch.dtype = torch.float32
     """Of the base's weights as they were saved."""
 
@@ -128,19 +121,13 @@ class Learner:
 
 
 def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Learner:
-    """Load or initialise a model with the tag pieces and our attention; float32 to be trained."""
-    if config.base is not None:
-        pretrained = load_pretrained(config.base, dtype=dtype)
-        model, tokenizer, known = pretrained.model, pretrained.tokenizer, pretrained.config
-    else:
-        assert config.random is not None
-        (model, tokenizer), known = _random(config.random), None
+    """Load a model with the tag pieces and our attention; float32 to be trained."""
+    pretrained = load_pretrained(config.base, dtype=dtype)
+    model, tokenizer, known = pretrained.model, pretrained.tokenizer, pretrained.config
     end = turn_end(tokenizer)  # learned is the end that the chat template writes
     eos_id = tokenizer.eos_token_id if end is None else end
     if not isinstance(eos_id, int):
-        raise ModelError(
-            f"[model] {config.base or config.random}: its tokenizer has no end-of-text"
-        )
+        raise ModelError(f"[model] {config.base}: its tokenizer has no end-of-text")
     reader = exact_reader(model)
     make_savable(model.generation_config)
     add_pieces(model, tokenizer)
@@ -153,20 +140,9 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
     return Learner(model, tokenizer, vocabulary, eos_id, strategy, config.base, saved_dtype)
 
 
-def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    tokenizer = load_tokenizer(Path(random.tokenizer))
-    config = read_architecture(Path(random.architecture))
-    config.vocab_size = max(config.vocab_size, len(tokenizer))
-    config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        config, attn_implementation="eager", trust_remote_code=False
-    )
-    return model, tokenizer
-
-
-def dtype_as_saved(base: str | None) -> torch.dtype:
-    """Return the dtype of the weights of a base; float32 of random ones, GGUF and adapters."""
-    if base is not None and not gguf_of_package(base):
+def dtype_as_saved(base: str) -> torch.dtype:
+    """Return the dtype of the weights of a base; float32 of GGUF files and adapters."""
+    if not gguf_of_package(base):
         with suppress(OSError, ValueError):
             config = AutoConfig.from_pretrained(base, trust_remote_code=False)
             return config.dtype or torch.float32
@@ -250,7 +226,7 @@ def _low_rank(model: PreTrainedModel) -> dict[str, tuple[Tensor, Tensor]]:
 
 def base_of(learner: Learner) -> BaseReference:
     """Return the reference to a learner without adapters; it must be a whole model."""
-    source = learner.source or ""
+    source = learner.source
     if is_adapter(Path(source)):
         raise UsageError(
             f"model.base is an adapter, and an adapter has no adapter of its own: {source}",

@@ -55,9 +55,7 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
     """
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
         learner, packs = prepare(recipe)
-        random = recipe.model.random
-        begun_with = recipe.model.base if random is None else random.tokenizer
-        inputs = recipe.data.hashes() | hashes_of("model", begun_with)
+        inputs = recipe.data.hashes() | hashes_of("model", recipe.model.base)
         run.begin(asdict(recipe), may_change=MAY_CHANGE, inputs=inputs)
         own_text = own_examples(recipe.data, learner.encoder(recipe.train))
         return finetune(learner, packs, recipe.train, recipe.lora, own_text, resume=resume)
@@ -73,7 +71,7 @@ def prepare(recipe: SftConfig) -> tuple[Learner, list[Pack]]:
 def begin_learner(
     model: ModelConfig, train: TrainConfig, lora: LoraConfig | None, strategy: str
 ) -> Learner:
-    set_seed(train.seed)  # before the model is loaded, because its weights may be random
+    set_seed(train.seed)  # before adapters, whose weights are random
     return replace(load_learner(model, frozen_dtype(lora, train)), trained_strategy=strategy)
 
 
