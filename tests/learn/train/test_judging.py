@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import PastaError, UsageError
 from pasta_lm.journal import read_rows, write_rows
 from pasta_lm.language.document import parse
@@ -27,6 +26,7 @@ from pasta_lm.learn.train.config import (
 )
 from pasta_lm.learn.train.preference import Round, preflight, sampling_of, train_preference
 from tests.fakes.scripted_server import ScriptedReply, ScriptedServer
+from tests.learn.annotate.runs import AT_ONCE
 from tests.learn.data.rollouts import sample
 from tests.learn.judge.endpoint import answers_of
 from tests.learn.train.preferences import prompts, recipe, rows
@@ -34,8 +34,6 @@ from tests.learn.train.preferences import prompts, recipe, rows
 ROOT = Path(__file__).parents[3]
 NUM_PROMPTS = 6
 PROMPTS = prompts(NUM_PROMPTS, 1)[0]
-AT_ONCE = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.01)
-"""Retries that wait for nothing."""
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,8 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from math import inf
 from pathlib import Path
-from time import sleep
 
 import pytest
 
@@ -26,7 +24,10 @@ SYSTEMS = {"pasta-sft", "apar-sft", "sot", *(f"bon-{name}" for name in LAMBDAS)}
 SFT = sorted(path for path in PAPER.glob("*.toml") if path.stem != "bon")
 
 
-def run(out: Path, pasta: str) -> subprocess.CompletedProcess[str]:
+COMMAND = f"{sys.executable} -m pasta_lm"
+
+
+def run(out: Path, pasta: str = COMMAND) -> subprocess.CompletedProcess[str]:
     """Carry the script out on a toy."""
     settings = {"OUT": str(out), "PASTA": pasta, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     environment = os.environ | settings | {"PYTHONPATH": str(ROOT / "src")}
@@ -35,23 +36,9 @@ def run(out: Path, pasta: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def pasta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give a command that is ``pasta``, and quick to begin."""
-    path = tmp_path_factory.mktemp("warm") / "socket"
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.learn.train.warm", "serve", str(path)]
-    with subprocess.Popen(command, env=environment, cwd=ROOT) as server:
-        while not path.exists() and server.poll() is None:
-            sleep(0.1)
-        yield f"{sys.executable} -S {ROOT / 'tests' / 'learn' / 'train' / 'warm.py'} call {path}"
-        server.kill()
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, pasta: str) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("paper")
-    done = run(out, pasta)
+    done = run(out)
     assert done.returncode == 0, done.stderr[-3000:]
     return out
 
@@ -61,6 +48,7 @@ def report(made: Path, system: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_the_whole_path_ends_with_figures_of_all_systems(made: Path) -> None:
     table = json.loads((made / "speed.json").read_text())["systems"]
     names = ["Pasta-SFT", "APAR-SFT", "SoT", *(f"Pasta-BoN {name}" for name in LAMBDAS)]
@@ -70,6 +58,7 @@ def test_the_whole_path_ends_with_figures_of_all_systems(made: Path) -> None:
         assert table[name]["realised_speedup"] is not None
 
 
+@pytest.mark.slow
 def test_a_scripted_judge_yields_no_win_rate_anywhere(made: Path) -> None:
     assert {path.parent.name for path in made.glob("alpaca/*/report.md")} == SYSTEMS
     for system in SYSTEMS:
@@ -81,6 +70,7 @@ def test_a_scripted_judge_yields_no_win_rate_anywhere(made: Path) -> None:
         assert "pipeline check, n = " in (made / "alpaca" / system / "table.txt").read_text()
 
 
+@pytest.mark.slow
 def test_every_answer_was_annotated_or_failed_and_some_have_blocks(made: Path) -> None:
     records = read_records(made / "annotated" / "annotated.jsonl")
     failed = (made / "annotated" / "failed.jsonl").read_text().splitlines()
@@ -89,12 +79,14 @@ def test_every_answer_was_annotated_or_failed_and_some_have_blocks(made: Path) -
     assert any(one.document.blocks for one in records)
 
 
+@pytest.mark.slow
 def test_the_models_were_taught_what_they_are_called_after(made: Path) -> None:
     for name, taught in (("pasta", "pasta"), ("apar", "apar"), ("bon-4/round-2", "pasta")):
         model = Pasta.from_pretrained(made / name / "model")
         assert (model.has_tag_pieces, model.engine.loaded.trained_strategy) == (True, taught)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAMBDAS)
 def test_each_weight_of_quality_has_its_own_rounds_and_shares_the_first_samples(
     made: Path, name: str
@@ -109,7 +101,8 @@ def test_each_weight_of_quality_has_its_own_rounds_and_shares_the_first_samples(
     assert logged["is_scripted"]
 
 
-def test_what_was_done_before_is_not_done_again(made: Path, pasta: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_what_was_done_before_is_not_done_again(made: Path, tmp_path: Path) -> None:
     def times() -> dict[Path, int]:
         kept = [*made.rglob("*.safetensors"), *made.rglob("*.jsonl")]
         return {path: path.stat().st_mtime_ns for path in kept}
@@ -121,7 +114,7 @@ def test_what_was_done_before_is_not_done_again(made: Path, pasta: str, tmp_path
     (made / "speed.json").unlink()
     called = tmp_path / "called"
     wrapper = tmp_path / "pasta"
-    wrapper.write_text(f'#!/bin/sh\necho "$1 $2" >>{called}\nexec {pasta} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\necho "$1 $2" >>{called}\nexec {COMMAND} "$@"\n')
     wrapper.chmod(0o755)
     assert run(made, str(wrapper)).returncode == 0
     assert called.read_text().splitlines() == ["evaluate speed"]

@@ -15,13 +15,14 @@ from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample, encode_example
+from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig
 from pasta_lm.learn.train.losses import collate, label_nats, over_labels, plain_texts
 from pasta_lm.learn.train.sft import train_sft
 from tests.architectures import loaded
+from tests.fakes.power_cut import PowerCutError, fail_after
 from tests.learn.train.recipes import begin, losses, sft
 from tests.learn.train.test_collate import PROMPT, answers, eager, gradients
-from tests.learn.train.test_sft import PowerCutError, cut_power
 
 HYBRID = {
     "model_type": "lfm2",
@@ -76,7 +77,7 @@ def test_a_hybrid_model_that_is_killed_and_resumed_learns_its_records_and_decode
         **{**settings, "positions": "continue", "join": "recompute"},
     )
     with monkeypatch.context() as patch:
-        cut_power(patch, 40)
+        fail_after(patch, training, "weighted_mean", 40)
         with pytest.raises(PowerCutError):
             train_sft(config)
     model = load(train_sft(config, resume=True))

@@ -9,7 +9,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +28,8 @@ from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, Sft
 from pasta_lm.learn.train.learner import Learner, load_learner
 from pasta_lm.learn.train.losses import collate, label_nats, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Pack
-from pasta_lm.learn.train.sft import own_examples, preflight, train_sft
+from pasta_lm.learn.train.sft import own_examples, train_sft
+from tests.fakes.power_cut import PowerCutError, fail_after
 from tests.learn.train.recipes import (
     begin,
     labelled_logits,
@@ -43,10 +43,6 @@ from tests.learn.train.recipes import (
 from tests.small_tokenizers import FAMILIES
 
 NUM_RECORDS = 24
-
-
-class PowerCutError(Exception):
-    """Ends a run where nobody wanted it to end."""
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +87,7 @@ def test_the_loss_falls(model: ModelConfig, tmp_path: Path) -> None:
     config = sft(model, tmp_path, steps=15, learning_rate=1e-2)
     train_sft(config)
     (first, *rest) = [loss for (loss,) in losses(config).values()]
+    assert {"step", "time", "loss", "grad_norm", "learning_rate", "epoch"} <= log(config)[0].keys()
     assert len(rest) == 14
     assert sum(rest[-3:]) / 3 < first - 0.5
     # What no model can know yet: one of about as many pieces as the vocabulary has.
@@ -150,18 +147,6 @@ def test_more_than_one_process_is_refused(
 # --- going on
 
 
-def cut_power(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Let the power fail after so many packs."""
-    calls = iter(range(after))
-
-    def failing(*args: Tensor) -> Tensor:
-        if next(calls, None) is None:
-            raise PowerCutError
-        return weighted_mean(*args)
-
-    monkeypatch.setattr(training, "weighted_mean", failing)
-
-
 def test_an_interrupted_run_resumes_with_the_same_result(
     model: ModelConfig, file: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +154,7 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     whole, parts = (sft(model, tmp_path / name, file, **settings) for name in ("whole", "parts"))
     expected = train_sft(whole)
     with monkeypatch.context() as patch:
-        cut_power(patch, 2 * 8 + 1)
+        fail_after(patch, training, "weighted_mean", 2 * 8 + 1)
         with pytest.raises(PowerCutError):
             train_sft(parts)
     num_steps = max(losses(parts))
@@ -181,15 +166,6 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     first, second = (load_file(one / "model.safetensors") for one in (expected, found))
     for key in first:
         assert torch.allclose(first[key], second[key], atol=1e-6)
-
-
-def test_resuming_without_a_checkpoint_starts_anew_with_a_message(
-    model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = sft(model, tmp_path / "new", steps=1)
-    train_sft(config, resume=True)
-    assert "no checkpoint" in capsys.readouterr().err
-    assert list(losses(config)) == [1]
 
 
 def test_resuming_a_finished_run_changes_nothing(trained: SftConfig) -> None:
@@ -329,29 +305,6 @@ def test_a_model_without_tag_pieces_gets_them(
 
 
 # --- reports and refusals
-
-
-def test_training_prints_nothing_on_standard_output(
-    model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = sft(model, tmp_path, steps=2)
-    train_sft(config)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "step 2/2  loss " in said.err
-    row: dict[str, Any] = log(config)[0]
-    assert {"step", "time", "loss", "grad_norm", "learning_rate", "epoch"} <= row.keys()
-
-
-def test_the_preflight_shows_the_same_summary_as_the_run(
-    model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = sft(model, tmp_path, steps=1)
-    summary = preflight(config)
-    assert packs(config)[0][0].id in summary
-    assert not (tmp_path / "log.jsonl").exists()
-    train_sft(config)
-    assert summary in capsys.readouterr().err
 
 
 def test_data_without_a_fitting_record_are_refused(

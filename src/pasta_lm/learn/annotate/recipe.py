@@ -143,17 +143,21 @@ class SourceRow:
     """One answer to annotate, or the reason why it is skipped."""
 
     id: str  # The row's own, or a hash of its texts.
-    prompt: str  # The texts of its messages, as the annotator is shown them.
-    answer: str
+    turns: tuple[Turn, ...] = ()  # Its messages, the user's last.
+    answer: str = ""
     skipped: str | None = None
-    turns: tuple[Turn, ...] = ()  # Its messages, if they are not one of the user.
     reasoning: str | None = None  # The thought before the answer.
+
+    @property
+    def prompt(self) -> str:
+        """Return the texts of its messages, as the annotator is shown them."""
+        return joined(self.turns)
 
     def record(self, document: Document, source: str) -> Record:
         """Return the row with its annotated answer."""
-        *before, last = self.turns or [{"role": "user", "content": self.prompt}]
-        thought, turns = self.reasoning, tuple(before)
-        return Record(self.id, last["content"], document, source, thought, turns)
+        *before, last = self.turns
+        facts = document, source, self.reasoning, tuple(before)
+        return Record(self.id, last["content"], *facts)
 
 
 def read_source(config: SourceConfig) -> Iterator[SourceRow]:
@@ -166,21 +170,21 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
 
 def _source_row(row: Any, columns: str | None) -> SourceRow:
     if not isinstance(row, Mapping):
-        return SourceRow(digest(repr(row)), "", "", NOT_JSON)
+        return SourceRow(digest(repr(row)), skipped=NOT_JSON)
     own = None if row.get("id") in (None, "") else str(row["id"])
     keys = row if columns is None else ("id", *COLUMNS[columns])
     try:
         turns, answer, thought, key = _exchange({k: row[k] for k in keys if k in row})
     except PastaError:
-        return SourceRow(own or digest(repr(sorted(row.items(), key=str))), "", "", NO_COLUMNS)
+        id = own or digest(repr(sorted(row.items(), key=str)))
+        return SourceRow(id, skipped=NO_COLUMNS)
     prompt = joined(turns)
     content = f"{prompt}\0{answer}"
     if any("\ud800" <= char <= "\udfff" for char in f"{own}{content}{thought}"):  # half a pair
-        return SourceRow(digest(content), "", "", NOT_UNICODE)
+        return SourceRow(digest(content), skipped=NOT_UNICODE)
     missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
     reason = missing or (key and f"{UNREAD}{key}")
-    shown = () if len(turns) < 2 else tuple(turns)
-    return SourceRow(own or digest(content), prompt, answer, reason, shown, thought)
+    return SourceRow(own or digest(content), tuple(turns), answer, reason, thought)
 
 
 def _exchange(row: Row) -> tuple[list[Turn], str, str | None, str | None]:

@@ -75,19 +75,18 @@ class RowsEstimate(NamedTuple):
 
 def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
     """Estimate requests, tokens and time from the lengths of texts."""
-    num_asked = num_skipped = prompt = completion = 0
+    num_rows = num_asked = num_prompt = num_bytes = 0
     for row in rows:
-        num_skipped += row.skipped is not None
+        num_rows += 1
         if row.skipped is None:
             num_asked += 1
-            messages = read_prompt().messages(row.prompt, row.answer)
-            prompt += int(estimate_tokens(messages) * REPLIES_PER_ROW)
-            answer_tokens = len(row.answer.encode()) / CHARACTERS_PER_TOKEN
-            completion += int(answer_tokens * COPY_TOKENS_PER_ANSWER_TOKEN * REPLIES_PER_ROW)
-    tokens = TokenCounts(prompt, completion)
+            num_prompt += estimate_tokens(read_prompt().messages(row.prompt, row.answer))
+            num_bytes += len(row.answer.encode())
+    copies = REPLIES_PER_ROW * COPY_TOKENS_PER_ANSWER_TOKEN * num_bytes / CHARACTERS_PER_TOKEN
+    tokens = TokenCounts(int(REPLIES_PER_ROW * num_prompt), int(copies))
     asking = Estimate(round(num_asked * REPLIES_PER_ROW), tokens)
-    wall_s = completion / TEACHER_TOKENS_PER_S / teacher.max_in_flight
-    return RowsEstimate(num_asked + num_skipped, num_skipped, asking, wall_s)
+    wall_s = copies / TEACHER_TOKENS_PER_S / teacher.max_in_flight
+    return RowsEstimate(num_rows, num_rows - num_asked, asking, wall_s)
 
 
 def annotate(

@@ -102,15 +102,12 @@ def teach(
     source = str(Path(model).resolve()) if Path(model).exists() else model
     run = RunFolder(Path(out).resolve(), SETTINGS)
     instructions, held_out = split_instructions(config)
+    data, asked = hash_files(*config.data.file), hash_files(instructions)
     with run.locked(), full_disk_named(run.path):
         run.begin(
             {"model": source, **asdict(config)},
             may_change=MAY_CHANGE,
-            inputs=hashes_of("model", source)
-            | {
-                "instructions": hash_files(instructions),
-                "data.file": hash_files(*config.data.file),
-            },
+            inputs=hashes_of("model", source) | {"instructions": asked, "data.file": data},
             prepare=lambda: write_held_out(run.path, instructions, held_out),
         )
         journal = run.journal(JOURNAL)

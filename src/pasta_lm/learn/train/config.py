@@ -17,7 +17,6 @@ from pasta_lm.learn.data.layout import RULES
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.judge import LLMJudge, Progress, load_template
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
-from pasta_lm.run_folder import hash_files
 from pasta_lm.strategies import APAR, APAR_POSITIONS, PASTA
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.model import Servers
@@ -62,10 +61,6 @@ class DataConfig:
     def exclude_paths(self) -> list[Path]:
         own_text = [] if self.own_text is None else [Path(self.own_text)]
         return _paths(self.exclude) + own_text
-
-    def hashes(self) -> dict[str, str]:
-        files = {"data.file": self.paths, "data.exclude": self.exclude_paths}
-        return {key: hash_files(*paths) for key, paths in files.items()}
 
     @property
     def trained_strategy(self) -> str:

@@ -142,11 +142,10 @@ def train_preference(
 
 def inputs_of(recipe: PreferenceConfig) -> dict[str, str]:
     """Return hashes of the models and of the file that a recipe begins with."""
-    model, data = recipe.model, recipe.data
+    data, model = recipe.data, recipe.model
+    models = hashes_of("model.base", model.base) | hashes_of("model.baseline", model.baseline)
     file = data.file or (data.records and data.records.file)
-    inputs = {"data": hash_files(file)} if file else {}
-    inputs |= hashes_of("model.base", model.base)
-    return inputs | hashes_of("model.baseline", model.baseline)
+    return models | ({"data": hash_files(file)} if file else {})
 
 
 def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Judge | None) -> None:

@@ -44,6 +44,7 @@ from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mea
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of, sizes
 from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, newest_checkpoint, row_rates
 from pasta_lm.models.load import hashes_of, num_parameters
+from pasta_lm.run_folder import hash_files
 from pasta_lm.strategies import PASTA
 
 
@@ -55,7 +56,9 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
     """
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
         learner, packs = prepare(recipe)
-        inputs = recipe.data.hashes() | hashes_of("model", recipe.model.base)
+        data, inputs = recipe.data, hashes_of("model", recipe.model.base)
+        inputs |= {"data.file": hash_files(*data.paths)}
+        inputs |= {"data.exclude": hash_files(*data.exclude_paths)}
         run.begin(asdict(recipe), may_change=MAY_CHANGE, inputs=inputs)
         own_text = own_examples(recipe.data, learner.encoder(recipe.train))
         return finetune(learner, packs, recipe.train, recipe.lora, own_text, resume=resume)
