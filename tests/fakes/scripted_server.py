@@ -79,7 +79,6 @@ class ThreadedServer(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        """Bind an address; port 0: any free one."""
         self._lock = threading.Lock()
         self._closing = threading.Event()
         super().__init__(address, handler)
@@ -91,12 +90,10 @@ class ThreadedServer(ThreadingHTTPServer):
         return f"http://{host!s}:{port}"
 
     def __enter__(self) -> Self:
-        """Begin to answer."""
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop answering; open connections are cut."""
         self._closing.set()
         self.shutdown()
         self.server_close()
@@ -115,7 +112,6 @@ class ScriptedServer(ThreadedServer):
         self, play: Play, faults: Faults | None = None, *, model: str = "scripted",
         api_key: str | None = None, address: tuple[str, int] = ("127.0.0.1", 0),
     ) -> None:  # fmt: skip
-        """Bind an address; port 0: any free one."""
         self.num_requests = 0
         self.outcomes: Counter[str] = Counter()
         self.paid: Counter[str] = Counter()
@@ -130,7 +126,6 @@ class ScriptedServer(ThreadedServer):
         return f"{self.url}/v1"
 
     def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        """Answer one request."""
         with self._lock:
             number = self.num_requests
             self.num_requests += 1
@@ -194,12 +189,10 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):  # the client is gone
             self.server.answer(self, self.rfile.read(length))
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing."""
+    def log_message(self, format: str, *args: Any) -> None: ...
 
 
 def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Return the JSON of a reply in OpenAI's form."""
     sent = "".join(one["content"] for one in asked["messages"])
     prompt, answer = (-(-len(text) // CHARACTERS_PER_TOKEN) for text in (sent, reply.text))
     content = None if reply.refusal else reply.text
@@ -221,7 +214,6 @@ def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> di
 
 
 def serve(play: Play) -> None:
-    """Serve on the port that the command line names."""
     parser = ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     server = ScriptedServer(play, address=("127.0.0.1", parser.parse_args().port))

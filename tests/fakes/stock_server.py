@@ -94,7 +94,6 @@ class StockTestServer(ThreadedServer):
         api_key: str | None = None,
         port: int = 0,
     ) -> None:
-        """Bind a port of this machine."""
         self.prompts: list[Sequence[int]] = []
         self.num_open = self.num_refused = 0
         self._next_token = next_token
@@ -106,7 +105,6 @@ class StockTestServer(ThreadedServer):
         super().__init__(("127.0.0.1", port), _Handler)
 
     def answer(self, handler: BaseHTTPRequestHandler, body: Mapping[str, Any]) -> None:
-        """Stream one completion."""
         dialect = PATHS[handler.path]
         asked = _READ[dialect](body)
         with self._lock:
@@ -272,8 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self.server.answer(self, body)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing."""
+    def log_message(self, format: str, *args: Any) -> None: ...
 
 
 def _send(

@@ -127,16 +127,11 @@ class Placer:
 
         It sees no others; with None it stands behind its parent and sees all that its parent sees.
         """
-        parent = thread.parent
+        parent, last = thread.parent, len(self.entries) - 1
         assert parent is not None
-        assert parent.row is not None
         thread.depth = parent.depth
         if num_seen is None:
-            last = len(self.entries) - 1
-            thread.position = parent.position
-            thread.row = parent.row.fork(
-                parent=parent.owner, child=thread.owner, promise_end_slot=last
-            )
+            thread.fork_point = ForkPoint(last, parent.position - 1, parent.depth + 1)
         else:
             thread.position = num_seen
             thread.row = Row({PROMPT_OWNER: num_seen, thread.owner: UNBOUNDED})

@@ -79,21 +79,6 @@ def test_what_is_captured_stays_on_the_device(name: str, monkeypatch: pytest.Mon
     assert len(shapes) >= 2
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_captured_samples_are_those_of_passes_over_views(
-    temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = SamplingParams(max_tokens=24, temperature=temperature, n=3, seed=1)
-    requests = [Request(prompt=prompt_of("llama", length), params=params) for length in (10, 300)]
-    model = loaded("llama")
-    expected = TorchEngine(model, pool_tokens=4096, paged=False).generate(requests)
-    capture_passes(monkeypatch)
-    found = TorchEngine(model, pool_tokens=4096, paged=True, captures=False).generate(requests)
-    assert [[a.document for a in each] for each in found] == [
-        [a.document for a in each] for each in expected
-    ]
-
-
 def test_a_capture_that_would_wait_is_known_before_it_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -198,8 +183,7 @@ def with_blocks(name: str, length: int, num_blocks: int, positions: PositionStra
     [
         *((10, 17, positions) for positions in PositionStrategy),
         (300, 2, PositionStrategy.ORACLE),
-        (700, 2, PositionStrategy.PREDICT),
-        (5000, 2, PositionStrategy.CONTINUE),
+        (1100, 2, PositionStrategy.CONTINUE),
     ],
 )
 def test_long_prompts_and_many_threads_meet_the_oracle(

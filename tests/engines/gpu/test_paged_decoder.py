@@ -138,12 +138,16 @@ def test_the_shapes_that_are_prepared_are_those_of_the_models_own_settings(
     ],
     ids=["greedy", "drawn", "penalty", "logprobs"],
 )
-def test_tokens_are_those_of_a_pass_over_views(params: SamplingParams, device: str) -> None:
-    model = loaded("qwen2", device)
+def test_tokens_are_those_of_a_pass_over_views(
+    params: SamplingParams, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cpu":
+        capture_passes(monkeypatch)
+    model, is_fast = loaded("qwen2", device), device != "cpu"
     prompts = [one.prompt for one in requests_of("qwen2", device, 3, "tokens")]
-    requests = [Request(prompt=prompt, params=params) for prompt in prompts]
+    requests = [Request(prompt=prompt, params=params) for prompt in [*prompts, prompts[0] * 9]]
     found, expected = (
-        TorchEngine(model, pool_tokens=4096, paged=paged).generate(requests)
+        TorchEngine(model, pool_tokens=8192, paged=paged, captures=is_fast).generate(requests)
         for paged in (True, False)
     )
     texts = [[[one.document for one in samples] for samples in run] for run in (found, expected)]
