@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from pasta_lm.engines import TokenText
 from pasta_lm.engines.request import Expansion, Start, StructuredOutputs
@@ -31,6 +31,7 @@ class Special(Enum):
 
 
 END_OF_TEXT: Final = Special.END_OF_TEXT
+Drawn = int | Literal[Special.END_OF_TEXT]
 
 
 @dataclass(slots=True, eq=False)

@@ -7,18 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 from pasta_lm.engines import Tokens
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
-from pasta_lm.engines.live_thread import (
-    END_OF_TEXT,
-    LiveThread,
-    MatcherOf,
-    Recorder,
-    Special,
-    expand,
-)
+from pasta_lm.engines.live_thread import END_OF_TEXT, Drawn, LiveThread, MatcherOf, Recorder, expand
 from pasta_lm.engines.request import (
     Answer,
     Deferred,
@@ -205,9 +197,7 @@ class Response:
             return EVERYTHING
         return self.interpreter.legal(live.thread, ahead)
 
-    def take(
-        self, live: LiveThread, sampled: int | Literal[Special.END_OF_TEXT], *, t_s: float
-    ) -> None:
+    def take(self, live: LiveThread, sampled: Drawn, *, t_s: float) -> None:
         """Take the token that was sampled for a thread, unless another is forced; act on it."""
         forced = self._forced_token(live)
         token = sampled if forced is None else forced
@@ -226,7 +216,7 @@ class Response:
         elif thought is not None and thought.has_ended and live.matcher is None:
             self._match(live)  # from the next token on
 
-    def _forced_token(self, live: LiveThread) -> int | Literal[Special.END_OF_TEXT] | None:
+    def _forced_token(self, live: LiveThread) -> Drawn | None:
         if self.interpreter.forced(live.thread) is not None:
             return self._tokens.piece_id(ASYNC_CLOSE) if self.request.forks else END_OF_TEXT
         expansion, thread = self.request.expansion, live.thread

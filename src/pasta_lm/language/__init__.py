@@ -10,21 +10,6 @@ from pasta_lm.language.parser import Form, Parser
 from pasta_lm.language.tags import escape, unescape
 
 __all__ = [
-    "Block",
-    "Diagnostic",
-    "Document",
-    "Form",
-    "Item",
-    "Lexer",
-    "Parser",
-    "Promise",
-    "Sync",
-    "Text",
-    "check",
-    "escape",
-    "fix",
-    "from_events",
-    "parse",
-    "render",
-    "unescape",
-]
+    "Block", "Diagnostic", "Document", "Form", "Item", "Lexer", "Parser", "Promise", "Sync",
+    "Text", "check", "escape", "fix", "from_events", "parse", "render", "unescape",
+]  # fmt: skip

@@ -11,16 +11,8 @@ from enum import Enum, StrEnum
 from typing import Final
 
 from pasta_lm.errors import PastaSyntaxError
-from pasta_lm.language.events import (
-    AsyncClose,
-    AsyncOpen,
-    Event,
-    Lexeme,
-    LexemeKind,
-    Promise,
-    Sync,
-    Text,
-)
+from pasta_lm.language import events
+from pasta_lm.language.events import Event, Lexeme, LexemeKind
 from pasta_lm.language.faults import Fault
 
 
@@ -129,22 +121,14 @@ class Parser:
     All of its state is immutable, so ``copy.copy`` returns an independent parser in the same state.
     """
 
-    __slots__ = ("_depth", "_form", "_legal", "_max_depth", "_state", "_topic")
+    __slots__ = ("_form", "_legal", "_max_depth", "_topic", "depth", "state")
 
     def __init__(self, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> None:
         self._form = Form(form)
         self._max_depth = max_depth
-        self._depth = 1 if self._form is Form.BLOCK else 0
+        self.depth = 1 if self._form is Form.BLOCK else 0
         self._topic: tuple[str, ...] = ()
         self._enter(State.INSIDE if self._form is Form.BLOCK else State.OUTSIDE)
-
-    @property
-    def state(self) -> State:
-        return self._state
-
-    @property
-    def depth(self) -> int:
-        return self._depth
 
     def legal(self) -> frozenset[LexemeKind]:
         return self._legal
@@ -160,13 +144,13 @@ class Parser:
             return Fault.UNKNOWN_ATTRIBUTE if lexeme.topic is not None else None
         if kind is LexemeKind.FAULT:
             return lexeme.problems[0].fault
-        if (self._state, kind) in TRANSITIONS[self._form]:
+        if (self.state, kind) in TRANSITIONS[self._form]:
             return Fault.NESTED
-        if self._state is State.PROMISED and kind in (LexemeKind.TEXT, LexemeKind.SYNC):
+        if self.state is State.PROMISED and kind in (LexemeKind.TEXT, LexemeKind.SYNC):
             return Fault.BETWEEN
         if self._form not in (Form.WRITTEN, Form.ANNOTATOR) and kind is LexemeKind.ASYNC_OPEN:
             return Fault.BLOCK_IN_MAIN
-        return _FAULTS_BY_STATE.get(self._state) or _FAULTS_BY_KIND[kind]
+        return _FAULTS_BY_STATE.get(self.state) or _FAULTS_BY_KIND[kind]
 
     def feed(self, lexeme: Lexeme) -> list[Event]:
         """Return the events that a lexeme completes; a ``PastaSyntaxError`` changes no state."""
@@ -179,31 +163,31 @@ class Parser:
 
     def close(self) -> list[Event]:
         """End the lexemes; a ``PastaSyntaxError`` if a promise or a block is unfinished."""
-        if self._state in (State.OUTSIDE, State.ENDED):
+        if self.state in (State.OUTSIDE, State.ENDED):
             return []
-        if self._form is Form.BLOCK and self._state is State.INSIDE:
+        if self._form is Form.BLOCK and self.state is State.INSIDE:
             return self._step(Lexeme(LexemeKind.ASYNC_CLOSE))
         wrong = {
             State.TOPIC: Fault.UNFINISHED,
             State.PROMISED: Fault.PROMISE_WITHOUT_BLOCK,
             State.INSIDE: Fault.UNCLOSED_BLOCK,
-        }[self._state]
+        }[self.state]
         message = wrong.message("its topic is open")
         raise PastaSyntaxError(f"{wrong.code}: {message}", hint=wrong.hint)
 
     def _step(self, lexeme: Lexeme) -> list[Event]:
         kind = lexeme.kind
         if kind is LexemeKind.TEXT:
-            if self._state is State.TOPIC:
+            if self.state is State.TOPIC:
                 self._topic += (lexeme.text,)
                 return []
-            return [Text(lexeme.text)] if lexeme.text else []
-        after = TRANSITIONS[self._form][self._state, kind]
+            return [events.Text(lexeme.text)] if lexeme.text else []
+        after = TRANSITIONS[self._form][self.state, kind]
         if kind is LexemeKind.ASYNC_OPEN:
-            self._depth += 1
+            self.depth += 1
         elif kind is LexemeKind.ASYNC_CLOSE:
-            self._depth -= 1
-            if self._depth > 0:
+            self.depth -= 1
+            if self.depth > 0:
                 after = State.INSIDE
         self._enter(after)
         return self._report(lexeme)
@@ -211,24 +195,24 @@ class Parser:
     def _report(self, lexeme: Lexeme) -> list[Event]:
         match lexeme.kind:
             case LexemeKind.PROMISE_OPEN if self._form is Form.FORKED:
-                return [Promise(FORK_TOPIC, None)]
+                return [events.Promise(FORK_TOPIC, None)]
             case LexemeKind.PROMISE_CLOSE:
                 topic, self._topic = "".join(self._topic), ()
                 assert lexeme.units is not None, "a closing piece has its length"
-                return [Promise(topic, lexeme.units)]
+                return [events.Promise(topic, lexeme.units)]
             case LexemeKind.ASYNC_OPEN:
-                return [AsyncOpen(lexeme.topic)]
+                return [events.AsyncOpen(lexeme.topic)]
             case LexemeKind.ASYNC_CLOSE:
-                return [AsyncClose()]
+                return [events.AsyncClose()]
             case LexemeKind.SYNC:
-                return [Sync()]
+                return [events.Sync()]
             case _:
                 return []
 
     def _enter(self, state: State) -> None:
-        self._state = state
+        self.state = state
         # Looked up once a state: masks ask for it at every token.
-        self._legal = _LEGAL[self._form, state, self._depth < self._max_depth]
+        self._legal = _LEGAL[self._form, state, self.depth < self._max_depth]
 
     def _detail(self, lexeme: Lexeme, wrong: Fault) -> str:
         if lexeme.problems:

@@ -360,10 +360,8 @@ def paged_decoder(
     on_gpu = loaded.device.type == "cuda"
     if loaded.reader or wanted is False or (wanted is None and not on_gpu):
         return None
-    if (
-        max(loaded.num_query_heads // shape.num_heads for shape in loaded.layer_shapes)
-        > MAX_QUERIES
-    ):
+    groups = [loaded.num_query_heads // shape.num_heads for shape in loaded.layer_shapes]
+    if max(groups) > MAX_QUERIES:
         return None
     if on_gpu and (fault := fault_of(loaded.device)):
         warn_once(f"passes run without Triton, and more slowly: {fault}")

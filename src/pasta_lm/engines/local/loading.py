@@ -144,14 +144,9 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
     if dtype == INT8:
         round_weights(model)
     reader = exact_reader(model)
-    loaded = LoadedModel(
-        model.to(place),  # type: ignore[arg-type]
-        pretrained.vocabulary,
-        pretrained.name,
-        pretrained.eos_ids,
-        is_int8=dtype == INT8,
-        reader=reader,
-    )
+    model.to(place)  # type: ignore[arg-type]
+    facts = pretrained.vocabulary, pretrained.name, pretrained.eos_ids
+    loaded = LoadedModel(model, *facts, is_int8=dtype == INT8, reader=reader)
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
         loaded.fork_bias = config.fork_bias

@@ -78,18 +78,13 @@ class ActiveRequest:
         entries = Entries.of_prompt(request.prompt)
         responses = [
             Response(
-                request,
-                sample,
-                entries,
-                loaded.vocabulary,
+                request, sample, entries, loaded.vocabulary,
                 limits=request.limits(loaded.max_position),
                 trace=request.new_trace(kind, engine="torch", model=loaded.name),
-                eos_ids=loaded.eos_ids,
-                matcher_of=matcher_of,
-                num_tokens=loaded.num_tokens,
+                eos_ids=loaded.eos_ids, matcher_of=matcher_of, num_tokens=loaded.num_tokens,
             )
             for sample in range(request.params.n)
-        ]
+        ]  # fmt: skip
         tensors, began_s = EntryTensors(entries, loaded.device), time.perf_counter()
         return cls(ticket.arrival, request, entries, ticket, responses, tensors, began_s)
 

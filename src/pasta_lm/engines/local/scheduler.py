@@ -119,7 +119,7 @@ class Scheduler:
         self._max_running = max_running
         self._num_arrived = 0
         self.waiting: deque[Ticket] = deque()
-        self._running: list[Ticket] = []
+        self.running: list[Ticket] = []
 
     def submit(self, num_entries: int, largest_need: int, prompt: Sequence[int] = ()) -> Ticket:
         """Queue a request; a ``RequestError`` if it could never fit."""
@@ -139,7 +139,7 @@ class Scheduler:
         """Return whether a request would be admitted now, behind those that wait."""
         needs = [_first_need(ticket.num_entries, ticket.largest_need) for ticket in self.waiting]
         num_pages = map(self._pool.pages_for, [*needs, _first_need(num_entries, largest_need)])
-        is_idle = not self._running and not self.waiting
+        is_idle = not self.running and not self.waiting
         return is_idle or sum(num_pages) <= self._pool.num_free_pages
 
     def release(self, ticket: Ticket, text: Sequence[int] = ()) -> None:
@@ -154,8 +154,8 @@ class Scheduler:
                 self._prefixes.computed(ticket.run, hashes)
             self._prefixes.release(ticket.run)
             ticket.run = None
-        if ticket in self._running:
-            self._running.remove(ticket)
+        if ticket in self.running:
+            self.running.remove(ticket)
         elif ticket in self.waiting:
             self.waiting.remove(ticket)
 
@@ -165,7 +165,7 @@ class Scheduler:
         ``reserve_pages`` may preempt ones not yet yielded.
         """
         self._admit()
-        yield from (ticket for ticket in list(self._running) if ticket.run is not None)
+        yield from (ticket for ticket in list(self.running) if ticket.run is not None)
 
     def reserve_pages(self, ticket: Ticket, num_entries: int) -> bool:
         """Make room for a running request's entries; return whether it still runs.
@@ -174,7 +174,7 @@ class Scheduler:
         """
         assert ticket.run is not None
         while not self._pool.can_grow(ticket.run, num_entries):
-            victim = self._running[-1]
+            victim = self.running[-1]
             self.preempt(victim)
             if victim is ticket:
                 return False
@@ -184,29 +184,25 @@ class Scheduler:
         ticket.num_entries = num_entries
         return True
 
-    @property
-    def running(self) -> tuple[Ticket, ...]:
-        return tuple(self._running)
-
     def preempt(self, ticket: Ticket) -> None:
         """Take a running request's pages away; it is computed anew once there is room."""
         assert ticket.run is not None
         self._prefixes.release(ticket.run)
         ticket.run, ticket.num_computed = None, 0
         ticket.num_preemptions += 1
-        self._running.remove(ticket)
+        self.running.remove(ticket)
         self.waiting.appendleft(ticket)  # victims go youngest first, so this keeps their order
 
     def _admit(self) -> None:
-        while self.waiting and len(self._running) < self._max_running:
+        while self.waiting and len(self.running) < self._max_running:
             ticket = self.waiting[0]
             need = _first_need(ticket.num_entries, ticket.largest_need)
             if not self._pool.can_allocate(need):
                 return
             self.waiting.popleft()
             ticket.run = self._allocate(ticket, need)
-            self._running.append(ticket)
-            self._running.sort(key=lambda other: other.arrival)
+            self.running.append(ticket)
+            self.running.sort(key=lambda other: other.arrival)
 
     def _allocate(self, ticket: Ticket, need: int) -> Run:
         shared = self._prefixes.find(ticket.page_hashes)

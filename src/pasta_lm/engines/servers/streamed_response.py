@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special
+from pasta_lm.engines.live_thread import END_OF_TEXT, Drawn, LiveThread
 from pasta_lm.engines.request import StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.dialects import CompletionPiece, TokenRequest
@@ -134,8 +134,8 @@ class StreamedResponse:
     def _reads(live: LiveThread) -> bool:
         return live.decodes and live.joined is None
 
-    def _ids_of(self, piece: CompletionPiece) -> list[int | Literal[Special.END_OF_TEXT]]:
-        ids: list[int | Literal[Special.END_OF_TEXT]] = list(piece.token_ids)
+    def _ids_of(self, piece: CompletionPiece) -> list[Drawn]:
+        ids: list[Drawn] = list(piece.token_ids)
         if piece.finish_reason == "stop":
             end = piece.matched if piece.matched is not None else min(self._eos_ids, default=None)
             if not ids or (ids[-1] != end and ids[-1] not in self._eos_ids):
