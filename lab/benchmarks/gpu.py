@@ -250,11 +250,8 @@ def _decoding_s(engine: TorchEngine, params: SamplingParams, count: int) -> floa
     """Return the seconds of a step in which so many requests decode."""
 
     def decode(num_tokens: int) -> float:
-        request = Request(
-            prompt=prompt_of(engine.loaded.vocabulary),
-            params=replace(params, max_tokens=num_tokens),
-            forks=False,
-        )
+        words = prompt_of(engine.loaded.vocabulary)
+        request = Request(prompt=words, params=replace(params, max_tokens=num_tokens), forks=False)
         began = time.perf_counter()
         engine.generate([request] * count)
         return time.perf_counter() - began
@@ -265,24 +262,18 @@ def _decoding_s(engine: TorchEngine, params: SamplingParams, count: int) -> floa
 
 def training(at: Section) -> None:
     """Three steps of an adapter on the shape of Qwen3 0.6B: tokens a second, and memory."""
-    from pasta_lm.learn.train.config import (
-        DataConfig,
-        LoraConfig,
-        ModelConfig,
-        SftConfig,
-        TrainConfig,
-    )
+    from pasta_lm.learn.train import config
     from pasta_lm.learn.train.sft import seconds_of_a_pass
 
     max_tokens = 256 if at.is_tiny else 2048
     with TemporaryDirectory() as folder:
         _save(at.model("qwen3-0.6b"), folder)
         settings = {"learning_rate": 2e-4, "mixed_precision": True, "save": "adapter", "steps": 1}
-        recipe = SftConfig(
-            model=ModelConfig(base=folder),
-            data=DataConfig(file="none", max_tokens=max_tokens),
-            train=TrainConfig(out=f"{folder}/out", **settings),  # type: ignore[arg-type]
-            lora=LoraConfig(),
+        recipe = config.SftConfig(
+            model=config.ModelConfig(base=folder),
+            data=config.DataConfig(file="none", max_tokens=max_tokens),
+            train=config.TrainConfig(out=f"{folder}/out", **settings),  # type: ignore[arg-type]
+            lora=config.LoraConfig(),
         )
         at.note(tokens_per_s=max_tokens / seconds_of_a_pass(recipe))
     if at.device.startswith("cuda"):

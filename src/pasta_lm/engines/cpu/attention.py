@@ -113,14 +113,9 @@ class CompiledAttention:
         request.slots, request.starts = slots.data_ptr(), starts.data_ptr()
 
     def __call__(
-        self,
-        heads: Heads,
-        turned_by: tuple[Tensor, Tensor] | None,
-        keys: Tensor,
-        values: Tensor,
-        scale: float | None,
-        out: Tensor,
-    ) -> None:
+        self, heads: Heads, turned_by: tuple[Tensor, Tensor] | None, keys: Tensor, values: Tensor,
+        scale: float | None, out: Tensor,
+    ) -> None:  # fmt: skip
         """Write the new keys and values, then the attention output of the requests' tokens.
 
         ``keys`` and ``values`` are the pool's, [G, S, D], ``out`` [N, H * D], contiguous. cos and

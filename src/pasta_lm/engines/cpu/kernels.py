@@ -75,13 +75,9 @@ class Linear:
 
 
 def join(
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None],
-    *,
-    may_copy: bool = True,
-    pages: HugePages | None = None,
-    is_int8: bool = False,
-) -> Linear:
+    weights: Sequence[Tensor], biases: Sequence[Tensor | None], *, may_copy: bool = True,
+    pages: HugePages | None = None, is_int8: bool = False,
+) -> Linear:  # fmt: skip
     """Return the layer of weights [O, I] each and biases [O] or None, which have the same input.
 
     ``may_copy``: into ``pages``, memory for weights; ``is_int8``: as codes, where such products are

@@ -28,13 +28,8 @@ Node = fx.Node
 
 
 def rewrite(
-    graph: fx.GraphModule,
-    num_tokens: int,
-    num_wanted: int,
-    attend: Any,
-    *,
-    is_int8: bool = False,
-) -> None:
+    graph: fx.GraphModule, num_tokens: int, num_wanted: int, attend: Any, *, is_int8: bool = False,
+) -> None:  # fmt: skip
     """Rewrite a traced pass in place; its inputs are tokens [N], positions [N], wanted rows [W].
 
     ``num_tokens`` and ``num_wanted`` stood for N and W while tracing; they become free sizes.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
-from weakref import WeakMethod
+from weakref import proxy
 
 from pasta_lm.engines.local.pool import Pool, Run
 from pasta_lm.errors import RequestError
@@ -39,13 +39,8 @@ class Prefixes:
         self._pool = pool
         self._holders: defaultdict[bytes, list[Run]] = defaultdict(list)
         self._known: dict[int, Sequence[bytes]] = {}  # pages of each run, by its identity
-        forget = WeakMethod(self._forget)  # else pool and prefixes would hold each other
-
-        def on_evict(run: Run) -> None:
-            if (method := forget()) is not None:
-                method(run)
-
-        pool.on_evict = on_evict
+        prefixes = proxy(self)  # else pool and prefixes would hold each other
+        pool.on_evict = lambda run: prefixes._forget(run)
 
     def page_hashes(self, prompt: Sequence[int]) -> list[bytes]:
         """Return a hash for each full page of a prompt; its last token is always computed."""

@@ -74,14 +74,9 @@ class CompletionsEngine:
     is_remote = True
 
     def __init__(
-        self,
-        servers: Sequence[StockServer],
-        loaded: ServedModel,
-        *,
-        allow_inexact: bool = False,
-        checks: bool = True,
-        num_again: int = 2,
-    ) -> None:
+        self, servers: Sequence[StockServer], loaded: ServedModel, *, allow_inexact: bool = False,
+        checks: bool = True, num_again: int = 2,
+    ) -> None:  # fmt: skip
         """Keep the servers; nothing is sent. A UsageError if there is none.
 
         Args:
@@ -278,16 +273,13 @@ class CompletionsEngine:
             try:
                 async with self._cluster.reserved() as connection:
                     model = loaded.name or connection.server.model
+                    entries = Entries.of_prompt(request.prompt)  # servers share that of samples
                     response = active.samples[sample] = Response(
-                        request,
-                        sample,
-                        Entries.of_prompt(request.prompt),  # servers share the prompt of samples
-                        loaded.vocabulary,
+                        request, sample, entries, loaded.vocabulary,
                         limits=request.limits(self.max_prompt_tokens),
                         trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
-                        eos_ids=loaded.eos_ids,
-                        matcher_of=self._grammars.matcher,
-                    )
+                        eos_ids=loaded.eos_ids, matcher_of=self._grammars.matcher,
+                    )  # fmt: skip
                     put = lambda event: self._events.put((number, event))  # noqa: E731
                     facts = loaded.vocabulary, loaded.eos_ids
                     return await StreamedResponse(response, connection, *facts, put).run()

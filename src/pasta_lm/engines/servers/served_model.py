@@ -49,13 +49,10 @@ def read_served(source: str | Path) -> ServedModel:
     config, sampling = pretrained.config, sampling_settings(pretrained.model)
     sampling.pop("repetition_penalty", None)  # theirs counts tag pieces and other threads
     return ServedModel(
-        vocabulary=pretrained.vocabulary,
-        eos_ids=pretrained.eos_ids,
-        name=pretrained.name,
+        vocabulary=pretrained.vocabulary, eos_ids=pretrained.eos_ids, name=pretrained.name,
         max_position=last_position(pretrained.model),
         positions=config.positions if config else PositionStrategy.PREDICT,
         join=config.join if config else Join.SHARED,
         trained_strategy=config.trained_strategy if config else PASTA,
-        fork_bias=config.fork_bias if config else 0.0,
-        sampling=sampling,
-    )
+        fork_bias=config.fork_bias if config else 0.0, sampling=sampling,
+    )  # fmt: skip

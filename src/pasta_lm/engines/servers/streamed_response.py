@@ -48,13 +48,9 @@ class StreamedResponse:
     """Decode one response; its events go to a function."""
 
     def __init__(
-        self,
-        response: Response,
-        server: Connection,
-        vocabulary: Vocabulary,
-        eos_ids: Collection[int],
-        put: Callable[[StreamEvent], None],
-    ) -> None:
+        self, response: Response, server: Connection, vocabulary: Vocabulary,
+        eos_ids: Collection[int], put: Callable[[StreamEvent], None],
+    ) -> None:  # fmt: skip
         self.response = response
         self._server = server
         self._vocabulary = vocabulary
@@ -215,13 +211,9 @@ class StreamedResponse:
         return {piece for piece, lexeme in lexemes.items() if lexeme and lexeme.kind in kinds}
 
     def _open(
-        self,
-        live: LiveThread,
-        *,
-        barred: set[int],
-        favoured: Collection[int] = (),
+        self, live: LiveThread, *, barred: set[int], favoured: Collection[int] = (),
         refused: tuple[int, ...] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         response, thread, params = self.response, live.thread, self.response.request.params
         prompt, limits = self._context(thread), response.interpreter.limits
         room = limits.max_tokens - response.interpreter.num_tokens
@@ -235,19 +227,14 @@ class StreamedResponse:
             room = min(room, expansion.max_main_tokens + 1)  # an end-of-text, at the latest
         ends = {LexemeKind.SYNC if thread.is_main else LexemeKind.ASYNC_CLOSE}
         request = TokenRequest(
-            prompt=prompt,
-            max_tokens=1 if refused else max(1, room),
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            bias=self._bias(thread),
+            prompt=prompt, max_tokens=1 if refused else max(1, room),
+            temperature=params.temperature, top_p=params.top_p, top_k=params.top_k,
+            min_p=params.min_p, bias=self._bias(thread),
             seed=seed_of(params.seed or 0, response.sample, thread.path, thread.num_tokens),
-            barred=sorted(barred),
-            favoured=sorted(favoured),
+            barred=sorted(barred), favoured=sorted(favoured),
             stop_ids=sorted(self._pieces_of(ends)) if response.request.forks else (),
             ignore_eos=params.ignore_eos,
-        )
+        )  # fmt: skip
         stream = self._streams[thread.id] = _Stream(live, request, refused)
         stream.task = asyncio.create_task(self._read(stream))
         self._tasks.add(stream.task)
