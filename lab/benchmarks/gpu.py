@@ -158,7 +158,7 @@ def steps(at: Section, shape: str = "qwen3-8b", rows: Sequence[int] = ROWS) -> N
 
     loaded = at.model(shape)
     at.note(model=loaded.name, weight_bytes=read_bytes(loaded))
-    report = bench(loaded, BenchSettings(rows=(1, 2) if at.is_tiny else (*rows,)))
+    report = bench(loaded, BenchSettings(rows=tuple(n for n in rows if n <= 4 or not at.is_tiny)))
     at.note(**{key: value for key, value in report.items() if key != "machine"})
     generate_s(loaded)
     at.note(generate_tokens_per_s=NUM_DECODED / generate_s(loaded))
@@ -184,7 +184,8 @@ def kernels(at: Section) -> None:
         run = _pass_of(_engine(at.model(), 2048), num_rows)
         with torch.inference_mode(), profile(activities=[kind]) as profiler:
             run()
-            _wait(at.device)
+            if at.device.startswith("cuda"):
+                torch.cuda.synchronize()
         column = "self_device_time_total" if at.device.startswith("cuda") else "self_cpu_time_total"
         rows = sorted(profiler.key_averages(), key=lambda row: -getattr(row, column))[:10]
         figures = [{"name": r.key, "calls": r.count, "us": getattr(r, column)} for r in rows]
@@ -202,11 +203,6 @@ def _pass_of(engine: TorchEngine, num_rows: int) -> Function:
 
 def _engine(loaded: LoadedModel, pool_tokens: int) -> TorchEngine:
     return TorchEngine(loaded, pool_tokens=pool_tokens, paged=True)
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
 
 
 def graphs(at: Section) -> None:
