@@ -82,7 +82,6 @@ _INSTEAD = {
     "enable_thinking thinking think": 'chat_template_kwargs: {"enable_thinking": …}',
     "thinking_budget thinking_budget_tokens thinking_token_budget": "max_thinking_tokens",
     "prefix": "continue_final_message: true",
-    "repeat_penalty": "repetition_penalty",
     "n_predict num_predict max_new_tokens": "max_tokens",
     "guided_json guided_regex guided_choice guided_grammar": "structured_outputs",
     "json_schema regex ebnf grammar": "structured_outputs",

@@ -155,11 +155,15 @@ class Pasta:
         Wrong values are a ``UsageError``, an empty prompt is a ``RequestError``.
         """
         strategy, positions = options.pop("strategy", PASTA), options.pop("positions", None)
-        own = options.pop("chat_template_kwargs", None) or {}
-        kwargs = {**think_kwargs(options.pop("think", None)), **own}
+        own, told = options.pop("chat_template_kwargs", None) or {}, options.pop("think", None)
+        kwargs = {**think_kwargs(told), **own}
+        if {**kwargs, **think_kwargs(told)} != kwargs:
+            hint = "leave one of them out"
+            raise UsageError("think and chat_template_kwargs contradict each other", hint=hint)
         params = self._params(params, options)
         check_strategy(strategy, positions, continues=continues)
         prompt, loaded = self._message(prompt, continues), self.engine.loaded
+        chosen = chosen_positions(positions, loaded)
         if strategy == sot.NAME:  # wraps the prompt, then encodes it
             wording = sot.FINETUNED if loaded.trained_strategy == sot.NAME else sot.PROMPTED
             kwargs = kwargs_at_once(kwargs, "answers by points")
@@ -172,7 +176,8 @@ class Pasta:
             other = OTHER_STRATEGY.format(strategy=strategy)
             self._note(other if self.has_tag_pieces else NO_TAG_PIECES)
             strategy = SEQUENTIAL
-        return replace(request_of(ids, params, strategy, positions, loaded), thinking=thinking)
+        request = request_of(ids, params, strategy, chosen, loaded.join_with(chosen))
+        return replace(request, thinking=thinking)
 
     def replay_request(
         self,
@@ -198,11 +203,9 @@ class Pasta:
                 f"{loaded.name} has no tag pieces, so it can replay no answer with tags",
                 hint="remove the tags, or use a model that was taught PASTA-LANG",
             )
-        is_oracle = positions == PositionStrategy.ORACLE
-        chosen = PositionStrategy.ORACLE if is_oracle else chosen_positions(positions, loaded)
-        params = SamplingParams(max_threads=max_threads)
-        join = loaded.join_with(chosen)
-        request = Request(prompt=ids, params=params, positions=chosen, join=join)
+        oracle, params = PositionStrategy.ORACLE, SamplingParams(max_threads=max_threads)
+        chosen = oracle if positions == oracle else chosen_positions(positions, loaded)
+        request = request_of(ids, params, PASTA, chosen, loaded.join_with(chosen))
         return forced(request, document, loaded.vocabulary)
 
     def _message(self, prompt: Prompt, continues: bool = False) -> Prompt:
@@ -350,8 +353,7 @@ class Pasta:
 class Servers:
     """Stock servers that hold a model (vLLM, SGLang, llama.cpp's), as a recipe names them."""
 
-    addresses: str
-    """Their URLs, separated by commas."""
+    addresses: str  # Their URLs, separated by commas.
     dialect: str | None = None
     """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are asked."""
     allow_inexact: bool = False

@@ -15,7 +15,7 @@ from pasta_lm.engines import ModelFacts
 from pasta_lm.engines.guesses import PromptLookup
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.thinking import Thinking, think_kwargs
@@ -106,8 +106,8 @@ def sampling_params(params: object, keywords: Mapping[str, object]) -> SamplingP
     names = [field.name for field in fields(SamplingParams)]
     for name in keywords:
         if name not in names:
-            near = get_close_matches(name, names, 1) or names
-            hint = f"did you mean {near[0]}?" if len(near) == 1 else f"one of {', '.join(names)}"
+            near = get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(names)}"
             raise UsageError(f"there is no parameter {name!r}", hint=hint)
     try:
         return replace(params, **keywords)  # type: ignore[arg-type]  # the class checks them
@@ -184,8 +184,8 @@ def request_of(
     ids: Sequence[int],
     params: SamplingParams,
     strategy: str,
-    positions: Positions,
-    loaded: ModelFacts,
+    positions: PositionStrategy,
+    join: Join,
 ) -> Request:
     """Return the request of any strategy but Skeleton-of-Thought, which encodes more prompts."""
     if strategy == LOOKUP:
@@ -195,8 +195,7 @@ def request_of(
         return sequential_request(ids, params)
     if strategy == APAR:
         return apar_request(ids, params)
-    chosen = chosen_positions(positions, loaded)
-    request = Request(prompt=ids, params=params, positions=chosen, join=loaded.join_with(chosen))
+    request = Request(prompt=ids, params=params, positions=positions, join=join)
     if strategy == PASTA_LOOKUP:
         return replace(request, guesser=PromptLookup(), strategy=strategy)
     return request
