@@ -8,11 +8,8 @@ import json
 import random
 import socket
 import struct
-import threading
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pasta_lm.engines.live_thread import LiveThread
@@ -116,32 +113,8 @@ async def go_away(url: str, rng: random.Random) -> None:
 # What a server holds
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a process holds beside its memory."""
-
-    tasks: int
-    threads: int
-    files: int
-    objects: tuple[tuple[str, int], ...]  # of requests, by their class
-
-    def grown_since(self, before: Held, *names: str) -> list[str]:
-        """Name the objects, and of the other figures those named, that are more than before.
-
-        There may be fewer: what earlier tests left may end at any time.
-        """
-        more = Counter(dict(self.objects)) - Counter(dict(before.objects))
-        return [*more, *(name for name in names if getattr(self, name) > getattr(before, name))]
-
-    @classmethod
-    def by(cls, server: Any) -> Held:
-        gc.collect()
-        found = Counter(
-            type(one).__name__ for one in gc.get_objects() if isinstance(one, HELD_BY_A_REQUEST)
-        )
-        return cls(
-            tasks=len(asyncio.all_tasks(server.loop)),
-            threads=threading.active_count(),
-            files=len(list(Path("/proc/self/fd").iterdir())),
-            objects=tuple(sorted(found.items())),
-        )
+def held() -> Counter[str]:
+    """Return the objects of requests that this process holds, by class."""
+    gc.collect()
+    objects = gc.get_objects()
+    return Counter(type(each).__name__ for each in objects if isinstance(each, HELD_BY_A_REQUEST))

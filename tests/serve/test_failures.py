@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import httpx
@@ -172,45 +172,41 @@ async def stays() -> dict[str, Any]:
     return {"type": "http.disconnect"}
 
 
-def test_a_silent_stream_is_pinged() -> None:
-    sent: list[bytes] = []
+Send = Callable[[Any], Coroutine[Any, Any, None]]
+
+
+async def sent_by(send: Send, may_end: asyncio.Event, **queue: float) -> bool:
+    """Send a stream of one event, which ends when it may; return whether it was closed."""
+    has_ended = asyncio.Event()
+
+    async def events() -> AsyncIterator[bytes]:
+        yield b"data: {}\n\n"
+        await may_end.wait()
+
+    await EventStream(events(), Queue(**queue), has_ended.set)(SCOPE, stays, send)  # type: ignore[arg-type]
+    return has_ended.is_set()
+
+
+@scenario
+async def test_a_silent_stream_is_pinged() -> None:
+    sent, may_end = list[bytes](), asyncio.Event()
 
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
+        if sent.count(b": ping\n\n") == 2:
+            may_end.set()
 
-    async def listen() -> None:
-        may_go_on = asyncio.Event()
-
-        async def events() -> AsyncIterator[bytes]:
-            yield b"data: {}\n\n"
-            await may_go_on.wait()
-            yield b"data: [DONE]\n\n"
-
-        stream = EventStream(events(), Queue(ping_s=0.01), lambda: None)
-        sending = asyncio.ensure_future(stream(SCOPE, stays, send))
-        await settle(lambda: sent.count(b": ping\n\n") >= 2)
-        may_go_on.set()
-        await sending
-
-    run(listen())
-    data = [body for body in sent if body and b"ping" not in body]
-    assert data == [b"data: {}\n\n", b"data: [DONE]\n\n"]
-    assert Queue().ping_s == 15
+    assert await sent_by(send, may_end, ping_s=0.01)
+    assert [body for body in sent if body and b"ping" not in body] == [b"data: {}\n\n"]
 
 
 @scenario
 async def test_a_stream_that_takes_too_long_to_be_sent_is_ended() -> None:
-    has_ended = asyncio.Event()
-
     async def send(message: Any) -> None:
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
-    async def events() -> AsyncIterator[bytes]:
-        yield b"data: {}\n\n"
-
-    await EventStream(events(), Queue(send_s=0.01), has_ended.set)(SCOPE, stays, send)
-    assert has_ended.is_set()
+    assert await sent_by(send, asyncio.Event(), send_s=0.01)
 
 
 class Noting(HeldBackend):

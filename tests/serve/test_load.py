@@ -19,9 +19,9 @@ from tests.serve.load import (
     CHAT_PATH,
     EVENTS,
     ByPrompt,
-    Held,
     chat,
     go_away,
+    held,
     script_of,
 )
 
@@ -70,11 +70,11 @@ def test_many_streams_of_eight_threads_are_complete_and_none_is_mixed(
             await asked
 
     with serving(app) as (server, url):
-        before = Held.by(server)
+        before = held()
         run(ask_all(url))
         until(lambda: not engine.backend.has_work and engine.load["num_requests_running"] == 0)
         until(lambda: not server.server_state.tasks)
-        until(lambda: not Held.by(server).grown_since(before))
+        until(lambda: not held() - before)
 
 
 def test_three_hundred_clients_that_go_away_leave_nothing_and_disturb_nobody(
@@ -108,11 +108,12 @@ def test_three_hundred_clients_that_go_away_leave_nothing_and_disturb_nobody(
     with caplog.at_level(logging.WARNING), serving(app) as (server, url):
         # Then the threads that encode are there.
         httpx.post(f"{url}{CHAT_PATH}", json=chat("first", stream=True), timeout=LIMIT_S)
-        before = Held.by(server)
+        before, num_tasks = held(), len(asyncio.all_tasks(server.loop))
         assert run(ask_all(url)) >= 4
         until(lambda: not (backend.has_work))
         until(lambda: not (server.server_state.connections or server.server_state.tasks))
         until(lambda: not any(service.engine.load.values()))
-        until(lambda: not Held.by(server).grown_since(before, "tasks"))
+        until(lambda: not held() - before)
+        until(lambda: len(asyncio.all_tasks(server.loop)) <= num_tasks)
     errors = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     assert not errors

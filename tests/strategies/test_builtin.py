@@ -54,16 +54,6 @@ def test_the_builtin_model_forks_where_a_question_asks_for_several_parts(model: 
     assert answer.trace.parallelism > 1
 
 
-@of("builtin")
-@pytest.mark.parametrize(
-    "prompt", ["Hello!", "Why is the sky blue?", "<sync/><async>", "1 2 3 " * 60, "\U0001f35d"]
-)
-def test_any_prompt_gets_an_answer(model: Pasta, prompt: str) -> None:
-    answer = model.generate(prompt, SamplingParams(max_tokens=12))
-    assert answer.finish_reason in {"stop", "length"}
-    assert answer.usage["completion_tokens"] > 0
-
-
 @of("builtin-continue")
 def test_the_model_for_stock_servers_says_so_and_forks(model: Pasta) -> None:
     loaded = model.engine.loaded
