@@ -90,15 +90,6 @@ def test_correct_guesses_save_passes_and_wrong_guesses_cost_none(pattern: str) -
     assert slots[0] == slots[1]
 
 
-def test_limits_and_stop_strings_cut_as_without_guesses() -> None:
-    ((alone,), _) = decoded(MODEL, [sequential_request(PROMPT, GREEDY)])
-    changes: list[dict[str, object]] = [{"max_tokens": 1}, {"max_tokens": 7}]
-    for change in (*changes, {"stop": (alone.text[9:12],)}):
-        params = replace(GREEDY, **change)  # type: ignore[arg-type]
-        guess, pool_tokens = knowing(alone, "all", 1.0, size=16), len(PROMPT) + params.max_tokens
-        guessed(sequential_request(PROMPT, params), guess, pool_tokens=pool_tokens)
-
-
 @pytest.mark.parametrize("wrong", [-1, MODEL.vocabulary.num_tokens, 10**9])
 def test_guesses_outside_the_vocabulary_are_not_fed(wrong: int) -> None:
     guessed(sequential_request(PROMPT, GREEDY), FunctionGuesser(lambda _: [wrong, 5]))
