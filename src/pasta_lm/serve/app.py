@@ -183,7 +183,6 @@ class Server(uvicorn.Server):
     """Ends in two steps: the first signal drains, the second ends at once."""
 
     def __init__(self, app: FastAPI, greet: Callable[[], None] = lambda: None) -> None:
-        """Prepare to run an application on bound sockets; ``greet`` is called once it listens."""
         service: Service = app.state.service
         config = uvicorn.Config(
             app,

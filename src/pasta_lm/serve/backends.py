@@ -154,7 +154,6 @@ class ModelBackend:
         return self._engine.submit(request)
 
     async def step(self) -> Events:
-        """Go on: run one forward pass, or wait for events of servers."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.step)
 
     def abort(self, number: int) -> None:

@@ -55,7 +55,6 @@ class Pasta:
     """A model that answers prompts with any strategy; one caller at a time."""
 
     def __init__(self, engine: Engine) -> None:
-        """Use the engine of a loaded model."""
         self.engine = engine
         self._printed_notes: set[str] = set()
 
