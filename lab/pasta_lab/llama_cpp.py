@@ -17,7 +17,6 @@ NUM_STEADY = 24  # timed steps of each number of rows
 
 
 def is_installed() -> bool:
-    """Return whether llama.cpp can be imported."""
     try:
         import llama_cpp  # noqa: F401
     except Exception:  # its shared library may lack what this machine has not

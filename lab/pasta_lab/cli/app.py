@@ -28,5 +28,4 @@ def lab() -> None:
 
 
 def main() -> None:
-    """Run the command line that was typed."""
     run(app, "pasta-lab")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pasta_lab.cli.figures import interval, print_figures
+from pasta_lab.cli.figures import interval, number, print_figures
 from pasta_lm.cli.evaluate import read_settings, split_names
 from pasta_lm.cli.flags import (
     Engine,
@@ -22,7 +22,6 @@ from pasta_lm.cli.flags import (
 from pasta_lm.cli.terminal import (
     bars,
     interruptible,
-    number,
     print_json,
     print_table,
     silence_libraries,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pasta_lm.cli.terminal import MISSING, number, print_json
+from pasta_lm.cli.terminal import print_json
+
+MISSING = "-"  # stands for a number that does not exist
 
 
 def print_figures(
@@ -14,6 +16,10 @@ def print_figures(
     """Print the figures of a verb: one JSON object, or its tables."""
     show = print_json if as_json else as_tables
     show(figures)
+
+
+def number(value: float | None, digits: int) -> str:
+    return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def interval(figure: Mapping[str, Any] | None, digits: int = 3) -> str:

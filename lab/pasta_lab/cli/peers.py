@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from functools import partial
 
-import typer
-
 from pasta_lm.cli.flags import Device, Dtype, Json, Model, Threads
 from pasta_lm.cli.replay import ROWS, Requests, Rows, numbers, print_bench
-from pasta_lm.cli.terminal import bars, number, print_json, print_table, silence_libraries
+from pasta_lm.cli.terminal import bars, print_json, silence_libraries
 
 
 def peers(
@@ -30,7 +28,8 @@ def peers(
     silence_libraries()
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lab.peers import bench_with_peers
-    from pasta_lm.measure.bench import BenchSettings
+    from pasta_lm.measure.bench import BenchSettings, tables
+    from pasta_lm.measure.table import Table
 
     settings = BenchSettings(rows=counts[0], requests=counts[1])
     with bars() as show:
@@ -39,12 +38,10 @@ def peers(
     if as_json:
         print_json(found | {"peers": beside})
         return
-    print_bench(found)
-    typer.echo()
-    figures = [
-        [f"{name}: {key} {count}", number(value)]
-        for name, one in beside.items()
-        for key, table in (one or {}).items()
+    peer_rows = [
+        [f"{name}: {key} {count}", value]
+        for name, figures in beside.items()
+        for key, table in (figures or {}).items()
         for count, value in (table if isinstance(table, dict) else {"": table}).items()
     ]
-    print_table(["peer", ""], figures)
+    print_bench(found, [*tables(found), Table(["peer", ""], peer_rows, digits=2)])

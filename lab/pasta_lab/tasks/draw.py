@@ -58,7 +58,6 @@ class Draw:
     """
 
     def __init__(self, split: Split, seed: int | str, *, wordings: Split | None = None) -> None:
-        """Seed the random generator."""
         self.split = split
         self._wordings = wordings or split
         self.random = Random(f"{split.value}/{seed}")
@@ -216,7 +215,6 @@ def _listed(options: Iterable[str | list[str]]) -> tuple[Wording, ...]:
 
 @cache
 def word_lists() -> dict[str, tuple[str, ...]]:
-    """Return everyday words by kind."""
     return {kind: tuple(words.split()) for kind, words in read_data("words")["words"].items()}
 
 

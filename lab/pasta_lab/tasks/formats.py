@@ -39,7 +39,6 @@ def draw_format(draw: Draw) -> tuple[Format, str]:
 
 
 def item(form: Format, index: int, name: str, body: str) -> str:
-    """Return an item of the answer."""
     match form:
         case Format.DOTS:
             return f"{index + 1}. {name}: {body}"

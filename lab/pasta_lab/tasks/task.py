@@ -114,11 +114,9 @@ class Task:
     drawn: frozenset[str] = field(default_factory=frozenset)
 
     def with_candidates(self, words: Iterable[str]) -> Task:
-        """Return the same task with more candidates."""
         return replace(self, candidates=self.candidates.union(words))
 
     def with_palette(self, words: Iterable[str]) -> Task:
-        """Return the same task with a palette."""
         return replace(self, palette=frozenset(words))
 
     @property

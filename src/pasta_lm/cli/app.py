@@ -82,7 +82,6 @@ class VerbGroup(TyperGroup):
         return cast("TyperCommand | TyperGroup", get_command(verb))
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Print the help where no verb was typed."""
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(2)
@@ -90,7 +89,6 @@ class VerbGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the verbs under their headings."""
         width = max(map(len, self.list_commands(ctx)))
         for heading, verbs in self.sections.items():
             with formatter.section(heading):

@@ -58,7 +58,6 @@ class Dialogue:
     cuts_thought: bool = False  # a limit cut the last answer inside its thought
 
     def respond(self, line: str) -> None:
-        """Answer a question, or obey a command."""
         if not line.startswith("/"):
             if line.strip():
                 self._ask(line.strip())

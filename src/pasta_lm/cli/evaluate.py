@@ -43,7 +43,6 @@ def read_settings(
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Print tables under their titles, with their notes below."""
     for number, table in enumerate(tables):
         if number:
             typer.echo()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasta_lm.cli import flags, terminal
-from pasta_lm.cli.evaluate import print_report
+from pasta_lm.cli.evaluate import print_report, print_tables
 from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
@@ -20,6 +20,7 @@ from pasta_lm.models.names import BUILTIN
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel
+    from pasta_lm.measure.table import Table
 
 Rows = Annotated[str, option("--rows T,T", "Threads of a response, one token each a pass.")]
 Requests = Annotated[str | None, option("--requests N,N", "Latency with so many requests at once.")]
@@ -147,30 +148,19 @@ def bench(
     with terminal.bars() as show:
         loaded = load(model or BUILTIN, dtype=dtype, device=device)
         figures = measure.bench(loaded, settings, partial(show, "rounds"))
-    terminal.print_json(figures) if as_json else print_bench(figures)
+    terminal.print_json(figures) if as_json else print_bench(figures, measure.tables(figures))
 
 
 def numbers(flag: str, value: str | None) -> tuple[int, ...]:
-    """Parse a list of numbers; anything else is a ``UsageError``."""
     try:
         return tuple(int(part) for part in (value or "").split(",") if value)
     except ValueError:
         raise UsageError(f"{flag} is {value!r}, no list of numbers", hint="1,2,4") from None
 
 
-def print_bench(figures: Mapping[str, Any]) -> None:
-    steps = [[rows, terminal.number(ms)] for rows, ms in figures["step_ms"].items()]
-    terminal.print_table(["rows", "ms a pass"], steps)
-    typer.echo()
-    speed = ["tokens/s", terminal.number(figures["sequential_tokens_per_s"], 1)]
-    share = ["share of the bandwidth limit", terminal.number(figures["bandwidth_share"])]
-    terminal.print_table(["sequential", ""], [speed, share])
-    if load := figures.get("load"):
-        typer.echo()
-        rows = [
-            [count, *map(terminal.number, latencies.values())] for count, latencies in load.items()
-        ]
-        terminal.print_table(["requests: median latency, s", "sequential", "pasta"], rows)
+def print_bench(figures: Mapping[str, Any], tables: Iterable[Table]) -> None:
+    """Print the tables of a benchmark, and below them what was measured."""
+    print_tables(tables)
     machine = figures["machine"]
     typer.echo(
         f"\n{figures['kind']}: {figures['model']}, {figures['dtype']}; {machine['cpu']}, "

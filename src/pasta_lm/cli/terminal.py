@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 FAILED, INVALID = PastaError.exit_code, InputError.exit_code
 INTERRUPTED = 130  # Ctrl-C, as shells report it: 128 + SIGINT
 STDIN = "-"
-MISSING = "-"  # stands for a number that does not exist
 GAP = "  "  # between columns
 MIN_WIDTH = 20  # columns; COLUMNS=0 and other fancies are no terminal's
 SECONDS_OF_SILENCE, SECONDS_BETWEEN_LINES = 1.0, 60.0
@@ -101,10 +100,6 @@ def print_facts(*sections: Sequence[tuple[str, str]]) -> None:
 
 def print_json(values: Mapping[str, object]) -> None:
     typer.echo(json.dumps(values, ensure_ascii=False))
-
-
-def number(value: float | None, digits: int = 2, unit: str = "") -> str:
-    return MISSING if value is None else f"{value:.{digits}f}{unit}"
 
 
 def console(stream: TextIO) -> Console:

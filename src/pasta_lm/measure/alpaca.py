@@ -147,7 +147,6 @@ class AlpacaRun:
         return [_pair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
 
     def calibration(self) -> Calibration:
-        """Return the tables that the length-controlled fit needs."""
         if self.settings.difficulty is None:
             return Calibration()
         return read_calibration(self.folder / DIFFICULTY, self.folder / GAMED)

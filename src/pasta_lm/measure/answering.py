@@ -90,7 +90,6 @@ class AnswerSettings:
         return {k: v for each in local for k, v in hashes_of(each.name, each.model).items()}
 
     def load(self, names: Iterable[str]) -> Models:
-        """Load models, or name them to the servers that hold them."""
         if self.servers is not None:
             return {name: self.servers.holding(name) for name in names}
         require_models(names)

@@ -28,6 +28,7 @@ from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.machine import describe_machine
+from pasta_lm.measure.table import Figures, Table
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import sequential_request
@@ -51,7 +52,6 @@ LOAD_ANSWER = (
     + "\n<sync/>\nTogether they make the year."
 )
 
-Figures = dict[str, Any]
 Progress = Callable[[int, int], None]  # called with the number of done and of all rounds
 
 
@@ -118,6 +118,18 @@ def bench(
         "bandwidth_share": round(median(reading) / median(steps.get(1, [token_s])), 4),
     }
     return figures | ({"load": load} if load else {})
+
+
+def tables(figures: Figures) -> list[Table]:
+    load = [[count, *seconds.values()] for count, seconds in figures.get("load", {}).items()]
+    speed = {"tokens/s": figures["sequential_tokens_per_s"]}
+    speed["share of the bandwidth limit"] = figures["bandwidth_share"]
+    return [
+        Table(["rows", "ms a pass"], [*figures["step_ms"].items()], digits=2),
+        Table(["sequential", ""], [*speed.items()], digits=2),
+        *[Table(["requests: median latency, s", "sequential", "pasta"], load, digits=2)]
+        * bool(load),
+    ]
 
 
 def milliseconds(seconds: Mapping[int, Sequence[float]]) -> dict[str, float]:

@@ -71,7 +71,6 @@ def _alpaca(source: str, labels: str | None) -> list[SetPrompt]:
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """Read which parts prompts ask for, by id."""
     try:
         labels = json.loads(path.read_text("utf-8-sig"))["parts"]
         wrong = [name for name, label in labels.items() if label not in PARTS]

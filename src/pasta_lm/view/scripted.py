@@ -118,7 +118,6 @@ class ScriptedEngine:
         return self.generate([self.request(prompt, params)])[0][0]
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        """Decode requests one after the other and return each one's samples, in order."""
         events = (self.stream(request) for request in requests)
         ends = ([end for end in stream if isinstance(end, Finished)] for stream in events)
         return [[end.answer for end in sorted(done, key=lambda end: end.sample)] for done in ends]

@@ -219,7 +219,6 @@ class _Answer:
         return [opening, clause, *filter(None, [self._request])]
 
     def add(self, name: str, body: str, *facts: Fact) -> None:
-        """Append a unit."""
         index = len(self._units)
         text = f"{name}: {body}" if self._format is None else item(self._format, index, name, body)
         needs = frozenset({index - 1}) if self._is_chain and index else frozenset[int]()
@@ -228,7 +227,6 @@ class _Answer:
         )
 
     def task(self, records: Records, prompt: list[str]) -> Task:
-        """Return the task."""
         label = CHAIN_LABEL if self._is_chain else FREE_LABEL
         return records.task(
             self._draw,

@@ -38,7 +38,6 @@ class Domain:
 
 @cache
 def domains() -> tuple[Domain, ...]:
-    """Return the subjects that records can have."""
     return tuple(Domain(**fields) for fields in read_data("sections")["domains"])
 
 
@@ -82,7 +81,6 @@ def draw_rows(draw: Draw, num: int) -> tuple[Domain, list[Row]]:
 
 
 def describe(domain: Domain, row: Row) -> str:
-    """Return the section of a record."""
     name, *cells = row
     return domain.sentences.format(*cells, name=name)
 
