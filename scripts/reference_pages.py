@@ -15,7 +15,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from pasta_lm.cli import app
 
 ROOT = Path(__file__).parents[1]
-HEAD, MIN_SHARED = ("| flag | meaning |", "|---|---|"), 3
+HEAD, MIN_SHARED = ("| flag | meaning |", "|---|---|"), 2
 CLI = """# Command line
 
 Written by `scripts/reference_pages.py` from the command itself. Data goes to standard output,
@@ -65,7 +65,7 @@ def flags(command: TyperCommand) -> list[str]:
 
 
 def command_page() -> str:
-    """Return the page of the command line; flags of three or more commands stand once."""
+    """Return the page of the command line; flags of several commands stand once."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     known = list(verbs(group, "pasta"))
