@@ -13,12 +13,10 @@ import typer
 
 from pasta_lm.cli.flags import DryRun, Limit, option
 from pasta_lm.cli.terminal import FAILED, INTERRUPTED, bars, interruptible, say
-from pasta_lm.learn.annotate.dataset import Tally
-from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
+from pasta_lm.learn.annotate.run import Tally, estimate, source_rows
 from pasta_lm.learn.annotate.run import annotate as run_annotation
-from pasta_lm.learn.annotate.run import estimate, source_rows
 from pasta_lm.learn.annotate.teacher import TeacherConversation
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.model import Pasta
@@ -54,7 +52,6 @@ def annotate(
         with bars() as show:
             run = run_annotation(
                 recipe,
-                rule=markdown_rule if recipe.teacher is None else None,
                 limit=limit,
                 progress=lambda tally: show("rows", tally.num_ended, num_rows, _summary(tally)),
                 notice=lambda num: say(WAITING.format(num)),

@@ -17,11 +17,9 @@ from pathlib import Path
 from random import Random
 
 from pasta_lm.engines.servers.request_pace import RetryPolicy
-from pasta_lm.learn.annotate.dataset import FAILURES, RECORDS
 from pasta_lm.learn.annotate.filters import FilterConfig
-from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig, TeacherConfig
-from pasta_lm.learn.annotate.run import AnnotationRun, annotate
+from pasta_lm.learn.annotate.run import FAILURES, RECORDS, AnnotationRun, annotate
 from pasta_lm.recipe import toml_of
 from tests.fakes.scripted_server import ScriptedServer
 from tests.fakes.scripted_teacher import asked_answer
@@ -66,7 +64,7 @@ def by_rule(folder: Path, lines: Iterable[str], **filters: int) -> AnnotationRun
         annotator="markdown_rule",
         filters=FilterConfig(**filters),
     )
-    return annotate(config, rule=markdown_rule)
+    return annotate(config)
 
 
 def write_recipe(path: Path, config: AnnotateConfig) -> Path:

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from pasta_lm.errors import InputError, RemoteError, UsageError
+from pasta_lm.language import check
 from pasta_lm.learn.annotate.filters import FilterConfig
 from pasta_lm.learn.annotate.run import AnnotationRun, annotate
 from pasta_lm.learn.data.annotated import read_records
@@ -160,6 +161,14 @@ def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None
     assert done.tally.num_rows == {"ok": 1, "skipped": 4}
     reasons = {reason for _, reason in done.tally.reasons}
     assert reasons == {"", "duplicate_id", "too_long", "not_json"}
+
+
+def test_spaces_before_a_part_are_written_into_its_block(tmp_path: Path) -> None:
+    listed = "Three:\n" + f"  - one two three four five{' six' * 9}\n" * 3
+    run = by_rule(tmp_path, [json.dumps({"id": "a", "prompt": "p", "answer": listed})])
+    record = json.loads(run.files[0].read_bytes())
+    assert record["annotated"].count("> one two") == 3
+    assert check(record["annotated"], "annotator") == []
 
 
 def test_the_rule_marks_lists(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Annotate a source: ask the teacher, examine its copies, store them, until every row has an end.
+"""Annotate a source: ask the teacher, examine its copies, and write what every row ended as.
 
 The journal has the raw replies, each on disk before it counts: a run that was stopped continues,
 and pays nothing twice.
@@ -7,7 +7,8 @@ and pays nothing twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pasta_lm.engines.servers.request_pace import RetryPolicy
-from pasta_lm.errors import InputError, RequestError
-from pasta_lm.journal import Journal, Row
+from pasta_lm.errors import InputError, PastaError, RequestError, cause
+from pasta_lm.journal import Journal, Row, write_rows
 from pasta_lm.language.document import Document
-from pasta_lm.learn.annotate.dataset import EndedRow, Tally, write_set
 from pasta_lm.learn.annotate.filters import FilterConfig, Rejection, examine
+from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import digest
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
 from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt
@@ -31,9 +32,12 @@ from pasta_lm.learn.chat.pool import (
     Spending,
     estimate_tokens,
 )
+from pasta_lm.learn.data.annotated import write_records
 from pasta_lm.run_folder import RunFolder
 
 JOURNAL = "journal"
+OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+RECORDS, FAILURES = "annotated.jsonl", "failed.jsonl"
 DUPLICATE, TOO_LONG = "duplicate_id", "too_long"
 REQUEST_REFUSED = "request_refused"
 NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.
@@ -43,7 +47,47 @@ COPY_TOKENS_PER_ANSWER_TOKEN = 1.15
 REPLIES_PER_ROW = 1.2
 TEACHER_TOKENS_PER_S = 50.0
 
-Rule = Callable[[str, str], Document]  # From a prompt and its answer to the annotated answer.
+
+@dataclass(frozen=True, slots=True)
+class EndedRow:
+    """A row of the source with its annotated answer, or the reason why it has none."""
+
+    row: SourceRow
+    outcome: Document | Rejection | None  # None: it was skipped.
+    replies: Sequence[ChatReply] = ()
+
+    @property
+    def status(self) -> tuple[str, str]:
+        """Return the status, with the reason of a failure or of a skipped row."""
+        if self.outcome is None:
+            return SKIPPED, self.row.skipped or ""
+        if isinstance(self.outcome, Document):
+            return OK, ""
+        return FAILED, str(self.outcome.reason)
+
+
+class Tally:
+    """The rows of a run that ended, by index in the source, and the tokens of all its replies."""
+
+    def __init__(self, spent: Spending) -> None:
+        self.rows: dict[int, EndedRow] = {}
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        self.spent = spent
+
+    @property
+    def num_rows(self) -> Counter[str]:
+        totals: Counter[str] = Counter()
+        for (status, _), count in self.reasons.items():
+            totals[status] += count
+        return totals
+
+    @property
+    def num_ended(self) -> int:
+        return len(self.rows)
+
+    def end(self, index: int, row: EndedRow) -> None:
+        self.rows[index] = row
+        self.reasons[row.status] += 1
 
 
 class AnnotationRun(NamedTuple):
@@ -92,7 +136,6 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
 def annotate(
     config: AnnotateConfig,
     *,
-    rule: Rule | None = None,
     limit: int | None = None,
     progress: Callable[[Tally], None] = lambda tally: None,
     policy: RetryPolicy | None = None,
@@ -105,7 +148,6 @@ def annotate(
 
     Args:
         config: The recipe.
-        rule: Annotates instead of a teacher.
         limit: Only the first rows of the source.
         progress: Called after each row and each reply.
         policy: Of retries.
@@ -117,22 +159,21 @@ def annotate(
         journal, pool = folder.journal(JOURNAL), RequestPool("rows", notice)
         tally = Tally(Spending(journal.rows.values()))
         numbered = enumerate(source_rows(config, limit))
-        if rule is not None:
-            for index, row in numbered:
-                tally.end(index, EndedRow(row, _by_rule(rule, row, config.filters)))
-                progress(tally)
-        elif config.teacher is not None:
+        if config.teacher is not None:
             teacher = _Teacher(config.teacher, config.filters, journal, pool, tally, progress)
             client = partial(ChatClient, config.teacher, policy=policy)
             asyncio.run(pool.run(client, numbered, teacher.annotate))
+        for index, row in numbered if config.teacher is None else ():
+            tally.end(index, EndedRow(row, _by_rule(row, config.filters)))
+            progress(tally)
         return AnnotationRun(tally, pool.is_interrupted, write_set(config, tally))
 
 
-def _by_rule(rule: Rule, row: SourceRow, filters: FilterConfig) -> Document | None:
+def _by_rule(row: SourceRow, filters: FilterConfig) -> Document | None:
     """Annotate a row that is not skipped; a rejected annotation leaves it without tags."""
     if row.skipped is not None:
         return None
-    document = rule(row.prompt, row.answer)
+    document = markdown_rule(row.prompt, row.answer)
     kept = examine(document.annotator_form(), row.answer, filters)
     return kept if isinstance(kept, Document) else document.without_tags()
 
@@ -188,3 +229,29 @@ class _Teacher:
         self.journal.append([line])
         self.tally.spent.count(line)
         self.progress(self.tally)
+
+
+def write_set(config: AnnotateConfig, tally: Tally) -> list[Path]:
+    """Write the data set of a run in the order of its source, and return its files.
+
+    Where the disk is full, older files stay.
+    """
+    folder, kept, failed = Path(config.output.folder), [], []
+    for _, ended in sorted(tally.rows.items()):
+        row, outcome = ended.row, ended.outcome
+        if isinstance(outcome, Document):
+            kept.append(row.record(outcome, config.rows.label))
+        elif outcome is not None:
+            why = {"reason": str(outcome.reason), "message": outcome.message}
+            replies = [reply.text or None for reply in ended.replies]
+            texts = {"prompt": row.prompt, "answer": row.answer, "replies": replies}
+            failed.append({"id": row.id, **why, **texts})
+    try:
+        write_records(folder / RECORDS, kept)
+        write_rows(folder / FAILURES, failed)
+    except (OSError, InputError) as exc:
+        raise PastaError(
+            f"{folder} cannot be written: {cause(exc)}",
+            hint="the journal is complete; make room and run the same command again",
+        ) from exc
+    return [folder / name for name in (RECORDS, FAILURES)]

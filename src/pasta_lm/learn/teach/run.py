@@ -29,7 +29,6 @@ from typing import NamedTuple
 from pasta_lm.engines.gpu.devices import free_memory, usable_device
 from pasta_lm.errors import PastaError
 from pasta_lm.journal import Journal, Row, read_rows, write_whole
-from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import USABLE, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.learn.annotate.run import annotate
@@ -102,12 +101,12 @@ def teach(
     source = str(Path(model).resolve()) if Path(model).exists() else model
     run = RunFolder(Path(out).resolve(), SETTINGS)
     instructions, held_out = split_instructions(config)
-    data, asked = hash_files(*config.data.file), hash_files(instructions)
+    files = {"instructions": hash_files(instructions), "data.file": hash_files(*config.data.file)}
     with run.locked(), full_disk_named(run.path):
         run.begin(
             {"model": source, **asdict(config)},
             may_change=MAY_CHANGE,
-            inputs=hashes_of("model", source) | {"instructions": asked, "data.file": data},
+            inputs=hashes_of("model", source) | files,
             prepare=lambda: write_held_out(run.path, instructions, held_out),
         )
         journal = run.journal(JOURNAL)
@@ -237,7 +236,6 @@ def _annotate(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> R
     total = len(read_rows(out / ANSWERS / USABLE))
     run = annotate(
         recipes.annotation,
-        rule=markdown_rule if recipes.annotation.teacher is None else None,
         progress=lambda tally: show("answers annotated", tally.num_ended, total),
     )
     if run.is_interrupted:
