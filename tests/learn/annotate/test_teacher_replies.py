@@ -46,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ScriptedServer(play, FAULTS) as server:
         done = annotate(recipe(source, folder / "out", server.base_url), policy=AT_ONCE)
         assert set(server.paid.values()) == {1}
+        assert server.num_requests <= 1.6 * done.tally.spent.num_replies  # 1.25 expected
     assert not done.is_interrupted
     assert +done.tally.reasons == Counter(
         (row["expected"]["status"], row["expected"].get("reason", "")) for row in ROWS
