@@ -41,14 +41,13 @@ def shares(model: str, dtype: str, prompts: list[str]) -> dict[str, float]:
     again = [caching.generate(chat, max_tokens=MAX_TOKENS).text for chat in chats]
     assert first.text == alone[0]
 
-    def differing(texts: list[str]) -> float:
-        return sum(a != b for a, b in zip(alone, texts, strict=True)) / len(alone)
-
-    return {
-        "among eight": differing(together),
-        "behind a cached beginning": differing(cached),
-        "behind the cached prompt": differing(again),
+    ways = {
+        "among eight": together,
+        "behind a cached beginning": cached,
+        "behind the prompt": again,
     }
+    pairs = {way: list(zip(alone, texts, strict=True)) for way, texts in ways.items()}
+    return {way: sum(a != b for a, b in both) / len(alone) for way, both in pairs.items()}
 
 
 def main() -> None:

@@ -87,9 +87,13 @@ class Document:
     schema: Mapping[str, Any]
     values: Mapping[tuple[str, ...], Any]
 
-    def num_right(self, data: object) -> int:
-        """Return how many fields of an object have their value, after the schema's type."""
-        return sum(_is_at(path, value, data) for path, value in self.values.items())
+    def num_right(self, data: object, *, nulls: bool | None = None) -> int:
+        """Return how many fields of an object have their value, after the schema's type.
+
+        ``nulls``: only those that the text does not give (True), or that it gives (False).
+        """
+        some = ((k, v) for k, v in self.values.items() if nulls is None or (v is None) is nulls)
+        return sum(_is_at(path, value, data) for path, value in some)
 
 
 def _is_at(path: tuple[str, ...], value: Any, data: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from pasta_lab.fields.documents import LONG_ARRAYS, document, kinds, names
+from pasta_lab.fields.documents import LONG_ARRAYS, Document, document, kinds, names
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
 from pasta_lm.journal import Journal, Row
 from pasta_lm.measure.table import geometric_mean, ratio, to_json
@@ -109,6 +109,8 @@ def _compared(both: Mapping[str, tuple[Row, Row]]) -> dict[str, Any]:
         "num_fields": sum(sizes),
         "accuracy": ratio([ours for ours, _ in right], sizes),
         "sequential_accuracy": ratio([theirs for _, theirs in right], sizes),
+        "right_of_given": _right(both, docs, nulls=False),
+        "right_of_null": _right(both, docs, nulls=True),
         "difference": ratio([ours - theirs for ours, theirs in right], sizes),
         "times_fewer_steps": geometric_mean([b["steps"] / max(1, a["steps"]) for a, b in pairs]),
         "times_faster": geometric_mean([b["wall_s"] / a["wall_s"] for a, b in timed]),
@@ -117,3 +119,11 @@ def _compared(both: Mapping[str, tuple[Row, Row]]) -> dict[str, Any]:
         "cut": [sum(row["cut"] for row in column) for column in zip(*pairs, strict=True)],
     }
     return {name: to_json(value) for name, value in compared.items()}
+
+
+def _right(both: Mapping[str, tuple[Row, Row]], docs: Sequence[Document], *, nulls: bool) -> Any:
+    """Return the fields that are right as parts and in JSON mode, and their number."""
+    num = sum((value is None) is nulls for doc in docs for value in doc.values.values())
+    columns = zip(*(both[doc.name] for doc in docs), strict=True)
+    pairs = [zip(docs, column, strict=True) for column in columns]
+    return [*(sum(d.num_right(r["data"], nulls=nulls) for d, r in pair) for pair in pairs), num]
