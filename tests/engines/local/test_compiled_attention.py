@@ -12,8 +12,6 @@ from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries
 from pasta_lm.engines.cpu.patterns import sign_sin, split_heads
 from pasta_lm.engines.local.attention import LayerCall, additive, attend
-from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.request import Request, SamplingParams
 from tests.architectures import loaded
 
 pytestmark = pytest.mark.skipif(library.functions() is None, reason="no C compiler")
@@ -155,20 +153,6 @@ def test_attention_of_a_llama_reads_what_one_product_computes(name: str, is_join
     assert captured is not None
     shapes = [node.args[3:] for node in captured.graph.graph.nodes if "joined" in node.name]
     assert (len(shapes) == 3) == is_joined, "a head of 16 is no multiple of 32"
-
-
-def test_a_pass_of_many_tokens_takes_torchs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    original = CompiledAttention.__init__
-
-    def counted(self: CompiledAttention, requests: Sequence[Queries], *rest: int) -> None:
-        calls.extend(one.num_queries for one in requests)
-        original(self, requests, *rest)
-
-    monkeypatch.setattr(CompiledAttention, "__init__", counted)
-    engine = TorchEngine(loaded("wide_llama"), pool_tokens=256)
-    engine.generate([Request(prompt=tuple(range(9, 69)), params=SamplingParams(max_tokens=5))])
-    assert calls == [1] * 4
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

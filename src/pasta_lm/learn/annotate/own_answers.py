@@ -198,10 +198,11 @@ def _sampling(model: Pasta, config: AnswerConfig) -> SamplingParams:
     sampling = model.sampling_params(
         max_tokens=config.max_tokens, max_thinking_tokens=config.max_thinking_tokens
     )
-    if config.temperature is not None:
-        return replace(sampling, temperature=config.temperature)
-    is_greedy = sampling.temperature == 0
-    return replace(sampling, temperature=TEMPERATURE, top_k=40) if is_greedy else sampling
+    if sampling.temperature == 0:
+        sampling = replace(sampling, temperature=TEMPERATURE, top_k=40)
+    if config.temperature is None:
+        return sampling
+    return replace(sampling, temperature=config.temperature)
 
 
 def _row(name: str, config: AnswerConfig, answer: Answer | None = None) -> Row:
