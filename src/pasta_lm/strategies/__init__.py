@@ -21,11 +21,9 @@ Prompt = str | Sequence[Mapping[str, Any]]
 
 
 def sequential_request(
-    prompt: Sequence[int],
-    params: SamplingParams,
-    guesser: Guesser | None = None,
+    prompt: Sequence[int], params: SamplingParams, guesser: Guesser | None = None,
     strategy: str = SEQUENTIAL,
-) -> Request:
+) -> Request:  # fmt: skip
     """Return the request of one thread, in which no tag can be sampled.
 
     With a guesser, passes check several guessed tokens (speculative decoding); the tokens are the

