@@ -12,7 +12,8 @@ from os.path import commonprefix
 from pathlib import Path
 
 import transformers
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 
@@ -55,9 +56,7 @@ def read_settings(source: str | Path, revision: str | None = None) -> Row:
     return data
 
 
-def settle(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, place: str
-) -> frozenset[int]:
+def settle(model: PreTrainedModel, tokenizer: Tokenizer, place: str) -> frozenset[int]:
     """Return the ends of a turn; ``generation_config``, of ``place``, is checked and gets them."""
     ends, config = eos_ids(model, tokenizer, place), getattr(model, "generation_config", None)
     if config is not None:
@@ -67,9 +66,7 @@ def settle(
     return ends
 
 
-def eos_ids(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, place: str = ""
-) -> frozenset[int]:
+def eos_ids(model: PreTrainedModel, tokenizer: Tokenizer, place: str = "") -> frozenset[int]:
     """Return every id that ends a turn: of the settings, the tokenizer and the chat template."""
     text_config, num_rows = model.config.get_text_config(), num_token_rows(model)
     of_config = [getattr(part, KEY, None) for part in (model.config, text_config)]
@@ -98,7 +95,7 @@ def listed(value: object) -> list[object]:
     return [*value] if isinstance(value, (list, tuple)) else [value] if value is not None else []
 
 
-def _ids(file: str, value: object, tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
+def _ids(file: str, value: object, tokenizer: Tokenizer) -> Iterator[int]:
     for end in listed(value):
         token = tokenizer.get_vocab().get(end) if isinstance(end, str) else end
         if type(token) is not int or token < 0:
@@ -110,7 +107,7 @@ def _refusal(file: str, key: str, value: object, rule: str) -> ModelError:
     return ModelError(f"{file}: {key} is {value!r}, but must be {rule}", hint=_HINT)
 
 
-def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
+def turn_end(tokenizer: Tokenizer) -> int | None:
     """Return the added token that the chat template writes behind a turn of the model, if any."""
     template, user = str(tokenizer.chat_template or ""), {"role": "user", "content": "?"}
     turns = [user], [user], [user, {"role": "assistant", "content": _TURN}]
@@ -157,8 +154,7 @@ def sampling_settings(model: PreTrainedModel) -> dict[str, float]:
     """
     config = getattr(model, "generation_config", None)
     settings = {} if config is None else config.to_diff_dict()
-    names = ["repetition_penalty"]
-    if settings.get("do_sample", True):
-        settings.setdefault("temperature", 1.0 if settings.get("do_sample") else None)
-        names += ["temperature", "top_p", "top_k", "min_p"]
+    if settings.get("do_sample"):
+        settings.setdefault("temperature", 1.0)
+    names = _RULES if settings.get("do_sample", True) else ["repetition_penalty"]
     return {name: settings[name] for name in names if settings.get(name)}

@@ -129,18 +129,19 @@ def fields_of(schema: Schema) -> list[Part]:
     kept = {key: schema[key] for key in KEPT & schema.keys()}
     references = re.findall(r'"\$(?:dynamic)?ref": "([^"]*)', json.dumps(schema), re.IGNORECASE)
     if strange := [name for name in references if not name.startswith(REFERENCES)]:
-        raise _no_parts(f"it refers to {strange[0]!r}, not to one of {' or '.join(REFERENCES)}")
+        reason = f"it refers to {strange[0]!r}, not to one of {' or '.join(REFERENCES)}"
+        raise _no_parts(reason, is_defined=False)
 
     def below(path: tuple[str, ...], part: Schema, opened: tuple[str, ...]) -> Iterator[Part]:
         name = str(part.get("$ref", ""))
         whole = _mapping(definitions.get(name, part))
-        reason = _why_whole(whole)
+        reason, is_defined = _why_whole(whole), not name or name in definitions
         if name and (beside := sorted(part.keys() - NOTES - {"$ref"})):
             reason = f"{beside[0]} stands beside $ref"
-        elif name and name not in definitions:
+        elif not is_defined:
             reason = f"it refers to {name!r}, which is not there"
         if reason and not path:
-            raise _no_parts(reason)
+            raise _no_parts(reason, is_defined=is_defined)
         if reason or (name and name in opened) or len(path) > MAX_DEPTH:
             yield Part(name=".".join(path), schema={**part, **kept}, path=path)
             return
@@ -149,11 +150,11 @@ def fields_of(schema: Schema) -> list[Part]:
 
     fields = list(islice(below((), schema, ()), MAX_FIELDS + 1))  # references may open more
     names = Counter(field.name for field in fields)
-    quoted = lambda key: json.dumps(key) if "." in key else key  # noqa: E731
-    return [
-        replace(field, name=".".join(map(quoted, field.path))) if names[field.name] > 1 else field
-        for field in fields
-    ]
+    for index, field in enumerate(fields):
+        if names[field.name] > 1:
+            quoted = (json.dumps(key) if "." in key else key for key in field.path)
+            fields[index] = replace(field, name=".".join(quoted))
+    return fields
 
 
 def _why_whole(schema: Schema) -> str | None:
@@ -171,22 +172,18 @@ def _why_whole(schema: Schema) -> str | None:
     return f"the property {forbidden[0]!r} is forbidden" if forbidden else None
 
 
-def _no_parts(reason: str) -> UsageError:
-    hint = "decode it sequentially, as structured outputs"
-    return UsageError(
-        f"the schema is no object of fields ({reason}), so it has no parts", hint=hint
-    )
+def _no_parts(reason: str, *, is_defined: bool) -> UsageError:
+    define = f"put the definition under {REFERENCES[0]}"
+    hint = "decode it sequentially, as structured outputs" if is_defined else define
+    reason = f"the schema is no object of fields ({reason}), so it has no parts"
+    return UsageError(reason, hint=hint)
 
 
 def fill_request(
-    prompt: Prompt,
-    schema: Schema,
-    vocabulary: Vocabulary,
-    params: SamplingParams,
-    *,
+    prompt: Prompt, schema: Schema, vocabulary: Vocabulary, params: SamplingParams, *,
     after: Mapping[str, Sequence[str]] | None = None,
     chat_template_kwargs: Mapping[str, object] | None = None,
-) -> Request:
+) -> Request:  # fmt: skip
     """Return the request that decodes the fields of a schema; ``max_tokens`` is of the values.
 
     ``after`` has the names of fields that a field waits for; an object stands for all its fields.
@@ -195,9 +192,7 @@ def fill_request(
     for name, others in (after or {}).items():
         for index in _named(name, fields):
             waits.setdefault(index, []).extend(others)
-    parts = [
-        replace(field, after=tuple(waits.get(index, ()))) for index, field in enumerate(fields)
-    ]
+    parts = [replace(field, after=tuple(waits.get(i, ()))) for i, field in enumerate(fields)]
     return parts_request(prompt, parts, vocabulary, params, chat_template_kwargs)
 
 
@@ -229,12 +224,9 @@ Seen = list[tuple[str, int]]
 
 
 def parts_request(
-    prompt: Prompt,
-    parts: Sequence[Part],
-    vocabulary: Vocabulary,
-    params: SamplingParams,
+    prompt: Prompt, parts: Sequence[Part], vocabulary: Vocabulary, params: SamplingParams,
     chat_template_kwargs: Mapping[str, object] | None = None,
-) -> Request:
+) -> Request:  # fmt: skip
     """Return the request that decodes the holes of a text; ``max_tokens`` is of all together."""
     structures, waits = [part.structure() for part in parts], _waits(parts)
     ids = tuple(vocabulary.encode_prompt(prompt, chat_template_kwargs=chat_template_kwargs))
@@ -243,18 +235,14 @@ def parts_request(
     for part, wanted, seen, after in zip(parts, structures, all_seen, waits, strict=True):
         lead = tuple(vocabulary.encode_text(seen[0][0]))
         others = [all_seen[other] for other in after]
-        start = Start(
-            # Without given text the last token of the prompt is fed again.
+        start = Start(  # without given text the last token of the prompt is fed again
             prefix=() if after else lead or ids[-1:],
             num_seen=None if after or lead else len(ids) - 1,
-            topic=bounded_topic(part.name) or "part",
-            structured_outputs=wanted,
-            stop=(*params.stop, *part.stops),
-            max_tokens=part.max_tokens,
-            after=tuple(after),
+            topic=bounded_topic(part.name) or "part", structured_outputs=wanted,
+            stop=(*params.stop, *part.stops), max_tokens=part.max_tokens, after=tuple(after),
             behind=partial(_behind, parts, seen, vocabulary) if after else None,
             max_fed=_max_fed(seen, others, vocabulary, params) if after else 0,
-        )
+        )  # fmt: skip
         starts.append(start)
     return _request(ids, starts, params)
 
@@ -308,15 +296,13 @@ def ask_request(
         else vocabulary.encode_prompt(f"{text}\n\n")
         for text in texts
     ]
-    # Each feeds a token of its own.
-    num_shared = min(num_common(ids[:-1], prompts[0][:-1]) for ids in prompts)
+    num_shared = min(num_common(ids[:-1], prompts[0][:-1]) for ids in prompts)  # each feeds a token
     if num_shared == 0:
         raise UsageError("the document is empty")
+    leads, topics = (ids[num_shared:] for ids in prompts), map(bounded_topic, questions)
     starts = [
-        Start(
-            prefix=tuple(ids[num_shared:]), topic=bounded_topic(question) or "?", stop=params.stop
-        )
-        for ids, question in zip(prompts, questions, strict=True)
+        Start(prefix=tuple(lead), topic=topic or "?", stop=params.stop)
+        for lead, topic in zip(leads, topics, strict=True)
     ]
     return _request(prompts[0][:num_shared], starts, params)
 
@@ -328,13 +314,10 @@ def _request(prompt: Sequence[int], starts: Sequence[Start], params: SamplingPar
             hint="ask for fewer at a time, or raise max_blocks (limits.blocks of a server)",
         )
     return Request(
-        prompt=prompt,
-        params=params,
-        positions=PositionStrategy.CONTINUE,
-        forks=False,
+        prompt=prompt, params=params, positions=PositionStrategy.CONTINUE, forks=False,
         expansion=Expansion(starts=lambda _: starts, max_main_tokens=0, known=tuple(starts)),
         strategy=NAME,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,8 +341,7 @@ def filled(answer: Answer, schema: Schema) -> PartsAnswer:
 
 def object_of(parts: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the values of parts by name or by their keys, and the names of unfinished ones."""
-    data: dict[str, Any] = {}
-    unfinished: list[str] = []
+    data, unfinished = dict[str, Any](), list[str]()
     for part, (text, has_ended) in zip(parts, texts, strict=False):
         value, end = part.read(text)
         if part.schema is not None:  # digits could go on, unless something stands behind them
