@@ -54,10 +54,11 @@ class LiveThread:
 
     def ends_behind(self, token: int) -> bool:
         """Take a decoded token; return whether it is the last one by its start or its schema."""
-        if self.matcher is not None:
-            self.matcher.consume(token)
-        is_matched = self.matcher is not None and self.matcher.is_complete
-        return is_matched or self.is_full or (self.stops_alone and self.stops.has_matched)
+        is_last = self.is_full or (self.stops_alone and self.stops.has_matched)
+        if self.matcher is None:
+            return is_last
+        self.matcher.consume(token)
+        return is_last or self.matcher.is_complete
 
     @property
     def is_full(self) -> bool:
@@ -87,13 +88,12 @@ def expand(
 
     kept = [start for start in starts if has_room(start)][: limits.max_blocks]
     is_counted = not expansion.known
-    commands = interpreter.expand(
-        [(start.topic, is_counted * len(start.prefix), start.after) for start in kept],
-        is_cut=len(kept) < len(starts),
-    )
-    for child, start in zip(main.children, kept, strict=True):
+    threads = [(start.topic, is_counted * len(start.prefix), start.after) for start in kept]
+    commands = interpreter.expand(threads, is_cut=len(kept) < len(starts))
+    pairs = [*zip(main.children, kept, strict=True)]
+    for child, start in pairs:
         placer.start(child, start.num_seen)
-    return commands, {child.id: start for child, start in zip(main.children, kept, strict=True)}
+    return commands, {child.id: start for child, start in pairs}
 
 
 class Recorder:
@@ -136,8 +136,7 @@ class Recorder:
         self.trace.critical_path = max(self.trace.critical_path, placed.depth)
         record = self.trace.threads[thread.id]
         record.end_step = self.step
-        if record.start_step is None:
-            record.start_step = self.step
+        record.start_step = self.step if record.start_step is None else record.start_step
 
     def synced(self, thread: Thread, joined: Sequence[Thread], position: int) -> None:
         ids = [other.id for other in joined]

@@ -202,11 +202,9 @@ class Request:
             problem = f"there is no token {wrong}: the model has {num_tokens} tokens"
             raise RequestError(problem, hint="encode text with the vocabulary of the same model")
         if self.params.structured_outputs is not None and (self.forks or self.expansion):
-            raise RequestError(
-                f"strategy {self.strategy!r} writes its answer in several threads, and one schema "
-                "holds for one",
-                hint="answer sequentially, or decode the schema's fields as parts",
-            )
+            writes = f"strategy {self.strategy!r} writes its answer in several threads"
+            hint = "answer sequentially, or decode the schema's fields as parts"
+            raise RequestError(f"{writes}, and one schema holds for one", hint=hint)
         limits = self.params.limits(max_position)
         longest = max((len(start.prefix) for start in self.known), default=0)
         if max_position is not None and longest and not limits.has_room(len(self.prompt) + longest):
@@ -366,18 +364,11 @@ class Answer:
         """Return the object that ``pasta run --json`` prints."""
         trace = self.trace
         return {
-            "model": trace.model,
-            "engine": trace.engine,
-            "strategy": trace.strategy,
-            "kind": trace.kind.value,
-            "finish_reason": self.finish_reason,
+            "model": trace.model, "engine": trace.engine, "strategy": trace.strategy,
+            "kind": trace.kind.value, "finish_reason": self.finish_reason,
             **({} if self.reasoning is None else {"reasoning": self.reasoning}),
-            "text": self.text,
-            "program": self.program,
-            "threads": [asdict(thread) for thread in trace.threads],
-            "usage": trace.usage(),
-            "critical_path_tokens": trace.critical_path,
-            "forward_passes": trace.forward_passes,
-            "parallelism": round(trace.parallelism, 4),
-            "wall_s": round(trace.wall_s, 6),
-        }
+            "text": self.text, "program": self.program,
+            "threads": [asdict(thread) for thread in trace.threads], "usage": trace.usage(),
+            "critical_path_tokens": trace.critical_path, "forward_passes": trace.forward_passes,
+            "parallelism": round(trace.parallelism, 4), "wall_s": round(trace.wall_s, 6),
+        }  # fmt: skip

@@ -61,12 +61,10 @@ def write_pasta_config(
 
 def record_of(config: PastaConfig) -> dict[str, object]:
     data: dict[str, object] = {
-        "language_version": LANGUAGE_VERSION,
-        "positions": str(config.positions),
-        "join": str(config.join),
-        "limits": asdict(config.limits),
+        "language_version": LANGUAGE_VERSION, "positions": str(config.positions),
+        "join": str(config.join), "limits": asdict(config.limits),
         "piece_ids": dict(config.piece_ids),
-    }
+    }  # fmt: skip
     if config.fork_bias:
         data["fork_bias"] = config.fork_bias
     if config.trained_strategy != PASTA:
@@ -160,8 +158,7 @@ def check_same_ids(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None
     """Check that a tokenizer gives the tag pieces the ids that ``pasta_config.json`` says."""
     for piece, token_id in piece_ids.items():
         if ids.get(piece) != token_id:
-            raise VocabularyError(
-                f"{FILE_NAME} says that {piece!r} is token {token_id}, "
-                f"but the tokenizer has {ids.get(piece, 'no such token')}",
-                hint="keep the files of a model folder together as they were saved",
-            )
+            says = f"{FILE_NAME} says that {piece!r} is token {token_id}"
+            reason = f"{says}, but the tokenizer has {ids.get(piece, 'no such token')}"
+            hint = "keep the files of a model folder together as they were saved"
+            raise VocabularyError(reason, hint=hint)

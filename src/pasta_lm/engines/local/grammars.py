@@ -46,11 +46,10 @@ class FormTokens:
         missing, others = ASCII - self._bytes_to_id.keys(), BEYOND - self._bytes_to_id.keys()
         if missing or len(missing := others) > MAX_MISSING:
             kind = type(backend.model).__name__
-            raise RequestError(
-                f"no form can be held with this tokenizer, a {kind}: it has no token for "
-                f"{len(missing)} bytes, such as {min(missing)!r}",
-                hint="use a model with a byte-level tokenizer, or one that falls back to bytes",
-            )
+            lacks = f"it has no token for {len(missing)} bytes, such as {min(missing)!r}"
+            problem = f"no form can be held with this tokenizer, a {kind}: {lacks}"
+            hint = "use a model with a byte-level tokenizer, or one that falls back to bytes"
+            raise RequestError(problem, hint=hint)
         self.special_token_ids = [token for token, text in enumerate(self._bytes) if not text]
         names = {i: (backend.id_to_token(i) or "").encode() for i in self.special_token_ids}
         self.tokens = [names.get(token, text) for token, text in enumerate(self._bytes)]
@@ -60,8 +59,8 @@ class FormTokens:
         text_bytes, ids = text.encode(), self._encode(text)
         if b"".join(self._bytes[token] for token in ids) == text_bytes:
             return ids
-        alone = [self._bytes_to_id.get(bytes([byte])) for byte in text_bytes]
-        return [token for token in alone if token is not None]
+        alone = (bytes([byte]) for byte in text_bytes)
+        return [self._bytes_to_id[byte] for byte in alone if byte in self._bytes_to_id]
 
 
 class Matcher:
@@ -161,14 +160,12 @@ def _grammar_of(wanted: StructuredOutputs) -> str:
         if "draft-03" in str(wanted.json.get("$schema")):
             raise ValueError("draft 3 of JSON Schema: rules would be left out")
         schema = compact_schema(wanted.json)
-        if wanted.is_inside:
-            return LLMatcher.grammar_from_lark(
-                f"start: / ?/ value (/ ?/ LAST)?\nvalue: %json {schema}\n{LAST_BYTES}"
-            )
-        return LLMatcher.grammar_from_json_schema(schema)
+        if not wanted.is_inside:
+            return LLMatcher.grammar_from_json_schema(schema)
+        start = "start: / ?/ value (/ ?/ LAST)?"
+        return LLMatcher.grammar_from_lark(f"{start}\nvalue: %json {schema}\n{LAST_BYTES}")
     if wanted.regex is not None:
         return LLMatcher.grammar_from_regex(_DIGIT.sub(r"\1[0-9]", wanted.regex))
     if wanted.choice is not None:
-        choices = " | ".join(json.dumps(choice) for choice in wanted.choice)
-        return LLMatcher.grammar_from_lark(f"start: {choices}")
+        return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, wanted.choice))}")
     return LLMatcher.grammar_from_lark(wanted.grammar or "")

@@ -52,10 +52,9 @@ class LoadedModel:
         """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
         num_rows = min(self.num_tokens, self.vocab_size)
         if max(self.vocabulary.piece_ids.values(), default=0) >= num_rows:
-            raise VocabularyError(
-                f"the tokenizer has tag pieces for which the model has no rows: it has {num_rows}",
-                hint="add the pieces to tokenizer and model together",
-            )
+            problem = "the tokenizer has tag pieces for which the model has no rows"
+            hint = "add the pieces to tokenizer and model together"
+            raise VocabularyError(f"{problem}: it has {num_rows}", hint=hint)
         self.model.eval()
         if self.reader is None:
             register()
@@ -113,9 +112,8 @@ class LoadedModel:
     def layer_shapes(self) -> Sequence[LayerShape]:
         """Return the shape of each layer's keys and values, measured by a pass of one token."""
         if self.reader is not None:
-            raise UsageError(
-                f"{self.name} has no cache that threads share: its caches have no size to be set"
-            )
+            reason = "has no cache that threads share: its caches have no size to be set"
+            raise UsageError(f"{self.name} {reason}")
         recorder = probe(self.model, 0, 0)
         return [
             LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
@@ -149,8 +147,7 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
     loaded = LoadedModel(model, *facts, is_int8=dtype == INT8, reader=reader)
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
-        loaded.fork_bias = config.fork_bias
-        loaded.join = config.join
+        loaded.fork_bias, loaded.join = config.fork_bias, config.join
     return loaded
 
 

@@ -118,11 +118,8 @@ class ActiveRequest:
         first, self.first_guess = self.first_guess, None
         if first is None:
             return []
-        right = [
-            (response, thread, placement)
-            for response in self.responses
-            for thread, placement in response.guesses.settle()
-        ]
+        settled = ((response, response.guesses.settle()) for response in self.responses)
+        right = [(response, *pair) for response, pairs in settled for pair in pairs]
         slots = sorted(placement.slot for _, _, placement in right)
         self.entries.keep(first, slots)
         now = {slot: index for index, slot in enumerate(slots, start=first)}
@@ -221,10 +218,9 @@ class Planner:
         self._max_rows = max_rows or MAX_ROWS[kind]
 
     def plan(
-        self,
-        requests: Mapping[int, ActiveRequest],
+        self, requests: Mapping[int, ActiveRequest],
         apart: Callable[[ActiveRequest], AbstractContextManager[None]],
-    ) -> PassPlan:
+    ) -> PassPlan:  # fmt: skip
         """Plan the next pass of unfinished requests, by their numbers.
 
         Each is planned in the context ``apart``, so that an error ends this request only.

@@ -89,10 +89,9 @@ class TokenMasks:
         if LexemeKind.TEXT in legal.kinds:
             allowed[: vocabulary.num_tokens] = True
             if legal.in_topic:
-                allowed[list(vocabulary.topic_forbidden)] = False
+                allowed[[*vocabulary.topic_forbidden]] = False
             if legal.needs_text:
-                spaces = frozenset(range(vocabulary.num_tokens)) - vocabulary.non_space
-                allowed[list(spaces)] = False
+                allowed[[*{*range(vocabulary.num_tokens)} - vocabulary.non_space]] = False
         allowed[self._eos_ids] = legal.end_of_text and not ignore_eos
         for token_id in vocabulary.piece_ids.values():
             lexeme = vocabulary.id_to_lexeme(token_id)
@@ -111,12 +110,9 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
     scores_WV = adjusted(logits_WV, choices, masks.fork_id)
     tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
     drawn = [row for row, choice in enumerate(choices) if choice.params.temperature > 0]
-    wrong = [  # seldom: so masks are not added to all rows
-        row
-        for row, choice in enumerate(choices)
-        if choice.params.temperature == 0 and not masks.allows(choice, tokens[row])
-    ]
-    if wrong:
+    greedy = [row for row, choice in enumerate(choices) if choice.params.temperature == 0]
+    wrong = [row for row in greedy if not masks.allows(choices[row], tokens[row])]
+    if wrong:  # seldom: so masks are not added to all rows
         legal_NV = masks.legal(scores_WV, choices, wrong)
         for row, token in zip(wrong, legal_NV.argmax(dim=-1).tolist(), strict=True):
             tokens[row] = token

@@ -52,10 +52,9 @@ class FlattenedPass:
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         if call.layer in self._done:
-            raise UnsupportedModelError(
-                f"{self._name} attends twice in layer {call.layer}, where the cache has keys for "
-                "one attention a layer"
-            )
+            reason = "where the cache has keys for one attention a layer"
+            twice = f"{self._name} attends twice in layer {call.layer}"
+            raise UnsupportedModelError(f"{twice}, {reason}")
         self._done.add(call.layer)
         keys, values = self._cache.get(call.layer, (k_GND[:, :0], v_GND[:, :0]))
         k_GND, v_GND = torch.cat([keys, k_GND], dim=1), torch.cat([values, v_GND], dim=1)
@@ -113,9 +112,8 @@ def _check_flattened(model: transformers.PreTrainedModel) -> None:
     except PastaError:
         raise
     except Exception as exc:  # whatever a foreign architecture does with flattened input
-        raise UnsupportedModelError(
-            f"{name} cannot run on a flattened list of tokens: {type(exc).__name__}: {exc}"
-        ) from exc
+        reason = f"cannot run on a flattened list of tokens: {type(exc).__name__}: {exc}"
+        raise UnsupportedModelError(f"{name} {reason}") from exc
     if not difference <= TOLERANCE:
         raise UnsupportedModelError(
             f"{name} is not exact when flattened: its logits differ by {difference:.2g} from its "
