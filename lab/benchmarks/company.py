@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -26,16 +27,15 @@ def shares(model: str, dtype: str, prompts: list[str]) -> dict[str, float]:
         [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}]
         for prompt in prompts
     ]
-    plain = Pasta.from_pretrained(model, dtype=dtype, device="cpu", pool_tokens=8192)
+    load = partial(Pasta.from_pretrained, model, dtype=dtype, device="cpu", pool_tokens=8192)
+    plain = load()
     alone = [plain.generate(chat, max_tokens=MAX_TOKENS).text for chat in chats]
     groups = [chats[start : start + 8] for start in range(0, len(chats), 8)]
     together = [
         answer.text for group in groups for answer in plain.generate(group, max_tokens=MAX_TOKENS)
     ]
     del plain
-    caching = Pasta.from_pretrained(
-        model, dtype=dtype, device="cpu", pool_tokens=8192, shares_prefixes=True
-    )
+    caching = load(shares_prefixes=True)
     first = caching.generate(chats[0], max_tokens=MAX_TOKENS)
     cached = [caching.generate(chat, max_tokens=MAX_TOKENS).text for chat in chats]
     again = [caching.generate(chat, max_tokens=MAX_TOKENS).text for chat in chats]
