@@ -36,7 +36,6 @@ def a_base(name: str = "llama", **changes: Any) -> tuple[PreTrainedModel, PreTra
 
 
 def a_base_folder(folder: Path, name: str = "llama", **changes: Any) -> Path:
-    """Save a random model as transformers does."""
     for part in a_base(name, **changes):
         part.save_pretrained(folder)
     return folder

@@ -63,7 +63,6 @@ class Architecture:
     """For models that normalise what layers add: how much shorter the tied embeddings are made."""
 
     def config(self, **changes: Any) -> PreTrainedConfig:
-        """Return the configuration at tiny size."""
         config_class = getattr(transformers, f"{self.name}Config")
         return config_class(**{**_SIZES, **self.settings, **changes})  # type: ignore[no-any-return]
 

@@ -40,7 +40,6 @@ def _items(
 
 
 def _lexemes(vocabulary: Vocabulary, token_ids: Sequence[int]) -> Iterator[Lexeme]:
-    """Yield the tags that ids hold, and the text between them."""
     stretch: list[int] = []
     for token_id in token_ids:
         tag = vocabulary.id_to_lexeme(token_id)

@@ -75,6 +75,5 @@ def engine_at(
 
 
 def tokens_by_thread(answer: Answer) -> dict[int, list[int | None]]:
-    """Return the ids that each thread of an answer decoded."""
     threads = [thread.id for thread in answer.trace.threads]
     return {one: [token.token for token in answer.trace.tokens_of(one)] for one in threads}

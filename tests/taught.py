@@ -48,7 +48,6 @@ def trained_in(name: str) -> Vocabulary:
 
 
 def pairs_towards(word: str) -> list[tuple[str, str]]:
-    """Return the merges that make a word, longest first."""
     return [(word[:end], word[end]) for end in range(len(word) - 1, 0, -1)]
 
 

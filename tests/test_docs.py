@@ -140,7 +140,6 @@ def test_the_reference_pages_are_up_to_date() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub gives to the headings of a page."""
     text = FENCE.sub("", page.read_text("utf-8"))
     slugs: set[str] = set()
     for heading in re.findall(r"^#+ +(.*?) *#*$", text, re.MULTILINE):

@@ -65,7 +65,6 @@ def vocabulary(name: str, *, is_taught: bool = True) -> Vocabulary:
 
 
 def ids_of(name: str, text: str) -> list[int]:
-    """Encode a text in which tags and special tokens are such."""
     return list(tokenizer(name).backend_tokenizer.encode(text, add_special_tokens=False).ids)
 
 

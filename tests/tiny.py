@@ -49,7 +49,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def random_llama(
     words: PreTrainedTokenizerFast, seed: int = 0, **settings: object
 ) -> LlamaForCausalLM:
-    """Return a random model for a tokenizer."""
     sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id, **settings}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

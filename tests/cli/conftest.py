@@ -27,16 +27,12 @@ PLAIN_CHAT = "{{ bos_token }}{% for one in messages %}{{ one['content'] }}{% end
 
 
 class Terminal(io.StringIO):
-    """A standard input at which a person sits."""
-
     def isatty(self) -> bool:
         return True
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command line did."""
-
     code: int
     out: str
     err: str
@@ -94,7 +90,6 @@ def taught_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def untaught_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a model without tag pieces."""
     folder = tmp_path_factory.mktemp("models") / "untaught"
     model, tokenizer = _model()
     model.save_pretrained(folder)

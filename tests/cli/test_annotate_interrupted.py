@@ -23,8 +23,6 @@ LIMIT = f"max_in_flight = {FEW}\n"
 
 
 class Gate:
-    """A teacher that keeps everyone waiting until it is opened."""
-
     def __init__(self, faults: Faults | None = None) -> None:
         self._play = teacher_by_rule()
         self._opened = threading.Event()

@@ -22,7 +22,6 @@ PREFERENCES = (2, 1, 1.5, 1.75, 0, 2, 1.25, 2)
 
 @pytest.fixture
 def tables(tmp_path: Path) -> dict[str, Path]:
-    """Return the three files that the verb reads: two models, eight instructions."""
     files = {name: tmp_path / name for name in ("annotations", "difficulty", "gamed")}
     rows = [
         {"model": name, "row": row, "preference": one, "len_1": 100 + row, "len_2": 90 + 3 * row}

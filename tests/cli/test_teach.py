@@ -49,7 +49,6 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> TeachConfig:
 
 @pytest.fixture(scope="module")
 def whole(model: str, config: TeachConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert teach(model, out, config) == out / "model"
     return out

@@ -30,7 +30,6 @@ log_steps = 1
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    """Return a model with random weights."""
     return begin(tmp_path_factory.mktemp("tiny"))
 
 
@@ -40,7 +39,6 @@ def out(tmp_path: Path) -> Path:
 
 
 def recipe(model: ModelConfig, out: Path, *, data: str = "", train: str = "") -> Path:
-    """Write a recipe of two steps."""
     file = out.parent / "recipe.toml"
     answers = write_file(out.parent / "data", 24).file
     parts = {"base": model.base, "out": out, "file": answers}
@@ -140,7 +138,6 @@ def preference_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
 
 
 def preference_recipe(models: dict[str, str], out: Path, train: str = "") -> Path:
-    """Write a recipe of stage two, of one round."""
     file = out.parent / "preference.toml"
     file.write_text(PREFERENCE.format(**models, out=out, train=train), encoding="utf-8")
     return file

@@ -54,8 +54,6 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine that is ready to decode one document."""
-
     engine: Engine
     request: Callable[[SamplingParams, bool], Request]
     """From parameters, and whether threads may fork, to the request for the document."""
@@ -63,18 +61,15 @@ class Subject:
     """Asserts that the engine holds no memory, thread or request any more."""
 
     def answers(self, *, forks: bool = True, **params: object) -> list[Answer]:
-        """Return the samples of one request."""
         (samples,) = self.engine.generate([self._request(forks, params)])
         self.assert_empty()
         return samples
 
     def answer(self, *, forks: bool = True, **params: object) -> Answer:
-        """Return the only sample of one request."""
         (answer,) = self.answers(forks=forks, **params)
         return answer
 
     def stream(self, **params: object) -> Iterator[StreamEvent]:
-        """Yield the events of one request."""
         return self.engine.stream(self._request(True, params))
 
     def _request(self, forks: bool, params: dict[str, object]) -> Request:

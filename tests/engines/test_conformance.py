@@ -94,6 +94,5 @@ OPENERS = {
 
 @pytest.fixture(params=OPENERS.values(), ids=OPENERS.keys())
 def opened(request: pytest.FixtureRequest) -> Opener:
-    """Return the opener of each engine in turn."""
     opener: Opener = request.param
     return opener

@@ -11,12 +11,9 @@ from pasta_lm.engines.request import Answer
 
 @dataclass
 class FunctionGuesser:
-    """Guesses what a function of the context returns."""
-
     function: Callable[[Sequence[int]], Sequence[int]]
 
     def guess(self, context: Sequence[int]) -> Sequence[int]:
-        """Return what the function returns."""
         return self.function(context)
 
 

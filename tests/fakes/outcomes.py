@@ -14,8 +14,6 @@ from tests.visibility import is_visible
 
 
 class Outcome(NamedTuple):
-    """The outcome of one response."""
-
     finish_reason: str
     program: str
     tokens: dict[int, list[tuple[int | None, int | None]]]

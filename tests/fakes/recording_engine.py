@@ -29,8 +29,6 @@ TOLERANCE = 1e-4
 
 
 class Step(NamedTuple):
-    """One token as it was chosen."""
-
     path: tuple[int, ...]
     """Whose it is: the thread's place in document order."""
     index: int
@@ -56,7 +54,6 @@ class Recorded:
 
     @property
     def entries(self) -> Entries:
-        """Return everything that was fed in its request."""
         return self.response.placer.entries
 
     def worst_difference(self, loaded: LoadedModel) -> float:
@@ -67,7 +64,6 @@ class Recorded:
         return float((found - expected).abs().max())
 
     def steps(self) -> Iterator[Step]:
-        """Yield every choice in the order in which it was made."""
         assert self.answer is not None
         paths = {thread.id: thread.path for thread in self.response.interpreter.threads}
         tokens: dict[tuple[int, ...], list[int | None]] = defaultdict(list)

@@ -23,8 +23,6 @@ from pasta_lm.view.scripted import ScriptedEngine, words
 
 
 class ScriptedBackend:
-    """Every request gets the same written answer."""
-
     can_replay = True
     strategies: Sequence[str] = (PASTA, SEQUENTIAL)
     facts: Mapping[str, str] = {"device": "none"}

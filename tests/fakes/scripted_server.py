@@ -29,8 +29,6 @@ SHARES = ("too_many", "server_error", "truncated", "broken_off")
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """One reply of the scripted model."""
-
     text: str
     logprobs: Mapping[str, float] = field(default_factory=dict)
     """Of the candidates of its only token."""
@@ -85,7 +83,6 @@ class ThreadedServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Return the address without ``/v1``."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}"
 
@@ -122,7 +119,6 @@ class ScriptedServer(ThreadedServer):
 
     @property
     def base_url(self) -> str:
-        """Return the URL for a client, ending in ``/v1``."""
         return f"{self.url}/v1"
 
     def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:

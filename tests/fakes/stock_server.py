@@ -18,8 +18,6 @@ from tests.fakes.scripted_server import ThreadedServer, send
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How a token is sampled."""
-
     temperature: float
     top_p: float
     top_k: int | None
@@ -37,8 +35,6 @@ PATHS = {"/v1/completions": "vllm", "/generate": "sglang", "/completion": "llama
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockFaults:
-    """Failures of the server."""
-
     num_refused: int = 0
     """The first completions get ``status``."""
     status: int = 429
@@ -173,7 +169,6 @@ class StockTestServer(ThreadedServer):
         return False
 
     def page(self, path: str) -> tuple[int, dict[str, Any]]:
-        """Return the status and the JSON of a page that is not a completion."""
         if path == "/v1/models":
             about = {"max_model_len": self._context, "owned_by": OWNERS[self._dialect]}
             return 200, {"data": [{"id": "stock", **about}]}

@@ -36,7 +36,6 @@ TAG_SCALE, END_SCALE = 6.0, 6.0
 
 
 def main(folder: Path) -> None:
-    """Write everything below a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     short = (one for one in read_records(STARTER) if len(one.document.plain_text) < MAX_CHARACTERS)
     records = list(islice(short, NUM_ANSWERS + NUM_INSTRUCTIONS))
@@ -47,12 +46,10 @@ def main(folder: Path) -> None:
 
 
 def answer_row(record: Record) -> dict[str, str]:
-    """Return an answer without its tags, for the teacher to annotate."""
     return {"id": record.id, "prompt": record.prompt, "answer": record.document.plain_text}
 
 
 def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 

@@ -29,7 +29,6 @@ WORDS = WordIds()
 
 
 def id_of(word: str) -> int:
-    """Return the token id of a word."""
     if word.startswith(">"):
         return WORDS.piece_id(closing_piece(int(word[1:])))
     pieces = {"<p": PROMISE_OPEN, "|": SYNC, OPEN: OPEN, CLOSED: CLOSED}
@@ -37,19 +36,15 @@ def id_of(word: str) -> int:
 
 
 def lexeme_of(word: str) -> Lexeme:
-    """Return the lexeme of a word."""
     return WORDS.id_to_lexeme(id_of(word)) or Lexeme(LexemeKind.TEXT, word)
 
 
 def ids_of(words: str) -> tuple[int, ...]:
-    """Return the token ids of words with spaces between them."""
     return tuple(map(id_of, words.split()))
 
 
 @dataclass(frozen=True)
 class Fed:
-    """One fed token."""
-
     step: int
     thread: int
     word: str
@@ -82,13 +77,11 @@ class WordDecoder:
 
     @property
     def shape(self) -> Shape:
-        """Return what the answer's layout depends on."""
         main = [lexeme_of(word) for word in self.main.split()]
         return Shape(self.num_prompt, main, [len(block.split()) for block in self.blocks])
 
     @property
     def fed(self) -> list[Fed]:
-        """Return the fed tokens in order of slot."""
         spelled = {id_of(word): word for word in f"{self.main} {' '.join(self.blocks)}".split()}
         spelled |= {id_of(OPEN): OPEN, id_of(CLOSED): CLOSED}
         found = {}
@@ -103,7 +96,6 @@ class WordDecoder:
         return [found[slot] for slot in sorted(found)]
 
     def places(self) -> dict[Name, Place]:
-        """Return where each token was fed and what it saw."""
         names = [(PROMPT, slot) for slot in range(self.num_prompt)]
         count: dict[int, int] = {}
         for fed in self.fed:
@@ -121,7 +113,6 @@ class WordDecoder:
         }
 
     def run(self) -> WordDecoder:
-        """Decode to the end."""
         while not self.interpreter.is_finished:
             self.step()
         return self

@@ -29,7 +29,6 @@ bounds = st.none() | st.integers(1, 4)
 
 
 def document_of(main: str, blocks: list[str]) -> Document:
-    """Return what a reader gets of an answer spelled in words."""
     items: list[Item] = []
     inside = iter(blocks)
     topic = ""

@@ -49,7 +49,6 @@ def _is_stretch(lexeme: Lexeme) -> bool:
 
 
 def cut(text: str, size: int) -> list[str]:
-    """Cut a text into pieces of one size."""
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 

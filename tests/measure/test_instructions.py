@@ -59,7 +59,6 @@ def answered(folder: Path, **changes: Any) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """Return a run in which everything was answered."""
     return answered(tmp_path_factory.mktemp("instructions"))
 
 
@@ -117,7 +116,6 @@ def test_repetition_is_the_share_of_word_sequences_seen_before(text: str, expect
 
 
 def empty_run(folder: Path) -> tuple[RunFolder, list[SetPrompt]]:
-    """Return a run of which nothing is answered."""
     own = settings(folder)
     files, prompts = RunFolder(folder / "run"), read_sets(own.sets)
     files.begin(asdict(own))

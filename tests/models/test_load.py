@@ -372,7 +372,6 @@ def test_other_names_are_no_packages_of_weights(name: str) -> None:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """Return a base that is a GGUF file."""
     write_gguf(tmp_path / "base.gguf")
     return tmp_path / "base.gguf"
 

@@ -34,7 +34,6 @@ def sequential(text: str) -> Answer:
 
 
 def wide(num_threads: int) -> str:
-    """Return a text of many blocks of different lengths."""
     blocks = (
         f'<async topic="part {one}">{"some words " * (3 + one % 7)}</async>'
         for one in range(num_threads)

@@ -22,8 +22,6 @@ from tests.serve.load import script_of
 
 
 class Slow(ScriptedBackend):
-    """A backend that waits for a file."""
-
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(ScriptedEngine(script_of("slow", 7)))
 

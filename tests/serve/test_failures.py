@@ -70,8 +70,6 @@ async def test_an_error_in_a_step_ends_its_responses_and_leaves_the_server_up() 
 
 
 class BrokenBackend(ScriptedBackend):
-    """Every step fails."""
-
     async def step(self) -> Events:
         await asyncio.sleep(0.01)
         raise ValueError("a secret detail")
@@ -140,8 +138,6 @@ async def test_a_step_that_hangs_ends_all_requests_and_afterwards_they_are_taken
 
 
 class RefusingBackend(ScriptedBackend):
-    """A request with the seed 13 cannot begin."""
-
     def submit(self, request: Request) -> int:
         if request.params.seed == 13:
             raise ValueError("a secret detail")
@@ -210,8 +206,6 @@ async def test_a_stream_that_takes_too_long_to_be_sent_is_ended() -> None:
 
 
 class Noting(HeldBackend):
-    """A backend that notes the tokens of each request that begins."""
-
     def submit(self, request: Request) -> int:
         self.begun = [*getattr(self, "begun", []), request.params.max_tokens]
         return super().submit(request)

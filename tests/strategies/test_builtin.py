@@ -20,12 +20,10 @@ MAX_BYTES = 20_000_000
 
 @pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest) -> Pasta:
-    """Return a model of the package; one at a time, for each takes gigabytes."""
     return Pasta.from_pretrained(request.param, dtype="float32")
 
 
 def of(name: str) -> pytest.MarkDecorator:
-    """Let a test have one of the models."""
     return pytest.mark.parametrize("model", [name], indirect=True)
 
 

@@ -55,7 +55,6 @@ def free(*given: str, num_main: int = 4, **params: object) -> Request:
 
 
 def tokens_of(trace: Trace, thread: int) -> list[int | None]:
-    """Return what a thread decoded, what it was given excluded."""
     return [one.token for one in trace.tokens_of(thread) if one.role is not Role.TAG]
 
 

@@ -21,12 +21,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 
 
 def grade(task: Task, text: str) -> float:
-    """Return the grade of an answer, from 0 to 1.
-
-    Args:
-        task: The task.
-        text: The answer without tags.
-    """
+    """Return the grade of an answer without tags, from 0 to 1."""
     text = _SPACES.sub(" ", text)
     starts = unit_starts(task, text)
     if task.ordered and not _ascend([start for start in starts if start is not None]):

@@ -25,7 +25,6 @@ def random_pass(num_tokens: int, vocab_size: int) -> tuple[Tensor, Tensor, Tenso
 
 
 def attending(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Return a random model that calls our attention."""
     register()
     model = build(name).to(dtype)
     model.set_attn_implementation(NAME)

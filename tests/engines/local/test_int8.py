@@ -102,7 +102,6 @@ def test_a_layer_whose_weights_no_codes_stand_for_keeps_them() -> None:
 
 @cache
 def rounded(name: str) -> LoadedModel:
-    """Return a model with weights in int8."""
     model = build(name)
     round_weights(model)
     return replace(architectures.load(name, model), is_int8=True)

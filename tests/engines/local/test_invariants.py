@@ -40,7 +40,6 @@ def trace_of(seen: Recorded) -> Trace:
 
 
 def places(seen: Recorded) -> dict[Name, Place]:
-    """Return where each token was fed and what it saw."""
     number = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
     count: Counter[int] = Counter()
     names: list[Name] = []

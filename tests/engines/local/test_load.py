@@ -34,14 +34,12 @@ def passes_of(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> list[list
 
 
 def replay(main: tuple[int, ...], *blocks: tuple[int, ...]) -> Request:
-    """Ask for a given answer."""
     forced = EncodedDocument(main, blocks)
     params = SamplingParams(max_tokens=forced.num_tokens + 1)
     return Request(prompt=TEXT, forced=forced, params=params)
 
 
 def promise(units: int = 1) -> tuple[int, ...]:
-    """Return the tokens of a promise."""
     vocabulary = MODEL.vocabulary
     closing = vocabulary.piece_id(closing_piece(units))
     return (vocabulary.piece_id(PROMISE_OPEN), WORDS.topic[0], closing)

@@ -62,7 +62,6 @@ def replay(program: Program, positions: PositionStrategy, **params: int | None) 
 
 
 def check(model: LoadedModel, seen: Sequence[Recorded]) -> None:
-    """Hold everything seen against the oracle."""
     assert max(one.worst_difference(model) for one in seen) <= TOLERANCE
 
 

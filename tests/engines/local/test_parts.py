@@ -55,7 +55,6 @@ def decode(name: str, holes: Sequence[Part], params: SamplingParams, **settings:
 def plain_tokens(
     name: str, seen: Sequence[int], decoded: Sequence[int], path: tuple[int, ...], how: Any
 ) -> list[int]:
-    """Return the tokens that a plain causal pass over a sequence chooses for its last ones."""
     whole = loaded(name)
     masks = TokenMasks(whole.vocabulary, whole.eos_ids, whole.vocab_size, torch.device("cpu"))
     with own_attention(whole), torch.inference_mode():

@@ -22,7 +22,6 @@ def pool_of(num_slots: int = NUM_SLOTS) -> Pool:
 
 
 def write(pool: Pool, run: Run, slot: int, mark: float) -> None:
-    """Mark one slot of a run in all layers."""
     place = pool.slots([(run, slot, slot + 1)])
     for layer, shape in enumerate(SHAPES):
         keys = torch.full((shape.num_heads, 1, shape.key_size), mark)

@@ -26,7 +26,6 @@ architectures = pytest.mark.parametrize("name", NAMES)
 
 @cache
 def halved(name: str) -> LoadedModel:
-    """Return the same model in bfloat16."""
     return load(name, copy.deepcopy(build(name)).bfloat16())
 
 

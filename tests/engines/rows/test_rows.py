@@ -41,7 +41,6 @@ def plain(model: LoadedModel, ids: Sequence[int]) -> Tensor:
 
 
 def check(model: LoadedModel, seen: Recorded, every: int = 1) -> None:
-    """Hold the logits of a response against passes over the texts that they stand behind."""
     for slot, logits in [*zip(seen.slots, seen.logits, strict=True)][::-every]:
         expected = plain(model, seen_sequence(seen.entries, slot))
         assert torch.allclose(logits, expected, atol=TOLERANCE, rtol=0)

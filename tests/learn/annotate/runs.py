@@ -55,7 +55,6 @@ def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> Anno
 
 
 def by_rule(folder: Path, lines: Iterable[str], **filters: int) -> AnnotationRun:
-    """Annotate the rows of a file by rule."""
     path = folder / "rows.jsonl"
     path.write_text("\n".join(lines))
     config = AnnotateConfig(
@@ -108,7 +107,6 @@ class AnnotateProcess:
 
 
 def stored_replies(folder: Path) -> Counter[str]:
-    """Return the number of stored replies by the id of their row."""
     journal = folder / "journal.jsonl"
     whole = journal.read_bytes().rpartition(b"\n")[0] if journal.exists() else b""
     return Counter(json.loads(line)["row"] for line in whole.split(b"\n") if line)

@@ -97,7 +97,6 @@ IN_TAGS = [  # of which tag, which character is taken away, and what that makes 
 
 
 def annotated_answers(path: Path) -> list[tuple[str, str, str]]:
-    """Return id, annotator form and original of each answer."""
     opening = gzip.open if path.suffix == ".gz" else open
     with opening(path, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]

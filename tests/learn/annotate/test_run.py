@@ -39,7 +39,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clean(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run that nothing disturbed."""
     folder = tmp_path_factory.mktemp("clean")
     with ScriptedServer(teacher_by_rule(wrong=0.3, hopeless=0.1)) as server:
         annotate(recipe(source, folder, server.base_url), policy=AT_ONCE)

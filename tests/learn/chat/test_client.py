@@ -49,8 +49,6 @@ def echo(asked: object) -> ScriptedReply:
 
 
 class Answers:
-    """A transport that gives prepared answers, then 200."""
-
     def __init__(self, *answers: HttpReply | Exception) -> None:
         self.answers = list(answers)
         self.num_posts = 0

@@ -78,7 +78,6 @@ def is_seen(example: EncodedExample, query: int, key: int) -> bool:
 
 
 def places(example: EncodedExample) -> dict[Name, Place]:
-    """Return where each token is fed and what it sees."""
     named = names(example)
     slots = range(len(example))
     return {
@@ -134,7 +133,6 @@ documents = st.lists(items, max_size=8).map(lambda found: Document(tuple(found))
 
 
 def entries_of(example: EncodedExample) -> Entries:
-    """Return an encoded answer as the entries that decoding it would make."""
     if example.rows is None:
         return Entries.of_prompt(example.token_ids)
     rows = [Row(dict(enumerate(row))) for row in example.rows]

@@ -45,7 +45,6 @@ class GradeBook:
     num_calls: int = 0
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[float]:
-        """Return verdicts whose confidence is the difference."""
         self.num_calls += 1
         self.asked += comparisons
         return [self.grades[one.first] - self.grades[one.second] for one in comparisons]

@@ -45,7 +45,6 @@ def turn(role: Any, content: Any = "Q?") -> dict[str, Any]:
 
 
 def without_lengths(record: Record) -> list[object]:
-    """Return what the annotator form keeps of a record."""
     document = record.document
     blocks = [(block.topic, block.items) for block in document.blocks]
     return [record.id, record.prompt, document.plain_text, blocks, document.num_syncs]

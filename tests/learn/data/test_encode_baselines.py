@@ -118,7 +118,6 @@ def points(document: Document, prompt: str = "q") -> EncodedExample:
 
 
 def texts(example: EncodedExample, thread: int) -> tuple[str, str]:
-    """Return what a thread feeds, and what it learns to say."""
     named = zip(names(example), example.token_ids, example.labels, strict=True)
     own = [(token, label) for (owner, _), token, label in named if owner == thread]
     fed = BARE.text([token for token, _ in own])

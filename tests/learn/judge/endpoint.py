@@ -52,7 +52,6 @@ def one_token(*shares: tuple[str, float]) -> dict[str, Any]:
 
 
 def answers_of(said: str) -> tuple[str, str]:
-    """Return the two answers that a judge reads, A first."""
     first, second = (
         said.split(f'<answer name="{name}">\n')[1].split("\n</answer>")[0] for name in "AB"
     )

@@ -28,7 +28,6 @@ from tests.tiny import tiny, tokenizer
 
 
 def save_tiny(folder: Path, *, seed: int = 0, trained_strategy: str = PASTA) -> str:
-    """Write a model folder and return where."""
     model = tiny(f"seed {seed}", seed=seed).engine.loaded.model
     positions = APAR_POSITIONS if trained_strategy == APAR else PositionStrategy.PREDICT
     config = PastaConfig(
@@ -68,25 +67,21 @@ class LongerWins:
     """A judge that prefers the longer answer, as sure as it is longer."""
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[float]:
-        """Return a verdict on each comparison, in order."""
         sizes = [(len(one.first), len(one.second)) for one in comparisons]
         return [(first - second) / (first + second) for first, second in sizes]
 
 
 def train(config: PreferenceConfig, count: int = 24, **more: Any) -> Path:
-    """Carry a recipe out with prompts and a judge of the tests."""
     drawn = prompts(count, config.train.rounds)
     return train_preference(config, prompts=drawn, judge=LongerWins(), **more)
 
 
 def rows(out: Path, number: int) -> list[dict[str, Any]]:
-    """Return what a round logged."""
     text = (out / f"round-{number}" / "log.jsonl").read_text("utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def margins(out: Path, number: int) -> dict[int, list[float]]:
-    """Return the margins of each step of a round, as often as it was taken."""
     found: dict[int, list[float]] = {}
     for row in rows(out, number):
         if "margin" in row:
@@ -97,7 +92,6 @@ def margins(out: Path, number: int) -> dict[int, list[float]]:
 def pair(
     name: str, chosen: str | Document, rejected: str | Document, prompt: str = "What?"
 ) -> PreferencePair:
-    """Return a pair of answers, as documents or in written form."""
     one, other = (parse(a) if isinstance(a, str) else a for a in (chosen, rejected))
     texts = {"id": name, "prompt": prompt, "chosen": one, "rejected": other}
     return PreferencePair(**texts, score_chosen=1.0, score_rejected=0.0)  # type: ignore[arg-type]

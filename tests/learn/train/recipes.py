@@ -81,7 +81,6 @@ def _record(name: str, random: Random) -> Record:
 
 
 def write_file(folder: Path, count: int = 24, **settings: Any) -> DataConfig:
-    """Write annotated answers to disk."""
     folder.mkdir(parents=True, exist_ok=True)
     write_records(folder / "data.jsonl", records(count))
     return DataConfig(file=str(folder / "data.jsonl"), **settings)
@@ -112,17 +111,14 @@ def labelled_logits(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tenso
 
 
 def as_toml(config: SftConfig) -> str:
-    """Return a recipe as a file has it."""
     return toml_of(asdict(config))
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
-    """Return the saved weights of a model folder."""
     return load_file(folder / "model.safetensors")
 
 
 def log(config: SftConfig) -> list[dict[str, Any]]:
-    """Return every line of a run's log."""
     lines = (Path(config.train.out) / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 

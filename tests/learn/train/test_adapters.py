@@ -37,14 +37,12 @@ Recipe = Callable[..., SftConfig]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a model folder that adapters begin beside."""
     folder = tmp_path_factory.mktemp("base")
     return train_sft(sft(begin(folder), folder / "out", steps=1))
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
-    """Return annotated answers on disk."""
     return write_file(tmp_path_factory.mktemp("data"), 12, max_tokens=1200)
 
 
@@ -68,7 +66,6 @@ def recipe(base: Path, tmp_path: Path, data: DataConfig) -> Recipe:
 
 @pytest.fixture(scope="module")
 def trained(base: Path, data: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
-    """Return a recipe that has been carried out."""
     config = recipe_of(base, tmp_path_factory.mktemp("trained"), data, save_steps=2)
     train_sft(config)
     return config
@@ -204,7 +201,6 @@ def test_frozen_weights_have_the_saved_dtype_and_adapters_are_float32(recipe: Re
 
 
 def merged_logits(base: Path, adapter: Path, pack: Pack) -> Tensor:
-    """Return the logits of a base into which an adapter folder was merged."""
     learner = learner_of(base)
     check_base(read_base(adapter), learner.model, learner.tokenizer)
     merge_adapter(learner.model, read_adapter(adapter))

@@ -68,13 +68,11 @@ def test_files_and_missing_folders_are_not_checkpoints(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    """Return a model with random weights."""
     return begin(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
 def whole(model: ModelConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
-    """Return a recipe that was carried out without a stop."""
     config = recipe(model, tmp_path_factory.mktemp("whole"))
     train_sft(config)
     return config

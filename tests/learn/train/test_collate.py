@@ -61,7 +61,6 @@ def example_of(
 
 
 def logits(model: PreTrainedModel, pack: Sequence[EncodedExample]) -> list[Tensor]:
-    """Return the logits of each example of a pack, after one flattened pass."""
     batch = collate([pack])
     out = model(
         input_ids=batch["input_ids"],
@@ -73,7 +72,6 @@ def logits(model: PreTrainedModel, pack: Sequence[EncodedExample]) -> list[Tenso
 
 
 def eager(name: str, **changes: Any) -> PreTrainedModel:
-    """Return the same model, with its own attention."""
     model = build(name, **changes)
     model.set_attn_implementation("eager")
     return model

@@ -82,7 +82,6 @@ def round_of(config: PreferenceConfig) -> Round:
 
 
 def pairs_of(config: PreferenceConfig) -> list[PreferencePair]:
-    """Make the pairs of round one."""
     return preference.pairs_of(config, round_of(config), PROMPTS, None)
 
 

@@ -49,7 +49,6 @@ def documents(name: str, count: int) -> list[Document]:
 
 
 def pairs_of(name: str, count: int) -> list[PreferencePair]:
-    """Return random pairs."""
     answers = iter(documents(name, 2 * count))
     return [pair(str(number), next(answers), next(answers), PROMPT) for number in range(count)]
 
@@ -59,7 +58,6 @@ def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -
 
 
 def learner(name: str, strategy: str = PASTA) -> Learner:
-    """Return a tiny model in training."""
     model = loaded(name)
     tokenizer: Any = None  # is not read
     return Learner(model.model, tokenizer, model.vocabulary, min(model.eos_ids), strategy)

@@ -28,7 +28,6 @@ COMMAND = f"{sys.executable} -m pasta_lm"
 
 
 def run(out: Path, pasta: str = COMMAND) -> subprocess.CompletedProcess[str]:
-    """Carry the script out on a toy."""
     settings = {"OUT": str(out), "PASTA": pasta, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     environment = os.environ | settings | {"PYTHONPATH": str(ROOT / "src")}
     command = [str(ROOT / "runs" / "paper.sh"), "--tiny"]

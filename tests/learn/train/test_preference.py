@@ -50,14 +50,12 @@ class Models(NamedTuple):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """Return two models on disk."""
     folder = tmp_path_factory.mktemp("models")
     return Models(save_tiny(folder / "base"), save_tiny(folder / "baseline", seed=1))
 
 
 @pytest.fixture(scope="module")
 def whole(models: Models, tmp_path_factory: pytest.TempPathFactory) -> PreferenceConfig:
-    """Return a recipe that was carried out without a stop."""
     config = recipe(*models, tmp_path_factory.mktemp("whole") / "out", save_steps=4)
     train(config)
     return config
@@ -155,7 +153,6 @@ def test_a_complete_journal_of_rollouts_is_scored_without_the_models(
 
 
 def of_file(models: Models, folder: Path, *pairs: Any, **train: Any) -> PreferenceConfig:
-    """Return a recipe that learns these pairs."""
     write_pairs(folder / "mine.jsonl", pairs)
     config = recipe(*models, folder / "out", rounds=1, **train)
     return PreferenceConfig(

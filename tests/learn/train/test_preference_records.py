@@ -30,13 +30,11 @@ NUM_RECORDS = 9
 
 @pytest.fixture
 def config(tmp_path: Path) -> RecordsConfig:
-    """Return the prompts of a file."""
     write_records(tmp_path / "records.jsonl", records(NUM_RECORDS))
     return RecordsConfig(file=str(tmp_path / "records.jsonl"))
 
 
 def shares(config: RecordsConfig) -> Sequence[Prompts]:
-    """Return the prompts of two rounds."""
     whole = recipe("base", "baseline", Path("out"), rounds=2)
     return prompts_of(replace(whole, data=PairsConfig(records=config)))
 

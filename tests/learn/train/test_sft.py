@@ -47,19 +47,16 @@ NUM_RECORDS = 24
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    """Return a model with random weights."""
     return begin(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
-    """Return annotated answers on disk."""
     return write_file(tmp_path_factory.mktemp("data"), NUM_RECORDS, max_tokens=260)
 
 
 @pytest.fixture(scope="module")
 def trained(model: ModelConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
-    """Return a recipe that has been carried out."""
     config = sft(model, tmp_path_factory.mktemp("trained"), steps=15, save_steps=15)
     train_sft(config)
     return config
@@ -70,7 +67,6 @@ def folder_of(config: SftConfig) -> Path:
 
 
 def fresh(config: SftConfig) -> Learner:
-    """Return the model that a recipe begins with."""
     set_seed(config.train.seed)
     return load_learner(config.model)
 

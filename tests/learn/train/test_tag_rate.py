@@ -25,7 +25,6 @@ LORA = LoraConfig(rank=4, targets=("q_proj", "down_proj"))
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a model folder with the tag pieces."""
     folder = tmp_path_factory.mktemp("base")
     return train_sft(sft(begin(folder, tie_word_embeddings=request.param), folder / "out", steps=1))
 
