@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.serve.conftest import LIMIT_S, until
+from pasta_lm.serve.app import create_app
+from tests.fakes.scripted_backend import ScriptedBackend
+from tests.serve.conftest import LIMIT_S, serving, until
 
 __all__ = ["until"]
 
@@ -80,3 +83,25 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
     for page, faults in pages:
         page.context.close()
         assert not faults
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Open]:
+    """Return what opens a page of a backend; the test fails if the page reports an error."""
+    faults: list[list[str]] = []
+    with ExitStack() as open_things:
+
+        def open_page(
+            backend: ScriptedBackend, path: str = "/", *, key: str | None = None, **settings: Any
+        ) -> Any:
+            _, address = open_things.enter_context(serving(create_app(backend, api_key=key)))
+            context = browser.new_context(base_url=address, **settings)
+            open_things.callback(context.close)
+            page = context.new_page()
+            # The browser writes down each refusal and each broken connection that the page tells.
+            faults.append(faults_of(page, "Failed to load resource"))
+            page.goto(path)
+            return page
+
+        yield open_page
+    assert not any(faults)

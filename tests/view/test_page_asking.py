@@ -4,47 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from fastapi import FastAPI
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
-from pasta_lm.serve.app import create_app
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
 from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
-from tests.serve.conftest import DOCUMENT, TEXT, held, scripted, serving
+from tests.serve.conftest import DOCUMENT, TEXT, held, scripted
 from tests.serve.runs import FLAT, HOSTILE, answered
-from tests.view.conftest import Open, expect, faults_of, serious_faults
+from tests.view.conftest import Open, expect, serious_faults
 
 QUESTION = "How do I live well?"
 ALL_FOUR = ("sequential", "pasta", "apar", "sot")
 
 
 class Watched:
-    """A page in a browser, with what it sent and what it complained of."""
+    """A page in a browser, with what it sent."""
 
-    def __init__(self, page: Any, address: str) -> None:
+    def __init__(self, page: Any) -> None:
         self.page = page
-        self.faults = faults_of(page)
         self.bodies: list[Any] = []
         page.on("request", self._note)
-        page.goto(address)
 
     def _note(self, sent: Any) -> None:
         if sent.url.endswith(("/v1/chat/completions", "/v1/replay")):
             self.bodies.append(sent.post_data_json)
 
-    def ask(self, question: str = QUESTION) -> None:
+    def ask(self, question: str = QUESTION) -> Self:
         self.page.get_by_label("Prompt").fill(question)
         self.page.get_by_role("button", name="Ask").click()
+        return self
 
     def wait(self) -> None:
         """Wait until nothing is asked any more."""
@@ -63,26 +59,20 @@ class Watched:
 
     @property
     def said(self) -> str:
-        said: str = self.page.locator(".ask [role=status]").inner_text()
-        return said
+        return str(self.page.locator(".ask [role=status]").inner_text())
 
 
-@contextmanager
-def served(browser: Any, app: FastAPI, **settings: Any) -> Iterator[Watched]:
-    with serving(app) as (_, address):
-        context = browser.new_context(**settings)
-        try:
-            yield Watched(context.new_page(), address)
-        finally:
-            context.close()
+Watching = Callable[..., Watched]
 
 
 @pytest.fixture
-def watched(browser: Any) -> Iterator[Watched]:
-    """Yield the page of the script; the test fails if the page reports an error."""
-    with served(browser, create_app(scripted())) as page:
-        yield page
-        assert not [line for line in page.faults if "Failed to load resource" not in line]
+def watching(visit: Open) -> Watching:
+    return lambda backend, **settings: Watched(visit(backend, **settings))
+
+
+@pytest.fixture
+def watched(watching: Watching) -> Watched:
+    return watching(scripted())
 
 
 # --- asking
@@ -108,66 +98,59 @@ FILLED |= {"nights": 4, "price_in_euros": 96, "paid": True, "number": "HX-2207"}
 
 
 def test_an_example_fills_the_fields_of_a_document_until_the_prompt_is_another(
-    browser: Any,
+    watching: Watching,
 ) -> None:
     blocks = (f'<async topic="{key}"> {json.dumps(FILLED[key])},</async>' for key in FILLED)
     backend = ScriptedBackend(ScriptedEngine(parse("".join(blocks), "annotator")))
-    with served(browser, create_app(backend)) as watched:
-        watched.page.get_by_role("button", name="One document, eight fields").click()
-        watched.finish()
-        asked, replayed = watched.bodies
-        assert (asked["pasta"]["parts"], "strategy" in asked["pasta"]) == (True, False)
-        schema = asked["response_format"]["json_schema"]["schema"]
-        assert [*schema["properties"]] == [*FILLED]
-        assert json.loads(replayed["response"]) == FILLED
-        for key in FILLED:
-            expect(watched.page.locator("#timeline").get_by_text(key)).to_be_visible()
-        watched.ask()
-        watched.finish()
-        assert "response_format" not in watched.bodies[-2]
-        assert not watched.faults
+    watched = watching(backend)
+    watched.page.get_by_role("button", name="One document, eight fields").click()
+    watched.finish()
+    asked, replayed = watched.bodies
+    assert (asked["pasta"]["parts"], "strategy" in asked["pasta"]) == (True, False)
+    schema = asked["response_format"]["json_schema"]["schema"]
+    assert [*schema["properties"]] == [*FILLED]
+    assert json.loads(replayed["response"]) == FILLED
+    for key in FILLED:
+        expect(watched.page.locator("#timeline").get_by_text(key)).to_be_visible()
+    watched.ask().finish()
+    assert "response_format" not in watched.bodies[-2]
 
 
 def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
-    browser: Any,
+    watching: Watching,
 ) -> None:
     backend = scripted()
     backend.strategies = ALL_FOUR
-    with served(browser, create_app(backend)) as watched:
-        page = watched.page
-        page.get_by_label("sot").check()
-        page.get_by_label("same text, one thread").uncheck()
-        page.get_by_text("Settings").click()
-        for name, value in {"Temperature": "0.5", "Max tokens": "30", "Seed": "7"}.items():
-            page.get_by_label(name).fill(value)
-        watched.ask()
-        watched.wait()
-        page.locator(".run-name", has_text="sot").wait_for()
-        assert [one["pasta"]["strategy"] for one in watched.bodies] == ["pasta", "sot"]
-        for body in watched.bodies:
-            assert (body["temperature"], body["max_tokens"], body["seed"]) == (0.5, 30, 7)
-            assert "max_threads" not in body["pasta"]
-        assert not watched.faults
+    watched = watching(backend)
+    page = watched.page
+    page.get_by_label("sot").check()
+    page.get_by_label("same text, one thread").uncheck()
+    page.get_by_text("Settings").click()
+    for name, value in {"Temperature": "0.5", "Max tokens": "30", "Seed": "7"}.items():
+        page.get_by_label(name).fill(value)
+    watched.ask().wait()
+    page.locator(".run-name", has_text="sot").wait_for()
+    assert [one["pasta"]["strategy"] for one in watched.bodies] == ["pasta", "sot"]
+    for body in watched.bodies:
+        assert (body["temperature"], body["max_tokens"], body["seed"]) == (0.5, 30, 7)
+        assert "max_threads" not in body["pasta"]
 
 
-def test_strategies_of_which_the_model_is_not_capable_are_not_offered(browser: Any) -> None:
+@pytest.mark.parametrize("can_replay", [True, False])
+def test_strategies_of_which_the_model_is_not_capable_are_not_offered(
+    watching: Watching, can_replay: bool
+) -> None:
     backend = scripted(name="plain")
-    backend.strategies = ("sequential", "sot", "prompt-lookup")
-    backend.facts = {"parameters": "90M"}
-    with served(browser, create_app(backend)) as watched:
-        watched.page.locator("#facts", has_text="plain · 90M parameters").wait_for()
-        assert not watched.page.locator("#facts .warning").count()
-        offered = watched.page.locator(".strategies input")
-        values = [one.get_attribute("value") for one in offered.all()]
-        assert values == ["same text, one thread", "sequential", "sot"]
-    backend.can_replay = False
-    backend.facts = {"quality": "often wrong"}
-    with served(browser, create_app(backend)) as watched:
-        watched.page.locator("#facts .warning", has_text="often wrong").wait_for()
-        offered = watched.page.locator(".strategies input")
-        assert [one.get_attribute("value") for one in offered.all()] == ["sequential", "sot"]
-        watched.ask()
-        watched.wait()
+    backend.strategies, backend.can_replay = ("sequential", "sot", "prompt-lookup"), can_replay
+    backend.facts = {"parameters": "90M"} if can_replay else {"quality": "often wrong"}
+    watched = watching(backend)
+    told = "plain · 90M parameters" if can_replay else "often wrong"
+    watched.page.locator("#facts", has_text=told).wait_for()
+    expect(watched.page.locator("#facts .warning")).to_have_count(0 if can_replay else 1)
+    values = [one.get_attribute("value") for one in watched.page.locator(".strategies input").all()]
+    assert values == ["same text, one thread"] * can_replay + ["sequential", "sot"]
+    watched.ask().wait()
+    if not can_replay:
         assert [one["pasta"]["strategy"] for one in watched.bodies] == ["sequential", "sot"]
 
 
@@ -183,8 +166,7 @@ def test_enter_asks_and_with_shift_it_begins_a_line(watched: Watched) -> None:
 
 
 def test_keys_of_the_replay_are_characters_where_one_writes(watched: Watched) -> None:
-    watched.ask()
-    watched.finish()
+    watched.ask().finish()
     before = watched.page.locator(".reading").inner_text()
     watched.page.get_by_text("Settings").click()
     for field, text in {"Temperature": "0.7", "Prompt": "One, two."}.items():
@@ -196,24 +178,22 @@ def test_keys_of_the_replay_are_characters_where_one_writes(watched: Watched) ->
 
 
 def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
-    browser: Any, until: Callable[[Callable[[], bool]], None]
+    watching: Watching, until: Callable[[Callable[[], bool]], None]
 ) -> None:
     backend = held()
-    with served(browser, create_app(backend)) as watched:
-        watched.ask()
-        backend.allow(9)
-        watched.written(6)
-        watched.page.get_by_role("button", name="Stop").click()
-        watched.wait()
-        assert watched.said == "Stopped."
-        assert watched.shown("#answer")
-        expect(watched.page.locator(".run-figures")).to_have_text("stopped", use_inner_text=True)
-        until(lambda: not backend.has_work)
-        backend.may_step.set()
-        watched.ask()
-        watched.finish()
-        assert watched.shown("#answer") == TEXT
-        assert not watched.faults
+    watched = watching(backend)
+    watched.ask()
+    backend.allow(9)
+    watched.written(6)
+    watched.page.get_by_role("button", name="Stop").click()
+    watched.wait()
+    assert watched.said == "Stopped."
+    assert watched.shown("#answer")
+    expect(watched.page.locator(".run-figures")).to_have_text("stopped", use_inner_text=True)
+    until(lambda: not backend.has_work)
+    backend.may_step.set()
+    watched.ask().finish()
+    assert watched.shown("#answer") == TEXT
 
 
 REFUSALS = {
@@ -228,8 +208,7 @@ def test_what_the_server_refuses_is_told(watched: Watched, body: Any, told: str)
         route.fulfill(status=503, body=body if isinstance(body, str) else json.dumps(body))
 
     watched.page.route("**/v1/chat/completions", refuse)
-    watched.ask()
-    watched.wait()
+    watched.ask().wait()
     assert told in watched.said
     watched.page.unroute("**/v1/chat/completions")
     watched.ask()
@@ -246,46 +225,47 @@ class Failing(ScriptedEngine):
             yield events
 
 
-def test_an_answer_that_fails_halfway_stays_there_as_far_as_it_came(browser: Any) -> None:
-    with served(browser, create_app(ScriptedBackend(Failing(DOCUMENT)))) as watched:
-        watched.ask()
-        watched.wait()
-        assert "engine" in watched.said
-        assert TEXT.startswith(watched.shown("#answer")[:10])
-        assert watched.page.locator(".labels button").count() > 1
+def test_an_answer_that_fails_halfway_stays_there_as_far_as_it_came(watching: Watching) -> None:
+    watched = watching(ScriptedBackend(Failing(DOCUMENT)))
+    watched.ask().wait()
+    assert "engine" in watched.said
+    assert TEXT.startswith(watched.shown("#answer")[:10])
+    assert watched.page.locator(".labels button").count() > 1
 
 
-def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(browser: Any) -> None:
-    with served(browser, create_app(scripted(), api_key="very secret")) as watched:
-        page = watched.page
-        page.get_by_label("API key").fill("very secret")
-        page.wait_for_load_state("networkidle")  # nothing moves under the click any more
-        page.get_by_text("Settings").click()
-        page.get_by_label("Temperature").fill("0.7")
-        page.get_by_label("same text, one thread").uncheck()
-        watched.ask("Do you remember this?")
-        watched.page.locator(".run-name", has_text="pasta").wait_for()
-        watched.wait()
-        kept = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
-        assert "remember" in kept
-        assert "secret" not in kept
-        page.reload()
-        page.get_by_label("API key").wait_for()
-        expect(page.get_by_label("Prompt")).to_have_value("Do you remember this?")
-        expect(page.get_by_label("Temperature")).to_have_value("0.7")
-        expect(page.get_by_label("same text, one thread")).not_to_be_checked()
-        expect(page.get_by_label("API key")).to_have_value("")
+def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(
+    watching: Watching,
+) -> None:
+    watched = watching(scripted(), key="very secret")
+    page = watched.page
+    page.get_by_label("API key").fill("very secret")
+    page.wait_for_load_state("networkidle")  # nothing moves under the click any more
+    page.get_by_text("Settings").click()
+    page.get_by_label("Temperature").fill("0.7")
+    page.get_by_label("same text, one thread").uncheck()
+    watched.ask("Do you remember this?")
+    watched.page.locator(".run-name", has_text="pasta").wait_for()
+    watched.wait()
+    kept = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
+    assert "remember" in kept
+    assert "secret" not in kept
+    page.reload()
+    page.get_by_label("API key").wait_for()
+    expect(page.get_by_label("Prompt")).to_have_value("Do you remember this?")
+    expect(page.get_by_label("Temperature")).to_have_value("0.7")
+    expect(page.get_by_label("same text, one thread")).not_to_be_checked()
+    expect(page.get_by_label("API key")).to_have_value("")
 
 
 def test_the_chat_is_one_click_away_in_the_same_theme_and_a_file_has_neither(
-    browser: Any, opened: Open
+    watching: Watching, opened: Open
 ) -> None:
-    with served(browser, create_app(scripted()), color_scheme="light") as watched:
-        watched.page.get_by_role("button", name="Switch between light and dark").click()
-        watched.page.get_by_role("link", name="Chat").click()
-        watched.page.locator("html.dark .composer").wait_for()
-        watched.page.get_by_role("link", name="Compare strategies").click()
-        watched.page.get_by_label("Prompt").wait_for()
+    watched = watching(scripted(), color_scheme="light")
+    watched.page.get_by_role("button", name="Switch between light and dark").click()
+    watched.page.get_by_role("link", name="Chat").click()
+    watched.page.locator("html.dark .composer").wait_for()
+    watched.page.get_by_role("link", name="Compare strategies").click()
+    watched.page.get_by_label("Prompt").wait_for()
     file = opened(page_of([run_data(answered(FLAT).trace, "pasta")]))
     expect(file.locator("a")).to_have_count(0)
 
@@ -293,103 +273,95 @@ def test_the_chat_is_one_click_away_in_the_same_theme_and_a_file_has_neither(
 # --- while it is decoded
 
 
-def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(browser: Any) -> None:
+def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(
+    watching: Watching,
+) -> None:
     backend = held(num_steps=14)
-    with served(browser, create_app(backend)) as watched:
-        watched.ask()
-        watched.written(18)
-        page = watched.page
-        labels = page.locator(".labels button").all_inner_texts()
-        assert labels[:2] == ["m\nmain", "1\nwalk"]
-        assert '<promise topic="walk" tokens="1"/><async> Walk' in watched.shown("#written")
-        page.locator("#answer .token", has_text="Walk").click()
-        seen = "".join(page.locator("#written .seen").all_text_contents())
-        assert seen.endswith('<promise topic="walk" tokens="1"/><async>')
-        told = page.locator("#inspector .sight").inner_text()
-        assert "5 tokens of the prompt" in told
-        backend.may_step.set()
-        watched.finish()
-        # The same run became the stored one: what was picked is picked, and sees the same.
-        assert "".join(page.locator("#written .seen").all_text_contents()) == seen
-        expect(page.locator("#inspector .sight")).to_have_text(told, use_inner_text=True)
-        assert watched.shown("#written") == DOCUMENT.with_lengths(lambda text: 1).program
-        assert not watched.faults
+    watched = watching(backend)
+    watched.ask().written(18)
+    page = watched.page
+    labels = page.locator(".labels button").all_inner_texts()
+    assert labels[:2] == ["m\nmain", "1\nwalk"]
+    assert '<promise topic="walk" tokens="1"/><async> Walk' in watched.shown("#written")
+    page.locator("#answer .token", has_text="Walk").click()
+    seen = "".join(page.locator("#written .seen").all_text_contents())
+    assert seen.endswith('<promise topic="walk" tokens="1"/><async>')
+    told = page.locator("#inspector .sight").inner_text()
+    assert "5 tokens of the prompt" in told
+    backend.may_step.set()
+    watched.finish()
+    # The same run became the stored one: what was picked is picked, and sees the same.
+    assert "".join(page.locator("#written .seen").all_text_contents()) == seen
+    expect(page.locator("#inspector .sight")).to_have_text(told, use_inner_text=True)
+    assert watched.shown("#written") == DOCUMENT.with_lengths(lambda text: 1).program
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
-    browser: Any, scheme: str
+    watching: Watching, scheme: str
 ) -> None:
     backend = held(num_steps=14)
-    settings = {"color_scheme": scheme, "bypass_csp": True}
-    with served(browser, create_app(backend), **settings) as watched:
-        page = watched.page
-        for state in ("idle", "live", "picked", "over"):
-            if state == "live":
-                page.get_by_text("Settings").click()
-                watched.ask()
-                watched.written(16)
-            elif state == "picked":
-                page.locator("#answer .token", has_text="Walk").click()
-            elif state == "over":
-                backend.may_step.set()
-                watched.finish()
-                page.get_by_text("Examples").click()
-            assert not serious_faults(page), state
+    watched = watching(backend, color_scheme=scheme, bypass_csp=True)
+    page = watched.page
+    for state in ("idle", "live", "picked", "over"):
+        if state == "live":
+            page.get_by_text("Settings").click()
+            watched.ask().written(16)
+        elif state == "picked":
+            page.locator("#answer .token", has_text="Walk").click()
+        elif state == "over":
+            backend.may_step.set()
+            watched.finish()
+            page.get_by_text("Examples").click()
+        assert not serious_faults(page), state
 
 
-def test_a_hostile_megabyte_in_one_line_is_text_and_the_page_stays_usable(browser: Any) -> None:
+def test_a_hostile_megabyte_in_one_line_is_text_and_the_page_stays_usable(
+    watching: Watching,
+) -> None:
     text = f'{HOSTILE}<async topic="<b>x</b>">{HOSTILE}{"long" * 250_000}</async><sync/>end'
-    with served(
-        browser,
-        create_app(HeldBackend(parse(text, "annotator"), num_steps=1000)),
-        viewport={"width": 390, "height": 800},
-    ) as (watched):
-        page = watched.page
-        page.get_by_label("same text, one thread").uncheck()  # too long for a replay
-        watched.ask()
-        page.get_by_role("button", name="pasta").wait_for()
-        watched.wait()
-        assert "long" * 250_000 in watched.shown("#answer")
-        expect(page.locator("#answer script, #answer img, #written b, #timeline b")).to_have_count(
-            0
-        )
-        assert "\u202e" not in watched.shown("#answer")
-        assert page.title() != "taken"
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        page.locator("#answer").press(",")
-        page.locator("#answer .token").first.click()
-        expect(page.locator("#inspector")).to_contain_text(
-            "Its thread could see", use_inner_text=True
-        )
-        assert not watched.faults
+    backend = HeldBackend(parse(text, "annotator"), num_steps=1000)
+    watched = watching(backend, viewport={"width": 390, "height": 800})
+    page = watched.page
+    page.get_by_label("same text, one thread").uncheck()  # too long for a replay
+    watched.ask()
+    page.get_by_role("button", name="pasta").wait_for()
+    watched.wait()
+    assert "long" * 250_000 in watched.shown("#answer")
+    expect(page.locator("#answer script, #answer img, #written b, #timeline b")).to_have_count(0)
+    assert "\u202e" not in watched.shown("#answer")
+    assert page.title() != "taken"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.locator("#answer").press(",")
+    page.locator("#answer .token").first.click()
+    expect(page.locator("#inspector")).to_contain_text("Its thread could see", use_inner_text=True)
 
 
 # --- comparing and saving
 
 
-def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
+def test_each_strategy_has_a_line_of_figures_on_one_clock(watching: Watching) -> None:
     backend = scripted()
     backend.strategies = ALL_FOUR
-    with served(browser, create_app(backend)) as watched:
-        for name in ALL_FOUR:
-            watched.page.get_by_label(name).check()
-        watched.ask()
-        watched.page.get_by_role("button", name="sot").wait_for()
-        watched.wait()
-        page = watched.page
-        names = page.locator(".run-name").all_inner_texts()
-        assert names == ["pasta", "same text, one thread", "sequential", "apar", "sot"]
-        strategies = ["pasta", "sequential", *names[2:]]
-        runs = [trace_of(backend, name) for name in strategies]
-        for run, line in zip(runs, page.locator(".run-figures").all_inner_texts(), strict=True):
-            told = " ".join(line.split())
-            assert f"{run.parallelism:.2f} parallelism" in told
-            assert f"{run.critical_path} critical path" in told
-            assert f"{run.num_content_tokens} tokens" in told
-            speedup = f"{runs[1].forward_passes / run.forward_passes:.2f}× speedup over one thread"
-            assert (speedup in told) is (run.strategy != "sequential")
-        expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
+    watched = watching(backend)
+    for name in ALL_FOUR:
+        watched.page.get_by_label(name).check()
+    watched.ask()
+    watched.page.get_by_role("button", name="sot").wait_for()
+    watched.wait()
+    page = watched.page
+    names = page.locator(".run-name").all_inner_texts()
+    assert names == ["pasta", "same text, one thread", "sequential", "apar", "sot"]
+    strategies = ["pasta", "sequential", *names[2:]]
+    runs = [trace_of(backend, name) for name in strategies]
+    for run, line in zip(runs, page.locator(".run-figures").all_inner_texts(), strict=True):
+        told = " ".join(line.split())
+        assert f"{run.parallelism:.2f} parallelism" in told
+        assert f"{run.critical_path} critical path" in told
+        assert f"{run.num_content_tokens} tokens" in told
+        speedup = f"{runs[1].forward_passes / run.forward_passes:.2f}× speedup over one thread"
+        assert (speedup in told) is (run.strategy != "sequential")
+    expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
 
 
 LIST = """\
@@ -406,42 +378,40 @@ sleep(8)</async>
 
 
 def test_answers_stand_beside_each_other_as_markdown_in_the_colours_of_threads(
-    browser: Any,
+    watching: Watching,
 ) -> None:
     backend = HeldBackend(parse(LIST, "annotator"))
-    with served(browser, create_app(backend), viewport={"width": 1200, "height": 900}) as watched:
-        page = watched.page
-        watched.ask()
-        backend.allow(12)
-        page.locator(".live .part.hue-0.writing").wait_for()
-        backend.may_step.set()
-        watched.finish()
-        answers = page.locator(".column")
-        threads, alone = answers.nth(0), answers.nth(1)
-        expect(threads.locator("li strong")).to_have_text(["Walk:", "Sleep:"])
-        expect(threads.locator("ol > li").first.locator(".hue-0 .chip")).to_have_count(1)
-        expect(threads.locator("ul .part.hue-0")).to_have_text("uphill")
-        expect(threads.locator("pre .part.hue-1")).to_have_text("sleep(8)")
-        expect(alone.locator(".part:not(.hue-main)")).to_have_count(0)
-        texts = [one.locator(".markdown").inner_text() for one in (threads, alone)]
-        assert texts[0] == texts[1]
-        assert threads.bounding_box()["y"] == alone.bounding_box()["y"]
-        page.get_by_label("Colours of threads").uncheck()
-        expect(threads.locator(".chip").first).to_be_hidden()
-        page.set_viewport_size({"width": 390, "height": 844})
-        expect(alone).to_be_hidden()
-        assert threads.bounding_box()["y"] < page.locator("#timeline").bounding_box()["y"]
-        page.get_by_role("tab", name="same text, one thread").click()
-        expect(alone).to_be_visible()
-        assert not watched.faults
+    watched = watching(backend, viewport={"width": 1200, "height": 900})
+    page = watched.page
+    watched.ask()
+    backend.allow(12)
+    page.locator(".live .part.hue-0.writing").wait_for()
+    backend.may_step.set()
+    watched.finish()
+    answers = page.locator(".column")
+    threads, alone = answers.nth(0), answers.nth(1)
+    expect(threads.locator("li strong")).to_have_text(["Walk:", "Sleep:"])
+    expect(threads.locator("ol > li").first.locator(".hue-0 .chip")).to_have_count(1)
+    expect(threads.locator("ul .part.hue-0")).to_have_text("uphill")
+    expect(threads.locator("pre .part.hue-1")).to_have_text("sleep(8)")
+    expect(alone.locator(".part:not(.hue-main)")).to_have_count(0)
+    texts = [one.locator(".markdown").inner_text() for one in (threads, alone)]
+    assert texts[0] == texts[1]
+    assert threads.bounding_box()["y"] == alone.bounding_box()["y"]
+    page.get_by_label("Colours of threads").uncheck()
+    expect(threads.locator(".chip").first).to_be_hidden()
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(alone).to_be_hidden()
+    assert threads.bounding_box()["y"] < page.locator("#timeline").bounding_box()["y"]
+    page.get_by_role("tab", name="same text, one thread").click()
+    expect(alone).to_be_visible()
 
 
 def test_where_a_limit_cut_a_run_no_speedup_is_shown(watched: Watched) -> None:
     page = watched.page
     page.get_by_text("Settings").click()
     page.get_by_label("Max tokens").fill("20")
-    watched.ask()
-    watched.finish()
+    watched.ask().finish()
     figures = page.locator(".run-figures").first
     expect(figures).to_contain_text("cut at")
     text = "".join(page.locator("#timeline").all_inner_texts())
@@ -456,18 +426,16 @@ def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:
 
 
 def test_the_page_is_saved_as_pasta_view_writes_it_and_opens_offline(
-    browser: Any, opened: Open, tmp_path: Path
+    watching: Watching, opened: Open, tmp_path: Path
 ) -> None:
-    with served(browser, create_app(scripted()), accept_downloads=True) as watched:
-        watched.ask()
-        watched.finish()
-        files = {}
-        for name in ("Save page", "Save trace"):
-            with watched.page.expect_download() as waiting:
-                watched.page.get_by_role("button", name=name).click()
-            waiting.value.save_as(tmp_path / "file")
-            files[name] = (tmp_path / "file").read_text("utf-8")
-        assert not watched.faults
+    watched = watching(scripted(), accept_downloads=True)
+    watched.ask().finish()
+    files = {}
+    for name in ("Save page", "Save trace"):
+        with watched.page.expect_download() as waiting:
+            watched.page.get_by_role("button", name=name).click()
+        waiting.value.save_as(tmp_path / "file")
+        files[name] = (tmp_path / "file").read_text("utf-8")
     trace = Trace.from_json(files["Save trace"])
     before, _, rest = files["Save page"].partition('id="runs">')
     data, _, after = rest.partition("</script>")

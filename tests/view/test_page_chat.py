@@ -6,26 +6,24 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pasta_lm.language import parse
-from pasta_lm.serve.app import create_app
 from pasta_lm.view.page import STATIC
 from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
-from tests.serve.conftest import TEXT, scripted, serving
+from tests.serve.conftest import TEXT, scripted
 from tests.serve.runs import HOSTILE
-from tests.view.conftest import expect, faults_of, serious_faults
+from tests.view.conftest import Open, expect, serious_faults
 
 MODULES = sorted({*STATIC.rglob("*.js")} - {*(STATIC / "vendor").rglob("*.js")})
 VENDOR = STATIC / "vendor"
+QUESTION = "How do I live well?"
 ROOT = Path(__file__).parents[2]
-Open = Callable[..., Any]
 
 MARKDOWN = """\
 # Ways to *rest*
@@ -95,24 +93,8 @@ def pausing() -> ScriptedBackend:
 
 
 @pytest.fixture
-def chatting(browser: Any) -> Iterator[Open]:
-    """Return what opens the chat of a backend; the test fails if the page reports an error."""
-    pages: list[list[str]] = []
-    with ExitStack() as open_things:
-
-        def open_chat(backend: ScriptedBackend, *, key: str | None = None, **settings: Any) -> Any:
-            app = create_app(backend, api_key=key)
-            _, address = open_things.enter_context(serving(app))
-            context = browser.new_context(base_url=address, **settings)
-            open_things.callback(context.close)
-            page = context.new_page()
-            # The browser writes down each refusal and each broken connection that the page tells.
-            pages.append(faults_of(page, "Failed to load resource"))
-            page.goto("chat.html")
-            return page
-
-        yield open_chat
-    assert not any(pages)
+def chatting(visit: Open) -> Open:
+    return partial(visit, path="chat.html")
 
 
 def ask(page: Any, question: str) -> None:
@@ -122,6 +104,13 @@ def ask(page: Any, question: str) -> None:
 
 def finished(page: Any, number: int = 1) -> None:
     page.locator(f".turn:nth-child({number}) .figures strong").first.wait_for()
+
+
+def converse(page: Any, *questions: str) -> None:
+    """Ask each question when the one before is answered."""
+    for number, question in enumerate(questions, start=page.locator(".turn").count() + 1):
+        ask(page, question)
+        finished(page, number)
 
 
 def asked_of(page: Any) -> list[dict[str, Any]]:
@@ -135,10 +124,7 @@ def asked_of(page: Any) -> list[dict[str, Any]]:
 def after_two_turns(chatting: Open) -> tuple[Any, list[dict[str, Any]]]:
     page = chatting(scripted())
     bodies = asked_of(page)
-    ask(page, "How do I live well?")
-    finished(page)
-    ask(page, "And then?")
-    finished(page, 2)
+    converse(page, QUESTION, "And then?")
     return page, bodies
 
 
@@ -160,8 +146,7 @@ def test_an_answer_that_a_limit_cut_is_continued_at_its_end_with_other_settings(
     bodies = asked_of(page)
     page.locator(".options summary").click()
     page.get_by_label("Max tokens").fill("12")
-    ask(page, "How do I live well?")
-    finished(page)
+    converse(page, QUESTION)
     expect(page.locator(".figures")).to_contain_text("cut at", use_inner_text=True)
     for name, value in {"Max tokens": "1024", "Fork bias": "-2", "Top p": "0.9"}.items():
         page.get_by_label(name).fill(value)
@@ -172,8 +157,7 @@ def test_an_answer_that_a_limit_cut_is_continued_at_its_end_with_other_settings(
     assert (before["role"], second["continue_final_message"]) == ("assistant", True)
     assert (second["max_tokens"], second["top_p"]) == (1024, 0.9)
     assert (first["pasta"].get("fork_bias"), second["pasta"]["fork_bias"]) == (None, -2)
-    ask(page, "And then?")
-    finished(page, 2)
+    converse(page, "And then?")
     assert bodies[2]["messages"][1]["content"] == before["content"] + TEXT
 
 
@@ -239,11 +223,11 @@ def test_another_seed_and_an_edited_question_are_variants_and_the_first_one_stay
     page.locator(".variants", has_text="3 of 3").wait_for()
     assert [one["seed"] for one in bodies] == [0, 0, 1, 2]
     sent = [[one["content"] for one in body["messages"]] for body in bodies[2:]]
-    assert sent == [["How do I live well?"], ["How do we live well?"]]
+    assert sent == [[QUESTION], ["How do we live well?"]]
     for number in (2, 1):
         page.get_by_role("button", name="Earlier variant").click()
         expect(page.locator(".variants")).to_have_text(f"‹{number} of 3›", use_inner_text=True)
-    assert page.locator(".turn .said").all_inner_texts() == ["How do I live well?", "And then?"]
+    assert page.locator(".turn .said").all_inner_texts() == [QUESTION, "And then?"]
 
 
 @pytest.mark.parametrize("has_clipboard", [True, False], ids=["secure", "insecure"])
@@ -251,8 +235,7 @@ def test_an_answer_is_copied_as_plain_text(chatting: Open, has_clipboard: bool) 
     page = chatting(scripted(), permissions=["clipboard-read", "clipboard-write"])
     if not has_clipboard:  # as on a page that comes from another machine without https
         page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
-    ask(page, "How do I live well?")
-    finished(page)
+    converse(page, QUESTION)
     page.get_by_role("button", name="Copy").click()
     page.get_by_role("button", name="Copied").wait_for()
     page.get_by_label("Your question").focus()
@@ -284,8 +267,7 @@ def test_old_runs_are_dropped_when_the_conversation_grows_too_long_to_keep(chatt
 
 def test_the_run_of_an_answer_is_watched_in_three_views(chatting: Open) -> None:
     page = chatting(scripted())
-    ask(page, "How do I live well?")
-    finished(page)
+    converse(page, QUESTION)
     page.get_by_role("button", name="Watch").click()
     dialog = page.get_by_role("dialog")
     assert "".join(dialog.locator("#answer .token").all_text_contents()) == TEXT
@@ -303,8 +285,7 @@ def test_the_run_of_an_answer_is_watched_in_three_views(chatting: Open) -> None:
 
 def test_the_conversation_is_exported(chatting: Open, tmp_path: Path) -> None:
     page = chatting(scripted())
-    ask(page, "How do I live well?")
-    finished(page)
+    converse(page, QUESTION)
     with page.expect_download() as markdown:
         page.get_by_role("button", name="Export as Markdown").click()
     text = Path(markdown.value.path()).read_text("utf-8")
@@ -312,7 +293,7 @@ def test_the_conversation_is_exported(chatting: Open, tmp_path: Path) -> None:
     with page.expect_download() as stored:
         page.get_by_role("button", name="Export as JSON").click()
     data = json.loads(Path(stored.value.path()).read_text("utf-8"))
-    assert [one["content"] for one in data["messages"]] == ["How do I live well?", TEXT]
+    assert [one["content"] for one in data["messages"]] == [QUESTION, TEXT]
     (variant,) = data["turns"]["variants"]
     assert variant["answer"]["figures"]["critical_path_tokens"] > 0
     assert variant["answer"]["asked"]["strategy"] == "pasta"
@@ -320,7 +301,7 @@ def test_the_conversation_is_exported(chatting: Open, tmp_path: Path) -> None:
 
 def test_each_error_has_the_act_that_helps(chatting: Open) -> None:
     page = chatting(scripted(), key="secret key")
-    ask(page, "How do I live well?")
+    ask(page, QUESTION)
     page.get_by_role("alert").get_by_role("button", name="Enter the key").click()
     page.keyboard.type("secret key")
     page.keyboard.press("Enter")  # and what was refused is asked again
@@ -358,7 +339,7 @@ def test_conversations_survive_reload_and_tab_without_the_key_and_are_found_agai
     page.locator(".options summary").click()
     for name, value in {"API key": "secret key", "Temperature": "0.5"}.items():
         page.get_by_label(name).fill(value)
-    for question in ("How do I live well?", "And how long?"):
+    for question in (QUESTION, "And how long?"):
         ask(page, question)
         finished(page)
         page.reload()
@@ -381,7 +362,7 @@ def test_conversations_survive_reload_and_tab_without_the_key_and_are_found_agai
     other.get_by_role("button", name="New conversation").click()
     other.get_by_role("button", name="Delete And how long?").click()
     other.get_by_label("Search the conversations").fill("")
-    expect(other.locator("#shelf .title")).to_have_text(["How do I live well?"])
+    expect(other.locator("#shelf .title")).to_have_text([QUESTION])
 
 
 def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turn(chatting: Open) -> None:
@@ -401,8 +382,7 @@ def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turn(chattin
     expect(page.locator(".turn:last-child .reply-text")).to_contain_text(
         "1 earlier turn not sent", use_inner_text=True
     )
-    ask(page, "Question 4")
-    finished(page, 4)
+    converse(page, "Question 4")
     sent = [[one["content"] for one in body["messages"]] for body in bodies[-2:]]
     assert sent[0] == ["Question 2", TEXT, "Question 3"]
     assert sent[1] == ["Question 2", TEXT, "Question 3", TEXT, "Question 4"]
@@ -410,8 +390,7 @@ def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turn(chattin
 
 def test_markdown_is_drawn_as_elements(chatting: Open) -> None:
     page = chatting(answering(MARKDOWN))
-    ask(page, "Show it")
-    finished(page)
+    converse(page, "Show it")
     answer = page.locator(".markdown")
     drawn = {"h3 em": "rest", "strong": "bold", "ol > li > ul > li": "Inside", "s": "gone"}
     for where, text in {**drawn, "td.to-right": "22", "pre code": 'print("<b>")'}.items():
@@ -458,8 +437,7 @@ def test_a_hostile_answer_is_text_and_breaks_no_policy(chatting: Open) -> None:
     page = chatting(answering(text), viewport={"width": 390, "height": 800})
     requests: list[str] = []
     page.on("request", lambda sent: requests.append(sent.url))
-    ask(page, f"{HOSTILE}?")
-    finished(page)
+    converse(page, f"{HOSTILE}?")
     answer = page.locator(".reply-text")
     expect(answer).to_contain_text(
         "<script>document.title = 'taken'</script><img", use_inner_text=True
@@ -481,8 +459,7 @@ def test_axe_finds_nothing_serious(chatting: Open, scheme: str) -> None:
     for step in ("empty", "answered", "edited", "watched"):
         if step == "answered":
             page.locator(".options summary").click()
-            ask(page, "Show it")
-            finished(page)
+            converse(page, "Show it")
             page.get_by_role("button", name="Regenerate").click()
             page.locator(".variants", has_text="2 of 2").wait_for()
         elif step == "edited":
