@@ -174,9 +174,7 @@ def test_columns_are_as_wide_as_their_widest_cell(capsys: pytest.CaptureFixture[
     ]
 
 
-def test_facts_stand_in_one_column(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_facts_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.print_facts([("torch", "2")], [("prometheus-client", "1"), ("a", "b")])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["torch              2", "", "prometheus-client  1", "a                  b"]

@@ -18,12 +18,7 @@ from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    ByT5Tokenizer,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from pasta_lm.engines.local.loading import load
 from pasta_lm.engines.request import SamplingParams

@@ -15,15 +15,7 @@ from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.app import create_app
 from tests.serve.conftest import LIMIT_S, run, serving, text_of
 from tests.serve.conftest import streamed as pieces_of
-from tests.serve.load import (
-    CHAT_PATH,
-    EVENTS,
-    ByPrompt,
-    chat,
-    go_away,
-    held,
-    script_of,
-)
+from tests.serve.load import CHAT_PATH, EVENTS, ByPrompt, chat, go_away, held, script_of
 
 Until = Callable[[Callable[[], bool]], None]
 NUM_BLOCKS = 7  # with main, eight threads

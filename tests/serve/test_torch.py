@@ -20,12 +20,7 @@ from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.protocol import ChatCompletionRequest, ClientPrompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
-from tests.serve.conftest import (
-    ask,
-    post,
-    streamed,
-    text_of,
-)
+from tests.serve.conftest import ask, post, streamed, text_of
 
 PATH = "/v1/chat/completions"
 ASKED = {"max_tokens": 60, "temperature": 1.0, "seed": 5, "n": 2}

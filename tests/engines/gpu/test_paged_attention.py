@@ -16,12 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pasta_lm.engines.gpu.attention import (
-    LayerMemory,
-    attend_gathered,
-    attend_split,
-    place_entries,
-)
+from pasta_lm.engines.gpu.attention import LayerMemory, attend_gathered, attend_split, place_entries
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.interpreter.placement import Entry

@@ -132,9 +132,7 @@ def head_of(loaded: LoadedModel) -> Tensor:
     return head
 
 
-def test_a_model_is_loaded_with_weights_in_int8_and_new_rows_are_rounded_too(
-    gguf: Path,
-) -> None:
+def test_a_model_is_loaded_with_weights_in_int8_and_new_rows_are_rounded_too(gguf: Path) -> None:
     loaded = load(gguf, dtype="int8", device="cpu")
     assert (loaded.dtype_name, loaded.dtype) == ("int8", torch.float32)
     head = head_of(loaded)

@@ -78,9 +78,7 @@ def test_the_columns_of_each_data_set_make_a_prompt_and_an_answer(
     assert (found.prompt, found.answer, found.skipped) == expected
 
 
-def test_text_that_no_column_holds_skips_a_row_unless_its_columns_are_named(
-    tmp_path: Path,
-) -> None:
+def test_text_that_no_column_holds_skips_a_row_unless_its_columns_are_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"prompt": "p", "answer": "a", "context": "c", "url": "u"}))
     for columns, reason in ((None, "unread_context"), ("pairs", None)):

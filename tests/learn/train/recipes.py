@@ -17,12 +17,7 @@ from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import NO_LABEL
-from pasta_lm.learn.train.config import (
-    DataConfig,
-    ModelConfig,
-    SftConfig,
-    TrainConfig,
-)
+from pasta_lm.learn.train.config import DataConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import Learner, load_learner
 from pasta_lm.learn.train.losses import Batch
 from pasta_lm.learn.train.packs import Pack, packs_of

@@ -22,14 +22,7 @@ from pasta_lm.learn.train.losses import collate, label_nats, seen
 from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recording
-from tests.learn.data.examples import (
-    documents,
-    encoded,
-    is_seen,
-    named_entries,
-    names,
-    program_of,
-)
+from tests.learn.data.examples import documents, encoded, is_seen, named_entries, names, program_of
 from tests.programs import random_program
 from tests.reference import reference
 
