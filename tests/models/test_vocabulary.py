@@ -30,26 +30,26 @@ each_family = pytest.mark.parametrize("name", FAMILIES)
 # --- user text never forks
 
 
+def assert_holds_no_tag(name: str, text: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    tags = set(vocabulary.piece_ids.values())
+    assert tags.isdisjoint(vocabulary.encode_prompt(text))
+    assert tags.isdisjoint(vocabulary.encode_text(text))
+    assert tags.isdisjoint(vocabulary.encode_prompt([{"role": text, "content": text}]))
+
+
 @pytest.mark.parametrize("name", VOCABULARIES)
 @settings(max_examples=60, deadline=None)
 @given(text=any_text)
 def test_no_prompt_ever_holds_a_tag(name: str, text: str) -> None:
-    vocabulary = VOCABULARIES[name]
-    tags = set(vocabulary.piece_ids.values())
-    messages = [{"role": text, "content": text}]
-    assert tags.isdisjoint(vocabulary.encode_prompt(text))
-    assert tags.isdisjoint(vocabulary.encode_text(text))
-    assert tags.isdisjoint(vocabulary.encode_prompt(messages))
+    assert_holds_no_tag(name, text)
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_no_piece_typed_by_a_user_is_a_tag(name: str) -> None:
-    vocabulary = VOCABULARIES[name]
-    tags = set(vocabulary.piece_ids.values())
     for piece in PIECES:
         for text in (piece, f" {piece}", f"a{piece}b", piece * 2, f"\n{piece}\n"):
-            assert tags.isdisjoint(vocabulary.encode_prompt(text))
-            assert tags.isdisjoint(vocabulary.encode_text(text))
+            assert_holds_no_tag(name, text)
 
 
 @pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
@@ -274,7 +274,7 @@ def test_missing_pieces_are_named(ids: dict[str, int] | None, message: str) -> N
 
 
 @each_family
-def test_what_cannot_stand_in_a_topic(name: str) -> None:
+def test_what_cannot_stand_in_a_topic_and_what_holds_more_than_white_space(name: str) -> None:
     vocabulary = TAUGHT[name]
     ids = range(vocabulary.num_tokens)
     for token_id in set(ids) - vocabulary.topic_forbidden:
@@ -284,11 +284,6 @@ def test_what_cannot_stand_in_a_topic(name: str) -> None:
     backend = vocabulary.tokenizer.backend_tokenizer
     assert vocabulary.topic_forbidden >= set(backend.get_added_tokens_decoder())
     assert vocabulary.topic_forbidden.isdisjoint(vocabulary.encode_text("Wake up early"))
-
-
-@each_family
-def test_what_holds_more_than_white_space(name: str) -> None:
-    vocabulary = TAUGHT[name]
     assert vocabulary.non_space.isdisjoint(vocabulary.encode_text("  \n "))
     assert vocabulary.non_space.issuperset(vocabulary.encode_text("Wake"))
     assert vocabulary.non_space.isdisjoint(vocabulary.piece_ids.values())

@@ -27,9 +27,10 @@ from pasta_lm.engines.gpu.batch import (
 from pasta_lm.engines.gpu.decoder import CudaGraphs
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose
-from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.document import Document
 from tests.architectures import ARCHITECTURES, CONTEXT, loaded
 from tests.engines.local.test_oracle import devices, needs_gpu, programs, replay
 from tests.fakes.captures import capture_passes
@@ -46,6 +47,10 @@ def requests_of(name: str, device: str, count: int, seed: str) -> list[Request]:
         replay(program, STRATEGIES[index % len(STRATEGIES)], max_threads=(None, 2)[index % 2])
         for index, program in enumerate(programs(loaded(name, device), count, seed))
     ]
+
+
+def documents(answers: list[list[Answer]]) -> list[list[Document]]:
+    return [[answer.document for answer in samples] for samples in answers]
 
 
 @devices
@@ -107,24 +112,7 @@ def test_passes_of_many_requests_are_captured_too() -> None:
     answers = engine.generate(requests)
     assert max(bucket.num_rows for bucket in engine.paged.shapes) == 128  # type: ignore[union-attr]
     plain = TorchEngine(model, pool_tokens=8192, paged=False).generate(requests)
-    assert [[one.document for one in a] for a in answers] == [
-        [one.document for one in a] for a in plain
-    ]
-
-
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.6, "top_p": 0.9}])
-def test_the_shapes_that_are_prepared_are_those_of_the_models_own_settings(
-    sampling: dict[str, float],
-) -> None:
-    model = replace(loaded("llama"))
-    model.sampling = sampling  # type: ignore[misc]
-    engine = TorchEngine(model, pool_tokens=2048, paged=True)
-    engine.warm_up(2)
-    num_shapes = engine.num_shapes
-    params = SamplingParams(max_tokens=20, seed=0, **sampling)  # type: ignore[arg-type]
-    prompt = requests_of("llama", "cpu", 1, "own")[0].prompt
-    engine.generate([Request(prompt=prompt, params=params, forks=False)])
-    assert engine.num_shapes == num_shapes
+    assert documents(answers) == documents(plain)
 
 
 @devices
@@ -150,8 +138,7 @@ def test_tokens_are_those_of_a_pass_over_views(
         TorchEngine(model, pool_tokens=8192, paged=paged, captures=is_fast).generate(requests)
         for paged in (True, False)
     )
-    texts = [[[one.document for one in samples] for samples in run] for run in (found, expected)]
-    assert texts[0] == texts[1]
+    assert documents(found) == documents(expected)
     if params.logprobs is not None:
         assert found[0][0].logprobs
 
@@ -180,7 +167,7 @@ def test_guesses_leave_the_tokens_of_every_thread_as_they_are(
     guessed = TorchEngine(model, pool_tokens=2048, paged=True).generate(
         [replace(request, guesser=FunctionGuesser(guess)) for request in requests]
     )
-    assert [one.document for (one,) in guessed] == [one.document for (one,) in plain]
+    assert documents(guessed) == documents(plain)
 
 
 @given(
@@ -247,12 +234,20 @@ def test_one_growing_response_needs_few_buckets() -> None:
     assert len({bucket_of([size], 4) for size in sizes}) <= 10
 
 
-def test_all_shapes_of_a_response_can_be_made_before_it_begins() -> None:
-    model = loaded("llama")
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.6, "top_p": 0.9}])
+def test_all_shapes_of_a_response_with_the_models_settings_can_be_made_before_it_begins(
+    sampling: dict[str, float],
+) -> None:
+    model = replace(loaded("llama"))
+    model.sampling = sampling  # type: ignore[misc]
     engine = TorchEngine(model, pool_tokens=CONTEXT, paged=True)
     engine.warm_up(16)
-    before = set(engine.paged.shapes)  # type: ignore[union-attr]
-    engine.generate(requests_of("llama", "cpu", 1, "warm"))
+    before, num_shapes = set(engine.paged.shapes), engine.num_shapes  # type: ignore[union-attr]
+    (program,) = requests_of("llama", "cpu", 1, "warm")
+    params = SamplingParams(max_tokens=20, seed=0, **sampling)  # type: ignore[arg-type]
+    engine.generate([Request(prompt=program.prompt, params=params, forks=False)])
+    assert engine.num_shapes == num_shapes
+    engine.generate([program])
     after = set(engine.paged.shapes)  # type: ignore[union-attr]
     assert {bucket for bucket in after if bucket.num_rows <= 16} == before
 

@@ -122,20 +122,6 @@ def break_pass(one: TorchEngine, when: int | None, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(one.runner, "run", broken)
 
 
-def test_a_stream_learns_that_another_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = engine()
-    first, second = one.stream(request()), one.stream(request("the dog"))
-    next(first)
-    next(second)
-    break_pass(one, None, monkeypatch)
-    with pytest.raises(BrokenModelError):
-        list(first)
-    last = list(second)[-1]
-    assert isinstance(last, Finished)
-    assert last.answer.finish_reason == "abort"
-    assert_empty(one)
-
-
 @pytest.mark.parametrize("when", [1, 2, 7])
 def test_an_error_in_a_pass_frees_everything_and_the_engine_still_works(
     when: int, monkeypatch: pytest.MonkeyPatch
@@ -216,19 +202,23 @@ def test_a_pass_that_fails_once_is_run_again_request_by_request(
     ]
 
 
-def test_a_stream_raises_the_error_that_ended_it_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("all_fail", [True, False])
+def test_a_stream_raises_the_error_that_ended_it_and_the_others_go_on_or_learn_of_it(
+    all_fail: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = engine()
     first, second = one.stream(request()), one.stream(request("the dog"))
     next(first)
     next(second)
-    Breaks(one, min(one.active), monkeypatch).forward()
-    last = list(second)[-1]
-    assert isinstance(last, Finished)
-    assert last.answer.finish_reason != "abort"
+    if all_fail:
+        break_pass(one, None, monkeypatch)
+    else:
+        Breaks(one, min(one.active), monkeypatch).forward()
     with pytest.raises(BrokenModelError):
         list(first)
+    last = list(second)[-1]
+    assert isinstance(last, Finished)
+    assert (last.answer.finish_reason == "abort") is all_fail
     assert_empty(one)
 
 
@@ -259,6 +249,11 @@ SMALL = SamplingParams(max_tokens=20, temperature=1.0)
 ROOM_FOR_TWO = 2 * 2 * PAGE
 
 
+@pytest.fixture
+def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pasta_lm.engines.local.scheduler.FIRST_STRETCH", 2)
+
+
 def many(count: int) -> list[Request]:
     prompts = ["a", "the dog", "go on", "tips"]
     strategies = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE]
@@ -272,10 +267,8 @@ def many(count: int) -> list[Request]:
     ]
 
 
-def test_two_hundred_responses_all_finish_on_a_pool_for_two(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pasta_lm.engines.local.scheduler.FIRST_STRETCH", 2)
+@pytest.mark.usefixtures("short_stretches")
+def test_two_hundred_responses_all_finish_on_a_pool_for_two() -> None:
     recording = Recording(MODEL, pool_tokens=ROOM_FOR_TWO)
     requests = many(200)
     assert max(len(r.prompt) for r in requests) + 20 > PAGE, "each needs two pages"
@@ -288,10 +281,8 @@ def test_two_hundred_responses_all_finish_on_a_pool_for_two(
         is_tied(alone, seen[index], recording.engine.masks)
 
 
-def test_the_oldest_is_never_preempted_and_always_takes_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pasta_lm.engines.local.scheduler.FIRST_STRETCH", 2)
+@pytest.mark.usefixtures("short_stretches")
+def test_the_oldest_is_never_preempted_and_always_takes_part() -> None:
     one = engine(pool_tokens=ROOM_FOR_TWO)
     numbers = [one.submit(given) for given in many(30)]
     tickets = {number: one.active[number].ticket for number in numbers}
