@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -93,8 +93,7 @@ def test_a_capture_that_would_wait_is_known_before_it_begins(
             raise RuntimeError("called a synchronizing CUDA operation")
         return torch.ones(1)
 
-    assert graphs(waits) is waits
-    assert graphs(waits) is waits
+    assert graphs(waits) is graphs(waits) is waits
     assert len(num_calls) == 2, "tried again"
     assert graphs.failure is not None
     assert not began
@@ -145,17 +144,13 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         def wait_stream(self, stream: object) -> None: ...
 
-    @contextmanager
-    def use(stream: object) -> Iterator[None]:
-        yield
-
     current = Stream()
     began.num_streams = 0
     for name, value in {
-        "CUDAGraph": Graph, "Stream": Stream, "stream": use, "synchronize": lambda: None,
+        "CUDAGraph": Graph, "Stream": Stream, "stream": nullcontext, "synchronize": lambda: None,
         "empty_cache": lambda: began.append("empty"), "current_stream": lambda: current, 
         "graph_pool_handle": lambda: None,
-        "set_sync_debug_mode": lambda new: mode.append(new),
+        "set_sync_debug_mode": mode.append,
         "get_sync_debug_mode": lambda: mode[-1],
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)
@@ -219,7 +214,7 @@ def test_passes_run_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) 
     depth, inner = [0], decoder.attend_gathered
 
     @contextmanager
-    def inside(device: torch.device) -> Iterator[None]:
+    def entered(device: torch.device) -> Iterator[None]:
         depth[0] += 1
         yield
         depth[0] -= 1
@@ -227,9 +222,6 @@ def test_passes_run_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) 
     def attend(*args: object) -> Tensor:
         assert depth[0], "a kernel is launched on another device"
         return inner(*args)  # type: ignore[arg-type]
-
-    def entered(device: torch.device) -> AbstractContextManager[object]:
-        return inside(device)
 
     monkeypatch.setattr(decoder, "on_device", entered)
     monkeypatch.setattr(decoder, "attend_gathered", attend)
@@ -253,11 +245,9 @@ def test_kernels_that_cannot_be_launched_give_a_warning_and_views(
 
 def test_shapes_are_bounded_and_the_last_used_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "MAX_SHAPES", 4)
-    model = loaded("llama")
-    engine = TorchEngine(model, pool_tokens=4096, paged=True)
+    engine = TorchEngine(loaded("llama"), pool_tokens=4096, paged=True)
     engine.generate(requests_of("llama", "cpu", 4, "bounded"))
-    paged = engine.paged
-    assert paged is not None
+    assert (paged := engine.paged) is not None
     assert paged.num_shapes > 4
     assert len(paged.shapes) == 4
     assert all(bucket.num_rows <= decoder.MAX_ROWS for bucket in paged.shapes)

@@ -20,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from pasta_lm.engines.local.loading import load
 from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelError, UsageError
 from pasta_lm.interpreter.limits import Limits
-from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
 from pasta_lm.learn.export import Export, export_gguf, export_merged, pre_tokenizer_name
 from pasta_lm.models.folder import save_model_folder
@@ -34,6 +33,10 @@ from tests.taught import CHAT
 IDS = torch.arange(5, 45)[None]
 ROPE = {"rope_type": "default", "rope_theta": 25_000.0}
 SIZES = {"hidden_size": 64, "intermediate_size": 96}  # q8_0: blocks of 32
+BOTH = pytest.mark.parametrize(
+    ("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")]
+)
+Exporter = Callable[..., Export]
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +84,7 @@ def logits_of(source: Path, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_tied", [True, False])
-def test_a_merged_folder_is_the_model_for_plain_transformers(
+def test_a_merged_folder_is_the_model_for_plain_transformers_and_how_it_was_trained(
     tmp_path: Path, dtype: str, is_tied: bool
 ) -> None:
     source = a_folder(tmp_path / "mine", tie_word_embeddings=is_tied)
@@ -99,16 +102,8 @@ def test_a_merged_folder_is_the_model_for_plain_transformers(
     special = {str(one) for one in tokenizer.added_tokens_decoder.values() if one.special}
     assert special >= {*PIECES}
     assert done.num_bytes > done.source.model.num_parameters() * DTYPES[dtype].itemsize
-
-
-def test_a_merged_folder_says_how_the_model_was_trained(tmp_path: Path) -> None:
-    source = a_folder(tmp_path / "mine")
-    export_merged(source, tmp_path / "out")
     for name in ("pasta_config.json", "generation_config.json", "chat_template.jinja"):
         assert (tmp_path / "out" / name).read_text() == (source / name).read_text()
-    loaded = load(tmp_path / "out")
-    assert loaded.positions is PositionStrategy.CONTINUE
-    assert loaded.vocabulary.piece_ids == load(source).vocabulary.piece_ids
 
 
 @pytest.mark.parametrize(
@@ -137,13 +132,14 @@ TEXT = f'So:{PROMISE_OPEN}one" tokens="3"/>{SYNC}  12 caf\u0065\u0301 \u2615'
 
 
 @pytest.mark.parametrize("is_taught", [True, False])
-@pytest.mark.parametrize(("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")])
+@BOTH
 def test_an_export_read_again_has_every_fact_of_its_source(
-    tmp_path: Path, export: Callable[..., Any], name: str, is_taught: bool
+    tmp_path: Path, export: Exporter, name: str, is_taught: bool
 ) -> None:
     tokenizer = byte_level()
     steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    assert pre_tokenizer_name(tokenizer) == "smollm"
     tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
     source = a_folder(tmp_path / "mine", tokenizer=tokenizer)
     config, file = source / "pasta_config.json", source / "generation_config.json"
@@ -168,10 +164,8 @@ def test_an_export_read_again_has_every_fact_of_its_source(
     assert torch.allclose(*(logits(each.model) for each in read), atol=1e-4)
 
 
-@pytest.mark.parametrize(("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")])
-def test_templates_by_name_are_read_again(
-    tmp_path: Path, export: Callable[..., Any], name: str
-) -> None:
+@BOTH
+def test_templates_by_name_are_read_again(tmp_path: Path, export: Exporter, name: str) -> None:
     source = a_folder(tmp_path / "mine")
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.chat_template = {"default": CHAT, "tool_use": CHAT + "tools"}
@@ -194,10 +188,8 @@ def test_a_gguf_file_by_another_writer_keeps_tags_with_spaces_as_tokens(
         assert found.encode_text(text) == expected.encode_text(text)
 
 
-@pytest.mark.parametrize(("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")])
-def test_an_adapter_is_merged_into_its_base(
-    tmp_path: Path, export: Callable[..., Any], name: str
-) -> None:
+@BOTH
+def test_an_adapter_is_merged_into_its_base(tmp_path: Path, export: Exporter, name: str) -> None:
     base = a_base_folder(tmp_path / "base", "qwen2", **SIZES, tie_word_embeddings=True)
     adapter, plain = an_adapter(tmp_path / "mine", base), logits_of(base)
     done = export(adapter, tmp_path / name, "float32")
@@ -329,21 +321,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path, name: str) -> None:
     refuse(a_folder(tmp_path / "mine", tokenizer=FAMILIES[name]()), "none of the byte-level BPE")
 
 
-def test_digits_apart_are_the_tokenizer_of_smollm() -> None:
-    tokenizer = byte_level()
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
-    )
-    assert pre_tokenizer_name(tokenizer) == "smollm"
-
-
 # --- complete or not at all
-
-
-BOTH = pytest.mark.parametrize(
-    ("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")]
-)
-Exporter = Callable[..., Export]
 
 
 @BOTH
