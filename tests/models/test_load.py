@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,8 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from pasta_lm.engines.local.loading import load
@@ -205,6 +206,10 @@ def test_a_folder_without_a_model_and_an_unknown_name_are_not_found(tmp_path: Pa
 # --- GGUF files
 
 
+def assert_weights(model: nn.Module, expected: Mapping[str, Tensor]) -> None:
+    assert_close(dict(model.named_parameters()), expected, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("kind", [Type.Q4_1, Type.Q8_0, Type.F16, Type.F32])
 def test_a_gguf_file_has_the_dequantised_weights_and_that_is_noted_once(
     tmp_path: Path, kind: Type, capsys: pytest.CaptureFixture[str]
@@ -214,10 +219,7 @@ def test_a_gguf_file_has_the_dequantised_weights_and_that_is_noted_once(
     found = load_pretrained(tmp_path / "model.gguf")
     out, err = capsys.readouterr()
     assert (out, err.count("dequantising model.gguf to float32, once")) == ("", 1)
-    assert {name for name, _ in found.model.named_parameters()} == expected.keys()
-    for name, weight in found.model.named_parameters():
-        assert weight.dtype is FLOAT
-        assert torch.equal(weight, expected[name]), name
+    assert_weights(found.model, expected)
     tokenizer = found.tokenizer
     assert tokenizer.get_vocab() == a_tokenizer().get_vocab()
     for text in ("Drink a glass of water.", "<|end|>5\u20ac for  it\n"):
@@ -238,8 +240,7 @@ def test_a_gguf_file_is_parsed_once_and_then_read_from_the_cache(
     copy = tmp_path / "another name.gguf"
     copy.write_bytes((tmp_path / "model.gguf").read_bytes())
     again = load_pretrained(copy, dtype=torch.bfloat16).model
-    for name, weight in again.named_parameters():
-        assert torch.equal(weight, first.get_parameter(name).bfloat16())
+    assert_weights(again, {name: w.bfloat16() for name, w in first.named_parameters()})
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -261,8 +262,7 @@ def test_a_damaged_copy_of_a_gguf_file_is_made_again(
     DAMAGES[damage](copy)
     read = load_pretrained(tmp_path / "model.gguf")
     assert read.tokenizer.chat_template == a_tokenizer().chat_template
-    for name, weight in read.model.named_parameters():
-        assert torch.equal(weight, expected[name]), name
+    assert_weights(read.model, expected)
 
 
 def test_the_copies_of_the_last_few_gguf_files_are_kept(
@@ -353,8 +353,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_installed_package_of_weights_is_a_model(package: Path) -> None:
-    found, expected = load_pretrained(PACKAGE).model, load_pretrained(package).model
-    assert torch.equal(found.lm_head.weight, expected.lm_head.weight)
+    expected = load_pretrained(package).model
+    assert_weights(load_pretrained(PACKAGE).model, dict(expected.named_parameters()))
 
 
 @pytest.mark.parametrize("name", ["pytest", "no-such-package", "org/name", "", "../x"])
@@ -384,9 +384,10 @@ def test_an_adapter_folder_is_its_base_with_the_adapter_merged(tmp_path: Path, b
     expected = load_pretrained(base, dtype=FLOAT)
     ids = add_pieces(expected.model, expected.tokenizer)
     merge_adapter(expected.model, read_adapter(folder))
-    for name, weight in loaded.model.named_parameters():
-        assert torch.equal(weight, expected.model.get_parameter(name)), name
+    assert_weights(loaded.model, dict(expected.model.named_parameters()))
     assert loaded.vocabulary.piece_ids == ids
+    plain = an_adapter(tmp_path / "plain", base, has_tags=False)
+    assert not load(plain).vocabulary.has_pieces, "it was not taught tags"
 
 
 def test_in_bfloat16_weights_are_rounded_once_and_frequencies_never(
@@ -394,17 +395,9 @@ def test_in_bfloat16_weights_are_rounded_once_and_frequencies_never(
 ) -> None:
     folder = an_adapter(tmp_path / "mine", base)
     whole, small = (load_pretrained(folder, dtype=d).model for d in (FLOAT, torch.bfloat16))
-    for name, weight in small.named_parameters():
-        assert torch.equal(weight, whole.get_parameter(name).bfloat16()), name
+    assert_weights(small, {name: w.bfloat16() for name, w in whole.named_parameters()})
     for name, buffer in small.named_buffers():
         assert torch.equal(buffer, whole.get_buffer(name)), name
-
-
-def test_an_adapter_without_tags_is_a_model_that_was_not_taught_them(
-    tmp_path: Path, base: Path
-) -> None:
-    folder = an_adapter(tmp_path / "mine", base, has_tags=False)
-    assert not load(folder).vocabulary.has_pieces
 
 
 @pytest.mark.usefixtures("package")
