@@ -24,6 +24,8 @@ from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN
 PATH = "/v1/chat/completions"
 FINGERPRINT = "scripted"
 """In every reply, whatever the model's name: figures made from such replies are no results."""
+_ERROR = {"error": {"message": "the script says so", "code": None}}
+ERRORS = {"too_many": (429, _ERROR), "server_error": (500, _ERROR)}
 SHARES = ("too_many", "server_error", "truncated", "broken_off")
 
 
@@ -70,13 +72,20 @@ class Faults:
         return "ok"
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
 class ThreadedServer(ThreadingHTTPServer):
     """A server on this machine, in threads of its own while its ``with`` block lasts."""
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(
+        self, address: tuple[str, int], handler: type[QuietHandler], api_key: str | None
+    ) -> None:
+        self._authorization = None if api_key is None else f"Bearer {api_key}"
         self._lock = threading.Lock()
         self._closing = threading.Event()
         super().__init__(address, handler)
@@ -85,6 +94,10 @@ class ThreadedServer(ThreadingHTTPServer):
     def url(self) -> str:
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}"
+
+    def lets_in(self, handler: QuietHandler) -> bool:
+        """Return whether a request has the key."""
+        return self._authorization in (None, handler.headers["Authorization"])
 
     def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -114,14 +127,14 @@ class ScriptedServer(ThreadedServer):
         self.paid: Counter[str] = Counter()
         self._play = play
         self._faults = faults or Faults()
-        self._model, self._api_key = model, api_key
-        super().__init__(address, _Handler)
+        self._model = model
+        super().__init__(address, _Handler, api_key)
 
     @property
     def base_url(self) -> str:
         return f"{self.url}/v1"
 
-    def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    def answer(self, handler: QuietHandler, body: bytes) -> None:
         with self._lock:
             number = self.num_requests
             self.num_requests += 1
@@ -131,17 +144,12 @@ class ScriptedServer(ThreadedServer):
             self._reply(handler, json.loads(body), self._faults.draw(number))
         else:
             self._count(str(refused[0]))
-            send(handler, refused[0], _error(refused[1]))
+            send(handler, refused[0], {"error": {"message": refused[1], "code": None}})
 
-    def _reply(
-        self, handler: BaseHTTPRequestHandler, asked: Mapping[str, Any], outcome: str
-    ) -> None:
-        if outcome == "server_error":
+    def _reply(self, handler: QuietHandler, asked: Mapping[str, Any], outcome: str) -> None:
+        if outcome in ERRORS:
             self._count(outcome)
-            return send(handler, 500, _error("the script says so"))
-        if outcome == "too_many":
-            self._count(outcome)
-            return send(handler, 429, _error("too many requests"))
+            return send(handler, *ERRORS[outcome])
         messages = json.dumps(asked["messages"], sort_keys=True)
         reply = self._play(asked)
         body = completion(reply, asked, self._model)
@@ -158,11 +166,10 @@ class ScriptedServer(ThreadedServer):
             send(handler, 200, data)
         self._count(outcome)
 
-    def _refuse(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, str] | None:
+    def _refuse(self, handler: QuietHandler, body: bytes) -> tuple[int, str] | None:
         if handler.path != PATH:
             return 404, f"no path {handler.path}"
-        authorization = handler.headers.get("Authorization", "")
-        if self._api_key is not None and authorization != f"Bearer {self._api_key}":
+        if not self.lets_in(handler):
             return 401, "wrong key"
         try:
             asked = json.loads(body)
@@ -178,14 +185,12 @@ class ScriptedServer(ThreadedServer):
             self.outcomes[outcome] += 1
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     def do_POST(self) -> None:
         assert isinstance(self.server, ScriptedServer)
         length = int(self.headers.get("Content-Length") or 0)
         with suppress(OSError):  # the client is gone
             self.server.answer(self, self.rfile.read(length))
-
-    def log_message(self, format: str, *args: Any) -> None: ...
 
 
 def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -222,14 +227,11 @@ def _logprobs(candidates: Mapping[str, float]) -> dict[str, Any]:
     return {"content": [{**max(top, key=lambda each: each["logprob"]), "top_logprobs": top}]}
 
 
-def _error(message: str) -> bytes:
-    return json.dumps({"error": {"message": message, "type": "scripted", "code": None}}).encode()
-
-
 def send(
-    handler: BaseHTTPRequestHandler, status: int, data: bytes,
+    handler: BaseHTTPRequestHandler, status: int, data: bytes | Mapping[str, Any],
     more: Mapping[str, str] | None = None, *, announced: int | None = None,
 ) -> None:  # fmt: skip
+    data = data if isinstance(data, bytes) else json.dumps(data).encode()
     handler.send_response(status)
     for name, value in {"Content-Type": "application/json", **(more or {})}.items():
         handler.send_header(name, value)

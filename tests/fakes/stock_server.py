@@ -10,10 +10,9 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.fakes.scripted_server import ThreadedServer, send
+from tests.fakes.scripted_server import QuietHandler, ThreadedServer, send
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +95,10 @@ class StockTestServer(ThreadedServer):
         self._eos_ids = frozenset([eos_id] if isinstance(eos_id, int) else eos_id)
         self._dialect, self._faults = dialect, faults or StockFaults()
         self._tokenize, self._context = tokenize, context
-        self._api_key = api_key
         self._num_sent = 0
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler, api_key)
 
-    def answer(self, handler: BaseHTTPRequestHandler, body: Mapping[str, Any]) -> None:
+    def answer(self, handler: QuietHandler, body: Mapping[str, Any]) -> None:
         dialect = PATHS[handler.path]
         asked = _READ[dialect](body)
         with self._lock:
@@ -113,12 +111,12 @@ class StockTestServer(ThreadedServer):
         if is_refused:
             after_s, error = self._faults.retry_after_s, {"message": "the script says so"}
             headers = {} if after_s is None else {"Retry-After": str(after_s)}
-            return _send(handler, self._faults.status, {"error": error}, headers)
+            return send(handler, self._faults.status, {"error": error}, headers)
         try:
             chunks = self._chunks(asked, _WRITE[dialect])
             if not asked.is_streamed:
                 ids = [token for chunk in chunks for token in chunk["tokens"]]
-                _send(handler, 200, {"tokens": ids, "stop": True})
+                send(handler, 200, {"tokens": ids, "stop": True})
                 return
             handler.send_response(200)
             handler.send_header("Content-Type", "text/event-stream")
@@ -159,14 +157,6 @@ class StockTestServer(ThreadedServer):
             self._closing.wait()
         is_dead = faults.dies_after is not None and num_sent > faults.dies_after
         return not is_dead and not self._closing.is_set()
-
-    def lets_in(self, handler: BaseHTTPRequestHandler) -> bool:
-        """Return whether a request has the key; tell it if it has not."""
-        wanted = None if self._api_key is None else f"Bearer {self._api_key}"
-        if wanted is None or handler.headers["Authorization"] == wanted:
-            return True
-        _send(handler, 401, {"error": {"message": "no key"}})
-        return False
 
     def page(self, path: str) -> tuple[int, dict[str, Any]]:
         if path == "/v1/models":
@@ -245,31 +235,25 @@ _READ = {"vllm": _read_vllm, "sglang": _read_sglang, "llama.cpp": _read_llama_cp
 _WRITE = {"vllm": _write_vllm, "sglang": _write_sglang, "llama.cpp": _write_llama_cpp}
 
 
-class _Handler(BaseHTTPRequestHandler):
+NO_KEY = (401, {"error": {"message": "no key"}})
+
+
+class _Handler(QuietHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, StockTestServer)
         with suppress(OSError):  # the client is gone
-            if self.server.lets_in(self):
-                _send(self, *self.server.page(self.path))
+            has_key = self.server.lets_in(self)
+            send(self, *(self.server.page(self.path) if has_key else NO_KEY))
 
     def do_POST(self) -> None:
         assert isinstance(self.server, StockTestServer)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with suppress(OSError):
             if not self.server.lets_in(self):
-                return
-            if (found := self.server.tokens(self.path, body)) is not None:
-                _send(self, 200, found)
+                send(self, *NO_KEY)
+            elif (found := self.server.tokens(self.path, body)) is not None:
+                send(self, 200, found)
             elif self.path not in PATHS or body.get("text") is not None:
-                _send(self, 404, {})
+                send(self, 404, {})
             else:
                 self.server.answer(self, body)
-
-    def log_message(self, format: str, *args: Any) -> None: ...
-
-
-def _send(
-    handler: BaseHTTPRequestHandler, status: int, data: Mapping[str, Any],
-    headers: Mapping[str, str] | None = None,
-) -> None:  # fmt: skip
-    send(handler, status, json.dumps(data).encode(), headers)

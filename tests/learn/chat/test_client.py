@@ -49,12 +49,14 @@ def echo(asked: object) -> ScriptedReply:
 
 
 class Answers:
-    def __init__(self, *answers: HttpReply | Exception) -> None:
-        self.answers = list(answers)
-        self.num_posts = 0
+    def __init__(self, *answers: HttpReply | Exception, gate: asyncio.Event | None = None) -> None:
+        self.answers, self.gate = list(answers), gate
+        self.bodies: list[dict[str, object]] = []
 
-    async def post(self, body: object) -> HttpReply:
-        self.num_posts += 1
+    async def post(self, body: dict[str, object]) -> HttpReply:
+        self.bodies.append(body)
+        if self.gate is not None:
+            await self.gate.wait()
         answer = self.answers.pop(0) if self.answers else OK
         if isinstance(answer, Exception):
             raise answer
@@ -106,14 +108,14 @@ def ask(transport: ChatServers, waits: list[float] | None = None) -> ChatReply:
 )
 def test_temporary_failures_are_retried(failure: HttpReply | Exception) -> None:
     transport = Answers(failure, failure)
-    assert (ask(transport).text, transport.num_posts) == ("yes", 3)
+    assert (ask(transport).text, len(transport.bodies)) == ("yes", 3)
 
 
 def test_the_number_of_requests_is_bounded() -> None:
     transport = Answers(*[status(500)] * 9)
     with pytest.raises(RemoteError, match="after 4 requests, the last: HTTP 500: no"):
         ask(transport)
-    assert transport.num_posts == 4
+    assert len(transport.bodies) == 4
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_permanent_failures_are_not_retried(
     transport = Answers(failure)
     with pytest.raises(kind, match=advice):
         ask(transport)
-    assert transport.num_posts == 1
+    assert len(transport.bodies) == 1
 
 
 def test_retry_after_is_respected_and_jitter_is_added() -> None:
@@ -218,16 +220,10 @@ def test_a_part_of_another_type_is_no_text() -> None:
 
 
 def test_an_answer_that_takes_too_long_is_a_temporary_failure() -> None:
-    class Hanging(Answers):
-        async def post(self, body: object) -> HttpReply:
-            self.num_posts += 1
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    transport = Hanging()
+    transport = Answers(gate=asyncio.Event())
     with pytest.raises(RemoteError, match=r"nothing within 0\.01 s"):
         complete(transport, timeout_s=0.01)
-    assert transport.num_posts == 4
+    assert len(transport.bodies) == 4
 
 
 def test_a_wrong_key_or_model_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,14 +304,9 @@ def test_a_drained_client_awaits_a_request_in_flight_and_does_not_repeat_it(
 ) -> None:
     gate = asyncio.Event()
 
-    class Waiting(Answers):
-        async def post(self, body: object) -> HttpReply:
-            await gate.wait()
-            return await super().post(body)
-
     async def run() -> ChatReply | BaseException:
         where = Endpoint(base_url="http://h/v1", model="m")
-        transport = Waiting(*([failure] if failure else []))
+        transport = Answers(*([failure] if failure else []), gate=gate)
         one = ChatClient(where, transport=transport)
         task = asyncio.create_task(one.complete(HELLO))
         await asyncio.sleep(0)
@@ -323,7 +314,7 @@ def test_a_drained_client_awaits_a_request_in_flight_and_does_not_repeat_it(
         one.drain()
         gate.set()
         (ended,) = await asyncio.gather(task, return_exceptions=True)
-        assert (transport.num_posts, one.sending) == (1, set())
+        assert (len(transport.bodies), one.sending) == (1, set())
         return ended
 
     assert isinstance(asyncio.run(run()), asyncio.CancelledError if failure else ChatReply)
@@ -339,21 +330,14 @@ def test_a_password_of_the_address_is_in_no_message() -> None:
 
 
 def test_a_model_that_wants_max_completion_tokens_gets_it() -> None:
-    bodies: list[dict[str, object]] = []
-
-    class Reasoning(Answers):
-        async def post(self, body: object) -> HttpReply:
-            assert isinstance(body, dict)
-            bodies.append(body)
-            if "max_tokens" in body:
-                message = "Unsupported parameter: use 'max_completion_tokens' instead."
-                return HttpReply(400, {}, json.dumps({"error": {"message": message}}).encode())
-            return OK
+    message = "Unsupported parameter: use 'max_completion_tokens' instead."
+    transport = Answers(HttpReply(400, {}, json.dumps({"error": {"message": message}}).encode()))
 
     async def run() -> None:
-        one = ChatClient(Endpoint(base_url="http://h/v1", model="m"), transport=Reasoning())
+        one = ChatClient(Endpoint(base_url="http://h/v1", model="m"), transport=transport)
         for _ in range(2):
             await one.complete(HELLO)
 
     asyncio.run(run())
-    assert [body.get("max_completion_tokens") for body in bodies] == [None, 9, 9]
+    assert [body.get("max_tokens") for body in transport.bodies] == [9, None, None]
+    assert [body.get("max_completion_tokens") for body in transport.bodies] == [None, 9, 9]

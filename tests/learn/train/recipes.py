@@ -9,8 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.testing import assert_close
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, set_seed
 
 from pasta_lm.language.document import Block, Document
@@ -116,6 +118,14 @@ def weights(folder: Path) -> dict[str, Tensor]:
 def log(config: SftConfig) -> list[dict[str, Any]]:
     lines = (Path(config.train.out) / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+def assert_same(config: SftConfig, whole: SftConfig) -> None:
+    """Hold a run to the last losses of each step and to the weights of another one."""
+    last, expected = ({n: found[-1] for n, found in losses(c).items()} for c in (config, whole))
+    assert last == pytest.approx(expected, abs=1e-6)
+    saved, others = (weights(Path(one.train.out) / "model") for one in (config, whole))
+    assert_close(saved, others, atol=1e-6, rtol=1e-5)
 
 
 def losses(config: SftConfig) -> dict[int, list[float]]:
