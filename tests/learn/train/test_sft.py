@@ -60,7 +60,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
 
 @pytest.fixture(scope="module")
 def trained(model: ModelConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
-    config = sft(model, tmp_path_factory.mktemp("trained"), steps=15, save_steps=5, warmup=0.2)
+    config = sft(model, tmp_path_factory.mktemp("trained"), steps=15, save_steps=5)
     train_sft(config)
     return config
 
