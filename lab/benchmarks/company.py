@@ -31,9 +31,8 @@ def shares(model: str, dtype: str, prompts: list[str]) -> dict[str, float]:
     plain = load()
     alone = [plain.generate(chat, max_tokens=MAX_TOKENS).text for chat in chats]
     groups = [chats[start : start + 8] for start in range(0, len(chats), 8)]
-    together = [
-        answer.text for group in groups for answer in plain.generate(group, max_tokens=MAX_TOKENS)
-    ]
+    both = (plain.generate(group, max_tokens=MAX_TOKENS) for group in groups)
+    together = [answer.text for answers in both for answer in answers]
     del plain
     caching = load(shares_prefixes=True)
     first = caching.generate(chats[0], max_tokens=MAX_TOKENS)

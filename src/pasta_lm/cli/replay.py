@@ -111,16 +111,15 @@ def _random_model(
     file: Path, tokenizer: Path | None, answers: list[Record], dtype: str | None, device: str
 ) -> LoadedModel:
     from pasta_lm.learn import random_model as made
-    from pasta_lm.models.load import DTYPES
 
     dtype = None if dtype == "auto" else dtype
-    require_one_of("--dtype", dtype, DTYPES)
+    require_one_of("--dtype", dtype, made.DTYPES)
     texts = (answer.document.plain_text for answer in answers)
     return made.random_model(
         made.read_architecture(file),
         made.load_tokenizer(tokenizer) if tokenizer else made.train_tokenizer(texts),
         name=file.stem,
-        dtype=DTYPES[dtype or "float32"],
+        dtype=made.DTYPES[dtype or "float32"],
         device=device,
     )
 

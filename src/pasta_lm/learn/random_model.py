@@ -28,6 +28,7 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.checkpoint import read_tokenizer
 from pasta_lm.models.generation import eos_ids
+from pasta_lm.models.load import DTYPES as DTYPES
 from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 

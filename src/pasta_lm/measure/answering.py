@@ -19,7 +19,6 @@ from pasta_lm.errors import ModelNotFoundError, UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.machine import processor, provenance
-from pasta_lm.models.load import hashes_of
 from pasta_lm.models.names import BUILTIN, resolve
 from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
@@ -86,6 +85,8 @@ class AnswerSettings:
 
     def hashes(self, systems: Iterable[System]) -> dict[str, str]:
         """Return hashes of the models of some systems; none of what servers hold."""
+        from pasta_lm.models.load import hashes_of  # imports torch
+
         local = (system for system in systems if self.servers is None)
         return {k: v for each in local for k, v in hashes_of(each.name, each.model).items()}
 

@@ -120,7 +120,7 @@ PARTS = [{"type": "text", "text": "Q"}, {"type": "text", "text": "?"}]
         ({"messages": [BRIEF, turn("user")]}, [BRIEF, turn("user")]),
         ({"messages": [turn("developer", "Be brief."), turn("user")]}, [BRIEF, turn("user")]),
         ({"messages": [turn("user", "P?"), turn("user")]}, [turn("user", "P?"), turn("user")]),
-        ({"messages": [{"content": PARTS, "name": "me"}]}, [turn("user")]),
+        ({"messages": [{"content": PARTS, "name": "me"}]}, [turn("user", "Q\n?")]),
         ({"conversations": TALK}, [BRIEF, turn("user")]),
         (
             {"conversations": [*TALK, {"from": "gpt", "value": "A."}], "response": None},

@@ -123,7 +123,7 @@ def _turn(key: str, number: int, message: Row) -> Turn:
     content = message.get("content", message.get("value"))
     if content is not None or not is_written:
         parts = content if isinstance(content, list) else [content]
-        turn["content"] = "".join(_part(part, place) for part in parts)
+        turn["content"] = "\n".join(_part(part, place) for part in parts)
     if role == "assistant" and text_of(message, THOUGHT):
         turn[THOUGHT] = message[THOUGHT]
     read = ("role", "from", "name", "content", "value")
