@@ -390,7 +390,7 @@ def test_holes_that_cannot_be_filled_are_refused(holes: list[Part], reason: str)
      ({"properties": {}}, "properties are {}"), ({"properties": []}, r"properties are \[\]"),
      ({"properties": {"a": False}}, "'a' is forbidden.* no parts"),
      ({"properties": {"a": {"$ref": "#"}}}, "refers to '#', not to .* no parts"),
-     ({"properties": {"a": {"items": {"$ref": "b.json#/a"}}}}, r"refers to 'b.json#/a'(?s:.*)put the def"),
+     ({"properties": {"a": {"items": {"$ref": "b.json#/a"}}}}, r"'b.json#/a'(?s:.*)put the def"),
      ({"$ref": "#/$defs/a"}, "'#/[$]defs/a', which is not there"),
      ({"$ref": "#/$defs/a", "$defs": {"a": {}}, "not": {}}, "not stands beside [$]ref"),
      ({"properties": {"a": {"maximum": 2**53, "type": "integer"}}}, "part 'a': .* maximum has the"),
