@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from pasta_lm.measure.answering import AnswerSettings, Models
 from pasta_lm.measure.instructions import InstructionSettings
 from pasta_lm.recipe import read_recipe
 from tests.cli.conftest import Pasta
@@ -120,6 +122,23 @@ def test_a_run_is_reported_continued_and_computed_again_without_models(
     again = pasta("evaluate", "instructions", "--offline", "--out", out, "--json")
     assert again.json == first.json
     assert "taught model" in (out / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("num_timed", "together"), [(0, [1, 1]), (1, [2])])
+def test_models_are_in_memory_together_only_for_clocks(
+    num_timed: int, together: list[int], pasta: Pasta, recipe: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    loads, load = list[int](), AnswerSettings.load
+
+    def counted(self: AnswerSettings, names: Iterable[str]) -> Models:
+        loads.append(len({*names}))
+        return load(self, names)
+
+    monkeypatch.setattr(AnswerSettings, "load", counted)
+    changes = ("--set", f"num_timed={num_timed}", "--out", tmp_path / "run")
+    assert pasta("evaluate", "instructions", recipe, *changes).code == 0
+    assert loads == together
 
 
 def test_ifeval_compares_two_models_with_its_prompts_alone(

@@ -251,23 +251,47 @@ def answer_workloads(
 ) -> None:
     """Let systems answer what has no row yet; the models are loaded only if there is any.
 
+    One model at a time is in memory, unless answers are timed in turn.
+
     Source: PASTA, section 5.1 (greedy, clocks at batch 1).
     """
-    if not any(wanted.lacking() for wanted in workloads):
+    lacking = [wanted for wanted in workloads if wanted.lacking()]
+    names = tuple(dict.fromkeys(system.model for wanted in lacking for system in wanted.systems))
+    if models is not None:
+        _answer_with(models, lacking, settings, lambda system, prompt: details(prompt), progress)
         return
-    made: dict[str, dict[str, str]] = {}
-    if models is None:
-        names = dict.fromkeys(system.model for wanted in workloads for system in wanted.systems)
-        models = settings.load(names)
-        made = {name: _provenance_of(model) for name, model in models.items()}
+    if settings.servers is None:
+        require_models(names)
+    is_timed = any(wanted.is_timed for wanted in lacking)
+    for group in [names] if is_timed else [(name,) for name in names]:
+        held = {**settings.load(group)}
+        made = {name: _provenance_of(model) for name, model in held.items()}
+        some = [
+            wanted._replace(systems=[each for each in wanted.systems if each.model in made])
+            for wanted in lacking
+        ]
+        about = partial(_with_provenance, made, details)
+        _answer_with(held, some, settings, about, progress)
+        while held:  # before the next is loaded
+            held.popitem()[1].close()
+
+
+def _with_provenance(
+    made: Mapping[str, Row], details: Callable[[SetPrompt], Row], system: System, prompt: SetPrompt
+) -> Row:
+    return details(prompt) | made[system.model]
+
+
+def _answer_with(
+    models: Models, workloads: Sequence[Workload], settings: AnswerSettings,
+    details: Callable[[System, SetPrompt], Row], progress: Progress,
+) -> None:  # fmt: skip
+    params = SamplingParams(
+        max_tokens=settings.max_tokens, repetition_penalty=settings.repetition_penalty
+    )
+    batch_size = settings.batch_size
     answerer = Answerer(
-        models=models,
-        params=SamplingParams(
-            max_tokens=settings.max_tokens, repetition_penalty=settings.repetition_penalty
-        ),
-        details=lambda system, prompt: details(prompt) | made.get(system.model, {}),
-        progress=progress,
-        batch_size=settings.batch_size,
+        models=models, params=params, details=details, progress=progress, batch_size=batch_size
     )
     for wanted in workloads:
         answerer.answer(wanted)
