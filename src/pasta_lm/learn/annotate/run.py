@@ -214,9 +214,9 @@ class _Teacher:
                 else:
                     return None if reply is None else Rejection(NO_ANSWER, reply.message)
                 self._keep(line)
-            elif line["digest"] != origin["digest"]:
+            elif line.get("digest") != origin["digest"]:
                 raise InputError(
-                    f"the source has changed: row {index + 1} was {line['row']} and is {row.id}",
+                    f"the source has changed: row {index + 1} was {line.get('row')} and is {row.id}",
                     hint="give the changed source a new output folder",
                 )
             if "refused" in line:
