@@ -215,10 +215,9 @@ class _Teacher:
                     return None if reply is None else Rejection(NO_ANSWER, reply.message)
                 self._keep(line)
             elif line.get("digest") != origin["digest"]:
-                raise InputError(
-                    f"the source has changed: row {index + 1} was {line.get('row')} and is {row.id}",
-                    hint="give the changed source a new output folder",
-                )
+                reason = f"the source has changed: row {index + 1} was {line.get('row')}"
+                hint = "give the changed source a new output folder"
+                raise InputError(f"{reason} and is {row.id}", hint=hint)
             if "refused" in line:
                 return Rejection(REQUEST_REFUSED, line["refused"])
             replies.append(read_reply(line["reply"]))
