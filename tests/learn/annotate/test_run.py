@@ -23,6 +23,7 @@ from tests.learn.annotate.runs import (
     by_rule,
     files_of,
     kill_until_done,
+    paid_for,
     recipe,
     stored_replies,
     write_recipe,
@@ -42,6 +43,7 @@ def clean(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clean")
     with ScriptedServer(teacher_by_rule(wrong=0.3, hopeless=0.1)) as server:
         annotate(recipe(source, folder, server.base_url), policy=AT_ONCE)
+        assert paid_for(server) == stored_replies(folder)
     return folder
 
 
