@@ -9,15 +9,51 @@ import torch
 
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.library import PAGE, HugePages
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.request import Request, SamplingParams
+from tests.architectures import loaded
 
 
-@pytest.mark.parametrize(("of_torch", "idle", "used"), [(4, 8, 4), (4, 1, 1), (4, 3, 3)])
-def test_compiled_functions_never_use_more_threads_than_torch_may_or_than_cores_are_idle(
-    of_torch: int, idle: int, used: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("by_user", "of_torch", "idle", "used"),
+    [(None, 4, 8, 4), (None, 4, 1, 1), (None, 4, 3, 3), ("4", 4, 1, 4)],
+)
+def test_compiled_functions_take_the_idle_cores_unless_a_number_is_named(
+    by_user: str | None, of_torch: int, idle: int, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: of_torch)
+    monkeypatch.delenv(library.NUM_THREADS, raising=False)
+    if by_user is not None:
+        monkeypatch.setenv(library.NUM_THREADS, by_user)
     monkeypatch.setattr(library, "idle_cores", lambda: idle)
-    assert library.num_threads() == used
+    before = torch.get_num_threads()
+    torch.set_num_threads(of_torch)
+    try:
+        assert library.num_threads() == used
+        with library.torch_on_one_thread():
+            assert (torch.get_num_threads(), library.num_threads()) == (1, used)
+        assert torch.get_num_threads() == of_torch
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(library.functions() is None, reason="no C compiler")
+def test_torch_has_one_thread_in_passes_of_few_rows_and_its_own_number_outside() -> None:
+    numbers: list[int] = []
+
+    def note(*_: object) -> None:
+        numbers.append(torch.get_num_threads())
+
+    engine = TorchEngine(loaded("llama"), on_logits=note)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        prompt = (5,) * (library.MAX_ROWS + 1)
+        request = Request(prompt=prompt, params=SamplingParams(max_tokens=3))
+        engine.generate([request])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert numbers[:3] == [3, 1, 1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])

@@ -10,13 +10,14 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.cpu.library import MAX_ROWS, functions, torch_on_one_thread
 from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
 from pasta_lm.engines.gpu.devices import free_memory
 from pasta_lm.engines.live_thread import LiveThread
@@ -72,6 +73,8 @@ class TorchEngine:
         self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes and not loaded.reader)
         self.num_passes = 0
         logits = loaded.logits if captures else partial(plain_logits, loaded.model)
+        has_functions = loaded.device.type == "cpu" and functions() is not None
+        self._is_compiled = captures and has_functions and loaded.fast_logits is not None
         self.runner = Runner(logits, self.pool)
         self.rows = None if loaded.reader is None else RowsRunner(loaded.reader)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
@@ -230,9 +233,12 @@ class TorchEngine:
         # Prompts run over views, by attention that is made for them, and apart from what decodes.
         few = [pair for pair in plan.parts if pair[0] not in plan.computing]
         is_paged = self.paged is not None and self.paged.takes([part.num_rows for _, part in few])
+        num_rows = sum(part.num_rows for _, part in plan.parts)
+        is_small = self._is_compiled and num_rows <= MAX_ROWS
         try:
             if not is_paged or len(few) == len(plan.parts):
-                return self._run_whole(plan, is_paged=is_paged)
+                with torch_on_one_thread() if is_small else nullcontext():
+                    return self._run_whole(plan, is_paged=is_paged)
             plans = plan.only(few), plan.only([pair for pair in plan.parts if pair not in few])
             tokens = dict[int, int]()
             for some in plans:
