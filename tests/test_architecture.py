@@ -24,6 +24,7 @@ DOORS = {
     "recipe.py": "pydantic",
     "models/": "torch transformers tokenizers safetensors gguf numpy",
     "models/adapter.py": "peft",
+    "engines/schemas.py": "llguidance",
     "engines/local/": "torch transformers tokenizers safetensors llguidance",
     "engines/cpu/": "torch transformers",
     "engines/gpu/": "torch triton",

@@ -17,9 +17,12 @@ FILES = {
     "list": "[]",
     "integer": '{"type": "integer"}',
     "twice": '{"a": 1, "a": 2}',
+    "strin": '{"properties": {"a": {"type": "strin"}}}',
+    "texts": '{"name": "str"}',
+    "field": '{"properties": {"a": "str"}}',
     "object": '{"properties": {"a": {"type": "integer"}, "b": {}}}',
 }
-RUN, FILL, COST = "run hello", "fill Book. --model {taught} --schema", "evaluate cost {answers}"
+RUN, FILL, COST = "run hello", "fill Book. --model ./nowhere --schema", "evaluate cost {answers}"
 REPLAY, BENCH, ALPACA = (
     "replay {answers}",
     "bench -m nowhere",
@@ -61,10 +64,33 @@ REFUSALS = [
     (f"{FILL} {{integer}}", 2, "has no parts"),
     (f"{FILL} no.json", 3, "no.json"),
     (f"{FILL} {{twice}}", 3, "'a' stands twice"),
+    (
+        f"{FILL} {{strin}}",
+        2,
+        "strin, field a: no such type 'strin'\n    hint: one of array, boolean",
+    ),
+    (f"{FILL} {{texts}}", 2, "it has no properties), so it has no parts\n    hint: the smallest"),
+    (f"{FILL} {{field}}", 2, "the property 'a' is 'str', which is no schema"),
+    (
+        f"{FILL} 'name, year inr'",
+        2,
+        "--schema, field year: no such type 'inr'\n    hint: one of str",
+    ),
+    (f"{FILL} 'the name, name'", 2, "--schema, field the: no such type 'name'"),
+    (f"{FILL} name,name", 2, "field 'name' stands twice"),
+    (f"{FILL} s.yaml", 2, "field 's.yaml' is not a name, or a name and a type"),
+    (f"{FILL} json:JSONDecoder", 2, "is no class of pydantic that can be imported"),
+    ("fill -f {empty} --schema name", 2, "the prompt is empty\n    hint: pasta fill -f"),
+    ("fill -f {empty} -f {list} --schema name", 2, "empty is empty"),
+    ("fill -f {list} -f {list} --schema name --trace t", 2, "the trace of one answer"),
+    ("run -f {list} -f {list}", 2, "run answers one file"),
     (f"{FILL} {{object}} --after a", 2, "--after total=items"),
     (f"{FILL} {{object}} --after a=c", 2, "no part is named"),
     (f"{FILL} {{object}} --after a=a", 2, "for each other"),
-    ("ask {empty} {empty} --model {taught}", 2, "is empty"),
+    ("ask {empty} {empty} --model {taught}", 2, "the prompt is empty\n    hint: pasta ask"),
+    ("ask {list} {empty}", 2, "the list of questions is empty"),
+    ("ask {list} no.txt", 3, "no such file: no.txt"),
+    ("ask {list} {list} Who?", 2, "is a file, and more than a file was given"),
     # texts, traces, recipes and answers
     ("check nowhere.txt", 3, "nowhere.txt"),
     ("check .", 3, ". cannot be read"),

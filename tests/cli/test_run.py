@@ -64,7 +64,19 @@ def test_the_prompt_comes_from_one_of_three_places(
     typed = pasta("run", "hello", *rest).out
     assert pasta("run", *rest, stdin="hello").out == typed
     assert pasta("run", "-f", tmp_path / "prompt.txt", *rest).out == typed
-    assert pasta("run", "hello", "-f", tmp_path / "prompt.txt", *rest).code == 2
+    beside = pasta("run", "Say:", "-f", tmp_path / "prompt.txt", *rest).out
+    assert beside == pasta("run", "Say:\n\nhello", *rest).out != typed
+
+
+def test_into_a_pipe_the_text_is_written_while_it_is_decoded(
+    pasta: Pasta, taught_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pasta("run", "hello", "--model", taught_folder, *FEW, "--json").json["text"]
+    pieces = list[str]()
+    monkeypatch.setattr("typer.echo", lambda text="", *, nl=True, err=False: pieces.append(text))
+    pasta("run", "hello", "--model", taught_folder, *FEW)
+    assert ("".join(pieces[:-2]), pieces[-2]) == (whole, "")
+    assert len(pieces) > 5
 
 
 NO_PROMPT = '\n    hint: pasta run "Three ways to sleep better"\n'
@@ -222,12 +234,34 @@ def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_it
     result = pasta("fill", "Book.", "--schema", schema, *rest)
     value = json.loads(result.out)
     assert (value["hotel"] in ("Sol", "Aurora"), value["nights"] in (2, 3)) == (True, True)
-    how = ("--after", "nights=hotel", "--json")
+    trace = tmp_path / "trace.json"
+    how = ("--after", "nights=hotel", "--json", "--trace", trace)
     as_json = pasta("fill", "Book.", "--schema", schema, *rest, *how).json
-    first, last = (as_json["trace"]["threads"][n] for n in (1, 2))
+    assert as_json.keys() == {"data", "unfinished", "usage", "critical_path", "wall_s"}
+    assert pasta("view", trace).code == 0
+    first, last = (json.loads(trace.read_text())["threads"][n] for n in (1, 2))
     assert last["start_step"] > first["end_step"], "nights waits for the hotel"
     assert (as_json["data"].keys(), as_json["unfinished"]) == (value.keys(), [])
     (tmp_path / "doc.txt").write_text("Ada came to Paris.", "utf-8")
     asked = pasta("ask", tmp_path / "doc.txt", questions, *rest, "--json")
     assert len(asked.json["data"]) == 66
     assert asked.code == (1 if asked.json["unfinished"] else 0)
+    few = pasta("ask", tmp_path / "doc.txt", "Who came?", "Where?", *rest, "--json").json
+    assert len(few["data"]) == 2
+
+
+@pytest.mark.parametrize("schema", ["paid bool, nights int", "booked:Booking"])
+def test_fields_are_listed_or_those_of_a_class_and_each_file_is_an_object(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path, schema: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    lines = ["from pydantic import BaseModel", "class Booking(BaseModel):"]
+    Path("booked.py").write_text("\n".join([*lines, " paid: bool", " nights: int"]), "utf-8")
+    for name in ("a.txt", "b.txt"):
+        Path(name).write_text(f"Book {name}.", "utf-8")
+    rest = ("--schema", schema, "--model", taught_folder, "--max-tokens", 400)
+    both = pasta("fill", "Read.", "-f", "a.txt", "-f", "b.txt", *rest)
+    alone = [pasta("fill", f"Read.\n\nBook {name}.", *rest).out for name in ("a.txt", "b.txt")]
+    assert (both.code, both.out) == (0, "".join(alone))
+    assert [json.loads(line).keys() for line in alone] == [{"paid", "nights"}] * 2

@@ -202,7 +202,7 @@ TAG = loaded("llama").vocabulary.piece_id("<async>")
     [
         ({"response_format": {"type": "json_schema"}}, "belongs to the type json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
-         "Invalid type: x"),
+         "no such type 'x'"),
         ({"structured_outputs": {}}, "exactly one of"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "exactly one of"),
         ({"structured_outputs": {"jsn": {}}}, "jsn"),

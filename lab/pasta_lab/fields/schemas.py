@@ -127,5 +127,5 @@ def judged(schema: Mapping[str, Any], text: str) -> str:
 def reason(message: str) -> str:
     """Return a refusal without what differs between schemas; of keywords the first."""
     short = message.partition("cannot be used: ")[2] or message
-    keyword = re.search(r'Unimplemented keys: \["([^"]*)', short)
+    keyword = re.search(r'that cannot be held: "([^"]*)', short)
     return f"keyword {keyword[1]}" if keyword else re.split(r"[:'\"/(]", short)[0].strip()

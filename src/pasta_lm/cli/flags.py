@@ -47,7 +47,8 @@ Prompt = Annotated[
     str | None,
     typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
 ]
-File = Annotated[Path | None, option("--file -f FILE", "Read the prompt from a file.")]
+FILES = "Read the prompt, or what stands below it, from a file; fill takes several."
+Files = Annotated[list[Path] | None, option("--file -f FILE", FILES)]
 Recipe = Annotated[
     Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
 ]
@@ -110,6 +111,9 @@ Dialect = Annotated[
 ]
 AllowInexact = Annotated[bool, option("--allow-inexact", "Also a model trained otherwise.")]
 Json = Annotated[bool, option("--json", "Print one JSON object.")]
+Trace = Annotated[
+    Path | None, option("--trace FILE", "Write the trace to this file; pasta view shows it.")
+]
 
 
 def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import distributions
 from json import loads
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, cast
 
 import typer
@@ -13,12 +18,14 @@ import typer
 from pasta_lm.cli import flags, terminal
 from pasta_lm.cli.flags import option, require_engine, require_one_of
 from pasta_lm.cli.thread_view import live_threads, print_figures
+from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
+from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
-from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY
-from pasta_lm.strategies.model import Pasta, Servers, baseline_of
-from pasta_lm.strategies.parts import MAX_FIELDS, PartsAnswer
+from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY, resolve
+from pasta_lm.strategies.model import Pasta, Servers, baseline_of, instance
+from pasta_lm.strategies.parts import MAX_FIELDS, SMALLEST, PartsAnswer, check_fields
 from pasta_lm.strategies.requests import (
     EXACT_SEQUENTIAL,
     POSITIONS,
@@ -32,13 +39,18 @@ INTRODUCTION = (
     f"{BUILTIN_QUALITY}"
 )
 BASELINE = "a model that was taught to fork is no baseline: {name} answers, taught without tags"
+FILE_NAME = re.compile(r"\S+\.\w+|-")  # not there, but no question either
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
-EXAMPLE = 'pasta run "Three ways to sleep better"'
+EXAMPLES = {
+    "run": 'pasta run "Three ways to sleep better"',
+    "fill": "pasta fill -f letter.txt --schema 'name, year int'",
+    "ask": 'pasta ask letter.txt "Who wrote it?"',
+}
 
 
 def run(
     prompt: flags.Prompt = None,
-    file: flags.File = None,
+    file: flags.Files = None,
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
@@ -61,9 +73,7 @@ def run(
     dialect: flags.Dialect = None,
     allow_inexact: flags.AllowInexact = False,
     json: flags.Json = False,
-    trace: Annotated[
-        Path | None, option("--trace FILE", "Write the trace to this file; pasta view shows it.")
-    ] = None,
+    trace: flags.Trace = None,
 ) -> None:
     """Answer a prompt with a model.
 
@@ -75,22 +85,14 @@ def run(
     require_one_of("--strategy", strategy, STRATEGIES)
     require_one_of("--positions", positions, POSITIONS)
     settings = checked(
-        max_tokens=max_tokens,
-        max_threads=max_threads,
-        temperature=temperature,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        top_p=top_p,
-        fork_bias=fork_bias,
-        seed=seed,
-        n=n,
-    )
-    if trace is not None and n > 1:
-        raise UsageError("--trace writes the trace of one answer", hint="leave out --n")
-    if trace is not None and not trace.absolute().parent.is_dir():
-        raise UsageError(f"no folder {trace.parent} for the trace", hint="make it first")
-    text = _prompt(prompt, file)
+        max_tokens=max_tokens, max_threads=max_threads, temperature=temperature,
+        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty, top_p=top_p, fork_bias=fork_bias, seed=seed, n=n,
+    )  # fmt: skip
+    if len(file or ()) > 1:
+        raise UsageError("run answers one file", hint="pasta fill takes several")
+    _check_trace(trace, n)
+    (text,) = _prompts("run", prompt, file)
     is_baseline = servers is None and strategy in EXACT_SEQUENTIAL
     name = baseline_of(model or BUILTIN) if is_baseline else model
     loaded = load_model(name, servers, dtype=dtype, device=device)
@@ -103,17 +105,19 @@ def run(
         how = ", ".join(f"{name} {getattr(params, name):g}" for name in defaults)
         terminal.say(f"sampling of the model's generation_config.json: {how}")
     options: Options = {"strategy": strategy, "positions": positions, "think": think}
-    answers = _answer(loaded, text, params, options)
-    _print(answers, params, as_json=json)
+    streams = n == 1 and not json and not sys.stdout.isatty()
+    answers = _answer(loaded, text, params, options, streams=streams)
+    _print(answers, params, as_json=json, streams=streams)
     if trace is not None:
         terminal.write_text(trace, answers[0].trace.to_json())
 
 
 def fill(
     prompt: flags.Prompt = None,
-    file: flags.File = None,
+    file: flags.Files = None,
     schema: Annotated[
-        Path | None, option("--schema FILE.json", "The JSON schema of an object. [required]")
+        str | None,
+        option("--schema SCHEMA", "FILE.json, 'name, year int' or module:Class. [required]"),
     ] = None,
     after: Annotated[
         list[str] | None,
@@ -130,35 +134,44 @@ def fill(
     seed: flags.Seed = 0,
     engine: flags.Engine = None,
     json: flags.Json = False,
+    trace: flags.Trace = None,
 ) -> None:
     """Fill the fields of a schema at the same time, with any model.
 
     Each field is a thread that sees the prompt and its own key. The object is printed as JSON, and
-    matches the schema.
+    matches the schema: a JSON schema in a file, a class of pydantic in a module, or names, each
+    with a type or none: str, int, float, bool, date, list (of texts). Of several files (-f) each
+    gives an object in a line.
     """
     servers = require_engine(engine)
     if schema is None:
-        raise UsageError("there is no schema", hint="name a file: --schema FILE.json")
+        raise UsageError("there is no schema", hint=EXAMPLES["fill"])
     settings = checked(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        seed=seed,
+        max_tokens=max_tokens, temperature=temperature, repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed,
         max_blocks=MAX_FIELDS,
-    )
-    wanted, waits, text = _schema(schema), _waits(after or ()), _prompt(prompt, file)
+    )  # fmt: skip
+    wanted, waits, texts = _schema(schema), _waits(after or ()), _prompts("fill", prompt, file)
+    _check_trace(trace, len(texts))
+    try:
+        check_fields(schema_of(wanted), waits)
+    except UsageError as exc:
+        place = schema if isinstance(wanted, Mapping) else "--schema"
+        sign = "," if exc.message.startswith("field ") else ":"
+        raise UsageError(f"{place}{sign} {exc.message}", hint=exc.hint) from exc
     loaded = load_model(model, servers, dtype=dtype, device=device)
-    with live_threads() as show:
-        watch = lambda event: show([event])  # noqa: E731
-        answer = loaded.fill(text, wanted, after=waits, watch=watch, **settings)
-    _print_parts(answer, answer.text, as_json=json)
+    decode = partial(loaded.fill, schema=schema_of(wanted), after=waits, **settings)
+    answers = _print_each(texts, decode, trace, as_json=json)
+    if not isinstance(wanted, str | Mapping):
+        for answer in answers:
+            instance(answer, wanted)
 
 
 def ask(
     document: Annotated[Path, typer.Argument(metavar="DOCUMENT", help="A file, or - for stdin.")],
-    questions: Annotated[Path, typer.Argument(metavar="QUESTIONS.txt", help="One a line.")],
+    questions: Annotated[
+        list[str], typer.Argument(metavar="QUESTIONS", help="Or one file with a question a line.")
+    ],
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
@@ -170,30 +183,24 @@ def ask(
     seed: flags.Seed = 0,
     engine: flags.Engine = None,
     json: flags.Json = False,
+    trace: flags.Trace = None,
 ) -> None:
     """Answer many questions about one document at the same time.
 
-    Each question is a thread that sees the document and nothing of the others.
+    Each question is a thread that sees the document and nothing of the others. QUESTIONS are
+    questions, or one file that exists.
     """
     servers = require_engine(engine)
-    lines = [line.strip() for line in terminal.read_text(str(questions)).splitlines()]
-    lines, text = [line for line in lines if line], _prompt(None, document)
-    if not lines:
-        raise UsageError(f"{questions} has no questions", hint="write one a line")
+    texts, lines = _prompts("ask", None, [document]), _questions(questions)
+    _check_trace(trace, len(texts))
     settings = checked(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        seed=seed,
+        max_tokens=max_tokens, temperature=temperature, repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed,
         max_blocks=MAX_FIELDS,
-    )
+    )  # fmt: skip
     loaded = load_model(model, servers, dtype=dtype, device=device)
-    with live_threads() as show:
-        answer = loaded.ask(text, lines, watch=lambda event: show([event]), **settings)
-    pairs = zip(lines, answer.data, strict=False)
-    _print_parts(answer, "\n\n".join(f"{line}\n{reply}" for line, reply in pairs), as_json=json)
+    decode = partial(loaded.ask, questions=lines, **settings)
+    _print_each(texts, decode, trace, as_json=json, questions=lines)
 
 
 def checked(**settings: object) -> Options:
@@ -203,14 +210,29 @@ def checked(**settings: object) -> Options:
     return kept
 
 
-def _schema(file: Path) -> dict[str, object]:
+def _schema(text: str) -> Schema | str | type[PydanticModel]:
+    """Return the schema of a file, the class of ``module:Class``, or else the text: fields.
+
+    What ends in .json is a file, there or missing.
+    """
+    if os.path.exists(text) or text == terminal.STDIN or text.endswith(".json"):
+        try:
+            schema = loads(terminal.read_text(text), object_pairs_hook=_object)
+        except ValueError as exc:
+            raise InputError(f"{text} is no JSON: {exc}") from exc
+        if not isinstance(schema, dict):
+            raise InputError(f"{text} is no JSON schema: it must be an object", hint=SMALLEST)
+        return schema
+    if not re.fullmatch(r"[\w.]+:\w+", text):
+        return text
+    sys.path.insert(0, os.getcwd())
     try:
-        schema = loads(terminal.read_text(str(file)), object_pairs_hook=_object)
-    except ValueError as exc:
-        raise InputError(f"{file} is no JSON: {exc}") from exc
-    if not isinstance(schema, dict):
-        raise InputError(f"{file} is no JSON schema: it must be an object")
-    return schema
+        form: type[PydanticModel] = resolve_name(text.replace(".py:", ":"))
+        form.model_json_schema()
+    except Exception as exc:  # a module does as it likes
+        reason = f"--schema {text} is no class of pydantic that can be imported: {exc}"
+        raise UsageError(reason, hint="module:Class, where the module lies in this folder") from exc
+    return form
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -230,41 +252,47 @@ def _waits(rules: Iterable[str]) -> dict[str, list[str]]:
     return waits
 
 
-def _print_parts(answer: PartsAnswer, text: str, *, as_json: bool) -> None:
-    if as_json:
-        facts = {"unfinished": answer.unfinished, "trace": loads(answer.trace.to_json())}
-        terminal.print_json({"data": answer.data, "text": answer.text, **facts})
-    else:
-        terminal.print_answer(text)
-    print_figures(answer.trace, with_picture=not as_json)
-    if answer.unfinished:
-        raise PastaError(
-            f"a limit cut {', '.join(answer.unfinished)}; the other parts are complete",
-            hint="raise --max-tokens",
-        )
+def _watched(decode: Callable[..., PartsAnswer], text: str) -> PartsAnswer:
+    with live_threads() as show:
+        return decode(text, watch=lambda event: show([event]))
+
+
+def _print_each(
+    texts: Sequence[str], decode: Callable[..., PartsAnswer], trace: Path | None, *,
+    as_json: bool, questions: Sequence[str] = (),
+) -> list[PartsAnswer]:  # fmt: skip
+    """Decode and print an answer to each text; a ``PastaError`` names the parts that were cut."""
+    answers = list[PartsAnswer]()
+    for text in texts:
+        answers.append(answer := _watched(decode, text))
+        run = answer.trace
+        if as_json:
+            figures = {"critical_path": run.critical_path, "wall_s": round(run.wall_s, 6)}
+            facts = {"unfinished": answer.unfinished, "usage": run.usage(), **figures}
+            terminal.print_json({"data": answer.data, **facts})
+        else:
+            pairs = map("\n".join, zip(questions, answer.data, strict=False))
+            terminal.print_answer("\n\n".join(pairs) or answer.text)
+        print_figures(run, with_picture=not as_json)
+        if trace is not None:
+            terminal.write_text(trace, run.to_json())
+    if cut := dict.fromkeys(name for answer in answers for name in answer.unfinished):
+        reason = f"a limit cut {', '.join(cut)}; the other parts are complete"
+        raise PastaError(reason, hint="raise --max-tokens")
+    return answers
 
 
 def load_model(
-    model: str | None,
-    servers: Servers | None = None,
-    *,
-    dtype: str | None,
-    device: str | None,
-    pool_tokens: int | None = None,
-    cache_memory: str | None = None,
-    shares_prefixes: bool = False,
-) -> Pasta:
+    model: str | None, servers: Servers | None = None, *, dtype: str | None, device: str | None,
+    pool_tokens: int | None = None, cache_memory: str | None = None, shares_prefixes: bool = False,
+) -> Pasta:  # fmt: skip
     """Load a model, or connect to servers that hold it; they refuse the flags of a local one."""
-    with terminal.status(f"loading {model or BUILTIN}"):
+    with terminal.status(_loading(model or BUILTIN)):
         if servers is None:
             return Pasta.from_pretrained(
-                model or BUILTIN,
-                dtype=dtype or "auto",
-                device=device,
-                pool_tokens=pool_tokens,
-                cache_memory=cache_memory,
-                shares_prefixes=shares_prefixes,
-            )
+                model or BUILTIN, dtype=dtype or "auto", device=device, pool_tokens=pool_tokens,
+                cache_memory=cache_memory, shares_prefixes=shares_prefixes,
+            )  # fmt: skip
         if model is None:
             hint = "name the folder that the servers serve"
             raise UsageError("--engine needs --model", hint=hint)
@@ -275,32 +303,71 @@ def load_model(
         return servers.holding(model)
 
 
-def _prompt(prompt: str | None, file: Path | None) -> str:
-    if prompt is not None and file is not None:
-        raise UsageError("a prompt and --file were given", hint="give one of the two")
-    if prompt is None and file is None and sys.stdin.isatty():
-        raise UsageError("there is no prompt", hint=EXAMPLE)
-    text = prompt if prompt is not None else terminal.read_text(str(file or terminal.STDIN))
+def _loading(model: str) -> str:
+    is_here = os.path.exists(model) or model.startswith((".", "/", "~")) or resolve(model) != model
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+    if is_here or is_offline or any(distributions(name=model)):
+        return f"loading {model}"
+    return f"trying the hub for {model} …"
+
+
+def _prompts(verb: str, prompt: str | None, files: Sequence[Path] | None) -> list[str]:
+    """Return a prompt for each file: the text that was typed, and below it that of the file."""
+    if prompt is None and not files:
+        if sys.stdin.isatty():
+            raise UsageError("there is no prompt", hint=EXAMPLES[verb])
+        files = [Path(terminal.STDIN)]
+    typed = [] if prompt is None else [prompt]
+    texts = typed + [terminal.read_text(str(file)) for file in files or ()]
+    names = ["the prompt", *map(str, files or ())] if typed or len(texts) > 1 else ["the prompt"]
+    for name, text in zip(names[-len(texts) :], texts, strict=True):
+        _check_text(verb, name, text)
+    return ["\n\n".join([*typed, text]) for text in texts[len(typed) :]] or typed
+
+
+def _check_text(verb: str, name: str, text: str) -> None:
     if not text.strip():
-        raise UsageError("the prompt is empty", hint=EXAMPLE)
+        raise UsageError(f"{name} is empty", hint=EXAMPLES[verb])
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError("the prompt is not UTF-8", hint="save it as UTF-8 and use --file")
-    return text
+        raise InputError(f"{name} is not UTF-8", hint="save it as UTF-8 and use --file")
 
 
-def _answer(model: Pasta, prompt: str, params: SamplingParams, options: Options) -> list[Answer]:
+def _questions(words: Sequence[str]) -> list[str]:
+    """Return the questions that were typed, or the lines of the one file that was named."""
+    files = [word for word in words if os.path.exists(word) or FILE_NAME.fullmatch(word)]
+    if files and len(words) > 1:
+        hint = "give one file with a question a line, or questions"
+        raise UsageError(f"{files[0]} is a file, and more than a file was given", hint=hint)
+    lines = terminal.read_text(files[0]).splitlines() if files else words
+    _check_text("ask", "the list of questions", "\n".join(lines))
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _check_trace(trace: Path | None, num_answers: int) -> None:
+    if trace is not None and num_answers > 1:
+        raise UsageError("--trace writes the trace of one answer", hint="ask for one")
+    if trace is not None and not trace.absolute().parent.is_dir():
+        raise UsageError(f"no folder {trace.parent} for the trace", hint="make it first")
+
+
+def _answer(
+    model: Pasta, prompt: str, params: SamplingParams, options: Options, *, streams: bool
+) -> list[Answer]:
     if params.n > 1:
         return model.samples(prompt, params, **options)
-    answers: list[Answer] = []
+    request, answers = model.request(prompt, params, **options), list[Answer]()
+    order = ReadingOrder(is_held=request.expansion is not None)
     with live_threads() as show:
-        for event in model.stream(prompt, params, **options):
+        for event in model.engine.stream(request):
             show([event])
+            if streams and (text := order.feed([event])):
+                typer.echo(text, nl=False)
             if isinstance(event, Finished):
                 answers.append(event.answer)
     return answers
 
 
-def _print(answers: list[Answer], params: SamplingParams, *, as_json: bool) -> None:
+def _print(answers: list[Answer], params: SamplingParams, *, as_json: bool, streams: bool) -> None:
     if as_json:
         objects = []
         for answer in answers:
@@ -312,6 +379,7 @@ def _print(answers: list[Answer], params: SamplingParams, *, as_json: bool) -> N
     else:
         for answer in answers:
             terminal.print_thought(answer.reasoning)
-        terminal.print_answer("\n\n".join(answer.text for answer in answers))
+        text = "\n\n".join(answer.text for answer in answers)
+        terminal.print_answer("" if streams else text)
     for answer in answers:
         print_figures(answer.trace, with_picture=not as_json)

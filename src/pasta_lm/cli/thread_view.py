@@ -29,11 +29,12 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.strategies.parts import NAME
 from pasta_lm.view.layout import RunLayout, layout
 
 MIN_VIEW_WIDTH = 22
 REFRESH_S = 1 / 20
-MAX_LABEL = 22
+MAX_LABEL, MIN_BARS = 22, 8
 THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
 ShowEvents = Callable[[Iterable[StreamEvent]], None]  # shows events, at latest after ``REFRESH_S``
 
@@ -161,10 +162,12 @@ def picture(trace: Trace, where: Console) -> Text:
     """Draw one row for each thread, steps from left to right, as wide as the console at most."""
     places, marks = layout(trace), _marks(where)
     labels = [_name(thread.id, thread.topic) for thread in trace.threads]
-    counts = [_count(thread.num_tokens, thread.promised_tokens) for thread in trace.threads]
-    label_width = min(MAX_LABEL, max(map(cell_len, labels)))
+    is_wide = where.width >= MAX_LABEL + MIN_VIEW_WIDTH  # with room for what was promised
+    counts = [_count(t.num_tokens, is_wide and t.promised_tokens) for t in trace.threads]
     count_width = max(map(len, [*counts, "tokens"]))
-    room = max(8, where.width - label_width - count_width - 2 * len(GAP))
+    room = where.width - count_width - 2 * len(GAP)
+    label_width = min(MAX_LABEL, max(map(cell_len, labels)), room - MIN_BARS)
+    room -= label_width
     columns = min(room, places.num_passes)
     text = Text(no_wrap=True, end="")
     for thread, label, count in zip(trace.threads, labels, counts, strict=True):
@@ -219,5 +222,7 @@ def summary(trace: Trace) -> str:
     if trace.tokens_per_s:
         parts.append(f"{trace.tokens_per_s:.1f} tokens/s")
     if trace.finish_reason == FinishReason.LENGTH:
-        parts.append(f"cut at {trace.num_tokens} tokens")
+        is_given = trace.strategy == NAME  # keys and questions, which count for no limit
+        num_tokens = trace.num_content_tokens if is_given else trace.num_tokens
+        parts.append(f"cut at {num_tokens} tokens{', keys apart' * is_given}")
     return ", ".join(parts)

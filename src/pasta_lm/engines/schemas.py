@@ -1,13 +1,24 @@
-"""JSON schemas as llguidance gets them: compact, and refused where it would hold other values."""
+"""JSON schemas as llguidance gets them: compact, and refused where it would hold other values.
+
+A fault is named in the words of the schema. Fields may also be listed: ``name, year int``.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol, Self
 
-from pasta_lm.errors import UsageError
+from pasta_lm.errors import MissingExtraError, UsageError
 
+try:
+    from llguidance import LLMatcher
+except ImportError:  # only for answers that must match a form
+    LLMatcher = None  # type: ignore[assignment,misc]
+
+Schema = Mapping[str, Any]
 COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 FLEXIBLE = {"whitespace_flexible": True}
 """Options of llguidance: at most a space behind a comma or colon, or white space without end."""
@@ -22,9 +33,75 @@ FORMATS |= {"uuid"}
 NO_LEAP = {"date-time": "^.{17}[0-5]", "time": "^.{6}[0-5]"}
 """Patterns without a second 60, which llguidance allows in every minute."""
 LARGEST = 2**53  # from here on a double, as which llguidance keeps numbers, skips whole ones
+MAX_CHECKED = 256  # schemas whose fault is kept: of a request's fields, and of those that repeat it
+TYPES = "array, boolean, integer, null, number, object, string"
+FAULTS = {
+    r"Invalid type: (.*)": r"no such type '\1'",
+    r"Unimplemented keys: \[(.*)\]": r"rules that cannot be held: \1",
+    r"Regex is empty.*": "no text matches it",
+    r"\bf64\b": "a number",
+}
+"""Patterns of what llguidance says of a schema, and how a user reads it."""
+SHORT_TYPES: Mapping[str, Schema] = {
+    "str": {"type": "string"}, "int": {"type": "integer"}, "float": {"type": "number"},
+    "bool": {"type": "boolean"}, "date": {"type": "string", "format": "date"},
+    "list": {"type": "array", "items": {"type": "string"}},
+}  # fmt: skip
 
 
-def compact_schema(schema: Mapping[str, Any]) -> str:
+class PydanticModel(Protocol):
+    """A class of pydantic, which need not be installed."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]: ...
+    @classmethod
+    def model_validate(cls, obj: object) -> Self: ...
+
+
+def schema_of(wanted: Schema | str | type[PydanticModel]) -> Schema:
+    """Return a JSON schema as it is, that of fields that are listed, or that of a class."""
+    if isinstance(wanted, str):
+        return listed_fields(wanted)
+    return wanted if isinstance(wanted, Mapping) else wanted.model_json_schema()
+
+
+def listed_fields(text: str) -> Schema:
+    """Return the schema of fields that are listed as ``name, year int``; a type left out is str."""
+    fields = dict[str, Schema]()
+    for words in (field.split() for field in text.split(",")):
+        name, kind = (*words, "str")[:2] if 0 < len(words) < 3 else ("", "")
+        if not re.fullmatch(r"[\w-]+", name) or name in fields:
+            reason = "stands twice" if name in fields else "is not a name, or a name and a type"
+            hint = "separate fields by commas: name, year int, paid bool"
+            raise UsageError(f"field {' '.join(words)!r} {reason}", hint=hint)
+        if kind not in SHORT_TYPES:
+            hint = f"one of {', '.join(SHORT_TYPES)}"
+            raise UsageError(f"field {name}: no such type {kind!r}", hint=hint)
+        fields[name] = SHORT_TYPES[kind]
+    return {"type": "object", "properties": fields, "required": [*fields]}
+
+
+def checked_schema(schema: Schema) -> str:
+    """Return a compact schema; a ``UsageError`` names what no text can be held to."""
+    if "draft-03" in str(schema.get("$schema")):
+        raise UsageError("draft 3 of JSON Schema: rules would be left out")
+    if LLMatcher is None:
+        raise MissingExtraError("a schema for the answer (llguidance)", "schemas")
+    text = compact_schema(schema)
+    if fault := _fault(text):
+        hint = f"one of {TYPES}" if fault.startswith("Invalid type: ") else None
+        for pattern, words in FAULTS.items():
+            fault = re.sub(pattern, words, fault)
+        raise UsageError(fault, hint=hint)
+    return text
+
+
+@lru_cache(MAX_CHECKED)
+def _fault(text: str) -> str:
+    return str(LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(text)))
+
+
+def compact_schema(schema: Schema) -> str:
     """Return a schema as JSON, whose values are compact unless it asks for flexible white space.
 
     A ``UsageError`` names an option or a number that would not be held.
@@ -56,7 +133,7 @@ def _nodes(schema: object) -> Iterator[dict[str, Any]]:
                 waiting += node[key].values() if is_named else [node[key]]
 
 
-def _check_numbers(node: Mapping[str, Any]) -> None:
+def _check_numbers(node: Schema) -> None:
     for key, waiting in ((key, [value]) for key, value in node.items() if key in BOUNDS | VALUES):
         while waiting:
             value = waiting.pop()

@@ -87,7 +87,8 @@ def require_on_hub(name: str) -> None:
 
 def _not_found(source: str | Path, exc: Exception) -> ModelNotFoundError:
     reason = f"model {source} could not be loaded: {first_line(exc)}"
-    return ModelNotFoundError(reason, hint=f"name {_SOURCES} with HF_HOME set to a filled cache")
+    hint = f"name a folder that holds a model; hf download {source} --local-dir FOLDER makes one"
+    return ModelNotFoundError(reason, hint=hint)
 
 
 def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTrainedTokenizerFast:
@@ -131,7 +132,8 @@ def _check_files(folder: Path) -> None:
 def _load_whole(source: str | Path, label: str, **settings: object) -> PreTrainedModel:
     load: Callable[..., tuple[PreTrainedModel, dict[str, Any]]]
     load = cast("Any", transformers.AutoModelForCausalLM.from_pretrained)  # typed for one result
-    model, info = load(source, trust_remote_code=False, output_loading_info=True, **settings)
+    with patch("transformers.utils.logging._tqdm_active", False):  # no bars on standard error
+        model, info = load(source, trust_remote_code=False, output_loading_info=True, **settings)
     name = type(model).__name__
     if missing := info["missing_keys"]:
         if any(_COMPILED in key for key in info["unexpected_keys"]):

@@ -17,6 +17,7 @@ from typing import Self, Unpack, overload
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
 from pasta_lm.errors import InvalidAnswerError, MissingExtraError, RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
@@ -25,7 +26,7 @@ from pasta_lm.models.thinking import kwargs_at_once, think_kwargs
 from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, requests, sequential_request
 from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.parts import Part, PartsAnswer, PydanticModel, Schema
+from pasta_lm.strategies.parts import Part, PartsAnswer
 from pasta_lm.strategies.requests import PASTA_LOOKUP, STRATEGIES, Options, Positions
 
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
@@ -218,15 +219,16 @@ class Pasta:
         return self.engine.generate([self.request(prompt, params, **options)])[0]
 
     def fill(
-        self, prompt: Prompt, schema: Schema | type[PydanticModel] | None = None,
+        self, prompt: Prompt, schema: Schema | str | type[PydanticModel] | None = None,
         params: SamplingParams | None = None, *, parts: Sequence[Part] = (),
         after: Mapping[str, Sequence[str]] | None = None, watch: Watch | None = None,
         **options: Unpack[Options],
     ) -> PartsAnswer:  # fmt: skip
         """Fill the fields of a schema, or the holes ``parts`` in given text, at the same time.
 
-        The model need not be taught. ``schema`` is a JSON schema of an object, or a pydantic model,
-        of which ``data`` is then an instance. ``after`` names by field those that it waits for and
+        The model need not be taught. ``schema`` is a JSON schema of an object, fields such as
+        'name, year int' (str, int, float, bool, date, or list: of texts), or a pydantic model, of
+        which ``data`` is then an instance. ``after`` names by field those that it waits for and
         sees. ``watch`` is called with each event. ``options`` are fields of ``SamplingParams``; of
         ``n`` samples the first is returned.
         An ``InvalidAnswerError``, which has the data, if they are no instance of a pydantic model.
@@ -238,21 +240,10 @@ class Pasta:
         if schema is None:
             request = declared.parts_request(prompt, parts, vocabulary, params)
             return declared.assembled(self._decoded(request, watch), parts)
-        wanted = schema if isinstance(schema, Mapping) else schema.model_json_schema()
+        wanted = schema_of(schema)
         request = declared.fill_request(prompt, wanted, vocabulary, params, after=after)
         answer = declared.filled(self._decoded(request, watch), wanted)
-        if isinstance(schema, Mapping):
-            return answer
-        data, text = answer.data, answer.text
-        if answer.unfinished:
-            problem = f"a limit cut {', '.join(answer.unfinished)}"
-            raise InvalidAnswerError(problem, data, text, hint="raise max_tokens")
-        try:
-            return replace(answer, data=schema.model_validate(data))
-        except Exception as exc:  # a class checks its values as it likes
-            problem = f"the data is no {schema.__name__}: {exc}"
-            hint = "fill the JSON schema of the class instead, and read the data"
-            raise InvalidAnswerError(problem, data, text, hint=hint) from exc
+        return answer if isinstance(schema, str | Mapping) else instance(answer, schema)
 
     def ask(
         self, document: str, questions: Sequence[str], params: SamplingParams | None = None, *,
@@ -328,6 +319,20 @@ class Servers:
         engine = completions.CompletionsEngine(servers, served, allow_inexact=self.allow_inexact)
         engine.check()
         return Pasta(engine)
+
+
+def instance(answer: PartsAnswer, schema: type[PydanticModel]) -> PartsAnswer:
+    """Return an answer with an instance of a pydantic model as its data."""
+    data, text = answer.data, answer.text
+    if answer.unfinished:
+        problem = f"a limit cut {', '.join(answer.unfinished)}"
+        raise InvalidAnswerError(problem, data, text, hint="raise max_tokens")
+    try:
+        return replace(answer, data=schema.model_validate(data))
+    except Exception as exc:  # a class checks its values as it likes
+        problem = f"the data is no {schema.__name__}: {exc}"
+        hint = "fill the JSON schema of the class instead, and read the data"
+        raise InvalidAnswerError(problem, data, text, hint=hint) from exc
 
 
 SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow_inexact")

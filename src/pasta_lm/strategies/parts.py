@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 from pasta_lm.engines.request import (
     Answer,
@@ -25,6 +25,8 @@ from pasta_lm.engines.request import (
     Start,
     StructuredOutputs,
 )
+from pasta_lm.engines.schemas import Schema as Schema
+from pasta_lm.engines.schemas import checked_schema
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.placement import num_common
@@ -40,22 +42,13 @@ NAME = "parts"
 MAX_REST = 16  # tokens of text that stands behind a finished part inside the same token
 MAX_FIELDS, MAX_DEPTH, MAX_FLOAT = 4096, 32, 1.7976931348623157e308
 DECODER = json.JSONDecoder(parse_float=lambda text: max(-MAX_FLOAT, min(float(text), MAX_FLOAT)))
-Schema = Mapping[str, Any]
 Texts = Iterable[tuple[str, bool]]  # of parts, each with whether it ended by itself
 REFERENCES = ("#/$defs/", "#/definitions/")
 KEPT = {"$defs", "$schema", "definitions", "x-guidance"}  # in the schema of each field
 NOTES = KEPT | {"$comment", "$id", "default", "description", "examples", "title"}
+SMALLEST = 'the smallest schema: {"properties": {"name": {"type": "string"}}}'
 OPENED = NOTES | {"additionalProperties", "properties", "required", "type"}
 """Keys of an object whose fields may be decoded apart: others bind fields to one another."""
-
-
-class PydanticModel(Protocol):
-    """A class of pydantic, which need not be installed."""
-
-    @classmethod
-    def model_json_schema(cls) -> dict[str, Any]: ...
-    @classmethod
-    def model_validate(cls, obj: object) -> Self: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,21 +155,36 @@ def _why_whole(schema: Schema) -> str | None:
     properties, required = schema.get("properties"), schema.get("required", [])
     if (kind := schema.get("type", "object")) != "object":
         return f"its type is {kind!r}, not 'object'"
+    if properties is None:
+        return "it has no properties"
     if rules := sorted(schema.keys() - OPENED):
         return f"{rules[0]} is a rule over the whole of it"
     if not (properties and isinstance(properties, Mapping)):
         return f"its properties are {properties!r}"
     if not isinstance(required, list) or any(key not in [*properties] for key in required):
         return f"required has {required!r}, and not all are properties"
-    forbidden = [key for key, value in properties.items() if value is False]
-    return f"the property {forbidden[0]!r} is forbidden" if forbidden else None
+    for key, value in properties.items():
+        if not (value is True or isinstance(value, Mapping)):
+            is_what = "forbidden" if value is False else f"{value!r}, which is no schema"
+            return f"the property {key!r} is {is_what}"
+    return None
 
 
 def _no_parts(reason: str, *, is_defined: bool) -> UsageError:
-    define = f"put the definition under {REFERENCES[0]}"
-    hint = "decode it sequentially, as structured outputs" if is_defined else define
+    hint = SMALLEST if is_defined else f"put the definition under {REFERENCES[0]}"
     reason = f"the schema is no object of fields ({reason}), so it has no parts"
     return UsageError(reason, hint=hint)
+
+
+def check_fields(schema: Schema, after: Mapping[str, Sequence[str]]) -> None:
+    """Refuse (``UsageError``) fields that cannot be decoded, before a model is loaded."""
+    fields = _waiting(schema, after)
+    _waits(fields)
+    for field in fields:
+        try:
+            checked_schema(field.schema or {})
+        except UsageError as exc:
+            raise UsageError(f"field {field.name}: {exc.message}", hint=exc.hint) from exc
 
 
 def fill_request(
@@ -188,12 +196,16 @@ def fill_request(
 
     ``after`` has the names of fields that a field waits for; an object stands for all its fields.
     """
+    parts = _waiting(schema, after or {})
+    return parts_request(prompt, parts, vocabulary, params, chat_template_kwargs)
+
+
+def _waiting(schema: Schema, after: Mapping[str, Sequence[str]]) -> list[Part]:
     fields, waits = fields_of(schema), dict[int, list[str]]()
-    for name, others in (after or {}).items():
+    for name, others in after.items():
         for index in _named(name, fields):
             waits.setdefault(index, []).extend(others)
-    parts = [replace(field, after=tuple(waits.get(i, ()))) for i, field in enumerate(fields)]
-    return parts_request(prompt, parts, vocabulary, params, chat_template_kwargs)
+    return [replace(field, after=tuple(waits.get(i, ()))) for i, field in enumerate(fields)]
 
 
 def _named(name: str, parts: Sequence[Part]) -> list[int]:

@@ -44,6 +44,7 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 OTHER_STRATEGY = "this model was not taught {strategy}: it answers sequentially"
 NO_TAG_PIECES = OTHER_STRATEGY.format(strategy="PASTA-LANG (it has no tag pieces)")
+NO_TAG_PIECES += "; pasta fill and pasta ask work with it, and pasta teach teaches it"
 NO_CHAT_TEMPLATE = "this model has no chat template: it continues the prompt as plain text"
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL = 'generate("Name three rivers.", max_tokens=100)'

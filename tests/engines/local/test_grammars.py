@@ -339,7 +339,7 @@ def test_guesses_change_no_token_of_an_answer_under_a_schema() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "reason"),
-    [({"json": {"type": "foo"}}, "JSON schema of the answer cannot be used: Invalid type: foo"),
+    [({"json": {"type": "foo"}}, "JSON schema of the answer cannot be used: no such type 'foo'"),
      ({"regex": "(["}, "regex of the answer cannot be used"),
      ({"grammar": "begin: x"}, "grammar of the answer cannot be used")],
 )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.request import StructuredOutputs
-from pasta_lm.engines.schemas import compact_schema
+from pasta_lm.engines.schemas import checked_schema
 from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -26,8 +26,6 @@ LAST_BYTES = "LAST: /[,}\\]\\n]/"
 ASCII = {bytes([byte]) for byte in range(32, 127)}
 BEYOND = {bytes([byte]) for byte in (*range(128, 192), *range(194, 245))}  # of other characters
 MAX_MISSING = 16  # of these: SmolLM2 lacks two, which begin characters that Unicode leaves out
-_INNER = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: |\n +1 \| start: (?s:.*)")
-"""What is said of the grammar around a schema, which is none of the caller's."""
 _DIGIT = re.compile(r"(?<!\\)((?:\\\\)*)\\d")
 """An escaped d: 0 to 9, as in a schema's pattern, where llguidance takes digits of all scripts."""
 
@@ -141,8 +139,7 @@ class Grammars:
         try:
             matcher = self._compiled(tokens, _grammar_of(wanted))
         except ValueError as exc:
-            cause = str(exc).strip() if wanted.json is None else _INNER.sub("", str(exc))
-            raise UsageError(f"{fault}: {cause}") from exc
+            raise UsageError(f"{fault}: {str(exc).strip()}") from exc
         except UsageError as exc:
             raise UsageError(f"{fault}: {exc.message}", hint=exc.hint) from exc
         return Matcher(matcher.deep_copy(), self._vocab_size, self._eos_ids, self._tag_ids)
@@ -157,9 +154,7 @@ class Grammars:
 
 def _grammar_of(wanted: StructuredOutputs) -> str:
     if wanted.json is not None:
-        if "draft-03" in str(wanted.json.get("$schema")):
-            raise ValueError("draft 3 of JSON Schema: rules would be left out")
-        schema = compact_schema(wanted.json)
+        schema = checked_schema(wanted.json)
         if not wanted.is_inside:
             return LLMatcher.grammar_from_json_schema(schema)
         start = "start: / ?/ value (/ ?/ LAST)?"
