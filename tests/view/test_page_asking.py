@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
+from pasta_lm.language.document import Document
+from pasta_lm.language.events import Text
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
@@ -97,23 +100,83 @@ FILLED = {"guest": "Ms Novak", "hotel": "Hotel Aurora", "city": "Lisbon", "room"
 FILLED |= {"nights": 4, "price_in_euros": 96, "paid": True, "number": "HX-2207"}  # type: ignore[dict-item]
 
 
-def test_an_example_fills_the_fields_of_a_document_until_the_prompt_is_another(
+class FillingBackend(ScriptedBackend):
+    """Fields in threads that also write what stands behind them; another answer in JSON mode."""
+
+    def __init__(self) -> None:
+        fields = (f'<async topic="{key}"> {json.dumps(FILLED[key])},</async>' for key in FILLED)
+        super().__init__(ScriptedEngine(parse("".join(fields), "annotator")))
+
+    def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
+        if params.structured_outputs is None:
+            return super().prepare(prompt, params)
+        other = Document((Text(json.dumps({**FILLED, "nights": 18})),))
+        return self.prepare_replay(prompt, other, None)
+
+
+def fields_shown(watched: Watched, run: int) -> dict[str, str]:
+    rows = watched.page.locator(".field-list").nth(run).locator("tr").all()
+    cells = [(row.locator("th").inner_text(), row.locator("td").inner_text()) for row in rows]
+    return {name.split()[-1]: value for name, value in cells}
+
+
+def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
+    watching: Watching, opened: Open, tmp_path: Path
+) -> None:
+    watched = watching(FillingBackend(), accept_downloads=True)
+    page = watched.page
+    page.get_by_label("Fields of a text").check(force=True)
+    page.get_by_role("button", name="Fill").click()
+    page.get_by_role("button", name="JSON mode").wait_for()
+    page.get_by_role("button", name="Fill").wait_for()
+    asked, replayed, held_to_schema = watched.bodies
+    assert (asked["pasta"]["parts"], "strategy" in asked["pasta"]) == (True, False)
+    assert held_to_schema["pasta"]["strategy"] == "sequential"
+    assert asked["response_format"] == held_to_schema["response_format"]
+    schema = asked["response_format"]["json_schema"]["schema"]
+    assert [*schema["properties"]] == schema["required"] == [*FILLED]
+    assert schema["additionalProperties"] is False
+    assert json.loads(replayed["response"]) == FILLED
+    told = [str(value).lower() if value is True else str(value) for value in FILLED.values()]
+    assert [*fields_shown(watched, 0)] == [*FILLED]
+    assert [*fields_shown(watched, 0).values()] == [*fields_shown(watched, 1).values()] == told
+    assert fields_shown(watched, 2) == {**fields_shown(watched, 0), "nights": "18"}
+    expect(page.locator(".run-figures").first).to_contain_text("times fewer than the same text")
+    assert not re.search(r"[,}]", watched.shown("#answer"))
+    for passes in range(8):  # as it was written: a value, its beginning, or nothing
+        page.locator("#player").press(",")
+        for run in range(3):
+            values = [*fields_shown(watched, run).values()]
+            assert all(
+                value == "18" or full.startswith(value)
+                for value, full in zip(values, told, strict=True)
+            )
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Save page").click()
+    saved = opened(Path(waiting.value.path()).read_text("utf-8"))
+    expect(saved.locator(".field-list").last.locator("td")).to_have_text(told)
+
+
+def test_ones_own_text_and_schema_are_sent_and_a_bad_schema_is_refused_at_its_place(
     watching: Watching,
 ) -> None:
-    blocks = (f'<async topic="{key}"> {json.dumps(FILLED[key])},</async>' for key in FILLED)
-    backend = ScriptedBackend(ScriptedEngine(parse("".join(blocks), "annotator")))
-    watched = watching(backend)
-    watched.page.get_by_role("button", name="One document, eight fields").click()
-    watched.finish()
-    asked, replayed = watched.bodies
-    assert (asked["pasta"]["parts"], "strategy" in asked["pasta"]) == (True, False)
-    schema = asked["response_format"]["json_schema"]["schema"]
-    assert [*schema["properties"]] == [*FILLED]
-    assert json.loads(replayed["response"]) == FILLED
-    for key in FILLED:
-        expect(watched.page.locator("#timeline").get_by_text(key)).to_be_visible()
-    watched.ask().finish()
-    assert "response_format" not in watched.bodies[-2]
+    watched = watching(FillingBackend())
+    page = watched.page
+    page.get_by_label("Fields of a text").check(force=True)
+    page.get_by_label("Text", exact=True).fill("A letter of mine")
+    told = page.get_by_role("alert")
+    for schema, reason in {'{"type": ': "no JSON", '{"type": "array"}': "not 'object'"}.items():
+        page.get_by_label("Schema").fill(schema)
+        page.get_by_role("button", name="Fill").click()
+        expect(told).to_contain_text(reason)
+        expect(page.get_by_label("Schema")).to_have_attribute("aria-invalid", "true")
+    page.reload()
+    expect(page.get_by_label("Text", exact=True)).to_have_value("A letter of mine")
+    page.get_by_label("Schema").fill('{"properties": {"guest": {"type": "string"}}}')
+    page.get_by_label("JSON mode").uncheck()
+    page.get_by_role("button", name="Fill").click()
+    page.get_by_role("button", name="same text, one thread").wait_for()
+    assert {one["messages"][0]["content"] for one in watched.bodies} == {"A letter of mine"}
 
 
 def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
@@ -144,14 +207,25 @@ def test_strategies_of_which_the_model_is_not_capable_are_not_offered(
     backend.strategies, backend.can_replay = ("sequential", "sot", "prompt-lookup"), can_replay
     backend.facts = {"parameters": "90M"} if can_replay else {"quality": "often wrong"}
     watched = watching(backend)
-    told = "plain · 90M parameters" if can_replay else "often wrong"
-    watched.page.locator("#facts", has_text=told).wait_for()
-    expect(watched.page.locator("#facts .warning")).to_have_count(0 if can_replay else 1)
-    values = [one.get_attribute("value") for one in watched.page.locator(".strategies input").all()]
+    page, told = watched.page, "plain · 90M parameters" if can_replay else "often wrong"
+    page.locator("#facts", has_text=told).wait_for()
+    expect(page.locator("#facts .warning")).to_have_count(0 if can_replay else 1)
+    expect(page.get_by_label("Schema")).to_be_visible()  # what works with a model without promises
+    page.get_by_label("An answer").check(force=True)
+    expect(page.locator(".introduction")).to_contain_text("not taught")
+    expect(page.locator(".lesson")).to_have_count(0)
+    values = [one.get_attribute("value") for one in page.locator(".strategies input").all()]
     assert values == ["same text, one thread"] * can_replay + ["sequential", "sot"]
     watched.ask().wait()
-    if not can_replay:
-        assert [one["pasta"]["strategy"] for one in watched.bodies] == ["sequential", "sot"]
+    page.locator(".run-name", has_text="sequential").wait_for()
+    page.get_by_label("sot").check()
+    watched.ask().wait()
+    page.locator(".run-name").nth(1 + can_replay).wait_for()
+    asked = [one.get("pasta").get("strategy") for one in watched.bodies]
+    assert asked == [
+        "sequential",
+        *(["sot", None, "sequential"] if can_replay else ["sequential", "sot"]),
+    ]
 
 
 def test_enter_asks_and_with_shift_it_begins_a_line(watched: Watched) -> None:
@@ -264,7 +338,7 @@ def test_the_chat_is_one_click_away_in_the_same_theme_and_a_file_has_neither(
     watched.page.get_by_role("button", name="Switch between light and dark").click()
     watched.page.get_by_role("link", name="Chat").click()
     watched.page.locator("html.dark .composer").wait_for()
-    watched.page.get_by_role("link", name="Compare strategies").click()
+    watched.page.get_by_role("link", name="Compare").click()
     watched.page.get_by_label("Prompt").wait_for()
     file = opened(page_of([run_data(answered(FLAT).trace, "pasta")]))
     expect(file.locator("a")).to_have_count(0)
@@ -355,12 +429,17 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(watching: Watching) ->
     strategies = ["pasta", "sequential", *names[2:]]
     runs = [trace_of(backend, name) for name in strategies]
     for run, line in zip(runs, page.locator(".run-figures").all_inner_texts(), strict=True):
-        told = " ".join(line.split())
-        assert f"{run.parallelism:.2f} parallelism" in told
-        assert f"{run.critical_path} critical path" in told
-        assert f"{run.num_content_tokens} tokens" in told
-        speedup = f"{runs[1].forward_passes / run.forward_passes:.2f}× speedup over one thread"
-        assert (speedup in told) is (run.strategy != "sequential")
+        large, told = line.split("\n")
+        assert large.startswith(f"{run.forward_passes} pass")
+        speedup = f"{runs[1].forward_passes / run.forward_passes:.2f} times fewer than the same"
+        assert told.startswith(speedup) is (run.strategy != "sequential")
+    page.get_by_text("Figures").first.click()
+    told = page.locator(".figures").first.inner_text()
+    for figure in (
+        f"{runs[0].parallelism:.2f} parallelism",
+        f"{runs[0].critical_path} critical path",
+    ):
+        assert figure in told
     expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
 
 

@@ -119,8 +119,11 @@ class Reply:
         }
         if self.body.options.trace:
             figures["trace"] = json.loads(answer.trace.to_json())
-            figures["run"] = run_data(answer.trace)
+            figures["run"] = run_data(answer.trace, text=self._filled(answer))
         return figures
+
+    def _filled(self, answer: Answer) -> str | None:
+        return None if self._schema is None else parts.filled(answer, self._schema).text
 
     def _unfinished(self, answer: Answer) -> Json:
         names = () if self._schema is None else parts.filled(answer, self._schema).unfinished
@@ -150,9 +153,7 @@ class Reply:
 
     def _choice(self, sample: int) -> Json:
         answer, reader = self.answers[sample], self._reader()
-        text = answer.program if self._keeps_tags else answer.text
-        if self._schema is not None:
-            text = parts.filled(answer, self._schema).text
+        text = self._filled(answer) or (answer.program if self._keeps_tags else answer.text)
         thought = {} if answer.reasoning is None else {"reasoning_content": answer.reasoning}
         message: Json = {"role": "assistant", "content": text, "refusal": None, **thought}
         if reader is not None:

@@ -72,12 +72,17 @@ FACTS = (
 )
 
 
-def run_data(trace: Trace, name: str = "") -> RunData:
+def run_data(trace: Trace, name: str = "", text: str | None = None) -> RunData:
+    """Return the data of a run; ``text`` is its answer, where threads wrote only a part of that."""
     run = LiveRun(trace.num_prompt_tokens)
     run.add(trace)
     critical = {id(token) for token in critical_tokens(trace)}
     facts = {fact: getattr(trace, fact) for fact in FACTS}
-    facts |= {"kind": trace.kind.value, "cut_at": cut_at(trace), "compares": comparison_key(trace)}
+    facts |= {
+        "kind": trace.kind.value,
+        "cut_at": cut_at(trace),
+        "compares": comparison_key(trace, text),
+    }
     return {
         "name": name or trace.strategy or "run",
         "facts": facts,
@@ -224,11 +229,12 @@ def cut_at(trace: Trace) -> int | None:
     return None if trace.finish_reason == "stop" else trace.num_content_tokens
 
 
-def comparison_key(trace: Trace) -> str | None:
+def comparison_key(trace: Trace, text: str | None = None) -> str | None:
     """Return a key that is equal for runs whose clocks may be divided; None: no other's may."""
     if cut_at(trace) is not None:
         return None
-    text = "".join(token.text for token in trace.in_reading_order() if token.role is not Role.TOPIC)
+    tokens = (token for token in trace.in_reading_order() if token.role is not Role.TOPIC)
+    text = "".join(token.text for token in tokens) if text is None else text
     clock = "simulated" if trace.kind is Kind.SIMULATED else "wall"
     facts = "\0".join([trace.model or "", trace.engine or "", clock, text])
     return sha256(facts.encode("utf-8", "replace")).hexdigest()[:16]

@@ -3,7 +3,8 @@
 // Each thread has a box. A promise's block stands in its parent's box, between two parts of the
 // parent's text; so a live run only ever adds at the end of boxes.
 
-import { chip, element, look, visible } from "./elements.js";
+import { chip, element, look, topicOf, visible } from "./elements.js";
+import { filledRun, withoutEnd } from "./fields.js";
 
 const LONG = 2000; // characters of a token that is set in pieces: a browser breaks no endless line
 
@@ -37,6 +38,8 @@ export class AnswerView {
     this.byTime = [];
     this.numBuilt = this.numShown = 0;
     this.tips = [];
+    this.fields = filledRun([this.run]) && new Map(); // by thread: its text so far
+    this.root.classList.toggle("fields-of", this.fields !== null);
     this.root.replaceChildren();
     if (this.run.threads.length) this.boxOf(0);
     this.extend();
@@ -66,6 +69,7 @@ export class AnswerView {
     if (parent) parent.part = null;
     this.boxes.set(thread, box);
     if (thread && !this.withTags) this.partOf(box).append(chip(this.run.threads[thread]));
+    if (thread && this.fields) this.partOf(box).append(element("b", {}, `${topicOf(this.run.threads[thread])}: `));
     return box;
   }
 
@@ -83,7 +87,7 @@ export class AnswerView {
     const box = this.boxOf(token.thread);
     if (this.shows(token)) {
       const span = element("span", { class: `token ${token.role} off`, "data-number": token.number });
-      const text = visible(token.text);
+      const text = visible(this.fields ? this.inField(token) : token.text);
       if (text.length <= LONG) span.textContent = text;
       else span.append(...pieces(text));
       this.spans.set(token, span);
@@ -91,6 +95,12 @@ export class AnswerView {
       this.partOf(box).append(span);
     }
     if (token.forks !== null) this.boxOf(token.forks);
+  }
+
+  inField({ thread, text }) {
+    const before = this.fields.get(thread) ?? "";
+    this.fields.set(thread, before + text);
+    return withoutEnd(before, text);
   }
 
   showTime() {

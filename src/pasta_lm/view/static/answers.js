@@ -2,6 +2,7 @@
 
 import { copier } from "./copying.js";
 import { element } from "./elements.js";
+import { FieldList, filledRun } from "./fields.js";
 import { Pen, stretches, textOf } from "./reading.js";
 
 export class AnswersView {
@@ -30,9 +31,10 @@ export class AnswersView {
     const id = `answer-of-${this.columns.length}`;
     const tab = element("button", { type: "button", role: "tab", id: `${id}-tab`, "aria-controls": id }, run.name);
     tab.addEventListener("click", () => this.stage.show(run));
-    const prose = this.prose ? new this.prose(run) : new Plain(run);
+    const filled = filledRun(this.stage.runs);
+    const prose = filled ? new FieldList(run, filled) : this.prose ? new this.prose(run) : new Plain(run);
     const state = element("span", { class: "state" });
-    const head = element("div", { class: "column-head" }, element("h3", {}, run.name), state, copier(() => textOf(run)));
+    const head = element("div", { class: "column-head" }, element("h3", {}, run.name), state, copier(() => prose.text ?? textOf(run)));
     const column = element("section", { class: "column", id, role: "tabpanel", "aria-labelledby": `${id}-tab` }, head, prose.root);
     this.columns.push({ run, prose, column, tab, state });
     this.tabs.append(tab);
@@ -44,8 +46,9 @@ export class AnswersView {
       const pass = this.stage.passOf(run);
       prose.show(pass);
       const isEnd = run.isComplete && pass >= run.passes;
-      const { cut_at } = run.facts;
-      state.textContent = !isEnd ? (run.isOver && !run.isComplete ? "stopped" : "writes …") : cut_at === null ? "" : `cut at ${cut_at} tokens`;
+      const { cut_at, kind, wall_s } = run.facts;
+      const end = cut_at === null ? (kind === "simulated" ? "" : `${wall_s.toFixed(2)} s`) : `cut at ${cut_at} tokens`;
+      state.textContent = !isEnd ? (run.isOver && !run.isComplete ? "stopped" : "writes …") : end;
     }
   }
 

@@ -4,14 +4,22 @@ import { element } from "./elements.js";
 
 // The first answer again, decoded by one thread: the fair clock beside it.
 export const ONE_THREAD = "same text, one thread";
-const OFFERED = ["pasta", ONE_THREAD, "sequential", "apar", "sot"]; // in the order in which they answer
-const AT_FIRST = ["pasta", ONE_THREAD];
+const AT_ONCE = "fields at once";
+const JSON_MODE = "JSON mode";
+const OFFERED = { // in the order in which they answer
+  answer: ["pasta", ONE_THREAD, "sequential", "apar", "sot"],
+  fields: [AT_ONCE, ONE_THREAD, JSON_MODE],
+};
+const IN_TURN = ["sequential", JSON_MODE, ONE_THREAD]; // one thread writes these
+const AT_FIRST = ["pasta", AT_ONCE, ONE_THREAD, JSON_MODE];
 export const TOLD = {
   pasta: "the model promises parts of its answer, and threads write them at the same time",
   [ONE_THREAD]: "the first answer is decoded again, token after token: both have the same tokens, so their clocks compare",
   sequential: "one token after another: an answer of its own, so its clock compares with no other",
   apar: "a thread goes on while others write the details of its items",
   sot: "Skeleton-of-Thought: an outline, then all of its points at once",
+  [AT_ONCE]: "each field of the schema is a thread, with any model",
+  [JSON_MODE]: "one thread, held to the same schema: an answer of its own",
 };
 const KEPT = "pasta-lm.question";
 
@@ -30,54 +38,66 @@ export class Choices {
     const hint = element("p", {}, "At temperature 0 the likeliest token is taken each time, and the seed has no effect. Tokens of all threads count together. A fork bias below 0 makes fewer threads, above 0 more.");
     this.settings = element("details", { class: "settings" }, element("summary", {}, "Settings"), element("div", { class: "fields" }, ...labels), hint);
     this.kept = read();
+    this.ticked = new Set(this.kept.ticked ?? AT_FIRST);
     this.settings.open = this.kept.isOpen ?? false;
     for (const [name, { input }] of Object.entries(this.fields)) input.value = this.kept[name] ?? "";
-    this.offer(AT_FIRST);
+    this.offer(["pasta"]);
   }
 
-  // Offer the strategies by which the model answers, and its limits.
-  offer(names, limits = {}) {
-    const chosen = this.kept.strategies ?? AT_FIRST;
-    this.boxes = OFFERED.filter((name) => names.includes(name)).map((name) => {
-      const box = element("input", { type: "checkbox", name: "strategy", value: name });
-      box.checked = chosen.includes(name);
-      return box;
-    });
-    const others = this.boxes.filter((box) => box.value !== ONE_THREAD);
-    if (!others.some((box) => box.checked)) others.forEach((box) => { box.checked = true; });
-    const labels = this.boxes.map((box) => element("label", { title: TOLD[box.value] }, box, ` ${box.value}`));
-    this.strategies.replaceChildren(element("legend", {}, "Answer by"), ...labels);
+  // Offer what the model is capable of, and its limits.
+  offer(strategies, { canReplay = true, limits = {} } = {}) {
+    this.names = [AT_ONCE, JSON_MODE, ...strategies, ...(canReplay ? [ONE_THREAD] : [])];
     const { max_tokens, max_threads } = this.fields;
     for (const [field, most, usual] of [[max_tokens, limits.tokens, limits.default_tokens], [max_threads, limits.threads, limits.threads]]) {
       if (most) field.input.max = most;
       field.input.placeholder = usual ?? "";
     }
+    this.show(this.mode);
   }
 
-  get offered() {
-    return this.boxes.map((box) => box.value);
+  // Show what can be chosen for an answer, or for fields.
+  show(mode = "answer") {
+    this.mode = mode;
+    this.boxes = OFFERED[mode].filter((name) => this.names.includes(name)).map((name) => {
+      const box = element("input", { type: "checkbox", name: "strategy", value: name });
+      box.checked = this.ticked.has(name);
+      box.addEventListener("change", () => this.tick(box));
+      return box;
+    });
+    const others = this.boxes.filter((box) => box.value !== ONE_THREAD);
+    if (!others.some((box) => box.checked)) others[0].checked = true;
+    const labels = this.boxes.map((box) => element("label", { title: TOLD[box.value] }, box, ` ${box.value}`));
+    this.strategies.replaceChildren(element("legend", {}, mode === "fields" ? "Fill by" : "Answer by"), ...labels);
+    this.tick();
   }
 
+  // Keep what is ticked; where one thread writes all, there is nothing to decode again.
+  tick(box = null) {
+    if (box) this.ticked[box.checked ? "add" : "delete"](box.value);
+    const isInTurn = !this.boxes.some(({ checked, value }) => checked && !IN_TURN.includes(value));
+    for (const one of this.boxes) if (one.value === ONE_THREAD) one.disabled = isInTurn;
+  }
+
+  // The chosen runs, first what is decoded again, then that.
   get chosen() {
-    return this.boxes.filter((box) => box.checked).map((box) => box.value);
+    const names = this.boxes.filter((box) => box.checked && !box.disabled).map((box) => box.value);
+    if (!names.includes(ONE_THREAD)) return names;
+    const first = names.find((name) => !IN_TURN.includes(name));
+    return [...new Set([first, ONE_THREAD, ...names])];
   }
 
-  // The fields of a request that asks for one strategy's answer, pass by pass.
-  request(strategy) {
-    const value = (name) => (this.fields[name].input.value === "" ? undefined : Number(this.fields[name].input.value));
-    const pasta = { strategy, stream: "events", trace: true, max_threads: value("max_threads"), fork_bias: value("fork_bias") };
-    return { temperature: value("temperature"), top_p: value("top_p"), max_tokens: value("max_tokens"), seed: value("seed"), stream: true, pasta };
+  // The fields of a request for one run, pass by pass; ``schema`` is of its fields.
+  request(name, schema = null) {
+    const value = (field) => (this.fields[field].input.value === "" ? undefined : Number(this.fields[field].input.value));
+    const kind = name === AT_ONCE ? { parts: true } : { strategy: name === JSON_MODE ? "sequential" : name };
+    const form = schema && { response_format: { type: "json_schema", json_schema: { name: "fields", schema } } };
+    const pasta = { ...kind, stream: "events", trace: true, max_threads: value("max_threads"), fork_bias: value("fork_bias") };
+    return { temperature: value("temperature"), top_p: value("top_p"), max_tokens: value("max_tokens"), seed: value("seed"), stream: true, ...form, pasta };
   }
 
-  // The same for the fields of a schema, all at the same time.
-  fieldsOf({ schema }) {
-    const { pasta, ...request } = this.request();
-    return { ...request, response_format: { type: "json_schema", json_schema: { name: "fields", schema } }, pasta: { ...pasta, parts: true } };
-  }
-
-  keep(question) {
+  keep(boxes) {
     const settings = Object.entries(this.fields).map(([name, { input }]) => [name, input.value]);
-    this.kept = { question, strategies: this.chosen, isOpen: this.settings.open, ...Object.fromEntries(settings) };
+    this.kept = { ...this.kept, ...boxes, ticked: [...this.ticked], isOpen: this.settings.open, ...Object.fromEntries(settings) };
     try {
       sessionStorage.setItem(KEPT, JSON.stringify(this.kept));
     } catch {

@@ -52,6 +52,11 @@ export function nameOf(thread) {
   return topic ? `${thread.id} ${topic}` : `thread ${thread.id}`;
 }
 
+// The name beside a chip, which has its number.
+export function topicOf(thread) {
+  return nameOf(thread).replace(/^\d+ /, "");
+}
+
 // The name inside a sentence, where a number alone would read as a count.
 export function called(thread) {
   return thread.parent === null ? "main" : `thread ${nameOf(thread).replace(" ", " (")})`.replace("thread thread", "thread");
@@ -64,8 +69,6 @@ export function chip(thread) {
 }
 
 const MEANINGS = {
-  "theoretical speedup": "passes of the same text by one thread / critical path",
-  "speedup over one thread": "time of the same text by one thread / time of this run",
   parallelism: "content tokens of all threads / critical path",
   "critical path": "tokens that had to be decoded one after another",
   "tokens/s": "content tokens per second of wall clock",
@@ -75,6 +78,15 @@ const MEANINGS = {
 export function figure(value, name) {
   if (value === null || value === undefined) return element("span", { class: "figure" });
   return element("span", { class: "figure", title: MEANINGS[name] }, element("strong", {}, String(value)), ` ${name}`);
+}
+
+// What threads save over one thread, in a sentence.
+export function gain(numThreads, speedup) {
+  const threads = plural(numThreads, "thread");
+  if (numThreads === 1 || !speedup) return threads;
+  const ratio = (speedup >= 1 ? speedup : 1 / speedup).toFixed(1);
+  const steps = ratio === "1.0" ? "as many steps as" : `${ratio} times ${speedup > 1 ? "fewer" : "more"} steps than`;
+  return `${threads}, ${steps} one`;
 }
 
 export function plural(count, noun) {

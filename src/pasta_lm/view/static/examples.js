@@ -11,28 +11,51 @@ export const EXAMPLES = [
   "Write a short letter to thank a neighbour who watered my plants.",
 ];
 
-const BOOKING = `Dear Ms Novak,
+// Documents and the fields to be read from each: any model writes them at the same time.
+export const DOCUMENTS = [
+  {
+    label: "A booking, eight fields",
+    text: `Read the fields from this letter.
+
+Dear Ms Novak,
 
 thank you for your booking. We keep a double room for you at Hotel Aurora in Lisbon from 3 May, for four nights, at 96 euros a night. Breakfast is included. The room is paid; your number is HX-2207.
 
-Kind regards, Rui Costa`;
-const text = { type: "string", maxLength: 40 };
-
-// One document and the fields to be read from it: any model writes them at the same time.
-export const FIELDS = {
-  label: "One document, eight fields: any model fills them at the same time",
-  prompt: `Read the fields from this letter.\n\n${BOOKING}`,
-  schema: {
-    type: "object",
-    properties: {
-      guest: text,
-      hotel: text,
-      city: text,
-      room: { enum: ["single", "double", "suite"] },
-      nights: { type: "integer", minimum: 1, maximum: 60 },
-      price_in_euros: { type: "integer", minimum: 1, maximum: 2000 },
-      paid: { type: "boolean" },
-      number: text,
-    },
+Kind regards, Rui Costa`,
+    schema: `{"type": "object", "properties": {
+  "guest": {"type": "string"},
+  "hotel": {"type": "string"},
+  "city": {"type": "string"},
+  "room": {"enum": ["single", "double", "suite"]},
+  "nights": {"type": "integer"},
+  "price_in_euros": {"type": "integer"},
+  "paid": {"type": "boolean"},
+  "number": {"type": "string"}
+}}`,
   },
-};
+  {
+    label: "An invoice, ten fields",
+    text: `Give the fields of this invoice as JSON.
+
+Invoice 2026-0417, 17 April 2026
+From: Brandt Office Supply, Hauptstrasse 12, Hamburg
+To: Lumen Studio
+
+3 desk lamps at 48.00 EUR: 144.00
+Delivery: 9.50
+VAT 19 %: 29.17
+Total: 182.67 EUR, due within 30 days`,
+    schema: `{"type": "object", "properties": {
+  "number": {"type": "string"},
+  "date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
+  "seller": {"type": "string"},
+  "city": {"type": "string"},
+  "buyer": {"type": "string"},
+  "item": {"type": "string"},
+  "quantity": {"type": "integer"},
+  "unit_price": {"type": "number"},
+  "total": {"type": "number"},
+  "currency": {"enum": ["EUR", "USD", "GBP"]}
+}}`,
+  },
+];

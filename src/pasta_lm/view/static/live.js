@@ -1,15 +1,19 @@
 // Asking the server: one run for each strategy, one after the other, fed by the events of its stream.
 
 import { Choices, ONE_THREAD } from "./choices.js";
-import { button, element } from "./elements.js";
-import { EXAMPLES, FIELDS } from "./examples.js";
-import { lesson, modelFacts } from "./lesson.js";
+import { button, element, visible } from "./elements.js";
+import { DOCUMENTS, EXAMPLES } from "./examples.js";
+import { withAllKeys } from "./fields.js";
+import { lesson, modelFacts, UNTAUGHT } from "./lesson.js";
 import { problem } from "./problem.js";
 import { Run } from "./run.js";
 import { piecesOf, reach, save, servedModel } from "./net.js";
 
-const INTRODUCTION = "Ask something, and watch several threads write one answer. Then one thread decodes the same text beside it, so that the two clocks compare. Each has the machine to itself.";
-const PARTS = "parts"; // the fields of a schema at the same time
+const MODES = { fields: "Fields of a text", answer: "An answer" };
+const ABOUT = {
+  answer: "Ask something, and watch several threads write one answer. Then one thread decodes the same text beside it, so that the two clocks compare. Each has the machine to itself.",
+  fields: "Any model reads the fields of a text at the same time, a thread for each. Beside it one thread decodes the same text, and JSON mode holds one thread to the same schema: three runs on one clock, each with the machine to itself. All keys are required.",
+};
 const WAIT_MS = 400; // without a word, until the page says that it waits
 const NO_RUNS = 'id="runs">[]'; // in the page that the server gives
 
@@ -18,43 +22,85 @@ export class AskForm {
   constructor(root, facts, show, hide) {
     Object.assign(this, { facts, show, hide, ready: null });
     this.stage = null;
-    this.fields = null; // of the example with a schema, until the prompt is another
+    this.isTaught = true; // until the server says
     this.choices = new Choices();
-    this.prompt = element("textarea", { rows: 2, "aria-label": "Prompt", placeholder: "Ask something" });
-    this.prompt.value = this.choices.kept.question ?? "";
+    const { question, text, schema } = this.choices.kept;
+    this.boxes = {
+      question: box("Prompt", 2, question ?? "", { placeholder: "Ask something" }),
+      text: box("Text", 9, text ?? DOCUMENTS[0].text, { placeholder: "A letter, an invoice, a page, and what to read from it" }),
+      schema: box("Schema", 9, schema ?? DOCUMENTS[0].schema, { class: "code-box", spellcheck: "false", "aria-describedby": "of-schema" }),
+    };
+    this.ofSchema = element("p", { id: "of-schema", role: "alert" });
     this.key = element("input", { type: "password", "aria-label": "API key", placeholder: "API key", autocomplete: "off", hidden: "" });
     this.button = element("button", { type: "submit", class: "send" }, "Ask");
     this.said = element("div", { role: "status" });
-    this.examples = this.exampleButtons();
     this.savers = element("p", { class: "savers", hidden: "" }, button("Save page", () => this.savePage()), button("Save trace", () => this.saveTrace()));
-    const line = element("div", { class: "line" }, this.choices.strategies, this.key, this.button);
-    this.introduction = element("div", { class: "introduction" }, element("p", {}, INTRODUCTION), lesson());
-    this.form = element("form", { class: "ask", novalidate: "" },
-      this.prompt, line, element("div", { class: "line" }, this.said, this.savers), this.introduction,
-      element("div", { class: "more" }, this.choices.settings, this.examples));
+    this.modes = Object.entries(MODES).map(([value]) => element("input", { type: "radio", name: "mode", value }));
+    this.introduction = element("div", { class: "introduction" });
+    this.examples = element("div", {});
+    this.shownExamples = element("details", { class: "examples", open: "" }, element("summary", {}, "Examples"), this.examples);
+    this.form = this.drawn();
     this.form.addEventListener("submit", (event) => this.submit(event));
-    this.form.addEventListener("change", () => this.choices.keep(this.prompt.value));
-    this.prompt.addEventListener("input", () => { this.fields = null; });
-    for (const kind of ["input", "pointerdown"]) this.prompt.addEventListener(kind, () => this.form.classList.remove("asked"));
-    this.prompt.addEventListener("keydown", (event) => this.press(event));
+    this.form.addEventListener("change", () => this.keep());
+    for (const kind of ["input", "pointerdown"]) this.boxed.addEventListener(kind, () => this.form.classList.remove("asked"));
+    this.boxes.question.addEventListener("keydown", (event) => this.press(event));
+    this.boxes.schema.addEventListener("input", () => this.refuse(""));
     this.key.addEventListener("change", () => this.learn());
     this.key.addEventListener("keydown", (event) => this.unlock(event));
     root.append(this.form);
+    this.turnTo(this.choices.kept.mode ?? "answer");
     this.learn();
   }
 
-  exampleButtons() {
-    const example = (label, text, fields) => button(label, () => {
-      this.prompt.value = text;
-      this.fields = fields;
-      this.choices.keep(text);
-      this.prompt.focus();
-      if (!this.stopping) this.form.requestSubmit();
-    });
-    const buttons = [example(FIELDS.label, FIELDS.prompt, FIELDS), ...EXAMPLES.map((text) => example(text, text, null))];
-    const details = element("details", { class: "examples" }, element("summary", {}, "Examples"), element("div", {}, ...buttons));
-    details.open = true;
-    return details;
+  drawn() {
+    const { question, text, schema } = this.boxes;
+    const modes = this.modes.map((one) => element("label", {}, one, MODES[one.value]));
+    this.modes.forEach((one) => one.addEventListener("change", () => this.turnTo(one.value)));
+    this.document = element("div", { class: "document" },
+      element("label", {}, "Text", text), element("div", {}, element("label", {}, "Schema", schema), this.ofSchema));
+    this.boxed = element("div", {}, question, this.document);
+    return element("form", { class: "ask", novalidate: "" },
+      element("fieldset", { class: "modes" }, element("legend", { class: "for-readers" }, "What is decoded"), ...modes),
+      this.boxed, element("div", { class: "line" }, this.choices.strategies, this.key, this.button),
+      element("div", { class: "line" }, this.said, this.savers), this.introduction,
+      element("div", { class: "more" }, this.choices.settings, this.shownExamples));
+  }
+
+  // Show what belongs to an answer, or to fields.
+  turnTo(mode) {
+    this.mode = mode;
+    const isFields = mode === "fields";
+    this.modes.forEach((one) => { one.checked = one.value === mode; });
+    this.boxes.question.hidden = isFields;
+    this.document.hidden = !isFields;
+    this.choices.show(mode);
+    if (!this.stopping) this.button.textContent = this.verb;
+    const about = element("p", {}, isFields || this.isTaught ? ABOUT[mode] : UNTAUGHT);
+    this.introduction.replaceChildren(about, ...(isFields || !this.isTaught ? [] : [lesson()]));
+    const examples = isFields ? DOCUMENTS.map(({ label, ...boxes }) => [label, boxes]) : EXAMPLES.map((question) => [question, { question }]);
+    this.examples.replaceChildren(...examples.map(([label, boxes]) => button(label, () => this.take(boxes))));
+  }
+
+  // Ask an example.
+  take(boxes) {
+    for (const [name, value] of Object.entries(boxes)) this.boxes[name].value = value;
+    this.keep();
+    this.boxes[this.mode === "fields" ? "text" : "question"].focus();
+    if (!this.stopping) this.form.requestSubmit();
+  }
+
+  keep() {
+    const values = Object.entries(this.boxes).map(([name, { value }]) => [name, value]);
+    this.choices.keep({ ...Object.fromEntries(values), mode: this.mode });
+  }
+
+  get verb() {
+    return this.mode === "fields" ? "Fill" : "Ask";
+  }
+
+  // What is asked of the model.
+  get prompt() {
+    return this.boxes[this.mode === "fields" ? "text" : "question"];
   }
 
   // Ask the server for its model: name, strategies and limits.
@@ -63,7 +109,9 @@ export class AskForm {
       const { id, pasta } = await servedModel(this.key.value);
       const { strategies, replays, limits } = pasta;
       this.facts.replaceChildren(modelFacts({ id, pasta }));
-      this.choices.offer(replays ? [...strategies, ONE_THREAD] : strategies, limits);
+      this.isTaught = strategies.includes("pasta");
+      this.choices.offer(strategies, { canReplay: replays, limits });
+      this.turnTo(this.isTaught || this.choices.kept.mode ? this.mode : "fields");
       this.said.textContent = "";
     } catch (error) {
       if (error.status === 401) this.key.hidden = false;
@@ -75,6 +123,23 @@ export class AskForm {
   tell(error, retry) {
     const toKey = () => this.key.focus();
     this.said.replaceChildren(problem(error, { key: toKey, change: () => this.prompt.focus(), ...(error.status !== 401 && { retry }) }));
+  }
+
+  // Say at the schema what is wrong with it.
+  refuse(sentence) {
+    this.ofSchema.textContent = visible(sentence);
+    this.boxes.schema.setAttribute("aria-invalid", String(sentence !== ""));
+    if (sentence) this.boxes.schema.focus();
+  }
+
+  // The schema as it stands in its box, or null.
+  readSchema() {
+    try {
+      return withAllKeys(JSON.parse(this.boxes.schema.value));
+    } catch (error) {
+      this.refuse(`This is no JSON: ${error.message}`);
+      return null;
+    }
   }
 
   // Enter in the field of the key: try it, and then ask what waits.
@@ -98,49 +163,55 @@ export class AskForm {
   }
 
   async ask() {
-    const { offered } = this.choices;
-    const chosen = this.fields ? [PARTS, ...offered.filter((name) => name === ONE_THREAD)] : this.choices.chosen;
-    const isAlone = chosen.every((name) => name === ONE_THREAD);
-    const missing = !this.prompt.value.trim() ? "Write a question first." : isAlone ? "Choose at least one strategy." : "";
+    const { chosen } = this.choices;
+    const missing = !this.prompt.value.trim() ? "Write a question first." : !chosen.length ? "Choose at least one strategy." : "";
     this.said.textContent = missing;
-    if (missing) return;
-    this.choices.keep(this.prompt.value);
+    this.refuse("");
+    this.schema = this.mode === "fields" ? this.readSchema() : null;
+    if (missing || (this.mode === "fields" && this.schema === null)) return;
+    this.keep();
     this.stopping = new AbortController();
     this.stage = null;
     this.hide();
-    this.examples.open = false;
+    this.shownExamples.open = false;
     this.introduction.hidden = true;
     this.form.classList.add("asked"); // a narrow page has room for the answer then
     this.button.textContent = "Stop";
     this.savers.hidden = true;
     try {
       await this.ready; // what draws the answers
-      for (const [index, strategy] of chosen.entries()) {
+      for (const [index, name] of chosen.entries()) {
         const number = chosen.length > 1 ? ` (${index + 1} of ${chosen.length})` : "";
-        const doing = `${strategy === ONE_THREAD ? "One thread decodes the same text" : `${strategy} answers`}${number} …`;
         const waiting = setTimeout(() => { this.said.textContent = "Waiting for a free place …"; }, WAIT_MS);
-        await this.follow(strategy, () => {
+        await this.follow(name, () => {
           clearTimeout(waiting);
-          this.said.textContent = doing;
+          this.said.textContent = `${name}${number} …`;
         }).finally(() => clearTimeout(waiting));
       }
       this.said.textContent = chosen.length > 1 ? "Decoded one after the other; shown on one clock." : "";
     } catch (error) {
+      this.said.textContent = "";
       if (error.name === "AbortError") this.said.textContent = "Stopped.";
+      else if (this.isOfSchema(error)) this.refuse(error.message);
       else this.tell(error, () => this.form.requestSubmit());
     }
     this.stopping = null;
-    this.button.textContent = "Ask";
+    this.button.textContent = this.verb;
     this.savers.hidden = !this.completeRuns.length;
   }
 
+  isOfSchema({ status, code, param }) {
+    return this.schema && status === 400 && !code && (!param || param.startsWith("response_format"));
+  }
+
   // Follow one answer to its end; ``begin`` is called with its first piece.
-  async follow(strategy, begin) {
+  async follow(name, begin) {
     const messages = [{ role: "user", content: this.prompt.value }];
-    const run = new Run(strategy, { strategy, kind: "generated" });
-    run.asked = { messages, max_threads: this.choices.request(strategy).pasta.max_threads };
+    const request = this.choices.request(name, this.schema);
+    const run = new Run(name, { strategy: request.pasta.parts ? "parts" : name, kind: "generated" });
+    run.asked = { messages, max_threads: request.pasta.max_threads };
     try {
-      for await (const piece of piecesOf(await this.stream(strategy, messages))) {
+      for await (const piece of piecesOf(await this.stream(name, { messages, ...request }))) {
         const isFirst = run.threads.length === 0;
         run.takePiece(piece);
         if (!isFirst) this.stage.grow();
@@ -161,11 +232,11 @@ export class AskForm {
     else this.stage = this.show([run]);
   }
 
-  async stream(strategy, messages) {
+  async stream(name, body) {
     const request = { key: this.key.value, signal: this.stopping.signal };
     try {
-      if (strategy === PARTS) return await reach("v1/chat/completions", { ...request, body: { messages, ...this.choices.fieldsOf(this.fields) } });
-      if (strategy !== ONE_THREAD) return await reach("v1/chat/completions", { ...request, body: { messages, ...this.choices.request(strategy) } });
+      if (name !== ONE_THREAD) return await reach("v1/chat/completions", { ...request, body });
+      const { messages } = body;
       const response = this.stage.runs[0].text;
       return await reach("v1/replay", { ...request, body: { messages, response, form: "plain", stream: true, pasta: { trace: true } } });
     } catch (error) {
@@ -197,4 +268,10 @@ export class AskForm {
     const run = this.stage.run.isComplete ? this.stage.run : this.completeRuns[0];
     save(`pasta-trace-${run.name}.json`, "application/json", JSON.stringify(run.trace));
   }
+}
+
+function box(label, rows, value, attributes) {
+  const node = element("textarea", { rows, "aria-label": label, ...attributes });
+  node.value = value;
+  return node;
 }

@@ -3,6 +3,7 @@
 import { AnswerView } from "./answer.js";
 import { AnswersView } from "./answers.js";
 import { byId, element } from "./elements.js";
+import { filledRun } from "./fields.js";
 import { InspectorView } from "./inspector.js";
 import { AskForm } from "./live.js";
 import { TimelineView } from "./timeline.js";
@@ -36,7 +37,13 @@ function showRuns(runs) {
   stage.on("runs", () => {
     runs.slice(timelines.length).forEach((run) => timelines.push(new TimelineView(stage, run, byId("timeline"))));
   });
-  byId("beside").hidden = stored && runs.length < 2; // a file shows its one answer below
+  const showTexts = () => {
+    const hasTags = stage.run.tokens.some(({ role }) => role === "topic");
+    byId("written").parentElement.hidden = filledRun([stage.run]) !== null || (stage.run.isOver && !hasTags);
+    byId("beside").hidden = stored && runs.length < 2 && !filledRun(runs); // a file shows its one answer below
+  };
+  stage.on("run grow", showTexts);
+  showTexts();
   new AnswersView(stage, emptied("answers"), prose);
   new InspectorView(stage, emptied("inspector"));
   new AnswerView(stage, emptied("answer"), { withTags: false, label: "Answer" });
@@ -53,7 +60,7 @@ if (stored) {
 } else {
   byId("main").hidden = byId("keys").hidden = true;
   byId("facts").before(element("nav", { "aria-label": "Pages" },
-    element("a", { href: "index.html", "aria-current": "page" }, "Compare strategies"), element("a", { href: "chat.html" }, "Chat")));
+    element("a", { href: "index.html", "aria-current": "page" }, "Compare"), element("a", { href: "chat.html" }, "Chat")));
   const form = new AskForm(byId("ask"), byId("facts"), showRuns, () => { byId("main").hidden = byId("keys").hidden = byId("player").hidden = true; });
   form.ready = import("./chat/prose.js").then((module) => { prose = module.Prose; }, () => {});
 }

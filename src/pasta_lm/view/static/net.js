@@ -4,9 +4,9 @@ const UNREACHED = "The server does not answer.";
 const BROKEN = "The connection broke before the answer was complete.";
 
 export class Refused extends Error {
-  constructor(message, { status = null, code = null, wait = null, hasKey = false } = {}) {
+  constructor(message, { status = null, code = null, param = null, wait = null, hasKey = false } = {}) {
     super(message);
-    Object.assign(this, { status, code, wait, hasKey });
+    Object.assign(this, { status, code, param, wait, hasKey });
   }
 }
 
@@ -19,8 +19,8 @@ export async function reach(path, { key = "", body = null, signal = null } = {})
   });
   if (reply.ok) return reply;
   const error = (await reply.json().catch(() => null))?.error;
-  const { message = `The server answered with status ${reply.status}.`, code } = error ?? {};
-  throw new Refused(message, { status: reply.status, code, wait: reply.headers.get("Retry-After"), hasKey: key !== "" });
+  const { message = `The server answered with status ${reply.status}.`, code, param } = error ?? {};
+  throw new Refused(message, { status: reply.status, code, param, wait: reply.headers.get("Retry-After"), hasKey: key !== "" });
 }
 
 // The served model: its name, and what the server can do with it.

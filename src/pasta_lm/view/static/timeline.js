@@ -1,6 +1,6 @@
 // The timeline of one run: a bar for each thread over the passes, its forks, syncs and waits.
 
-import { chip, drawn, element, figure, look, nameOf, plural } from "./elements.js";
+import { chip, drawn, element, figure, gain, look, nameOf, plural, topicOf } from "./elements.js";
 
 const TICKS = 8;
 const FEW = 12;
@@ -36,12 +36,16 @@ export class TimelineView {
   heading() {
     const button = element("button", { type: "button", class: "run-name" }, this.run.name);
     const figures = element("p", { class: "run-figures" });
-    const heading = element("div", { class: "run-heading" }, button, figures);
+    const rest = element("p", { class: "figures" });
+    const more = element("details", { class: "more-figures" }, element("summary", {}, "Figures"), rest);
+    const heading = element("div", { class: "run-heading" }, button, figures, more);
     button.addEventListener("click", () => this.stage.show(this.run));
     const show = () => {
       heading.hidden = this.stage.runs.length === 1 && this.run.asked === null;
       button.setAttribute("aria-pressed", String(this.stage.run === this.run));
       figures.replaceChildren(...this.figures());
+      more.hidden = !this.run.isComplete;
+      if (this.run.isComplete) rest.replaceChildren(...this.moreFigures());
     };
     this.stage.on("run runs grow clock", show);
     show();
@@ -51,15 +55,21 @@ export class TimelineView {
   figures() {
     const { run, stage } = this;
     if (!run.isComplete) return [element("span", { class: "state" }, run.isOver ? "stopped" : "is being decoded")];
-    const { facts } = run;
-    const speedup = stage.speedup(run);
+    const { facts, threads } = run;
     const isTimed = facts.kind !== "simulated" && facts.wall_s > 0;
+    const large = isTimed ? `${facts.wall_s.toFixed(2)} s` : plural(run.passes, "pass");
+    const speedup = stage.speedup(run);
+    const compared = speedup && `${speedup.toFixed(2)} times ${isTimed ? "as fast as" : "fewer than"} the same text by one thread`;
+    const sentence = facts.cut_at === null ? compared ?? gain(threads.length, run.theoretical_speedup) : `cut at ${plural(facts.cut_at, "token")}`;
+    return [element("strong", { class: "large" }, large), element("span", {}, sentence)];
+  }
+
+  moreFigures() {
+    const { facts } = this.run;
     return [
-      [isTimed ? `${facts.wall_s.toFixed(2)} s` : "simulated", isTimed ? "" : "clock"],
-      [speedup && `${speedup.toFixed(2)}×`, "speedup over one thread"],
       [facts.parallelism.toFixed(2), "parallelism"],
       [facts.critical_path, "critical path"],
-      [facts.cut_at === null ? facts.num_content_tokens : `cut at ${facts.cut_at}`, "tokens"],
+      [facts.num_content_tokens, "tokens"],
       [facts.tokens_per_s?.toFixed(1) ?? null, "tokens/s"],
     ].map(([value, name]) => figure(value, name));
   }
@@ -98,7 +108,7 @@ export class TimelineView {
 
   buildLabels() {
     this.buttons = this.run.threads.map((thread) => {
-      const button = element("button", { type: "button", title: nameOf(thread) }, chip(thread), element("span", {}, nameOf(thread).replace(/^\d+ /, "")));
+      const button = element("button", { type: "button", title: nameOf(thread) }, chip(thread), element("span", {}, topicOf(thread)));
       button.addEventListener("click", () => this.pick(thread.id, null));
       button.addEventListener("pointerenter", () => this.hover(thread.id));
       button.addEventListener("pointerleave", () => this.stage.hover(null));

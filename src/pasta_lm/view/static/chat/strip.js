@@ -1,6 +1,6 @@
 // The small picture beside an answer: a lane for each thread over the passes, live or finished.
 
-import { chip, drawn, element, look, nameOf, plural } from "../elements.js";
+import { chip, drawn, element, look, nameOf, plural, topicOf } from "../elements.js";
 
 const MAX_NAMED = 12; // with more threads the lanes are thin and have no names
 const MIN_PASSES = 24; // so that the first words of a live answer do not fill the whole width
@@ -22,7 +22,7 @@ export class Strip {
     const rows = threads.length + (ghost ? 1 : 0);
     const width = Math.max(this.isLive ? MIN_PASSES : 1, passes, ghost);
     const names = threads.slice(this.names.childElementCount);
-    this.names.append(...names.map((thread) => element("span", { title: nameOf(thread) }, chip(thread), element("span", {}, nameOf(thread).replace(/^\d+ /, "")))));
+    this.names.append(...names.map((thread) => element("span", { title: nameOf(thread) }, chip(thread), element("span", {}, topicOf(thread)))));
     this.picture.replaceChildren(...threads.map((thread) => this.lane(thread)));
     if (ghost) {
       this.picture.append(drawn("rect", { class: "lane-ghost", x: 0, y: threads.length + 0.25, width: ghost, height: 0.5 }));
