@@ -143,7 +143,7 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     assert fields_shown(watched, 2) == {**fields_shown(watched, 0), "nights": "18"}
     expect(page.locator(".run-figures").first).to_contain_text("times fewer than the same text")
     assert not re.search(r"[,}]", watched.shown("#answer"))
-    for passes in range(8):  # as it was written: a value, its beginning, or nothing
+    for _ in range(8):  # as it was written: a value, its beginning, or nothing
         page.locator("#player").press(",")
         for run in range(3):
             values = [*fields_shown(watched, run).values()]

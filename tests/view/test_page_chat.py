@@ -113,6 +113,14 @@ def converse(page: Any, *questions: str) -> None:
         finished(page, number)
 
 
+def set_up(page: Any, **values: str) -> None:
+    """Fill fields of the sheet of settings, by their names with an underscore for each space."""
+    page.get_by_role("button", name="Settings").click()
+    for name, value in values.items():
+        page.get_by_label(name.replace("_", " ")).fill(value)
+    page.get_by_role("button", name="Close").click()
+
+
 def asked_of(page: Any) -> list[dict[str, Any]]:
     """Return the list into which the bodies of all later questions go."""
     bodies: list[dict[str, Any]] = []
@@ -134,9 +142,12 @@ def test_two_turns_are_answered_and_the_second_is_asked_with_the_first(chatting:
     assert bodies[1]["messages"][1]["content"] == TEXT
     assert bodies[1]["pasta"] == {"strategy": "pasta", "stream": "events", "trace": True}
     line = page.locator(".turn:last-child .figures").inner_text()
-    for name in ("theoretical speedup", "parallelism", "critical path", "no wall clock"):
-        assert name in line
-    assert "cut short" not in line
+    assert re.fullmatch(
+        r"\d+ steps\n4 threads, \S+ (times (fewer|more)|many) steps (than|as) one\nFigures", line
+    )
+    page.get_by_text("Figures").last.click()
+    for name in ("theoretical speedup", "parallelism", "critical path"):
+        expect(page.locator(".turn:last-child .more-figures")).to_contain_text(name)
 
 
 def test_an_answer_that_a_limit_cut_is_continued_at_its_end_with_other_settings(
@@ -144,18 +155,16 @@ def test_an_answer_that_a_limit_cut_is_continued_at_its_end_with_other_settings(
 ) -> None:
     page = chatting(scripted())
     bodies = asked_of(page)
-    page.locator(".options summary").click()
-    page.get_by_label("Max tokens").fill("12")
+    set_up(page, Max_tokens="12", Seed="7")
     converse(page, QUESTION)
     expect(page.locator(".figures")).to_contain_text("cut at", use_inner_text=True)
-    for name, value in {"Max tokens": "1024", "Fork bias": "-2", "Top p": "0.9"}.items():
-        page.get_by_label(name).fill(value)
+    set_up(page, Max_tokens="1024", Fork_bias="-2", Top_p="0.9")
     page.get_by_role("button", name="Continue").click()
     expect(page.locator(".figures")).not_to_contain_text("cut at", use_inner_text=True)
     first, second = bodies
     before = second["messages"][-1]
     assert (before["role"], second["continue_final_message"]) == ("assistant", True)
-    assert (second["max_tokens"], second["top_p"]) == (1024, 0.9)
+    assert (second["max_tokens"], second["top_p"], first["seed"]) == (1024, 0.9, 7)
     assert (first["pasta"].get("fork_bias"), second["pasta"]["fork_bias"]) == (None, -2)
     converse(page, "And then?")
     assert bodies[2]["messages"][1]["content"] == before["content"] + TEXT
@@ -180,6 +189,12 @@ def test_threads_are_seen_to_write_and_stop_keeps_what_they_wrote_and_readers_he
     expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
     page.reload()
     assert page.locator(".markdown").inner_text() == text
+    bodies = asked_of(page)
+    page.get_by_role("button", name="Continue").click()
+    page.get_by_role("button", name="Stop").click()
+    (body,) = bodies
+    assert (body["messages"][-1]["role"], body["continue_final_message"]) == ("assistant", True)
+    assert len(re.findall(r"\bw2\b", body["messages"][-1]["content"])) == 2
 
 
 def test_a_stopped_answer_has_every_block_in_its_place_and_no_skeleton(chatting: Open) -> None:
@@ -279,19 +294,20 @@ def test_the_run_of_an_answer_is_watched_in_three_views(chatting: Open) -> None:
     page.keyboard.press("Escape")
     expect(dialog.locator(".picked")).to_have_count(0)
     page.keyboard.press("Escape")
-    expect(page.locator("dialog")).to_have_count(0)
+    expect(page.locator("dialog.watch")).to_have_count(0)
     assert page.evaluate("document.activeElement.textContent") == "Watch"
 
 
 def test_the_conversation_is_exported(chatting: Open, tmp_path: Path) -> None:
     page = chatting(scripted())
     converse(page, QUESTION)
+    page.get_by_role("button", name="Settings").click()
     with page.expect_download() as markdown:
-        page.get_by_role("button", name="Export as Markdown").click()
+        page.get_by_role("button", name="Export Markdown").click()
     text = Path(markdown.value.path()).read_text("utf-8")
     assert text == f"## Question 1\n\nHow do I live well?\n\n## Answer 1\n\n{TEXT}\n"
     with page.expect_download() as stored:
-        page.get_by_role("button", name="Export as JSON").click()
+        page.get_by_role("button", name="Export JSON").click()
     data = json.loads(Path(stored.value.path()).read_text("utf-8"))
     assert [one["content"] for one in data["messages"]] == [QUESTION, TEXT]
     (variant,) = data["turns"]["variants"]
@@ -335,18 +351,15 @@ def test_conversations_survive_reload_and_tab_without_the_key_and_are_found_agai
     chatting: Open,
 ) -> None:
     page = chatting(scripted(), key="secret key")
-    page.get_by_text("wants an API key").wait_for()
-    page.locator(".options summary").click()
-    for name, value in {"API key": "secret key", "Temperature": "0.5"}.items():
-        page.get_by_label(name).fill(value)
+    page.get_by_text("wants an API key").first.wait_for()
+    set_up(page, API_key="secret key", Temperature="0.5")
     for question in (QUESTION, "And how long?"):
         ask(page, question)
         finished(page)
         page.reload()
         finished(page)
-        page.locator(".options summary").click()
         expect(page.get_by_label("Temperature")).to_have_value("0.5")
-        page.get_by_label("API key").fill("secret key")
+        set_up(page, API_key="secret key")
         page.get_by_role("button", name="New conversation").click()
     page.locator("#shelf .title").nth(1).wait_for()
     assert "And how long?" in page.evaluate(KEPT)
@@ -456,10 +469,13 @@ def test_a_hostile_answer_is_text_and_breaks_no_policy(chatting: Open) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(chatting: Open, scheme: str) -> None:
     page = chatting(answering(MARKDOWN), color_scheme=scheme, bypass_csp=True)
-    for step in ("empty", "answered", "edited", "watched"):
-        if step == "answered":
-            page.locator(".options summary").click()
+    for step in ("empty", "set up", "answered", "edited", "watched"):
+        if step == "set up":
+            page.get_by_role("button", name="Settings").click()
+        elif step == "answered":
+            page.get_by_role("button", name="Close").click()
             converse(page, "Show it")
+            page.get_by_text("Figures").click()
             page.get_by_role("button", name="Regenerate").click()
             page.locator(".variants", has_text="2 of 2").wait_for()
         elif step == "edited":

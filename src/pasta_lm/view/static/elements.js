@@ -69,15 +69,21 @@ export function chip(thread) {
 }
 
 const MEANINGS = {
+  "theoretical speedup": "steps of the same text by one thread / critical path",
+  tokens: "content tokens of all threads",
   parallelism: "content tokens of all threads / critical path",
   "critical path": "tokens that had to be decoded one after another",
   "tokens/s": "content tokens per second of wall clock",
 };
 
-// A figure with its name; an empty place if there is none, so that figures of runs stand in columns.
 export function figure(value, name) {
-  if (value === null || value === undefined) return element("span", { class: "figure" });
-  return element("span", { class: "figure", title: MEANINGS[name] }, element("strong", {}, String(value)), ` ${name}`);
+  return element("span", { class: "figure" }, element("strong", {}, String(value)), ` ${name}`);
+}
+
+// Figures with their names and what they mean, to be unfolded; those without a value are left out.
+export function figures(all) {
+  const items = all.filter(([value]) => value !== null).map(([value, name]) => element("li", {}, figure(value, name), `: ${MEANINGS[name]}`));
+  return element("details", { class: "more-figures" }, element("summary", {}, "Figures"), element("ul", {}, ...items));
 }
 
 // What threads save over one thread, in a sentence.

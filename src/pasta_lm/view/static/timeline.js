@@ -1,6 +1,6 @@
 // The timeline of one run: a bar for each thread over the passes, its forks, syncs and waits.
 
-import { chip, drawn, element, figure, gain, look, nameOf, plural, topicOf } from "./elements.js";
+import { chip, drawn, element, figures, gain, look, nameOf, plural, topicOf } from "./elements.js";
 
 const TICKS = 8;
 const FEW = 12;
@@ -35,17 +35,14 @@ export class TimelineView {
   // The name of the run, which picks it, and its figures; one run alone has them in the header.
   heading() {
     const button = element("button", { type: "button", class: "run-name" }, this.run.name);
-    const figures = element("p", { class: "run-figures" });
-    const rest = element("p", { class: "figures" });
-    const more = element("details", { class: "more-figures" }, element("summary", {}, "Figures"), rest);
-    const heading = element("div", { class: "run-heading" }, button, figures, more);
+    const line = element("p", { class: "run-figures" });
+    const heading = element("div", { class: "run-heading" }, button, line);
     button.addEventListener("click", () => this.stage.show(this.run));
     const show = () => {
       heading.hidden = this.stage.runs.length === 1 && this.run.asked === null;
       button.setAttribute("aria-pressed", String(this.stage.run === this.run));
-      figures.replaceChildren(...this.figures());
-      more.hidden = !this.run.isComplete;
-      if (this.run.isComplete) rest.replaceChildren(...this.moreFigures());
+      line.replaceChildren(...this.figures());
+      if (this.run.isComplete && !heading.lastChild.matches("details")) heading.append(this.moreFigures());
     };
     this.stage.on("run runs grow clock", show);
     show();
@@ -66,12 +63,12 @@ export class TimelineView {
 
   moreFigures() {
     const { facts } = this.run;
-    return [
+    return figures([
       [facts.parallelism.toFixed(2), "parallelism"],
       [facts.critical_path, "critical path"],
       [facts.num_content_tokens, "tokens"],
       [facts.tokens_per_s?.toFixed(1) ?? null, "tokens/s"],
-    ].map(([value, name]) => figure(value, name));
+    ]);
   }
 
   get rowHeight() {

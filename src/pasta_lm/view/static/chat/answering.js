@@ -28,7 +28,7 @@ export class Answering {
     answer.run = run.data;
     const { finish_reason, strategy } = run.facts;
     const named = FIGURES.map((name) => [name, facts[name]]);
-    answer.figures = { ...Object.fromEntries(named), finish_reason, strategy };
+    answer.figures = { ...Object.fromEntries(named), num_threads: run.threads.length, finish_reason, strategy };
     answer.state = "finished";
   }
 

@@ -1,8 +1,8 @@
 // The chat: questions go to the server, its answers onto the page; one answer at a time.
 
-import { button, byId, plural, visible } from "../elements.js";
+import { button, byId, element, plural, visible } from "../elements.js";
 import { EXAMPLES } from "../examples.js";
-import { lesson, modelFacts } from "../lesson.js";
+import { lesson, modelFacts, UNTAUGHT } from "../lesson.js";
 import { Refused, piecesOf, reach, save, servedModel } from "../net.js";
 import { offerTheme } from "../theme.js";
 import { Answering } from "./answering.js";
@@ -26,7 +26,7 @@ class Chat {
     this.log = byId("turns");
     this.question = byId("question");
     this.send = byId("send");
-    this.settings = new Settings(byId("settings"));
+    this.settings = new Settings();
     this.conversation = new Conversation();
     this.views = [];
     this.stopping = null; // while an answer is written: what stops it
@@ -36,8 +36,9 @@ class Chat {
     byId("as-markdown").addEventListener("click", () => this.download("md", this.conversation.toMarkdown()));
     byId("as-json").addEventListener("click", () => this.download("json", JSON.stringify(this.conversation, null, 2)));
     byId("examples").append(...EXAMPLES.slice(0, NUM_EXAMPLES).map((text) => button(text, () => this.takeExample(text))));
-    byId("lesson").append(lesson());
-    this.shelf = new Shelf(byId("shelf"), { open: (text) => this.open(readBack(text)), bring: (text) => this.bring(text) });
+    byId("import").addEventListener("click", () => byId("file").click());
+    byId("file").addEventListener("change", async () => this.bring(await byId("file").files[0].text()));
+    this.shelf = new Shelf(byId("shelf"), (text) => this.open(readBack(text)));
     this.settings.root.addEventListener("change", () => this.keep());
     this.settings.key.addEventListener("change", () => this.meetModel());
     this.settings.key.addEventListener("keydown", (event) => this.unlock(event));
@@ -60,14 +61,16 @@ class Chat {
   }
 
   async meetModel() {
+    const served = document.querySelectorAll(".served");
     try {
       const { id, pasta } = await servedModel(this.settings.key.value);
-      byId("model").replaceChildren(modelFacts({ id, pasta }));
+      for (const place of served) place.replaceChildren(modelFacts({ id, pasta }));
+      byId("lesson").replaceChildren(pasta.strategies.includes("pasta") ? lesson() : element("p", {}, UNTAUGHT));
       this.settings.offer(pasta.strategies, pasta.limits);
       this.settings.summarise();
     } catch (error) {
       const isLocked = error.status === 401;
-      byId("model").textContent = isLocked ? "This server wants an API key: see the settings." : visible(error.message);
+      for (const place of served) place.textContent = isLocked ? "This server wants an API key: see the settings." : visible(error.message);
     }
   }
 
@@ -76,6 +79,7 @@ class Chat {
     if (event.key !== "Enter") return;
     event.preventDefault();
     await this.meetModel();
+    this.settings.root.close();
     const last = this.conversation.turns.at(-1);
     if (last && shown(last).answer?.error?.status === 401) this.answer(last);
   }
@@ -192,17 +196,16 @@ class Chat {
     const canForget = variant.answer.numForgotten < conversation.answeredBefore(turn).length;
     variant.answer.canForget = error?.status === REFUSED && canForget;
     this.stopping = this.answering = null;
-    this.settle(view, error);
+    this.settle(view);
   }
 
   // An answer has ended: show it, tell it and keep it.
-  settle(view, error) {
+  settle(view) {
     const isFollowed = isAtEnd();
     view.showAnswer();
     this.showWriting();
     if (isFollowed) this.toEnd();
     if (view.root.isConnected) this.tell(view.variant.answer);
-    if (error?.status === 401) this.settings.askForKey();
     this.keep();
   }
 
@@ -272,6 +275,7 @@ class Chat {
   bring(text) {
     try {
       this.open({ conversation: Conversation.imported(text) });
+      this.settings.root.close();
       this.keep();
     } catch {
       this.startAnew();

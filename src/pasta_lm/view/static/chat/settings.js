@@ -1,37 +1,39 @@
-// How the next question is asked: strategy, temperature, tokens, a system message, the key.
+// How the next question is asked: strategy, temperature, seed, tokens, a system message, the key; in a sheet of its own.
 
 import { TOLD } from "../choices.js";
-import { element } from "../elements.js";
+import { byId, element } from "../elements.js";
 import { offerColours } from "../theme.js";
 
 const STRATEGIES = ["pasta", "sequential"]; // until the server tells those of its model
-const KEPT = ["strategy", "temperature", "top_p", "tokens", "fork_bias", "system"]; // never the key
+const KEPT = ["strategy", "temperature", "top_p", "tokens", "fork_bias", "seed", "system"]; // never the key
 
 export class Settings {
-  constructor(root) {
+  constructor() {
     this.strategy = element("select", {});
     this.temperature = element("input", { type: "number", min: 0, max: 2, step: 0.05, value: 0, required: "" });
     this.top_p = element("input", { type: "number", min: 0.01, max: 1, step: 0.01, placeholder: "1" });
     this.fork_bias = element("input", { type: "number", min: -100, max: 100, step: 0.5, placeholder: "the model's", title: "Below 0 fewer threads, above 0 more" });
+    this.seed = element("input", { type: "number", step: 1, value: 0, required: "", title: "Without effect at temperature 0; Regenerate takes the next one" });
     this.colours = element("input", { type: "checkbox", checked: "" });
     offerColours(this.colours);
     this.tokens = element("input", { type: "number", min: 1, step: 1, value: 1024, required: "" });
     this.system = element("textarea", { rows: 2, placeholder: "None" });
     this.key = element("input", { type: "password", autocomplete: "off", placeholder: "None" });
     this.offer(STRATEGIES);
-    this.summary = element("summary", {});
-    this.fields = element("div", { class: "option-fields" },
+    this.button = byId("settings");
+    this.root = byId("sheet");
+    byId("fields").append(
       label("Strategy", this.strategy),
       label("Temperature", this.temperature),
       label("Top p", this.top_p),
       label("Max tokens", this.tokens),
       label("Fork bias", this.fork_bias),
+      label("Seed", this.seed),
       label("API key", this.key),
       label("Colours of threads", this.colours),
       label("System message", this.system));
-    this.root = element("details", { class: "options" }, this.summary, this.fields);
     this.root.addEventListener("change", () => this.summarise());
-    root.append(this.root);
+    this.button.addEventListener("click", () => this.open());
     this.summarise();
   }
 
@@ -47,26 +49,31 @@ export class Settings {
 
   summarise() {
     const { strategy, temperature, tokens } = this;
-    this.summary.textContent = `${strategy.value} · temperature ${temperature.value} · ${tokens.value} tokens`;
+    this.button.textContent = `⚙ ${strategy.value} · temperature ${temperature.value} · ${tokens.value} tokens`;
+  }
+
+  open() {
+    if (!this.root.open) this.root.showModal();
   }
 
   // Whether all values can be sent; if not, the browser points at the wrong one.
   check() {
-    const wrong = [this.temperature, this.top_p, this.tokens, this.fork_bias].find((field) => !field.checkValidity());
+    const wrong = [this.temperature, this.top_p, this.tokens, this.fork_bias, this.seed].find((field) => !field.checkValidity());
     if (!wrong) return true;
-    this.root.open = true;
+    this.open();
     return wrong.reportValidity();
   }
 
   askForKey() {
-    this.root.open = true;
+    this.open();
     this.key.focus();
   }
 
-  asked(seed) {
-    const [temperature, tokens] = [Number(this.temperature.value), Number(this.tokens.value)];
+  // ``number`` is that of the variant, each of which has a seed of its own.
+  asked(number) {
+    const [temperature, tokens, seed] = [this.temperature, this.tokens, this.seed].map(({ value }) => Number(value));
     const optional = ({ value }) => (value === "" ? undefined : Number(value));
-    return { strategy: this.strategy.value, temperature, top_p: optional(this.top_p), max_tokens: tokens, fork_bias: optional(this.fork_bias), seed };
+    return { strategy: this.strategy.value, temperature, top_p: optional(this.top_p), max_tokens: tokens, fork_bias: optional(this.fork_bias), seed: seed + number };
   }
 
   toJSON() {

@@ -1,4 +1,4 @@
-// The list of earlier conversations on the empty page: search, open, delete, import.
+// The list of earlier conversations on the empty page: search, open, delete.
 
 import { button, element, visible } from "../elements.js";
 import { discard, shelved } from "./library.js";
@@ -6,19 +6,16 @@ import { discard, shelved } from "./library.js";
 const MAX_SHOWN = 8; // the search finds the others
 
 export class Shelf {
-  // ``open`` takes the stored text of a conversation, ``bring`` that of an exported file.
-  constructor(root, { open, bring }) {
-    Object.assign(this, { root, open, bring });
+  // ``open`` takes the stored text of a conversation.
+  constructor(root, open) {
+    Object.assign(this, { root, open });
     this.search = element("input", { type: "search", "aria-label": "Search the conversations", placeholder: "Search" });
     this.search.addEventListener("input", () => this.draw());
     this.list = element("ul", {});
-    this.file = element("input", { type: "file", accept: ".json", hidden: "" });
-    this.file.addEventListener("change", async () => this.bring(await this.file.files[0].text()));
     this.all = button("Delete all", () => this.remove(null));
-    const importing = button("Import JSON", () => this.file.click());
     this.heading = element("h2", {}, "Earlier conversations");
     this.note = element("p", { class: "note" }, "Kept in this browser only.");
-    root.append(this.heading, this.search, this.list, element("p", { class: "shelf-acts" }, importing, this.all, this.file), this.note);
+    root.append(this.heading, this.search, this.list, element("p", {}, this.all), this.note);
   }
 
   async show() {

@@ -6,7 +6,7 @@ import { problem } from "../problem.js";
 import { textOf, thoughtOf } from "../reading.js";
 import { Run } from "../run.js";
 import { shown } from "./conversation.js";
-import { figures } from "./figures.js";
+import { figuresOf } from "./figures.js";
 import { markdown } from "./markdown.js";
 import { Prose } from "./prose.js";
 import { Strip } from "./strip.js";
@@ -93,7 +93,7 @@ export class TurnView {
     if (answer.numForgotten) this.text.append(element("p", { class: "mark" }, `${plural(answer.numForgotten, "earlier turn")} not sent.`));
     if (answer.state === "stopped") this.text.append(element("p", { class: "mark" }, "Stopped: the text ends here."));
     if (answer.run) this.side.append(new Strip(run, { isLive: false }).root);
-    if (answer.figures) this.foot.append(figures(answer));
+    if (answer.figures) this.foot.append(figuresOf(answer));
     this.foot.append(this.buttons(answer));
   }
 
@@ -125,7 +125,8 @@ export class TurnView {
     if (this.turn.variants.length > 1) row.append(this.switcher());
     if (answer.text) row.append(copier(() => answer.text));
     if (answer.state !== "failed") row.append(button("Regenerate", () => this.acts.again(this.turn), { "data-changes": "" }));
-    const canGoOn = answer.state === "finished" && (answer.figures?.cut_at ?? null) !== null && answer.asked.strategy !== "sot";
+    const isCut = answer.state === "stopped" || (answer.figures?.cut_at ?? null) !== null;
+    const canGoOn = isCut && answer.text && answer.asked.strategy !== "sot";
     if (canGoOn) row.append(button("Continue", () => this.acts.goOn(this.turn), { "data-changes": "", title: "Write on at the end of this text" }));
     if (answer.run) row.append(button("Watch", () => this.acts.watch(answer.run, this.variant.question)));
     return row;
