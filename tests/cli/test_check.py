@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -77,6 +78,18 @@ def test_view_writes_for_perfetto(pasta: Pasta, trace: Path, tmp_path: Path) -> 
     assert (result.code, result.out) == (0, "")
     assert json.loads(out.read_text())["traceEvents"]
     assert pasta("view", trace, "--perfetto", tmp_path / "no" / "out.json").code == 1
+
+
+def test_view_draws_a_bar_for_each_stretch_of_a_thread(pasta: Pasta, tmp_path: Path) -> None:
+    file, out = tmp_path / "trace.json", tmp_path / "out.svg"
+    document = parse('Go:<promise topic="a<b" tokens="1"/><async> one</async><sync/> End.')
+    file.write_text(ScriptedEngine(document).answer("hello there").trace.to_json())
+    assert pasta("view", file, "--svg", out).code == 0
+    shapes = [*ElementTree.parse(out).iter()]
+    assert {"main", "a<b"} < {shape.text for shape in shapes}
+    bars = [shape.attrib for shape in shapes if shape.get("class") == "bar"]
+    assert len({bar["y"] for bar in bars}) == 2
+    assert 880 < max(float(bar["x"]) + float(bar["width"]) for bar in bars) < 900
 
 
 @pytest.mark.parametrize(("key", "value"), [("id", 7), ("parent", 99), ("topic", 3)])

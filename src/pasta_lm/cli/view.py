@@ -17,7 +17,7 @@ from pasta_lm.cli.thread_view import live_threads, picture, summary
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
-from pasta_lm.view.layout import to_perfetto
+from pasta_lm.view.layout import to_perfetto, to_svg
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
 from pasta_lm.view.scripted import ScriptedEngine
@@ -30,6 +30,9 @@ def view(
     ] = None,
     html: Annotated[
         Path | None, option("--html OUT.html", "Write a page: timeline, answer and written form.")
+    ] = None,
+    svg: Annotated[
+        Path | None, option("--svg OUT.svg", "Write the bars as a picture that moves.")
     ] = None,
     beside: Annotated[
         list[str] | None, option("--beside TRACE.json", "With --html: another run; repeatable.")
@@ -46,7 +49,10 @@ def view(
         traces = [*map(_read, beside or ()), trace]
         write_text(html, page_of([run_data(run) for run in traces]))
         say(f"wrote {html}; open it in a browser")
-    if perfetto is None and html is None:
+    if svg is not None:
+        write_text(svg, to_svg(trace))
+        say(f"wrote {svg}; open it in a browser, or name it as an image in a page")
+    if perfetto is None and html is None and svg is None:
         _print(trace)
 
 

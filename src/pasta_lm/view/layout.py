@@ -1,7 +1,7 @@
 """The places of a run, whole or as it grows: every drawing of a trace is made from them.
 
-A place is a thread and a pass. Drawings scale passes to pixels, columns or microseconds: as does
-the JSON for ui.perfetto.dev (the "Trace Event Format" of chrome://tracing).
+A place is a thread and a pass. Drawings scale passes to pixels, columns or microseconds: as do the
+animated SVG, and the JSON for ui.perfetto.dev (the "Trace Event Format" of chrome://tracing).
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from html import escape
 from itertools import pairwise
+from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple
 
 from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord, Trace
@@ -140,6 +143,34 @@ def to_perfetto(trace: Trace) -> str:
 
 def _name(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}
+
+
+def to_svg(trace: Trace) -> str:
+    """Return a picture of the bars that plays the passes; without motion it shows all of them."""
+    lanes = [lane for lane in layout(trace).lanes if lane.spans]
+    passes, covered = trace.forward_passes, 10 + 26 * len(lanes)
+    left, scale = 130, 758 / passes
+    rows = []
+    for lane, top in zip(lanes, range(10, covered, 26), strict=True):
+        name = lane.thread.topic or "main"
+        name = escape(name if len(name) < 17 else f"{name[:15]}\u2026")
+        rows.append(f'<text x="12" y="{top}" dy="16">{name}</text>')
+        for number, first, stop in lane.spans:
+            place = f'x="{left + first * scale:.1f}" y="{top}" rx="3" height="22"'
+            style = f'width="{(stop - first) * scale - 1:.1f}" style="--hue: {number * 137 + 73}"'
+            rows.append(f'<rect class="bar" {place} {style}/>')
+        for token in trace.tokens_of(lane.thread.id):
+            text, step = token.text.strip(), token.fed_step
+            if step is not None and text and len(text) * 7.5 < scale:
+                place = f'x="{left + (step + 0.5) * scale:.1f}" y="{top}" dy="16"'
+                text = f'text-anchor="middle">{escape(text)}</text>'
+                rows.append(f'<text class="paper" {place} {text}')
+    about = f"{trace.num_content_tokens} tokens in {passes} passes, {len(lanes)} threads"
+    shape = {"covered": covered, "height": covered + 30, "shift": 900 - left, "passes": passes}
+    template = Template(Path(__file__).with_name("static").joinpath("bars.svg").read_text("utf-8"))
+    title = escape(f"{trace.model or 'pasta-lm'}: {about}")
+    seconds = min(9.0, 2 + passes / 2)
+    return template.substitute(shape, title=title, seconds=seconds, rows="\n".join(rows))
 
 
 def critical_tokens(trace: Trace) -> list[TokenRecord]:
