@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from pasta_lm.language.document import Document
 from pasta_lm.learn.annotate.filters import examine
 from pasta_lm.learn.annotate.layout_rule import markdown_rule, topic, units
+from pasta_lm.learn.data.annotated import read_records
 
 MORE = " and then some more words so that there is something to gain from a thread of its own"
 ITEMS = (
@@ -96,6 +99,17 @@ def test_parts_that_stand_apart_are_blocks_unless_they_look_like_steps(
     prompt: str, text: str, expected: list[str]
 ) -> None:
     assert topics(prompt, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "sha256_start"),
+    [("starter/starter", "e53a2847ccfdac67"), ("own_answers/own_answers", "20cfc16139a872c1")],
+)
+def test_the_annotation_of_a_corpus_never_changes(file: str, sha256_start: str) -> None:
+    records = read_records(Path(__file__).parents[3] / "corpora" / f"{file}.jsonl")
+    answers = ((record.prompt, record.document.plain_text) for record in records)
+    programs = "".join(markdown_rule(*answer).program for answer in answers)
+    assert sha256(programs.encode()).hexdigest().startswith(sha256_start)
 
 
 def test_blocks_begin_behind_markers_and_labels() -> None:

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import FORK_TOPIC
-from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
 
 MIN_BLOCK_WORDS = 5  # The paper's annotator has the same bound (PASTA, appendix on annotation).
 MIN_BLOCKS = 2  # A single block runs beside nothing.
@@ -38,7 +37,6 @@ _NAME = re.compile(r"(?:[A-Z][\w'-]*[ \t]+)+(?=[a-z])")
 _NUMBERED, _SENTENCE_END = re.compile(r"\d+\.\s"), re.compile(r"[.!?](?=\s)")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
 _BAR = re.compile(r"\|[ \t]*")
-_NOT_IN_TOPIC = re.compile(r"[\"<>&*_#|`]+")
 _CONCLUSION = re.compile(
     r"(?:\*\*|__)?(?:Overall|In (?:all|total|summary|short|conclusion|the end)|(?:Al)?together"
     r"|To (?:sum up|conclude)|Finally|Taken together|All in all)\b"
@@ -87,17 +85,6 @@ class Stretch:
         name = _NAME.match(body)
         return name[0] if name else body
 
-    @property
-    def topic(self) -> str:
-        """Return its lead, shortened to a valid topic; empty if no word is left."""
-        words = _NOT_IN_TOPIC.sub(" ", self.lead).split()[:MAX_TOPIC_WORDS]
-        return " ".join(words)[:MAX_TOPIC_CHARACTERS].rstrip(" .,;:!?")
-
-    @property
-    def is_conclusion(self) -> bool:
-        """Return whether its first words announce a summary, such as "Overall"."""
-        return _CONCLUSION.match(self.text[self.body_start :]) is not None
-
 
 def parts(text: str) -> list[Stretch]:
     """Return the parts of a text in order.
@@ -114,11 +101,6 @@ def parts(text: str) -> list[Stretch]:
         split.append(Stretch(text[place:start], text[start:end], layout))
         place, lines = end, lines[num_lines:]
     return split
-
-
-def rest(text: str, split: Sequence[Stretch]) -> str:
-    """Return the white space after the last part."""
-    return text[sum(len(part.before) + len(part.text) for part in split) :]
 
 
 class _Line(NamedTuple):
@@ -171,9 +153,8 @@ def apar_document(text: str) -> Document:
     whole = Document((Text(text),))
     if any(mark in text for mark in CODE_MARKS):
         return whole
-    split = parts(text)
-    items = [item for part in split for item in (Text(part.before), *_labelled(part))]
-    forked = Document((*items, Text(rest(text, split))))
+    items = [item for part in parts(text) for item in (Text(part.before), *_labelled(part))]
+    forked = Document((*items, Text(text[len(text.rstrip()) :])))
     if len(forked.blocks) >= MIN_FORKS:
         return forked
     pieces = re.split(r"(\n\n+)", text)
@@ -185,7 +166,8 @@ def apar_document(text: str) -> Document:
 
 def _labelled(part: Stretch) -> list[Item]:
     label = _LABEL.match(part.text.split("\n", 1)[0], part.body_start)
-    if label is None or part.is_conclusion or not _NUMBERED.match(part.text):
+    is_conclusion = _CONCLUSION.match(part.text[part.body_start :])
+    if label is None or is_conclusion or not _NUMBERED.match(part.text):
         return [Text(part.text)]
     return _lead_and_detail(part.text, label.end())
 
