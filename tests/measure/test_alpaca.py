@@ -86,7 +86,7 @@ def ask_judge(run: AlpacaRun, script: Any = good_wins) -> ScriptedTransport:
     transport = ScriptedTransport(script)
     endpoint = Endpoint(base_url="http://judge.invalid/v1", model="a-judge")
     policy = RetryPolicy(max_requests=1)
-    client = partial(ChatClient, endpoint, policy=policy, transport=transport)
+    client = partial(ChatClient, endpoint, policy=policy, servers=[transport])
     replace(reader(run), client=client).ask(run.all_comparisons())
     return transport
 

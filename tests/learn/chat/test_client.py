@@ -32,7 +32,6 @@ from pasta_lm.learn.chat.client import (
     ChatClient,
     ChatReply,
     ChatRequest,
-    ChatServers,
     Endpoint,
     read_reply,
 )
@@ -53,7 +52,7 @@ class Answers:
         self.answers, self.gate = list(answers), gate
         self.bodies: list[dict[str, object]] = []
 
-    async def post(self, body: dict[str, object]) -> HttpReply:
+    async def send(self, method: str, path: str, body: dict[str, object]) -> HttpReply:
         self.bodies.append(body)
         if self.gate is not None:
             await self.gate.wait()
@@ -75,16 +74,16 @@ def status(number: int, code: str = "", **headers: str) -> HttpReply:
     return HttpReply(number, named, body)
 
 
-def complete(transport: object = None, policy: RetryPolicy = QUICK, **where: Any) -> ChatReply:
+def complete(*servers: Any, policy: RetryPolicy = QUICK, **where: Any) -> ChatReply:
     async def run() -> ChatReply:
         endpoint = Endpoint(**{"base_url": "http://h/v1", "model": "m", **where})
-        async with ChatClient(endpoint, policy=policy, transport=transport) as one:
+        async with ChatClient(endpoint, policy=policy, servers=servers) as one:
             return await one.complete(HELLO)
 
     return asyncio.run(run())
 
 
-def ask(transport: ChatServers, waits: list[float] | None = None) -> ChatReply:
+def ask(transport: Answers, waits: list[float] | None = None) -> ChatReply:
     noted = waits if waits is not None else []
 
     async def sleep(delay_s: float) -> None:
@@ -92,7 +91,7 @@ def ask(transport: ChatServers, waits: list[float] | None = None) -> ChatReply:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_pace, "sleep", sleep)
-        return complete(transport, POLICY)
+        return complete(transport, policy=POLICY)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +306,7 @@ def test_a_drained_client_awaits_a_request_in_flight_and_does_not_repeat_it(
     async def run() -> ChatReply | BaseException:
         where = Endpoint(base_url="http://h/v1", model="m")
         transport = Answers(*([failure] if failure else []), gate=gate)
-        one = ChatClient(where, transport=transport)
+        one = ChatClient(where, servers=[transport])
         task = asyncio.create_task(one.complete(HELLO))
         await asyncio.sleep(0)
         assert one.sending == {task}
@@ -334,7 +333,7 @@ def test_a_model_that_wants_max_completion_tokens_gets_it() -> None:
     transport = Answers(HttpReply(400, {}, json.dumps({"error": {"message": message}}).encode()))
 
     async def run() -> None:
-        one = ChatClient(Endpoint(base_url="http://h/v1", model="m"), transport=transport)
+        one = ChatClient(Endpoint(base_url="http://h/v1", model="m"), servers=[transport])
         for _ in range(2):
             await one.complete(HELLO)
 

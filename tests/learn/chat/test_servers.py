@@ -10,7 +10,8 @@ import pytest
 
 from pasta_lm.engines.servers import request_pace
 from pasta_lm.engines.servers.request_pace import HttpReply, Pause
-from pasta_lm.learn.chat.client import ChatServers
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from tests.learn.chat.test_client import HELLO, OK
 
 
 class Server:
@@ -20,7 +21,7 @@ class Server:
 
     async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
         self.num_asked += 1
-        return HttpReply(200, {}, b"")
+        return OK
 
     async def close(self) -> None:
         self.is_closed = True
@@ -29,10 +30,11 @@ class Server:
 def test_servers_take_turns() -> None:
     async def check() -> None:
         servers = [Server(), Server(), Server()]
-        spread = ChatServers(servers)
-        await asyncio.gather(*(spread.post({}) for _ in range(9)))
-        assert [one.num_asked for one in servers] == [3, 3, 3]
-        await spread.close()
+        async with ChatClient(
+            Endpoint(base_url="http://h/v1", model="m"), servers=servers
+        ) as client:
+            await asyncio.gather(*(client.complete(HELLO) for _ in range(9)))
+            assert [one.num_asked for one in servers] == [3, 3, 3]
         assert all(one.is_closed for one in servers)
 
     asyncio.run(check())

@@ -24,7 +24,7 @@ class ScriptedTransport:
         self.script = script
         self.asked: list[str] = []
 
-    async def post(self, body: Mapping[str, Any]) -> HttpReply:
+    async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
         said = body["messages"][-1]["content"]
         self.asked.append(said)
         found = self.script(said)
@@ -65,7 +65,7 @@ def judge(folder: Path, transport: ScriptedTransport | None, **settings: Any) ->
 
     def client() -> ChatClient:
         policy = RetryPolicy(max_requests=2, first_delay_s=0.0)
-        return ChatClient(endpoint, policy=policy, transport=transport)
+        return ChatClient(endpoint, policy=policy, servers=transport and [transport])
 
     return LLMJudge(
         settings.pop("model", "a-judge"),

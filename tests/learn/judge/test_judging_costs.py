@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +64,9 @@ def test_a_server_that_refuses_every_request_stops_the_run(tmp_path: Path) -> No
 class Slow(ScriptedTransport):
     """Takes as long as it takes until somebody else has had a turn."""
 
-    async def post(self, body: Mapping[str, Any]) -> HttpReply:
+    async def send(self, *args: Any) -> HttpReply:
         await asyncio.sleep(0.001)
-        return await super().post(body)
+        return await super().send(*args)
 
 
 def test_an_interrupt_awaits_requests_in_flight_and_the_next_run_asks_for_the_rest(

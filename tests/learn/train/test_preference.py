@@ -20,7 +20,7 @@ from pasta_lm.journal import read_rows
 from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.preferences import read_pairs, write_pairs
 from pasta_lm.learn.judge import Comparison
-from pasta_lm.learn.train import packs, preference
+from pasta_lm.learn.train import packs, preference, trainer
 from pasta_lm.learn.train.config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.strategies.model import Pasta
@@ -282,7 +282,7 @@ STOPS = {
     "before it has scored": (preference, "pair_round", 1),
     "while it asks the reference": (packs, "over_labels", 1),
     "while it learns round two": (preference, "pair_log_probs", 16),
-    "while it keeps the last model": (preference, "save", 1),
+    "while it keeps the last model": (trainer, "save", 1),
 }
 
 

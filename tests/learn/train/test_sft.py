@@ -24,6 +24,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.train import sft as training
+from pasta_lm.learn.train import trainer
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import Learner, load_learner
 from pasta_lm.learn.train.losses import collate, label_nats, token_nats, weighted_mean
@@ -349,7 +350,7 @@ def test_a_full_disk_is_named(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(training, "save", full)
+    monkeypatch.setattr(trainer, "save", full)
     with pytest.raises(PastaError, match="cannot be written: No space left on device") as caught:
         train_sft(sft(model, tmp_path, file, steps=1))
     assert "make room" in str(caught.value.hint)

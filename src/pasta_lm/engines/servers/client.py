@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import httpx2 as httpx
@@ -169,14 +170,15 @@ class Connection:
         policy = self.server.policy
         max_requests = 1 if once else policy.max_requests
         policy = replace(policy, max_requests=max_requests, max_busy_s=0.0)
-        attempts = Attempts(self.server.url, self._pause, policy)
-        while True:
-            try:
-                return json.loads(await self._body(path, body))
-            except TemporaryFailure as failure:
-                await attempts.wait(failure)
-            except ValueError as exc:
-                await attempts.wait(TemporaryFailure(str(exc)))
+        return await Attempts(self.server.url, self._pause, policy).reply(
+            partial(self._json, path, body)
+        )
+
+    async def _json(self, path: str, body: Json | None) -> Any:
+        try:
+            return json.loads(await self._body(path, body))
+        except ValueError as exc:
+            raise TemporaryFailure(str(exc)) from exc
 
     async def _body(self, path: str, body: Json | None) -> bytes:
         reply = await self._client.send("GET" if body is None else "POST", path, body)

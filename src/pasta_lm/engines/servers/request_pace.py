@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from asyncio import Event, sleep
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,11 +12,13 @@ from email.utils import parsedate_to_datetime
 from math import isnan
 from random import uniform
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
 from pasta_lm.recipe import without_passwords
+
+T = TypeVar("T")
 
 
 class Pause:
@@ -100,6 +102,15 @@ class Attempts:
         self._address, self._pause, self._policy = address, pause, policy
         self._busy_until_s = monotonic() + policy.max_busy_s
         self._num_sent = self._num_failed = 0
+
+    async def reply(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Send a request, again after each temporary failure; errors as those of ``wait``."""
+        while True:
+            await self._pause.over()
+            try:
+                return await send()
+            except TemporaryFailure as failure:
+                await self.wait(failure)
 
     async def wait(self, failure: TemporaryFailure) -> None:
         """Wait before the next attempt: as long as the server asks, then a random time.

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -136,44 +137,33 @@ class Endpoint:
         return key
 
 
-class ChatServers:
-    """Several servers of one model, which take turns."""
-
-    def __init__(self, clients: Sequence[HttpClient]) -> None:
-        self._clients, self._turns = clients, cycle(clients)
-
-    async def post(self, body: Mapping[str, Any]) -> HttpReply:
-        """Return the reply of one server; a ``TemporaryFailure`` if there is none."""
-        return await next(self._turns).send("POST", PATH, body)
-
-    async def close(self) -> None:
-        for client in self._clients:
-            await client.close()
-
-
-def connect(endpoint: Endpoint) -> ChatServers:
+def connect(endpoint: Endpoint) -> list[HttpClient]:
     if not find_spec("httpx2"):
         raise MissingExtraError(f"asking {endpoint.address}", "annotate")
     from pasta_lm.engines.servers.client import HttpClient
 
     key = endpoint.api_key()
-    return ChatServers([HttpClient(url, key) for url in endpoint.base_url.split(",")])
+    return [HttpClient(url, key) for url in endpoint.base_url.split(",")]
 
 
 class ChatClient:
-    """Asks one endpoint; shared by the coroutines of one event loop, which bound their number."""
+    """Asks the servers of one endpoint in turn.
+
+    It is shared by the coroutines of one event loop, which bound their number.
+    """
 
     def __init__(
         self,
         endpoint: Endpoint,
         *,
         policy: RetryPolicy | None = None,
-        transport: ChatServers | None = None,
+        servers: Sequence[HttpClient] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._pause = Pause()
         self._policy = policy or RetryPolicy()
-        self._transport = transport or connect(endpoint)
+        self._servers = servers or connect(endpoint)
+        self._turns = cycle(self._servers)
         self._sending: set[asyncio.Task[Any]] = set()
         self._is_draining = False
         self._limit_key = MAX_TOKENS
@@ -182,7 +172,8 @@ class ChatClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._transport.close()
+        for server in self._servers:
+            await server.close()
 
     @property
     def sending(self) -> Set[asyncio.Task[Any]]:
@@ -204,23 +195,12 @@ class ChatClient:
             RemoteError: no answer after all retries.
         """
         attempts = Attempts(self.endpoint.address, self._pause, self._policy)
-        task = asyncio.current_task()
-        assert task is not None
-        while True:
-            await self._pause.over()
-            self._sending.add(task)
-            try:
-                outcome = await self._attempt(request)
-            finally:
-                self._sending.discard(task)
-            if isinstance(outcome, ChatReply):
-                return outcome
-            if self._is_draining:
-                raise asyncio.CancelledError
-            await attempts.wait(outcome)
+        return await attempts.reply(partial(self._attempt, request))
 
-    async def _attempt(self, request: ChatRequest) -> ChatReply | TemporaryFailure:
-        endpoint = self.endpoint
+    async def _attempt(self, request: ChatRequest) -> ChatReply:
+        endpoint, task = self.endpoint, asyncio.current_task()
+        assert task is not None
+        self._sending.add(task)
         try:
             # Of the whole answer: HTTP clients bound the time between two pieces.
             async with asyncio.timeout(endpoint.timeout_s):
@@ -228,18 +208,21 @@ class ChatClient:
             raise_for_status(reply, endpoint.address, f"model {endpoint.model!r}")
             return read_reply(reply.body)
         except TimeoutError:
-            return TemporaryFailure(f"nothing within {endpoint.timeout_s:g} s")
+            failure = TemporaryFailure(f"nothing within {endpoint.timeout_s:g} s")
         except RemoteError as exc:
-            return TemporaryFailure(exc.message)
-        except TemporaryFailure as failure:
-            return failure
+            failure = TemporaryFailure(exc.message)
+        except TemporaryFailure as exc:
+            failure = exc
+        finally:
+            self._sending.discard(task)
+        raise asyncio.CancelledError if self._is_draining else failure
 
     async def _post(self, request: ChatRequest) -> HttpReply:
         """Send a request, again under another key where the model wants its limit there."""
-        model = self.endpoint.model
-        reply = await self._transport.post(request.body(model, self._limit_key))
+        model, send = self.endpoint.model, partial(next(self._turns).send, "POST", PATH)
+        reply = await send(request.body(model, self._limit_key))
         wants_other_key = reply.status == 400 and MAX_COMPLETION_TOKENS.encode() in reply.body
         if wants_other_key and self._limit_key != MAX_COMPLETION_TOKENS:
             self._limit_key = MAX_COMPLETION_TOKENS
-            reply = await self._transport.post(request.body(model, self._limit_key))
+            reply = await send(request.body(model, self._limit_key))
         return reply

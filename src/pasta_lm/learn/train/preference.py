@@ -44,12 +44,9 @@ from pasta_lm.learn.train.learner import (
     LOG,
     MAY_CHANGE,
     MODEL_FOLDER,
-    adapted,
     append_row,
     load_learner,
-    merged,
     open_output,
-    save,
 )
 from pasta_lm.learn.train.losses import Batch, bonbon_loss
 from pasta_lm.learn.train.packs import (
@@ -59,12 +56,7 @@ from pasta_lm.learn.train.packs import (
     reference_log_probs,
     sizes,
 )
-from pasta_lm.learn.train.trainer import (
-    PackTrainer,
-    frozen_dtype,
-    is_mixed,
-    newest_checkpoint,
-)
+from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, is_mixed
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.models.load import hashes_of
 from pasta_lm.run_folder import hash_files
@@ -313,13 +305,11 @@ def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferenceP
         f"{len(pairs)} pairs in {len(packs)} packs, {train.num_steps(len(packs))} steps of "
         f"{train.accumulate} packs; beta {beta:.4g}; AdamW at {train.learning_rate:g}"
     )
-    adapters = adapted(learner, lora) if lora else None
-    collate = partial(collate_pairs, references=references)
-    trainer = PreferenceTrainer(learner, train, packs, collate, adapters=adapters)
+    trainer = PreferenceTrainer(
+        learner, train, packs, partial(collate_pairs, references=references), lora
+    )
     trainer.alpha, trainer.beta = recipe.loss.alpha, beta
-    has_checkpoint = any(round.folder.glob("checkpoint-*"))
-    trainer.learn(newest_checkpoint(round.folder) if has_checkpoint else None)
-    return save(learner if adapters is None else merged(learner, adapters), train)
+    return trainer.learn(resume=any(round.folder.glob("checkpoint-*")))
 
 
 class PreferenceTrainer(PackTrainer):

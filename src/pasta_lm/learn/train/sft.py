@@ -31,18 +31,13 @@ from pasta_lm.learn.train.learner import (
     LOG,
     MAY_CHANGE,
     Learner,
-    adapted,
     append_row,
-    base_of,
     load_learner,
-    merged,
     open_output,
-    save,
-    save_trained,
 )
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of, sizes
-from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, newest_checkpoint, row_rates
+from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype
 from pasta_lm.models.load import hashes_of, num_parameters
 from pasta_lm.run_folder import hash_files
 from pasta_lm.strategies import PASTA
@@ -93,26 +88,12 @@ def finetune(
     ``resume`` continues from the newest checkpoint in ``train.out``.
     """
     print(summary(learner, packs, train, lora), file=sys.stderr)  # noqa: T201
-    base = base_of(learner) if lora and train.save == "adapter" else None
-    adapters = adapted(learner, lora) if lora else None
-    trainer = SftTrainer(
-        learner,
-        train,
-        packs,
-        partial(
-            collate,
-            decision_weight=train.decision_weight,
-            first_promise_weight=train.first_promise_weight,
-        ),
-        adapters=adapters,
-        rows=row_rates(learner, train),
-    )
+    weights = train.decision_weight, train.first_promise_weight
+    weighted = partial(collate, decision_weight=weights[0], first_promise_weight=weights[1])
+    trainer = SftTrainer(learner, train, packs, weighted, lora)
     if own_text:
         trainer.add_callback(OwnText(learner, own_text, train))
-    trainer.learn(newest_checkpoint(Path(train.out)) if resume else None)
-    if adapters is not None and lora and base:
-        return save_trained(learner, adapters, base, lora, train)
-    return save(learner if adapters is None else merged(learner, adapters), train)
+    return trainer.learn(resume=resume)
 
 
 def preflight(recipe: SftConfig) -> str:

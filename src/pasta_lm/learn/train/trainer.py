@@ -18,7 +18,17 @@ from transformers import PrinterCallback, Trainer, TrainerState, TrainingArgumen
 
 from pasta_lm.errors import ModelError
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
-from pasta_lm.learn.train.learner import LOG, Learner, append_row, check_finite
+from pasta_lm.learn.train.learner import (
+    LOG,
+    Learner,
+    adapted,
+    append_row,
+    base_of,
+    check_finite,
+    merged,
+    save,
+    save_trained,
+)
 from pasta_lm.learn.train.losses import Batch, label_nats, over_labels
 from pasta_lm.learn.train.packs import PackSet, PairPack
 from pasta_lm.models.load import DTYPES
@@ -51,13 +61,14 @@ class PackTrainer(Trainer):
         train: TrainConfig,
         packs: PackSet | Sequence[PairPack],
         collate: Callable[..., Batch],
-        *,
-        adapters: nn.Module | None = None,
-        rows: Sequence[RowRate] = (),
+        lora: LoraConfig | None,
     ) -> None:
-        self._learning, self._rows, self._log_file = learner.model, rows, Path(train.out) / LOG
+        self._learner, self._recipe, self._lora = learner, train, lora
+        self._log_file = Path(train.out) / LOG
+        self._base = base_of(learner) if lora and train.save == "adapter" else None
+        self._adapters = adapted(learner, lora) if lora else None
         super().__init__(
-            adapters or learner.model,
+            self._adapters or learner.model,
             training_arguments(train, learner.model.num_parameters()),
             train_dataset=packs,
             data_collator=collate,
@@ -90,7 +101,7 @@ class PackTrainer(Trainer):
         if self.state.global_step % TRIM_STEPS == 0:
             trim_memory()
         with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
-            nats_M = over_labels(self._learning, inputs, label_nats)
+            nats_M = over_labels(self._learner.model, inputs, label_nats)
         loss = self.loss(nats_M, inputs)
         if not torch.isfinite(loss):
             ids = list(dict.fromkeys(inputs["record_ids"]))
@@ -105,11 +116,15 @@ class PackTrainer(Trainer):
     def create_optimizer(self, *args: nn.Module) -> torch.optim.Optimizer:
         """Create the optimiser; rows with a learning rate of their own move as far as it says."""
         optimizer = super().create_optimizer(*args)
-        scale_updates(optimizer, self._rows)
+        scale_updates(optimizer, row_rates(self._learner, self._recipe))
         return optimizer
 
-    def learn(self, checkpoint: Path | None) -> None:
-        """Train, starting from a complete checkpoint of this run if one is named."""
+    def learn(self, *, resume: bool) -> Path:
+        """Train, save the model, and return its folder.
+
+        ``resume`` continues from the newest complete checkpoint of this run.
+        """
+        checkpoint = newest_checkpoint(Path(self._recipe.out)) if resume else None
         self._first_step, self._start_s = _step_of(checkpoint), time.monotonic()
         has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
         # It would plan anew for each length of an example.
@@ -126,6 +141,10 @@ class PackTrainer(Trainer):
         finally:
             torch.set_flush_denormal(False)
             torch.backends.cuda.enable_cudnn_sdp(has_cudnn)
+        learner, adapters = self._learner, self._adapters
+        if adapters is not None and self._lora and self._base:
+            return save_trained(learner, adapters, self._base, self._lora, self._recipe)
+        return save(learner if adapters is None else merged(learner, adapters), self._recipe)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of a checkpoint; a ModelError if one is NaN or infinite."""
