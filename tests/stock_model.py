@@ -9,7 +9,7 @@ from threading import Lock
 import torch
 from transformers import AutoModelForCausalLM
 
-from pasta_lm.engines.servers.served_model import read_served
+from pasta_lm.engines.servers.completions import read_served
 from tests.fakes.stock_server import Draw, NextToken, StockTestServer
 from tests.stock import spelled
 

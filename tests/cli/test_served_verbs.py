@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.engines.servers.served_model import read_served
+from pasta_lm.engines.servers.completions import read_served
 from pasta_lm.language.document import parse
 from pasta_lm.models.folder import FILE_NAME
 from tests.cli.conftest import Pasta

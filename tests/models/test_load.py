@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, Pre
 
 from pasta_lm.engines.local.loading import load
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.servers.served_model import read_served
+from pasta_lm.engines.servers.completions import read_served
 from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, VocabularyError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.engines.servers.client import StockServer
-from pasta_lm.engines.servers.completions import CompletionsEngine
-from pasta_lm.engines.servers.served_model import ServedModel
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
 from pasta_lm.language.document import Document, parse
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.serve.app import create_app

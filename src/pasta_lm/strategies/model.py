@@ -313,9 +313,9 @@ class Servers:
             ModelError: a server has another tokenizer or other tags, or was not taught.
         """
         with _needs_torch():
-            from pasta_lm.engines.servers import completions, served_model
+            from pasta_lm.engines.servers import completions
         servers = completions.connect(self.addresses, dialect=self.dialect)
-        served = served_model.read_served(source)
+        served = completions.read_served(source)
         engine = completions.CompletionsEngine(servers, served, allow_inexact=self.allow_inexact)
         engine.check()
         return Pasta(engine)

@@ -15,8 +15,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.servers.client import StockServer
-from pasta_lm.engines.servers.completions import CompletionsEngine
-from pasta_lm.engines.servers.served_model import ServedModel
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
 from pasta_lm.engines.servers.streamed_response import seed_of
 from pasta_lm.interpreter.commands import EVERYTHING
 from pasta_lm.interpreter.positions import Join, PositionStrategy

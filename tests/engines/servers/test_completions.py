@@ -9,9 +9,8 @@ from itertools import islice, pairwise, product
 import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams, ThreadStarted
-from pasta_lm.engines.servers.completions import CompletionsEngine, connect
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel, connect
 from pasta_lm.engines.servers.dialects import DIALECTS, TokenRequest
-from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.engines.servers.streamed_response import MAX_ASKED_AGAIN, seed_of
 from pasta_lm.errors import BrokenAnswerError, EndpointError, RemoteError, RequestError, UsageError
 from pasta_lm.interpreter.limits import Limits

@@ -12,8 +12,7 @@ import pytest
 
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.engines.servers.client import StockServer
-from pasta_lm.engines.servers.completions import CompletionsEngine
-from pasta_lm.engines.servers.served_model import ServedModel
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
 from pasta_lm.errors import BrokenAnswerError, RemoteError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse

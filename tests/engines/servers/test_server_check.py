@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pasta_lm.engines.servers.completions import CompletionsEngine, connect
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel, connect
 from pasta_lm.engines.servers.dialects import DIALECTS, KEY_ENV
-from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.errors import EndpointError, ModelError, PastaError, RemoteError, VocabularyError
 from tests.fakes.stock_server import Draw, NextToken, StockTestServer
 from tests.stock import playing, spelled

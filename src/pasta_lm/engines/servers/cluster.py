@@ -11,15 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from pasta_lm import errors
 from pasta_lm.engines.servers.dialects import TokenRequest
-from pasta_lm.errors import (
-    EndpointError,
-    ModelError,
-    PastaError,
-    RemoteError,
-    RequestError,
-    VocabularyError,
-)
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,
     ASYNC_OPEN,
@@ -77,10 +70,10 @@ class Cluster:
             return
         introductions = [self._introduce(server, once=once) for server in self._connections]
         results = await asyncio.gather(*introductions, return_exceptions=True)
-        errors = [error for error in results if error is not None]
-        refusals = [error for error in errors if not isinstance(error, RemoteError)]
-        if refusals or len(errors) == len(results):
-            raise (refusals or errors)[0]
+        failures = [error for error in results if error is not None]
+        refusals = [error for error in failures if not isinstance(error, errors.RemoteError)]
+        if refusals or len(failures) == len(results):
+            raise (refusals or failures)[0]
 
     async def _introduce(self, server: StockServer, *, once: bool) -> None:
         await self._connections[server].introduce(once=once)
@@ -104,7 +97,7 @@ class Cluster:
             server.num_in_flight += 1
             try:
                 yield self._connections[server]
-            except RemoteError:
+            except errors.RemoteError:
                 server.is_up = False
                 self._watch(server)
                 raise
@@ -120,7 +113,7 @@ class Cluster:
         while not server.is_up:
             try:
                 await self._introduce(server, once=True)
-            except PastaError:  # also one that came back with another model
+            except errors.PastaError:  # also one that came back with another model
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
@@ -145,7 +138,7 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
     if chosen and await _greedy(connection, barred) == chosen:
         reason = f"{connection.server.url} chose token {chosen[0]}, which the request barred"
         hint = "it must keep to logit_bias: PASTA's tags are legal in some places only"
-        raise EndpointError(reason, hint=hint)
+        raise errors.EndpointError(reason, hint=hint)
     if not (is_taught and vocabulary.has_pieces):
         return
     closing = [vocabulary.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)]
@@ -153,7 +146,7 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
     topic = TokenRequest(prompt=opened, max_tokens=MAX_TOPIC_TOKENS, stop_ids=closing)
     decoded = await _greedy(connection, topic)
     if not set(closing).intersection(decoded):
-        raise ModelError(
+        raise errors.ModelError(
             f"{connection.server.url} holds a model that was not taught the tags: it began a "
             f"promise with {vocabulary.text(decoded)[:40]!r} and did not end it",
             hint=f"{ADVICE}; --allow-inexact (servers.allow_inexact) uses it all the same",
@@ -169,7 +162,7 @@ async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
     if tuple(ids[: len(prefix)]) == prefix:
         ids = ids[len(prefix) :]
     if ids != own:
-        raise VocabularyError(
+        raise errors.VocabularyError(
             f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as "
             f"{ids[:5]}, the model's as {own[:5]}",
             hint=ADVICE,
@@ -179,7 +172,7 @@ async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
     pieces = [vocabulary.piece_id(piece) for piece in TAGS]
     ids = await _ids(connection, "".join(TAGS)) or []
     if [token for token in ids if token in pieces] != pieces:
-        raise VocabularyError(
+        raise errors.VocabularyError(
             f"{connection.server.url} has other tags than the model: it encodes them as "
             f"{ids[:8]}, the model's ids are {pieces}",
             hint=ADVICE,
@@ -192,7 +185,7 @@ async def _ids(connection: Connection, text: str) -> list[int] | None:
     body = dialect.tokenize_body(connection.server.model, text)
     try:
         return dialect.tokens(await connection.ask(dialect.tokenize_path, body))
-    except (EndpointError, RequestError, KeyError, TypeError, ValueError):
+    except (errors.EndpointError, errors.RequestError, KeyError, TypeError, ValueError):
         return None  # a version, or something in front of it, that has no such page
 
 

@@ -19,31 +19,26 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
+from pasta_lm import errors
 from pasta_lm.engines.local.grammars import Grammars
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.cluster import Cluster, check_server
 from pasta_lm.engines.servers.dialects import KEY_ENV, dialect_of, server_urls
-from pasta_lm.engines.servers.served_model import ServedModel
 from pasta_lm.engines.servers.streamed_response import StreamedResponse
-from pasta_lm.errors import (
-    BrokenAnswerError,
-    ContextLengthError,
-    MissingExtraError,
-    RemoteError,
-    RequestError,
-    UsageError,
-    first_error,
-)
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 from pasta_lm.models.folder import PASTA
+from pasta_lm.models.generation import sampling_settings
+from pasta_lm.models.load import last_position, load_without_weights
+from pasta_lm.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from pasta_lm.engines.servers.client import Connection, StockServer
@@ -51,7 +46,50 @@ if TYPE_CHECKING:
 MAX_RESPONSES = 64
 """Responses of each server that are decoded at once; others wait here."""
 NO_REQUEST = -1
+SERVERS = "servers"
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The facts of a model whose weights are in servers."""
+
+    vocabulary: Vocabulary
+    eos_ids: frozenset[int]  # all ids that end main
+    name: str | None = None  # for the trace; None: as the server calls it
+    max_position: int | None = None  # the last position that it may be given
+    positions: PositionStrategy = PositionStrategy.CONTINUE  # those that it was trained with
+    join: Join = Join.RECOMPUTE
+    trained_strategy: str = PASTA
+    fork_bias: float = 0.0
+    sampling: Mapping[str, float] = field(default_factory=dict)  # its authors' settings
+    kind: Kind = Kind.GENERATED
+    device: str = SERVERS
+    dtype_name: str = SERVERS  # what they chose when they started
+
+    def join_with(self, positions: PositionStrategy) -> Join:
+        return self.join if positions is self.positions else Join.SHARED
+
+
+def read_served(source: str | Path) -> ServedModel:
+    """Return the facts of the model that servers hold, from its folder or hub id.
+
+    Raises:
+        ModelNotFoundError: there are no configuration and tokenizer, as in an adapter or GGUF file.
+        ModelError: its ``pasta_config.json`` is broken.
+        VocabularyError: that file and its tokenizer disagree.
+    """
+    pretrained = load_without_weights(source)
+    config, sampling = pretrained.config, sampling_settings(pretrained.model)
+    sampling.pop("repetition_penalty", None)  # theirs counts tag pieces and other threads
+    return ServedModel(
+        vocabulary=pretrained.vocabulary, eos_ids=pretrained.eos_ids, name=pretrained.name,
+        max_position=last_position(pretrained.model),
+        positions=config.positions if config else PositionStrategy.PREDICT,
+        join=config.join if config else Join.SHARED,
+        trained_strategy=config.trained_strategy if config else PASTA,
+        fork_bias=config.fork_bias if config else 0.0, sampling=sampling,
+    )  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +126,7 @@ class CompletionsEngine:
             num_again: How often ``generate`` decodes a request anew that a failing server ended.
         """
         if not servers:
-            raise UsageError("no server is named", hint="for example http://localhost:8000")
+            raise errors.UsageError("no server is named", hint="for example http://localhost:8000")
         self.servers = tuple(servers)
         self.loaded = loaded
         self.max_responses = MAX_RESPONSES * len(self.servers)
@@ -219,7 +257,7 @@ class CompletionsEngine:
         """Decode requests together; the error of one ends all unless it can be decoded anew."""
         checked = [self.check_request(request) for request in requests]
         answers: list[dict[int, Answer]] = [{} for _ in requests]  # by sample
-        errors: list[list[Exception]] = [[] for _ in requests]
+        failures: list[list[Exception]] = [[] for _ in requests]
         with self._apart() as engine:
             indices = {engine.submit(request): index for index, request in enumerate(checked)}
             for number, event in engine.events():
@@ -228,10 +266,10 @@ class CompletionsEngine:
                     answers[index][event.sample] = event.answer
                 if not isinstance(event, Failed):
                     continue
-                errors[index].append(event.error)
-                is_lost = isinstance(event.error, RemoteError)
-                if not is_lost or len(errors[index]) > self._num_again:
-                    raise errors[index][0]
+                failures[index].append(event.error)
+                is_lost = isinstance(event.error, errors.RemoteError)
+                if not is_lost or len(failures[index]) > self._num_again:
+                    raise failures[index][0]
                 indices[engine.submit(checked[index])] = index
         return [[samples[sample] for sample in sorted(samples)] for samples in answers]
 
@@ -259,8 +297,8 @@ class CompletionsEngine:
             async with asyncio.TaskGroup() as group:
                 for sample in range(active.request.params.n):
                     group.create_task(self._decode_sample(number, active, sample))
-        except ExceptionGroup as errors:  # raised where the events are read
-            error = first_error(errors)
+        except ExceptionGroup as failures:  # raised where the events are read
+            error = errors.first_error(failures)
             assert isinstance(error, Exception)
             self._events.put((number, Failed(error)))
         self._events.put((number, None))
@@ -283,8 +321,8 @@ class CompletionsEngine:
                     put = lambda event: self._events.put((number, event))  # noqa: E731
                     facts = loaded.vocabulary, loaded.eos_ids
                     return await StreamedResponse(response, connection, *facts, put).run()
-            except RemoteError as exc:
-                if isinstance(exc, BrokenAnswerError) or num_begun >= len(self.servers):
+            except errors.RemoteError as exc:
+                if isinstance(exc, errors.BrokenAnswerError) or num_begun >= len(self.servers):
                     raise
 
     def check_request(self, request: Request) -> Request:
@@ -295,12 +333,12 @@ class CompletionsEngine:
         """
         last, params = self.max_prompt_tokens, request.params
         if last is not None and len(request.prompt) > last:
-            raise ContextLengthError(len(request.prompt), last + 1)
+            raise errors.ContextLengthError(len(request.prompt), last + 1)
         request.check(last, self.loaded.vocabulary.num_tokens)
         if request.forced is not None:
-            raise RequestError("a stock server decodes its model's answer, not a given one")
+            raise errors.RequestError("a stock server decodes its model's answer, not a given one")
         if params.penalises:
-            raise RequestError(
+            raise errors.RequestError(
                 "a stock server's penalties count tag pieces and other threads, ours do not",
                 hint="leave out repetition_penalty, presence_penalty and frequency_penalty",
             )
@@ -308,17 +346,17 @@ class CompletionsEngine:
             self._grammars.matcher(wanted, name)
         if params.max_thinking_tokens is not None:  # its mark is no token of the server's choice
             problem = "a stock server ends no thought after a number of tokens"
-            raise RequestError(problem, hint="leave out max_thinking_tokens")
+            raise errors.RequestError(problem, hint="leave out max_thinking_tokens")
         if params.logprobs is not None:
             problem = "log-probabilities of a stock server are not read"
-            raise RequestError(problem, hint="leave it out")
+            raise errors.RequestError(problem, hint="leave it out")
         params = params.resolved(secrets.randbits(31), self.loaded.fork_bias)
         plain, join = PositionStrategy.CONTINUE, Join.SHARED
         if request.forks:  # else it is a single thread: all strategies and joins are the same
             join = Join.RECOMPUTE if request.form is Form.MAIN else Join.SHARED
             if not self._allow_inexact and (request.positions, request.join) != (plain, join):
                 trained = self.loaded
-                raise RequestError(
+                raise errors.RequestError(
                     f"positions {request.positions.value!r} with join {request.join.value!r} are "
                     "not exact on a stock server, which computes plain causal texts",
                     hint=f"the model was trained with {trained.positions.value!r} and "
@@ -338,7 +376,7 @@ def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
         UsageError: an unknown dialect.
     """
     if not find_spec("httpx2"):
-        raise MissingExtraError(f"asking {addresses}", "serve")
+        raise errors.MissingExtraError(f"asking {addresses}", "serve")
     from pasta_lm.engines.servers.client import StockServer
 
     key = os.environ.get(KEY_ENV) or None

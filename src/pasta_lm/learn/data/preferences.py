@@ -24,14 +24,7 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.language.document import Document, parse_program
-from pasta_lm.learn.data import (
-    Turn,
-    check_read,
-    joined,
-    messages_of,
-    messages_with,
-    prompt_key,
-)
+from pasta_lm.learn import data
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.judge import Comparison, Judge, both_orders, smoothed_ratio
 from pasta_lm.recipe import check_positive
@@ -50,11 +43,11 @@ class PromptWithReference(NamedTuple):
     id: str
     prompt: str
     reference: str = ""
-    turns: tuple[Turn, ...] = ()  # The messages before it.
+    turns: tuple[data.Turn, ...] = ()  # The messages before it.
 
     @property
     def content(self) -> Prompt:
-        return messages_with(self.turns, self.prompt) if self.turns else self.prompt
+        return data.messages_with(self.turns, self.prompt) if self.turns else self.prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +78,12 @@ class Rollout:
     prompt: str
     baseline: AnswerRecord
     samples: tuple[AnswerRecord, ...]
-    turns: tuple[Turn, ...] = ()  # The messages before the prompt.
+    turns: tuple[data.Turn, ...] = ()  # The messages before the prompt.
 
     @property
     def question(self) -> str:
         """Return all messages as one text, as the judge is shown them."""
-        return joined(messages_with(self.turns, self.prompt))
+        return data.joined(data.messages_with(self.turns, self.prompt))
 
 
 Progress = Callable[[int, int, float | None], None]
@@ -201,7 +194,7 @@ class PreferencePair:
     score_chosen: float
     score_rejected: float
     parts: Mapping[str, float] = field(default_factory=dict)
-    turns: tuple[Turn, ...] = ()  # The messages before the prompt.
+    turns: tuple[data.Turn, ...] = ()  # The messages before the prompt.
 
 
 def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
@@ -210,7 +203,7 @@ def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
     for pair in pairs:
         texts = {"chosen": pair.chosen.program, "rejected": pair.rejected.program}
         scores = {key: getattr(pair, key) for key in _SCORES}
-        messages = messages_with(pair.turns, pair.prompt)
+        messages = data.messages_with(pair.turns, pair.prompt)
         prompt = {"messages": messages} if pair.turns else {"prompt": pair.prompt}
         rows.append({"id": pair.id, **prompt, **texts, **scores, **pair.parts})
     write_rows(path, rows)
@@ -223,14 +216,14 @@ def read_pairs(path: Path) -> list[PreferencePair]:
 
 def _read_pair(path: Path, row: Row) -> PreferencePair:
     numbers = {key: float(value) for key, value in row.items() if type(value) in (int, float)}
-    missing = [] if prompt_key(row) else ["prompt"]
+    missing = [] if data.prompt_key(row) else ["prompt"]
     missing += [key for key in _TEXTS if not isinstance(row.get(key), str) or not row[key]]
     missing += [key for key in _SCORES if key not in numbers]
     if missing:
         raise InputError(f"{path}: row {row['id']} has no {' and no '.join(missing)}")
     try:
-        turns = messages_of(row)
-        check_read(row, turns, dict.fromkeys(_TEXTS))
+        turns = data.messages_of(row)
+        data.check_read(row, turns, dict.fromkeys(_TEXTS))
         if turns[-1]["role"] != "user":
             raise InputError("its last message is not the user's")
         chosen, rejected = parse_program(row["chosen"]), parse_program(row["rejected"])

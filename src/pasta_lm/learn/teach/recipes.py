@@ -15,19 +15,7 @@ from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.learn.data.annotated import read_ids, read_records, write_records
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
-from pasta_lm.learn.train.config import (
-    DataConfig,
-    LoraConfig,
-    ModelConfig,
-    PairsConfig,
-    PreferenceConfig,
-    PreferenceTrainConfig,
-    RecordsConfig,
-    RolloutsConfig,
-    SftConfig,
-    StartConfig,
-    TrainConfig,
-)
+from pasta_lm.learn.train import config as training
 from pasta_lm.learn.train.learner import MODEL_FOLDER
 from pasta_lm.measure.instructions import InstructionSettings
 from pasta_lm.measure.prompt_sets import SetFiles
@@ -47,8 +35,8 @@ class Recipes(NamedTuple):
 
     answers: AnswerConfig
     annotation: AnnotateConfig
-    pasta: SftConfig
-    preference: PreferenceConfig | None
+    pasta: training.SftConfig
+    preference: training.PreferenceConfig | None
     measures: InstructionSettings
 
 
@@ -99,9 +87,11 @@ def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -
     )
 
 
-def _lora(config: TeachConfig) -> LoraConfig | None:
+def _lora(config: TeachConfig) -> training.LoraConfig | None:
     rank = config.train.rank
-    return None if config.train.weights == "all" else LoraConfig(rank=rank, alpha=2.0 * rank)
+    return (
+        None if config.train.weights == "all" else training.LoraConfig(rank=rank, alpha=2.0 * rank)
+    )
 
 
 def _rate(config: TeachConfig) -> float:
@@ -122,18 +112,18 @@ def _settings(config: TeachConfig) -> dict[str, Any]:
     }
 
 
-def _stage_one(model: str, out: Path, config: TeachConfig) -> SftConfig:
+def _stage_one(model: str, out: Path, config: TeachConfig) -> training.SftConfig:
     own, trains_all = config.train, config.train.weights == "all"
     accumulate = ALL_ACCUMULATE if trains_all else 1
-    return SftConfig(
-        model=ModelConfig(base=model),
-        data=DataConfig(
+    return training.SftConfig(
+        model=training.ModelConfig(base=model),
+        data=training.DataConfig(
             file=(str(out / ANNOTATED / RECORDS), *config.data.file),
             exclude=(str(out / ANNOTATED / HELD_BACK), *config.data.exclude),
             own_text=str(out / ANNOTATED / REFERENCES),
             max_tokens=config.data.max_tokens,
         ),
-        train=TrainConfig(
+        train=training.TrainConfig(
             out=str(out / PASTA),
             steps=max(1, own.passes // accumulate),
             accumulate=accumulate,
@@ -152,15 +142,17 @@ def _stage_one(model: str, out: Path, config: TeachConfig) -> SftConfig:
     )
 
 
-def _stage_two(model: str, out: Path, config: TeachConfig, two: StageTwoConfig) -> PreferenceConfig:
+def _stage_two(
+    model: str, out: Path, config: TeachConfig, two: StageTwoConfig
+) -> training.PreferenceConfig:
     answers = config.answers
-    return PreferenceConfig(
-        model=StartConfig(base=str(out / PASTA / MODEL_FOLDER), baseline=model),
-        data=PairsConfig(
-            records=RecordsConfig(file=str(out / PREFERENCE / PROMPTS)),
+    return training.PreferenceConfig(
+        model=training.StartConfig(base=str(out / PASTA / MODEL_FOLDER), baseline=model),
+        data=training.PairsConfig(
+            records=training.RecordsConfig(file=str(out / PREFERENCE / PROMPTS)),
             max_tokens=2 * config.data.max_tokens,
         ),
-        rollouts=RolloutsConfig(
+        rollouts=training.RolloutsConfig(
             samples=two.samples,
             max_tokens=answers.max_tokens,
             pool_tokens=(answers.in_flight or 1) * (answers.max_tokens + ROOM),
@@ -168,7 +160,7 @@ def _stage_two(model: str, out: Path, config: TeachConfig, two: StageTwoConfig) 
         score=ScoreConfig(quality_weight=two.quality_weight),
         judge=two.judge,
         lora=_lora(config),
-        train=PreferenceTrainConfig(
+        train=training.PreferenceTrainConfig(
             out=str(out / PREFERENCE),
             rounds=two.rounds,
             steps=two.steps,

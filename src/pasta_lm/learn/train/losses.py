@@ -22,17 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from pasta_lm.engines.local.attention import (
-    NAME,
-    LayerCall,
-    additive,
-    attend,
-    attend_by_products,
-    for_each_head,
-    in_window,
-    is_plain,
-    visible,
-)
+from pasta_lm.engines.local import attention
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -68,24 +58,26 @@ class TrainingPass:
             places_N[slots] = number * padded_BP.shape[1] + torch.arange(len(slots))
         return padded_BP, places_N
 
-    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+    def attend(
+        self, call: attention.LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor
+    ) -> Tensor:
         """Attend within each example; return [H, N, D], dtype of the queries."""
         parts = zip(*(t.split(self._lengths, dim=1) for t in (q_HND, k_GND, v_GND)), strict=True)
         outs = [self._attend(index, call, *part) for index, part in enumerate(parts)]
         return torch.cat(outs, dim=1)
 
     def _attend(
-        self, index: int, call: LayerCall, q_HLD: Tensor, k_GLD: Tensor, v_GLD: Tensor
+        self, index: int, call: attention.LayerCall, q_HLD: Tensor, k_GLD: Tensor, v_GLD: Tensor
     ) -> Tensor:
         is_cpu = v_GLD.device.type == "cpu"
         if v_GLD.dtype is torch.bfloat16 and is_cpu:
             # With all scores in memory it is twice as fast there as torch's attention. Under
             # autocast the rotation has widened queries and keys.
             mask = self._mask(index, call.window, v_GLD)
-            return attend_by_products(call, q_HLD.to(v_GLD), k_GLD.to(v_GLD), v_GLD, mask)
-        if is_plain(call):
-            k_GLD, v_GLD = for_each_head(q_HLD, k_GLD, v_GLD)
-        if self._pack[index].rows is None and call.window is None and is_plain(call):
+            return attention.attend_by_products(call, q_HLD.to(v_GLD), k_GLD.to(v_GLD), v_GLD, mask)
+        if attention.is_plain(call):
+            k_GLD, v_GLD = attention.for_each_head(q_HLD, k_GLD, v_GLD)
+        if self._pack[index].rows is None and call.window is None and attention.is_plain(call):
             out: Tensor = F.scaled_dot_product_attention(
                 q_HLD[None],
                 k_GLD[None],
@@ -95,7 +87,7 @@ class TrainingPass:
                 enable_gqa=len(q_HLD) != len(k_GLD),
             )
             return out[0]
-        return attend(call, q_HLD, k_GLD, v_GLD, self._mask(index, call.window, q_HLD))
+        return attention.attend(call, q_HLD, k_GLD, v_GLD, self._mask(index, call.window, q_HLD))
 
     def _mask(self, index: int, window: int | None, like: Tensor) -> Tensor:
         key = (index, window)
@@ -104,8 +96,8 @@ class TrainingPass:
             visible_LL = seen(example)
             if window is not None:
                 positions = _tensor(example.positions)
-                visible_LL = visible_LL & in_window(positions, positions, window)
-            self._masks[key] = additive(visible_LL.to(like.device), like.dtype)
+                visible_LL = visible_LL & attention.in_window(positions, positions, window)
+            self._masks[key] = attention.additive(visible_LL.to(like.device), like.dtype)
         return self._masks[key]
 
 
@@ -115,7 +107,7 @@ def seen(example: EncodedExample) -> Tensor:
     if example.rows is None:
         return slots[:, None] >= slots
     cutoffs_LO = torch.tensor(example.rows)[_tensor(example.row_of)]
-    return visible(slots, cutoffs_LO, _tensor(example.owners))
+    return attention.visible(slots, cutoffs_LO, _tensor(example.owners))
 
 
 def plain_texts(example: EncodedExample) -> list[Tensor]:
@@ -201,7 +193,7 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
 
 def reads_texts(model: PreTrainedModel) -> bool:
     """Return whether a model reads plain texts by its own attention, without our mask."""
-    return bool(model.config._attn_implementation != NAME)
+    return bool(model.config._attn_implementation != attention.NAME)
 
 
 @contextmanager
