@@ -53,13 +53,13 @@ def annotate(
             run = run_annotation(
                 recipe,
                 limit=limit,
-                progress=lambda tally: show("rows", tally.num_ended, num_rows, _summary(tally)),
+                progress=lambda tally: show("rows", len(tally.rows), num_rows, _summary(tally)),
                 notice=lambda num: say(WAITING.format(num)),
             )
     except KeyboardInterrupt:
         say(f"stopped at once; what was paid is kept. {to_continue}")
         raise typer.Exit(INTERRUPTED) from None
-    say(f"{run.tally.num_ended} rows: {_summary(run.tally)}")
+    say(f"{len(run.tally.rows)} rows: {_summary(run.tally)}")
     if run.is_interrupted:
         say(f"stopped by interrupt. {to_continue}")
     for file in run.files:

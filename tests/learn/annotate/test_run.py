@@ -72,7 +72,7 @@ def test_a_complete_run_sends_no_request(source: Path, clean: Path) -> None:
         before = files_of(clean)
         done = run(source, clean, server)
         assert (server.num_requests, files_of(clean)) == (0, before)
-        assert done.tally.num_ended == NUM_ROWS
+        assert len(done.tally.rows) == NUM_ROWS
 
 
 def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(
@@ -134,7 +134,7 @@ def test_a_server_that_is_gone_stops_the_run_and_its_rows_are_asked_again(
         annotate(recipe(source, tmp_path, "http://127.0.0.1:9/v1"), policy=few)
     with ScriptedServer(teacher_by_rule(0.3, 0.1)) as server:
         done = run(source, tmp_path, server)
-    assert done.tally.num_ended == NUM_ROWS
+    assert len(done.tally.rows) == NUM_ROWS
     assert files_of(tmp_path) == files_of(clean)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -66,13 +66,15 @@ class EndedRow:
         return FAILED, str(self.outcome.reason)
 
 
+@dataclass
 class Tally:
     """The rows of a run that ended, by index in the source, and the tokens of all its replies."""
 
-    def __init__(self, spent: Spending) -> None:
-        self.rows: dict[int, EndedRow] = {}
-        self.reasons: Counter[tuple[str, str]] = Counter()
-        self.spent = spent
+    spent: Spending
+    progress: Callable[[Tally], None]
+    """Called after each row and each reply."""
+    rows: dict[int, EndedRow] = field(default_factory=dict)
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def num_rows(self) -> Counter[str]:
@@ -81,13 +83,14 @@ class Tally:
             totals[status] += count
         return totals
 
-    @property
-    def num_ended(self) -> int:
-        return len(self.rows)
-
     def end(self, index: int, row: EndedRow) -> None:
         self.rows[index] = row
         self.reasons[row.status] += 1
+        self.progress(self)
+
+    def pay(self, reply: Row) -> None:
+        self.spent.count(reply)
+        self.progress(self)
 
 
 class AnnotationRun(NamedTuple):
@@ -141,31 +144,23 @@ def annotate(
     policy: RetryPolicy | None = None,
     notice: Callable[[int], None] = lambda num_in_flight: None,
 ) -> AnnotationRun:
-    """Annotate the source of a recipe, continuing where an earlier run stopped.
+    """Annotate the source of a recipe, or its first rows, where an earlier run stopped.
 
-    A first SIGINT or SIGTERM awaits the requests in flight; a second one raises
-    ``KeyboardInterrupt``.
-
-    Args:
-        config: The recipe.
-        limit: Only the first rows of the source.
-        progress: Called after each row and each reply.
-        policy: Of retries.
-        notice: Called at a first signal with the number of requests in flight.
+    A first SIGINT or SIGTERM awaits the requests in flight, whose number ``notice`` gets; a second
+    one raises ``KeyboardInterrupt``.
     """
     folder = RunFolder(Path(config.output.folder))
     with folder.locked():
         folder.begin(config.settings())
         journal, pool = folder.journal(JOURNAL), RequestPool("rows", notice)
-        tally = Tally(Spending(journal.rows.values()))
+        tally = Tally(Spending(journal.rows.values()), progress)
         numbered = enumerate(source_rows(config, limit))
         if config.teacher is not None:
-            teacher = _Teacher(config.teacher, config.filters, journal, pool, tally, progress)
+            teacher = _Teacher(config.teacher, config.filters, journal, pool, tally)
             client = partial(ChatClient, config.teacher, policy=policy)
             asyncio.run(pool.run(client, numbered, teacher.annotate))
         for index, row in numbered if config.teacher is None else ():
             tally.end(index, EndedRow(row, _by_rule(row, config.filters)))
-            progress(tally)
         return AnnotationRun(tally, pool.is_interrupted, write_set(config, tally))
 
 
@@ -185,7 +180,6 @@ class _Teacher:
     journal: Journal
     pool: RequestPool
     tally: Tally
-    progress: Callable[[Tally], None]
 
     async def annotate(self, job: tuple[int, SourceRow]) -> None:
         """Annotate a row with its stored replies and, if they do not end it, with others."""
@@ -194,7 +188,6 @@ class _Teacher:
         outcome = None if row.skipped is not None else await self._outcome(index, row, replies)
         if outcome is not None or row.skipped is not None:
             self.tally.end(index, EndedRow(row, outcome, replies))
-            self.progress(self.tally)
 
     async def _outcome(
         self, index: int, row: SourceRow, replies: list[ChatReply]
@@ -213,7 +206,8 @@ class _Teacher:
                     line = {"id": name, **origin, "reply": dict(reply.raw)}
                 else:
                     return None if reply is None else Rejection(NO_ANSWER, reply.message)
-                self._keep(line)
+                self.journal.append([line])
+                self.tally.pay(line)
             elif line.get("digest") != origin["digest"]:
                 reason = f"the source has changed: row {index + 1} was {line.get('row')}"
                 hint = "give the changed source a new output folder"
@@ -223,11 +217,6 @@ class _Teacher:
             replies.append(read_reply(line["reply"]))
             talk.feed(replies[-1])
         return talk.outcome
-
-    def _keep(self, line: Row) -> None:
-        self.journal.append([line])
-        self.tally.spent.count(line)
-        self.progress(self.tally)
 
 
 def write_set(config: AnnotateConfig, tally: Tally) -> list[Path]:

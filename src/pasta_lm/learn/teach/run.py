@@ -236,7 +236,7 @@ def _annotate(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> R
     total = len(read_rows(out / ANSWERS / USABLE))
     run = annotate(
         recipes.annotation,
-        progress=lambda tally: show("answers annotated", tally.num_ended, total),
+        progress=lambda tally: show("answers annotated", len(tally.rows), total),
     )
     if run.is_interrupted:
         raise KeyboardInterrupt
