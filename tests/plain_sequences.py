@@ -12,8 +12,7 @@ from pasta_lm.interpreter.placement import Entries
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
 from pasta_lm.models.encoded import EncodedDocument
-from tests.reference import Name
-from tests.visibility import is_visible
+from tests.reference import Name, is_visible
 
 Ids = tuple[int, ...]
 

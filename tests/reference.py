@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import TOKENS_PER_UNIT
@@ -106,3 +107,9 @@ def critical_path(shape: Shape) -> int:
             num_blocks += 1
         longest = max(longest, depth)
     return max([longest, *pending])
+
+
+def is_visible(entries: Entries, query_slot: int, slot: int) -> bool:
+    """Return whether the query in one slot saw the entry in another when it was fed."""
+    row, owner = entries[query_slot].row, entries[slot].owner
+    return row.sees(query_slot=query_slot, entry_slot=slot, entry_owner=owner)

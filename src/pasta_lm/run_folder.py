@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -29,6 +30,11 @@ from pasta_lm.recipe import check_same_settings, validated, without_passwords
 
 T = TypeVar("T")
 SETTINGS, INPUTS, LOCK = "settings.json", "inputs.json", "lock"
+
+
+def say(line: str) -> None:
+    """Print a line on standard error."""
+    print(f"pasta: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from pasta_lm.measure.answering import AnswerSettings, Models
 from pasta_lm.measure.instructions import InstructionSettings
 from pasta_lm.recipe import read_recipe
 from tests.cli.conftest import Pasta
+from tests.fakes.scripted_judge import prefer_more_words
+from tests.fakes.scripted_server import Faults, ScriptedServer
 
 ANSWERS = [
     {"instruction": "Name two things.", "response": "Two."},
@@ -160,3 +162,116 @@ def test_the_recipe_that_the_page_names_is_one() -> None:
     recipe = Path(__file__).parents[2] / "runs" / "recipes" / "instructions.toml"
     found = read_recipe(recipe, InstructionSettings)
     assert found.sets.instructions == "corpora/instructions"
+
+
+NUM = 40
+
+
+@pytest.fixture
+def instructions(tmp_path: Path) -> Path:
+    file = tmp_path / "instructions.jsonl"
+    rows = [{"instruction": f"Name {n} rivers.", "dataset": "ab"[n % 2]} for n in range(2 * NUM)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_a_run_with_a_scripted_judge_ends_in_a_report_without_win_rates(
+    pasta: Pasta, taught_folder: Path, untaught_folder: Path, instructions: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    models = ("--model", taught_folder, "--set", f"baseline={untaught_folder}")
+    models += ("--set", "max_tokens=12")
+    with ScriptedServer(prefer_more_words, Faults(server_error=0.05), model="judge-1") as server:
+        judge = ("--set", "judge.model=judge-1", "--set", f"judge.base_url={server.base_url}")
+        flags = ("--out", out, "--set", f"instructions={instructions}", "--limit", NUM)
+        flags += ("--set", "num_timed=4")
+        result = pasta("evaluate", "alpaca", *flags, *models, *judge)
+        assert result.code == 0
+        assert "the judge is to be asked: " in result.err
+        num_paid = sum(server.paid.values())
+        again = pasta("evaluate", "alpaca", *flags, *models, *judge, "--json")
+        assert sum(server.paid.values()) == num_paid
+    assert f"pipeline check, n = {NUM}" in result.out
+    report = again.json
+    assert report["judge"]["is_scripted"]
+    assert "win_rate" not in again.out
+    pasta_figures = report["systems"]["pasta"]
+    assert (pasta_figures["num_prompts"], pasta_figures["num_timed"]) == (NUM, 4)
+    assert pasta_figures["realised_speedup"]["mean"] > 0
+    assert pasta_figures["provenance"]["model"] == str(taught_folder)
+    page = (out / "report.md").read_text()
+    assert f"pipeline check, n = {NUM}" in page
+    instructions.unlink()
+    offline = pasta("evaluate", "alpaca", "--out", out, "--offline", "--json")
+    assert (offline.code, offline.json) == (0, report)
+    assert (out / "report.md").read_text() == page
+
+
+def test_without_a_judge_only_speed_is_reported(
+    pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
+) -> None:
+    named = f"other=pasta:{taught_folder}"
+    flags = ("--model", taught_folder, "--set", f"instructions={instructions}", "--limit", 2)
+    flags += ("--out", tmp_path / "run", "--set", "max_tokens=8", "--system", named)
+    result = pasta("evaluate", "alpaca", *flags)
+    assert (result.code, result.err) == (0, "")
+    assert "nobody judged: no win rates" in result.out
+    assert {"sequential", "pasta", "other"} < {*result.out.splitlines()}
+
+
+DOCUMENTED = {
+    "win_rate",
+    "standard_error",
+    "n_total",
+    "avg_length",
+    "length_controlled_winrate",
+    "lc_standard_error",
+}
+PREFERENCES = (2, 1, 1.5, 1.75, 0, 2, 1.25, 2)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, Path]:
+    files = {name: tmp_path / name for name in ("annotations", "difficulty", "gamed")}
+    rows = [
+        {"model": name, "row": row, "preference": one, "len_1": 100 + row, "len_2": 90 + 3 * row}
+        for name, turned in (("good", PREFERENCES), ("worse", [1] * 8))
+        for row, one in enumerate(turned)
+    ]
+    files["annotations"].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    difficulty = "".join(f"{row},{row / 4 - 1}\n" for row in range(8))
+    files["difficulty"].write_text("index,instruction_difficulty\n" + difficulty)
+    gamed = "".join(f"0.{row},{row - 4},{row / 4 - 1}\n" for row in range(8))
+    files["gamed"].write_text("preference,std_delta_len,instruction_difficulty\n" + gamed)
+    return files
+
+
+def flags(tables: dict[str, Path]) -> list[object]:
+    return [part for name, file in tables.items() for part in (f"--{name}", file)]
+
+
+def test_json_has_the_documented_figures_of_each_model(
+    pasta: Pasta, tables: dict[str, Path]
+) -> None:
+    result = pasta("evaluate", "lc-winrate", *flags(tables), "--json")
+    assert (result.code, result.err) == (0, "")
+    assert [*result.json] == ["good", "worse"]
+    assert all(figures.keys() >= DOCUMENTED for figures in result.json.values())
+    good = result.json["good"]
+    assert (good["win_rate"], good["n_total"], good["avg_length"]) == (62.5, 8, 100)
+    assert result.json["worse"]["win_rate"] == 0
+
+
+def test_a_missing_verdict_refuses_the_win_rate_unless_allowed(
+    pasta: Pasta, tables: dict[str, Path]
+) -> None:
+    file = tables["annotations"]
+    file.write_text(file.read_text().replace('"preference": 0,', '"preference": null,'))
+    refused = pasta("evaluate", "lc-winrate", *flags(tables), "--json")
+    assert refused.code == 1
+    assert (refused.json["good"]["win_rate"], refused.json["worse"]["win_rate"]) == (None, 0)
+    assert "good: no win rate: 1 of 8 rows have no verdict (4)" in refused.err
+    allowed = pasta("evaluate", "lc-winrate", *flags(tables), "--allow-missing", "--json")
+    assert (allowed.code, allowed.err) == (0, "")
+    good = allowed.json["good"]
+    assert good["win_rate_missing_lost"] < good["win_rate"]

@@ -21,8 +21,7 @@ from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.view.scripted import WordIds
-from tests.reference import PROMPT, Name, Place, Shape
-from tests.visibility import is_visible
+from tests.reference import PROMPT, Name, Place, Shape, is_visible
 
 OPEN, CLOSED = ASYNC_OPEN, ASYNC_CLOSE
 WORDS = WordIds()

@@ -5,6 +5,7 @@ from copy import copy
 import pytest
 
 from pasta_lm.errors import PastaSyntaxError
+from pasta_lm.language.check import Diagnostic, check, fix, render
 from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
 from pasta_lm.language.parser import TRANSITIONS, Form, Parser, State
@@ -95,3 +96,103 @@ def test_a_copy_goes_its_own_way_from_the_middle_of_a_topic() -> None:
     twin = copy(parser)
     assert feed(twin, TEXT, CLOSE) == [Promise("tt", 3)]
     assert feed(parser, CLOSE) == [Promise("t", 3)]
+
+
+PROMISE = '<promise topic="a" tokens="1"/>'
+
+
+def codes(text: str, form: str = "written", max_depth: int = 1) -> list[str]:
+    return [diagnostic.code for diagnostic in check(text, form, max_depth)]
+
+
+def test_a_valid_text_has_no_diagnostics_and_is_not_changed() -> None:
+    text = f"a & b{PROMISE}<async > c</async>, <d>\n<sync />&amp; <asynchronous> "
+    assert check(text) == []
+    assert fix(text) == text
+
+
+def test_a_diagnostic_knows_its_place_in_lines_and_in_characters() -> None:
+    text = "one\r\n\u00fcber </async> x"
+    assert check(text) == [
+        Diagnostic(
+            code="PASTA017",
+            severity="error",
+            line=2,
+            column=6,
+            message="there is no open block to close here",
+            hint="remove this tag",
+            offset=10,
+            length=8,
+        )
+    ]
+
+
+def test_all_problems_of_one_tag_are_reported_each_at_its_own_place() -> None:
+    text = '<promise topic="a b c d" tokens="x" topic="e" z="1"/>'
+    found = {fault.code: text[fault.offset :][: fault.length] for fault in check(text, "main")}
+    assert found == {
+        "PASTA010": 'topic="a b c d"',
+        "PASTA008": 'tokens="x"',
+        "PASTA007": 'topic="e"',
+        "PASTA005": 'z="1"',
+    }
+
+
+def test_one_mistake_is_one_fault() -> None:
+    assert codes("<promise topic='a'/><async>b</async>") == ["PASTA006"]
+    assert codes("<promise topic='a' tokens='1'><async>b</async>") == ["PASTA004"]
+    assert codes("<async topic='a b c d'>b</async>", "annotator") == ["PASTA010"]
+
+
+def test_every_fault_is_reported_and_in_the_order_of_the_text() -> None:
+    text = f"</async>{PROMISE}<async>b<sync/>{PROMISE}<sync><promise"
+    assert codes(text) == [
+        *("PASTA017", "PASTA016", "PASTA018", "PASTA013", "PASTA015"),
+        *("PASTA004", "PASTA018", "PASTA001"),
+    ]
+
+
+def test_more_depth_is_a_setting() -> None:
+    text = f"{PROMISE}<async>b{PROMISE}<async>c</async></async>"
+    assert codes(text) == ["PASTA015"]
+    assert codes(text, max_depth=2) == []
+    assert fix(text) == f"{PROMISE}<async>bc</async>"
+    assert fix(text, max_depth=2) == text
+
+
+def test_blocks_nested_without_end_are_no_burden() -> None:
+    text = "<async topic='a'>" * 5_000
+    assert set(codes(text, "annotator")) == {"PASTA015", "PASTA016"}
+    assert fix(text, "annotator") == "<async topic='a'></async>"
+
+
+def test_the_inside_of_a_block_cannot_be_checked() -> None:
+    with pytest.raises(ValueError, match="decoded, not stored"):
+        check("a", Form.BLOCK)
+
+
+def test_a_repair_leaves_all_other_tags_as_they_were_spelled() -> None:
+    text = "<promise tokens=1 topic='a' /><async >b</async\n> <sync /></async>"
+    assert fix(text) == text.removesuffix("</async>")
+
+
+def caret(text: str) -> list[str]:
+    (diagnostic,) = check(text)
+    return [line[4:] for line in render(diagnostic, text).splitlines()[1:3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("</async>", ["</async>", "^^^^^^^^"]),
+        ("a\n\tb\x07</async>\nc", [" b </async>", "   ^^^^^^^^"]),
+        ("x" * 40 + "</async>", ["..." + "x" * 30 + "</async>", " " * 33 + "^" * 8]),
+        ("</async>" + "x" * 40, ["</async>" + "x" * 37 + "...", "^" * 8]),
+        ("</async>" + "x" * 37, ["</async>" + "x" * 37, "^" * 8]),
+        ("a </async\n > b", ["a </async", "  ^^^^^^^"]),
+    ],
+)
+def test_carets_stand_under_the_tag_in_an_excerpt_of_its_line(
+    text: str, expected: list[str]
+) -> None:
+    assert caret(text) == expected

@@ -15,7 +15,7 @@ from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.vocabulary import Vocabulary
-from tests.decoding import decode_document
+from tests.programs import decode_document
 from tests.small_tokenizers import FAMILIES, TEXT, add_markers
 from tests.taught import CHAT, PLAIN, TAUGHT, VOCABULARIES
 

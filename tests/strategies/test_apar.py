@@ -19,7 +19,7 @@ from pasta_lm.strategies import apar_request
 from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
-from tests.visibility import is_visible
+from tests.reference import is_visible
 
 MODEL = loaded("qwen2")
 VOCABULARY = MODEL.vocabulary

@@ -18,8 +18,8 @@ from pasta_lm.strategies.requests import forced
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, PROMPTED
 from tests.architectures import build, load, loaded
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
+from tests.reference import is_visible
 from tests.taught import PLAIN, TAUGHT
-from tests.visibility import is_visible
 
 MODEL = loaded("qwen2")
 VOCABULARY = MODEL.vocabulary

@@ -17,7 +17,7 @@ from pasta_lm.strategies import apar_request, sequential_request
 from pasta_lm.strategies.requests import LOOKUP
 from tests.architectures import build, load, loaded
 from tests.fakes.guessers import FunctionGuesser, knowing
-from tests.fakes.outcomes import decoded
+from tests.fakes.recording_engine import decoded
 from tests.programs import random_program
 
 MODEL = load("qwen2", build("qwen2").double())

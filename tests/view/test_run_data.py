@@ -14,8 +14,8 @@ from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, Trace
 from pasta_lm.language import parse
 from pasta_lm.view.run_data import RunData, comparison_key, cut_at, run_data, speed_figures
 from pasta_lm.view.scripted import ScriptedEngine
+from tests.reference import is_visible
 from tests.serve.runs import FLAT, NESTED, PARAMS, answered, sequential, wide
-from tests.visibility import is_visible
 
 TEXTS = {"flat": FLAT, "nested": NESTED, "wide": wide(20), "no block": "only main writes"}
 of_every_run = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())

@@ -21,7 +21,7 @@ from pasta_lm.models.vocabulary import Vocabulary
 from tests.architectures import build, load, loaded
 from tests.fakes.recording_engine import Recording
 from tests.programs import random_program
-from tests.visibility import is_visible
+from tests.reference import is_visible
 
 HOT = SamplingParams(max_tokens=40, temperature=1.0, seed=2)
 STRATEGIES = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE]

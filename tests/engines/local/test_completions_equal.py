@@ -21,8 +21,7 @@ from pasta_lm.interpreter.commands import EVERYTHING
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from tests.architectures import build, loaded
-from tests.engines.local.test_join import recomputing
-from tests.engines.local.test_oracle import programs
+from tests.engines.local.test_oracle import programs, recomputing
 from tests.fakes.stock_server import Draw, NextToken, StockTestServer
 from tests.programs import words_of
 from tests.stock import engine_at, playing, tokens_by_thread

@@ -25,9 +25,8 @@ from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import loaded
-from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recorded, Recording
-from tests.programs import words_of
+from tests.programs import decode_document, words_of
 
 MODEL = loaded("llama")
 VOCABULARY = MODEL.vocabulary

@@ -13,12 +13,10 @@ from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.document import parse
 from pasta_lm.view.layout import to_perfetto
 from tests.architectures import loaded
-from tests.decoding import decode_document
 from tests.engines.local.test_oracle import programs, replay
 from tests.fakes.recording_engine import Recorded, Recording
-from tests.programs import Program
-from tests.reference import PROMPT, Name, Place, critical_path, reference
-from tests.visibility import is_visible
+from tests.programs import Program, decode_document
+from tests.reference import PROMPT, Name, Place, critical_path, is_visible, reference
 
 MODEL = "qwen2"
 NUM_PROGRAMS = 12

@@ -23,7 +23,7 @@ from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.visibility import UNBOUNDED, Row
 from tests.fakes.word_decoder import WordDecoder
-from tests.visibility import is_visible
+from tests.reference import is_visible
 
 CPU = torch.device("cpu")
 NUM_OWNERS = 5

@@ -22,8 +22,7 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.strategies.model import Pasta
-from tests.engines.local.test_join import recomputing
-from tests.engines.local.test_oracle import programs
+from tests.engines.local.test_oracle import programs, recomputing
 from tests.engines.rows.hybrids import HYBRIDS, hybrid
 from tests.fakes.recording_engine import Recorded, Recording
 from tests.plain_sequences import plain_sequences, seen_sequence

@@ -12,14 +12,23 @@ import pytest
 
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.engines.servers.client import StockServer
-from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
-from pasta_lm.errors import BrokenAnswerError, RemoteError
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel, connect
+from pasta_lm.engines.servers.dialects import DIALECTS, KEY_ENV
+from pasta_lm.errors import (
+    BrokenAnswerError,
+    EndpointError,
+    ModelError,
+    PastaError,
+    RemoteError,
+    VocabularyError,
+)
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.models.encoded import EncodedDocument
 from tests.fakes.stock_server import Draw, NextToken, StockFaults, StockTestServer
 from tests.learn.data.examples import BARE, EOS
-from tests.stock import QUICK, engine_at, playing
+from tests.stock import QUICK, engine_at, playing, spelled
+from tests.taught import TAUGHT
 
 NUM = 12
 
@@ -180,3 +189,105 @@ def test_an_aborted_request_leaves_the_others() -> None:
                         found[number] = event.answer.document
         assert found == {numbers[place]: document(place) for place in (0, 2, 3)}
         assert asking.servers[0].num_in_flight == 0
+
+
+VOCABULARY, OTHER = TAUGHT["byte_level"], TAUGHT["llama_2_like"]
+END_ID = 1
+MODEL = ServedModel(VOCABULARY, frozenset({END_ID}), max_position=4095)
+TAUGHT_MODEL = playing(VOCABULARY, END_ID)
+
+
+def untaught(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
+    return min({5, 6} - barred)
+
+
+def unbarred(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
+    return TAUGHT_MODEL(ids, frozenset(), draw)
+
+
+def holding(next_token: NextToken = TAUGHT_MODEL, **settings: object) -> StockTestServer:
+    settings = {"tokenize": spelled(VOCABULARY), **settings}
+    return StockTestServer(next_token, END_ID, **settings)  # type: ignore[arg-type]
+
+
+def checking(*servers: StockTestServer, **settings: object) -> CompletionsEngine:
+    addresses = ",".join(server.url for server in servers)
+    return CompletionsEngine(connect(addresses), MODEL, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_server_that_holds_the_model_passes_and_its_kind_is_found(dialect: str) -> None:
+    with holding(dialect=dialect) as server:
+        asking = checking(server)
+        asking.check()
+    (known,) = asking.servers
+    assert known.is_up
+    assert known.dialect == DIALECTS[dialect]
+
+
+@pytest.mark.parametrize(
+    ("next_token", "settings", "error", "reason"),
+    [
+        (TAUGHT_MODEL, {"tokenize": spelled(OTHER)}, VocabularyError, "has another tokenizer"),
+        (TAUGHT_MODEL, {"tokenize": VOCABULARY.encode_prompt}, VocabularyError, "has other tags"),
+        (untaught, {}, ModelError, "was not taught the tags"),
+        (unbarred, {}, EndpointError, "which the request barred"),
+    ],
+)
+def test_a_server_that_holds_another_model_is_refused(
+    next_token: NextToken, settings: dict[str, object], error: type[PastaError], reason: str
+) -> None:
+    with holding(next_token, **settings) as server, holding() as good:
+        asking = checking(good, server)
+        with pytest.raises(error, match=reason) as caught:
+            asking.check()
+    assert server.url in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_server_without_a_page_that_encodes_is_checked_by_what_it_decodes() -> None:
+    with holding(tokenize=None) as server:
+        checking(server).check()
+    with holding(untaught, tokenize=None) as server, pytest.raises(ModelError, match="not taught"):
+        checking(server).check()
+
+
+def test_a_server_of_no_known_kind_is_to_be_named() -> None:
+    with holding() as server:
+        models = [{"id": "m", "owned_by": "pasta-lm"}]
+        server.page = lambda path: (200, {"data": models})  # type: ignore[method-assign]
+        with pytest.raises(EndpointError, match="of which kind it is, but 'pasta-lm'"):
+            checking(server).check()
+        named = CompletionsEngine(connect(server.url, dialect="vllm"), MODEL)
+        named.check()
+
+
+def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holding(api_key="secret") as server:
+        for wrong in ("", "wrong"):
+            monkeypatch.setenv(KEY_ENV, wrong)
+            with pytest.raises(EndpointError, match="HTTP 401") as caught:
+                checking(server).check()
+            assert KEY_ENV in (caught.value.hint or "")
+        monkeypatch.setenv(KEY_ENV, "secret")
+        checking(server).check()
+
+
+def test_the_context_that_a_server_says_bounds_requests() -> None:
+    with holding(context=100) as one, holding(context=200) as other:
+        asking = checking(one, other)
+        assert asking.max_prompt_tokens == 4095
+        asking.check()
+        assert asking.max_prompt_tokens == 99
+    unbounded = CompletionsEngine(asking.servers, replace(MODEL, max_position=None))
+    assert unbounded.max_prompt_tokens == 99
+
+
+def test_one_server_that_answers_is_enough() -> None:
+    with holding() as gone, holding() as good:
+        asking = checking(gone, good)
+        gone.__exit__()
+        asking.check()
+        assert [server.is_up for server in asking.servers] == [False, True]
+    with pytest.raises(RemoteError, match="no answer after"):
+        checking(gone, good).check()

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pasta_lm.errors import InputError, MissingExtraError, UsageError
+from pasta_lm.errors import InputError, MissingExtraError, RemoteError, UsageError
 from pasta_lm.learn.annotate import recipe
 from pasta_lm.learn.annotate.recipe import SourceConfig, read_source
 from pasta_lm.learn.data.annotated import read_records
@@ -152,3 +153,46 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install .*annotate"):
         list(read_source(SourceConfig(hub="some/set")))
+
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no request out, and no file into the home of whoever runs this."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_MODULES_CACHE", tmp_path / "modules")
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_data_set_is_read_by_the_library_and_a_wrong_split_is_named(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "A?"}, {"from": "gpt", "value": "B"}]
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text(json.dumps({"id": "x", "conversations": turns}) + "\n")
+    (row,) = read_source(SourceConfig(hub=str(folder)))
+    assert (row.id, row.prompt, row.answer) == ("x", "A?", "B")
+    with pytest.raises(UsageError, match=r"split validation, revision newest\) cannot be read"):
+        list(read_source(SourceConfig(hub=str(folder), split="validation")))
+
+
+def test_the_hub_is_read_as_a_stream_at_the_given_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+
+    def load_dataset(*args: str, **keys: Any) -> Iterator[dict[str, str]]:
+        calls.append((args, keys))
+        yield {"prompt": "p", "answer": "a"}
+        raise RuntimeError("connection reset\nby peer")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    rows = read_source(SourceConfig(hub="some/set", split="test", revision="1a2b3c"))
+    assert next(rows).answer == "a"
+    with pytest.raises(RemoteError, match="connection reset") as caught:
+        next(rows)
+    assert "by peer" not in caught.value.message
+    keys = {"split": "test", "revision": "1a2b3c", "streaming": True}
+    assert calls == [(("some/set",), keys)]
+    with pytest.raises(UsageError, match=r"source\.revision would be ignored"):
+        SourceConfig(file="x.jsonl", revision="1a2b3c")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
@@ -14,6 +16,7 @@ from pasta_lm.engines.servers import request_pace
 from pasta_lm.engines.servers.client import HttpClient
 from pasta_lm.engines.servers.request_pace import (
     HttpReply,
+    Pause,
     RetryPolicy,
     TemporaryFailure,
     retry_after,
@@ -35,6 +38,7 @@ from pasta_lm.learn.chat.client import (
     Endpoint,
     read_reply,
 )
+from pasta_lm.learn.chat.pool import next_in_thread
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 
 HELLO = ChatRequest([{"role": "user", "content": "hello"}], max_tokens=9)
@@ -340,3 +344,89 @@ def test_a_model_that_wants_max_completion_tokens_gets_it() -> None:
     asyncio.run(run())
     assert [body.get("max_tokens") for body in transport.bodies] == [9, None, None]
     assert [body.get("max_completion_tokens") for body in transport.bodies] == [None, 9, 9]
+
+
+def test_items_come_in_order_and_an_error_of_the_source_reaches_the_caller() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    async def run() -> None:
+        rows, source = iter([1, 2]), broken()
+        assert [await next_in_thread(rows) for _ in range(4)] == [1, 2, None, None]
+        assert await next_in_thread(source) == 1
+        with pytest.raises(ValueError, match="broken"):
+            await next_in_thread(source)
+
+    asyncio.run(run())
+
+
+def test_a_caller_of_a_source_that_hangs_can_be_cancelled() -> None:
+    go_on, over = threading.Event(), threading.Event()
+
+    def rows() -> Iterator[int]:
+        go_on.wait(60)
+        yield 1
+
+    async def run() -> None:
+        waiting = asyncio.create_task(next_in_thread(rows()))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        over.set()
+
+    asyncio.run(run())
+    assert over.is_set()
+    assert not go_on.is_set()
+    go_on.set()
+
+
+class Server:
+    def __init__(self) -> None:
+        self.num_asked = 0
+        self.is_closed = False
+
+    async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
+        self.num_asked += 1
+        return OK
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def test_servers_take_turns() -> None:
+    async def check() -> None:
+        servers = [Server(), Server(), Server()]
+        async with ChatClient(
+            Endpoint(base_url="http://h/v1", model="m"), servers=servers
+        ) as client:
+            await asyncio.gather(*(client.complete(HELLO) for _ in range(9)))
+            assert [one.num_asked for one in servers] == [3, 3, 3]
+        assert all(one.is_closed for one in servers)
+
+    asyncio.run(check())
+
+
+def test_no_request_begins_during_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[str]:
+        seen: list[str] = []
+
+        async def sleep(delay_s: float) -> None:
+            for _ in range(int(delay_s)):
+                await asyncio.sleep(0)
+            seen.append(f"{delay_s} s are over")
+
+        monkeypatch.setattr(request_pace, "sleep", sleep)
+        pause = Pause()
+
+        async def one() -> None:
+            await pause.over()
+            seen.append("began")
+
+        pausing = [asyncio.create_task(pause.wait(delay_s)) for delay_s in (5, 20)]
+        await asyncio.sleep(0)
+        await asyncio.gather(*pausing, one())
+        return seen
+
+    assert asyncio.run(run()) == ["5 s are over", "20 s are over", "began"]

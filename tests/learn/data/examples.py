@@ -17,9 +17,8 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.fakes.recording_engine import Recorded
 from tests.programs import Program
-from tests.reference import PROMPT, Name, Place
+from tests.reference import PROMPT, Name, Place, is_visible
 from tests.small_tokenizers import FAMILIES, add_markers
-from tests.visibility import is_visible
 
 SHORT = {
     '<promise topic="': "<p",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -10,33 +15,41 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import InputError, VocabularyError
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.errors import InputError, RequestError, UsageError, VocabularyError
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import LexemeKind, Sync, Text
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES
-from pasta_lm.learn.data.annotated import Record
-from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
+from pasta_lm.learn.data.annotated import Record, read_records
+from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example, encode_points
+from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.serve.tool_calls import Message
+from pasta_lm.strategies import apar_request
+from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.requests import forced
 from tests.architectures import loaded
-from tests.decoding import decode_document
 from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import (
     BARE,
     EOS,
     documents,
     encoded,
+    entries_of,
+    is_seen,
     met_by,
     names,
     places,
     program_of,
     spelled,
 )
-from tests.programs import random_program
+from tests.plain_sequences import plain_sequences, seen_sequence
+from tests.programs import decode_document, random_program, words_of
 from tests.reference import PROMPT, reference
 from tests.small_tokenizers import byte_level
 from tests.taught import PLAIN, TAUGHT, VOCABULARIES
+from tests.thinking import WRITTEN, ids_of, tokenizer, vocabulary
 
 PREDICT, CONTINUE, ORACLE = PositionStrategy
 TWO_BLOCKS = (
@@ -289,3 +302,264 @@ def test_a_fork_and_the_end_of_its_block_are_decisions_and_text_is_none() -> Non
     assert lexeme is not None
     assert lexeme.kind is LexemeKind.PROMISE_OPEN
     assert rest == [BARE.piece_id("</async>"), EOS]
+
+
+def recomputed(written: str | Document, prompt: str = "q") -> EncodedExample:
+    document = parse(written) if isinstance(written, str) else written
+    return encode_example(
+        Record("r", prompt, document), BARE, EOS, PositionStrategy.CONTINUE, join=Join.RECOMPUTE
+    )
+
+
+def test_what_a_sync_feeds_again_predicts_nothing() -> None:
+    example = recomputed(
+        'A<promise topic="t" tokens="1"/><async>a</async>'
+        'B<promise topic="u" tokens="2"/><async>d</async><sync/>C'
+    )
+    rows = zip(example.token_ids, example.positions, example.labels, strict=True)
+    found = [f"{spelled(token)} {place} {spelled(label)}" for token, place, label in rows]
+    before = ["begin 0 -", "q 1 A", "A 2 <p", "<p 3 t", "t 4 >1", ">1 5 B", "[ 6 a", "a 7 ]"]
+    second = ["] 8 -", "B 6 <p", "<p 7 u", "u 8 >2", ">2 9 |", "[ 10 d", "d 11 ]", "] 12 -"]
+    again = ["B 9 -", "<p 10 -", "u 11 -", ">2 12 -", "[ 13 -", "d 14 -", "] 15 -"]
+    assert found == [*before, *second, *again, "| 16 C", "C 17 end"]
+    assert len(example.main_owners) == 2
+    assert [example.positions[slot] for slot in example.fed_again] == [9, 10, 11, 12, 13, 14, 15]
+
+
+@given(documents)
+def test_every_label_is_learned_behind_the_sequence_that_decoding_shows(document: Document) -> None:
+    program = program_of(document, "Hello", BARE)
+    sequences = plain_sequences(BARE, program.prompt, program.answer)
+    sequences[0, -1] = program.prompt
+    lengths = [len(program.answer.main) - 1, *(len(b) for b in program.answer.blocks)]
+    expected: Counter[tuple[tuple[int, ...], int]] = Counter()
+    for (thread, index), ids in sequences.items():
+        if thread and index > lengths[thread]:
+            continue  # </async> predicts nothing
+        following = EOS
+        if thread or index < lengths[thread]:
+            following = sequences[thread, index + 1][-1]
+        expected[ids, following] += 1
+    example = recomputed(document, "Hello")
+    entries = entries_of(example)
+    labelled = [slot for slot, label in enumerate(example.labels) if label != NO_LABEL]
+    found = Counter((seen_sequence(entries, s), example.labels[s]) for s in labelled)
+    assert found == expected
+
+
+@given(documents)
+def test_main_decides_as_often_as_with_the_shared_join(document: Document) -> None:
+    shared = encoded(document, "Hello", PositionStrategy.CONTINUE)
+    assert len(recomputed(document, "Hello").decisions) == len(shared.decisions)
+
+
+def test_a_join_that_leaves_no_gaps_is_refused_with_positions_that_do() -> None:
+    record = Record("r", "q", parse('A<promise topic="t" tokens="1"/><async>a</async><sync/>B'))
+    with pytest.raises(UsageError, match="'predict' does"):
+        encode_example(record, BARE, EOS, PositionStrategy.PREDICT, join=Join.RECOMPUTE)
+
+
+TAGGED = 'A<promise topic="t" tokens="1"/><async> ab</async> B'
+LINES = {"granite-3.3": ("<think>\n", "\n</think>\n\n"), "smollm3": ("<think>\n", "\n</think>\n\n")}
+
+
+@pytest.mark.parametrize("thoughts", ["none", "context", "loss"])
+@pytest.mark.parametrize("written", ["A b", TAGGED])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_thought_is_left_out_read_or_learnt(
+    name: str, written: str, thoughts: Literal["none", "context", "loss"]
+) -> None:
+    own, eos = vocabulary(name), tokenizer(name).eos_token_id
+    record = Record("r", "Why?", parse(written), reasoning="Hm <so>")
+    example = encode_example(record, own, eos, thoughts=thoughts)
+    bare = encode_example(replace(record, reasoning=None), own, eos)
+    thinks = thoughts != "none"
+    prompt = own.encode_prompt(record.messages, chat_template_kwargs=think_kwargs(thinks))
+    start, end = LINES.get(name, WRITTEN[name])
+    thought = ids_of(name, start) + ids_of(name, "Hm <so>") + ids_of(name, end)
+    thought = thought if thinks else []
+    assert [*example.token_ids[: example.num_prompt]] == [*prompt, *thought]
+    assert [*example.labels[example.num_prompt - 1 :]] == [*bare.labels[bare.num_prompt - 1 :]]
+    labels = [label for label in example.labels[: example.num_prompt - 1] if label != NO_LABEL]
+    assert labels == (thought if thoughts == "loss" else [])
+
+
+def test_a_model_that_cannot_think_learns_no_thought() -> None:
+    record = Record("r", "Why?", parse("A b"), reasoning="Hm")
+    with pytest.raises(RequestError, match="no place for a thought"):
+        encode_example(record, BARE, EOS, thoughts="loss")
+
+
+ASKED = [
+    {"role": "system", "content": "Be brief. "},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "One?\n"}, {"type": "text", "text": "?"}],
+    },
+    {"role": "assistant", "content": parse(TAGGED).plain_text, "reasoning_content": "Hm."},
+    {"role": "user", "content": "Two <|im_end|>?"},
+]
+
+
+@pytest.mark.parametrize("num_turns", [1, 2, 4])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_prompt_of_a_record_has_the_tokens_that_the_server_gives_to_the_engine(
+    name: str, num_turns: int, tmp_path: Path
+) -> None:
+    messages = ASKED[:num_turns] if num_turns > 1 else ASKED[3:]
+    written = [
+        turn | ({"response": TAGGED} if "reasoning_content" in turn else {}) for turn in messages
+    ]
+    (tmp_path / "r.jsonl").write_text(json.dumps({"messages": written, "response": "A b"}))
+    own, eos = vocabulary(name), tokenizer(name).eos_token_id
+    example = encode_example(read_records(tmp_path / "r.jsonl")[0], own, eos)
+    turns = [Message.model_validate(turn).turn for turn in messages]
+    served = own.encode_prompt(turns, chat_template_kwargs=think_kwargs(False))
+    assert [*example.token_ids[: example.num_prompt]] == served
+    assert not {*own.piece_ids.values()} & {*served}
+    assert {*example.labels[: example.num_prompt - 1]} == {NO_LABEL}
+
+
+GAPLESS = PositionStrategy.CONTINUE
+QUESTION = "A question?"
+MODEL = loaded("qwen2")
+ENDS = next(iter(MODEL.eos_ids))
+
+
+def forked(document: Document, prompt: str = "q", vocabulary: object = BARE) -> EncodedExample:
+    record = Record("r", prompt, document)
+    return encode_example(record, vocabulary, EOS, GAPLESS, Form.FORKED)  # type: ignore[arg-type]
+
+
+# --- APAR
+
+TWO_FORKS = parse('A<async topic="fork">ab</async>B<async topic="fork">d</async>C', Form.ANNOTATOR)
+
+
+def test_a_fork_predicts_the_parents_next_token_and_children_are_invisible() -> None:
+    example = forked(TWO_FORKS)
+    # One piece forks, and the parent goes on with the next sibling.
+    assert fed(example) == "begin q A <p [ a b ] B <p [ d ] C"
+    assert labels_of(example) == "- A <p B a b ] - <p C d ] - end"
+    assert list(example.positions) == [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 6]
+
+
+def test_forks_need_positions_without_gaps() -> None:
+    record = Record("r", "q", TWO_FORKS)
+    with pytest.raises(UsageError, match="promise no length"):
+        encode_example(record, BARE, EOS, PositionStrategy.PREDICT, Form.FORKED)
+
+
+def test_an_answer_without_forks_or_points_is_ordinary_next_token_training() -> None:
+    plain = Document((Text("A b"),))
+    for example in (forked(plain), points(plain)):
+        assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text("A b"))
+
+
+def random_texts(rng: random.Random, count: int) -> list[str]:
+    words = words_of(MODEL.vocabulary).text
+    drawn = [rng.choices(words, k=rng.randint(1, 12)) for _ in range(count)]
+    return [MODEL.vocabulary.text(ids) for ids in drawn]
+
+
+def random_tree(rng: random.Random) -> Document:
+    items: list[Item] = []
+    for text in random_texts(rng, rng.randint(2, 8)):
+        if rng.random() < 0.5:
+            items.append(Block("fork", None, (Text(text),)))
+        items.append(Text(rng.choice(random_texts(rng, 1))))
+    return Document(tuple(items))
+
+
+def assert_met(example: EncodedExample, request: Request) -> None:
+    """Hold an example to what an engine feeds, sees and decodes of the same answer."""
+    ((seen,),) = Recording(MODEL, captures=False).run([request])
+    place, token = places(example), dict(zip(names(example), example.token_ids, strict=True))
+    met = met_by(seen)
+    assert met == {name: (token[name], *place[name]) for name in met}
+    unfed = {thread: index for thread, index in place if (thread, index) not in met}
+    assert all((thread, index + 1) not in place for thread, index in unfed.items())  # only ends
+    label = dict(zip(names(example), example.labels, strict=True))
+    chosen = {thread.id: thread.num_prefix for thread in seen.response.interpreter.threads}
+    for record in seen.response.trace.threads:
+        tokens = [one.token for one in seen.response.trace.tokens_of(record.id)]
+        for index in range(max(1, chosen[record.id]), len(tokens)):
+            assert label[record.id, index - 1] == tokens[index]
+
+
+@pytest.mark.parametrize("max_threads", [None, 1])
+def test_forks_are_encoded_as_an_engine_decodes_them(max_threads: int | None) -> None:
+    rng = random.Random("forks")
+    params = SamplingParams(max_tokens=400, max_threads=max_threads)
+    vocabulary = MODEL.vocabulary
+    prompt = vocabulary.encode_prompt([{"role": "user", "content": QUESTION}])
+    num_forks = 0
+    for _ in range(6):
+        document = random_tree(rng)
+        example = encode_example(
+            Record("r", QUESTION, document), vocabulary, ENDS, GAPLESS, Form.FORKED
+        )
+        assert_met(example, forced(apar_request(prompt, params), document, vocabulary))
+        num_forks += len(document.blocks)
+    assert num_forks > 6
+
+
+# --- Skeleton-of-Thought
+
+POINTS = Document((Block("x", None, (Text("ab"),)), Block("y", None, (Text(" d"),))))
+
+
+def points(document: Document, prompt: str = "q") -> EncodedExample:
+    return encode_points(Record("r", prompt, document), BARE, EOS)
+
+
+def texts(example: EncodedExample, thread: int) -> tuple[str, str]:
+    named = zip(names(example), example.token_ids, example.labels, strict=True)
+    own = [(token, label) for (owner, _), token, label in named if owner == thread]
+    fed = BARE.text([token for token, _ in own])
+    return fed, BARE.text([label for _, label in own if label not in (-100, EOS)])
+
+
+def test_main_predicts_the_skeleton_and_each_point_its_part() -> None:
+    example = points(POINTS)
+    assert texts(example, PROMPT) == ("qSkeleton:\n", "1")
+    assert texts(example, 0) == ("1. x\n2. y", ". x\n2. y")
+    assert texts(example, 1) == ("\nPoint 1: x\nab", "ab")
+    assert texts(example, 2) == ("\nPoint 2: y\n d", " d")
+    assert list(example.labels).count(EOS) == 3
+    asked = [*range(example.num_prompt)]
+    skeleton, *parts = (
+        [slot for slot, (owner, _) in enumerate(names(example)) if owner == thread]
+        for thread in range(3)
+    )
+    for own in parts:
+        seen = [slot for slot in range(len(example)) if is_seen(example, own[-1], slot)]
+        assert seen == sorted([*asked, *skeleton, *own])
+        assert [example.positions[slot] for slot in seen] == [*range(len(seen))]
+
+
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        ((Text("So: "), *POINTS.items), "outside its blocks"),
+        ((*POINTS.items, Block(" ", None, (Text("c"),))), "without a topic"),
+    ],
+)
+def test_answers_with_text_outside_points_are_refused(items: tuple[Item, ...], reason: str) -> None:
+    with pytest.raises(InputError, match=f"record r: .*{reason}"):
+        points(Document(items))
+
+
+@pytest.mark.parametrize("num_points", [0, 1, 2, 5])
+def test_points_are_encoded_as_an_engine_decodes_them(num_points: int) -> None:
+    rng = random.Random(f"points {num_points}")
+    vocabulary, user = MODEL.vocabulary, [{"role": "user", "content": QUESTION}]
+    for max_threads in (None, 1):
+        blocks = [Block(f"t {k}", None, (Text(one),)) for k, one in
+                  enumerate(random_texts(rng, num_points))]  # fmt: skip
+        document = Document(tuple(blocks))
+        params = SamplingParams(max_tokens=600, max_threads=max_threads)
+        request = forced(sot.request(user, vocabulary, params), document, vocabulary)
+        example = encode_points(Record("r", QUESTION, document), vocabulary, ENDS)
+        if num_points:
+            assert_met(example, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,12 +19,34 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.data import preferences
-from pasta_lm.learn.data.preferences import read_pairs, write_pairs
+from pasta_lm.learn.data.annotated import read_records, write_records
+from pasta_lm.learn.data.preferences import (
+    PromptWithReference,
+    Rollout,
+    Sampling,
+    read_pairs,
+    roll_out,
+    write_pairs,
+)
 from pasta_lm.learn.judge import Comparison
 from pasta_lm.learn.train import packs, preference, trainer
-from pasta_lm.learn.train.config import PairsConfig, PreferenceConfig, StartConfig
-from pasta_lm.learn.train.preference import train_preference
-from pasta_lm.strategies.model import Pasta
+from pasta_lm.learn.train.config import (
+    LoraConfig,
+    PairsConfig,
+    PreferenceConfig,
+    RecordsConfig,
+    RolloutsConfig,
+    StartConfig,
+)
+from pasta_lm.learn.train.preference import (
+    Prompts,
+    Round,
+    check_newest,
+    prompts_of,
+    train_preference,
+)
+from pasta_lm.models.folder import FILE_NAME
+from pasta_lm.strategies.model import Pasta, Servers
 from tests.fakes.power_cut import PowerCutError, fail_after
 from tests.learn.train.preferences import (
     LongerWins,
@@ -35,7 +58,9 @@ from tests.learn.train.preferences import (
     save_tiny,
     train,
 )
+from tests.learn.train.recipes import records
 from tests.small_tokenizers import byte_level
+from tests.stock_model import serving
 from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[3]
@@ -304,3 +329,114 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
     train(config, resume=True)
     assert_same_run(config, whole)
+
+
+NUM_RECORDS = 9
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RecordsConfig:
+    write_records(tmp_path / "records.jsonl", records(NUM_RECORDS))
+    return RecordsConfig(file=str(tmp_path / "records.jsonl"))
+
+
+def shares(config: RecordsConfig) -> Sequence[Prompts]:
+    whole = recipe("base", "baseline", Path("out"), rounds=2)
+    return prompts_of(replace(whole, data=PairsConfig(records=config)))
+
+
+@pytest.mark.parametrize(("num_prompts", "expected"), [(None, NUM_RECORDS // 2), (3, 3)])
+def test_each_round_has_its_own_reproducible_prompts(
+    config: RecordsConfig, num_prompts: int | None, expected: int
+) -> None:
+    share = replace(config, num_prompts=num_prompts)
+    first, second = shares(share)
+    assert len(first) == len(second) == expected
+    assert not {one.id for one in first} & {one.id for one in second}
+    assert shares(share)[0] == first
+    originals = {one.id: one for one in read_records(Path(share.file))}
+    for one in first:
+        assert one.prompt == originals[one.id].prompt
+        assert one.reference == originals[one.id].document.plain_text
+
+
+def test_a_file_with_too_few_records_is_refused(config: RecordsConfig) -> None:
+    with pytest.raises(InputError, match="has 9 records, too few for 2 rounds of 5"):
+        shares(replace(config, num_prompts=5))
+
+
+def test_preference_training_with_adapters_changes_only_the_adapters(tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "base")
+    names = ("one", "two", "three")
+    pairs = [pair(name, f"Say {name}.", f"Nothing of {name} at all.") for name in names]
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    plain = recipe(base, base, tmp_path / "out", rounds=1, steps=10, learning_rate=3e-2)
+    config = replace(
+        plain,
+        model=StartConfig(base=base),
+        data=PairsConfig(file=str(tmp_path / "pairs.jsonl")),
+        rollouts=RolloutsConfig(samples=plain.rollouts.samples),
+        score=None,
+        lora=LoraConfig(rank=2, targets=("v_proj",)),
+    )
+    folder = train_preference(config)
+    before = load_file(Path(base) / "model.safetensors")
+    after = load_file(folder / "model.safetensors")
+    rows = sorted(json.loads((folder / "pasta_config.json").read_text())["piece_ids"].values())
+    for name, weight in before.items():
+        moved = after[name] - weight
+        if "v_proj" in name:
+            assert 0 < torch.linalg.matrix_rank(moved, rtol=1e-4) <= 2
+        elif "embed_tokens" in name or "lm_head" in name:
+            assert {*moved.abs().sum(dim=1).nonzero()[:, 0].tolist()} <= {*rows}
+        else:
+            assert torch.equal(after[name], weight), name
+    found = margins(tmp_path / "out", 1)
+    # The reference is what the adapters began beside: the first margin is none.
+    assert found[1] == [pytest.approx(0, abs=1e-4)]
+    assert found[10][0] > 0.1
+
+
+PROMPTS = [PromptWithReference(f"q{number}", f"Question {number}?") for number in range(3)]
+# Nearly greedy: then a token that is asked for again is the one that the local engine draws.
+SAMPLING = Sampling(model="m", baseline="b", samples=2, temperature=1e-4, max_tokens=30, seed=3)
+
+
+def sampled(path: Path, model: Pasta, baseline: Pasta) -> list[Rollout]:
+    models = (model, baseline)
+    return roll_out(path, PROMPTS, SAMPLING, lambda: models, lambda *_: None)
+
+
+def test_servers_give_the_rollouts_of_the_local_engine(tmp_path: Path) -> None:
+    folder = Path(save_tiny(tmp_path / "model"))
+    config = json.loads((folder / FILE_NAME).read_text())
+    exact = {**config, "positions": "continue", "join": "recompute"}
+    (folder / FILE_NAME).write_text(json.dumps(exact))
+    local = Pasta.from_pretrained(folder, dtype="float32", pool_tokens=8192)
+    here = sampled(tmp_path / "here.jsonl", local, local)
+    with serving(folder) as server:
+        served = Servers(addresses=server.url, allow_inexact=True).holding(folder)
+        there = sampled(tmp_path / "there.jsonl", served, local)
+    num_compared = 0
+    for one, other in zip(here, there, strict=True):
+        assert one.baseline.text == other.baseline.text
+        for ours, theirs in zip(one.samples, other.samples, strict=True):
+            assert ours.finish_reason == theirs.finish_reason
+            if ours.finish_reason == "stop":  # else threads of other clocks are cut elsewhere
+                assert ours.program == theirs.program
+                assert ours.critical_path == theirs.critical_path
+                num_compared += 1
+    assert num_compared > 0
+
+
+def round_of(number: int) -> Round:
+    return Round(number, Path("out"), "runs/out/round-1/model")
+
+
+def test_from_the_second_round_on_servers_must_name_the_newest_model() -> None:
+    old, new = ("base", "/models/base"), ("tuned", "/elsewhere/out/round-1/model")
+    check_newest(round_of(1), {"http://a": old})
+    check_newest(round_of(2), {"http://a": new, "http://b": new})
+    with pytest.raises(UsageError, match="http://b serves base") as caught:
+        check_newest(round_of(2), {"http://a": new, "http://b": old})
+    assert "--resume" in (caught.value.hint or "")

@@ -250,12 +250,9 @@ class LLMJudge:
             with held(path.with_name(f"{path.name}.lock")):
                 self.journal.read_again()
                 self._ask(self._wanted(comparisons), self.client)
-        return [self._reading(self.journal.rows.get(self.key(pair))) for pair in comparisons]
-
-    def _reading(self, row: Row | None) -> Reading:
-        if row is None:
-            return Reading(None, NoVerdict.NO_REPLY)
-        return read_verdict(self.template.method, read_reply(row["reply"]))
+        rows = [self.journal.rows.get(self.key(pair)) for pair in comparisons]
+        method, lacking = self.template.method, Reading(None, NoVerdict.NO_REPLY)
+        return [read_verdict(method, read_reply(row["reply"])) if row else lacking for row in rows]
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[float | None]:
         """Return a verdict on each comparison, in order; None where the judge gave none.

@@ -16,7 +16,6 @@ Each folder has the recipe of its step, so each step can be repeated by hand. A 
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -56,7 +55,7 @@ from pasta_lm.measure.instructions import (
 )
 from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import toml_of
-from pasta_lm.run_folder import RunFolder, hash_files, written_whole
+from pasta_lm.run_folder import RunFolder, hash_files, say, written_whole
 from pasta_lm.strategies.model import Pasta
 
 SETTINGS, JOURNAL, RECIPE, CARD = "teach.json", "journal", "recipe.toml", "README.md"
@@ -216,11 +215,6 @@ def describe(model: str, recipe: TeachConfig) -> str:
         f"measures: {min(config.measures.num_prompts, len(held_out))} held-out instructions",
     )
     return "\n".join(lines)
-
-
-def say(line: str) -> None:
-    """Print a line on standard error."""
-    print(f"pasta: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 # --- the steps

@@ -5,7 +5,6 @@ Legend: M tokens of a pack with a label, E pairs of a pack.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from pasta_lm.learn.data.layout import RULES
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.train.config import DataConfig
 from pasta_lm.learn.train.losses import Batch, collate, label_nats, on_device, over_labels
+from pasta_lm.run_folder import say
 
 Encode = Callable[[Record], EncodedExample]
 Pack = list[EncodedExample]
@@ -92,7 +92,7 @@ def check_context(pack: Pack, last_position: int | None) -> None:
 def say_left_out(reason: str, ids: Sequence[str]) -> None:
     """Print a line on standard error with the first ids of what is left out, if anything is."""
     if ids:
-        print(f"pasta: {reason} left out: {', '.join(ids[:5])}", file=sys.stderr)  # noqa: T201
+        say(f"{reason} left out: {', '.join(ids[:5])}")
 
 
 # --- pairs

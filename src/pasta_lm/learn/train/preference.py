@@ -11,7 +11,6 @@ Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -59,7 +58,7 @@ from pasta_lm.learn.train.packs import (
 from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, is_mixed
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.models.load import hashes_of
-from pasta_lm.run_folder import hash_files
+from pasta_lm.run_folder import hash_files, say
 from pasta_lm.strategies import PASTA
 from pasta_lm.strategies.model import SERVER_KEYS, Pasta
 
@@ -88,8 +87,7 @@ class Round:
     show: Show = lambda *_: None
 
     def say(self, line: str) -> None:
-        """Print a line about the round on standard error."""
-        print(f"pasta: round {self.number}: {line}", file=sys.stderr, flush=True)  # noqa: T201
+        say(f"round {self.number}: {line}")
 
     def show_sampling(self, num_done: int, num_all: int, left_s: float | None) -> None:
         left = "" if left_s is None else f"{left_s / 60:.1f} min left"
@@ -117,7 +115,11 @@ def train_preference(
     newest = recipe.model.base
     with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
         drawn = prompts or prompts_of(recipe)
-        run.begin(asdict(recipe), may_change=_MAY_CHANGE, inputs=inputs_of(recipe))
+        data, model = recipe.data, recipe.model
+        inputs = hashes_of("model.base", model.base) | hashes_of("model.baseline", model.baseline)
+        if file := data.file or (data.records and data.records.file):
+            inputs |= {"data": hash_files(file)}
+        run.begin(asdict(recipe), may_change=_MAY_CHANGE, inputs=inputs)
         for number in range(1, recipe.train.rounds + 1):
             round = Round(number, run.path / f"round-{number}", newest, show)
             folder = round.folder / MODEL_FOLDER
@@ -130,14 +132,6 @@ def train_preference(
                 free_memory()
             newest = str(folder)
     return Path(newest)
-
-
-def inputs_of(recipe: PreferenceConfig) -> dict[str, str]:
-    """Return hashes of the models and of the file that a recipe begins with."""
-    data, model = recipe.data, recipe.model
-    models = hashes_of("model.base", model.base) | hashes_of("model.baseline", model.baseline)
-    file = data.file or (data.records and data.records.file)
-    return models | ({"data": hash_files(file)} if file else {})
 
 
 def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Judge | None) -> None:
@@ -203,15 +197,10 @@ def pairs_of(
         assert recipe.judge is not None
         judge = judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
     assert recipe.score is not None
-    rollouts = sample_round(recipe, round, prompts)
-    return pair_round(round, prompts, rollouts, judge, recipe.score)
-
-
-def sample_round(recipe: PreferenceConfig, round: Round, prompts: Prompts) -> list[Rollout]:
-    """Return a round's rollouts; a UsageError if the model was not taught the tags."""
     sampling = sampling_of(recipe, round)
     load = partial(load_models, round, sampling.baseline, recipe.rollouts)
-    return roll_out(round.folder / ROLLOUTS, prompts, sampling, load, round.show_sampling)
+    rollouts = roll_out(round.folder / ROLLOUTS, prompts, sampling, load, round.show_sampling)
+    return pair_round(round, prompts, rollouts, judge, recipe.score)
 
 
 def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
@@ -355,16 +344,11 @@ def preflight(recipe: PreferenceConfig) -> str:
         f"AdamW at {train.learning_rate:g}; positions {train.positions}, join {train.join}"
     )
     if recipe.data.file is not None:
-        return "\n".join([head, *_pair(recipe, Path(recipe.data.file))])
+        learner, size = load_learner(ModelConfig(base=recipe.model.base)), recipe.data.max_tokens
+        first, last = read_pairs(Path(recipe.data.file))[:1], learner.last_position
+        ((pair,),) = pack_pairs(first, learner.encoder(train), size, 0, last_position=last)
+        return f"{head}\nchosen of {sizes(pair.chosen)}\nrejected of {sizes(pair.rejected)}"
     assert recipe.judge is not None
     # Two other answers, each in both orders.
     num_requests = 4 * samples * sum(map(len, prompts_of(recipe)))
     return f"{head}\n{recipe.judge.model} judges: at most {num_requests} requests"
-
-
-def _pair(recipe: PreferenceConfig, file: Path) -> Iterator[str]:
-    learner, max_tokens = load_learner(ModelConfig(base=recipe.model.base)), recipe.data.max_tokens
-    encode, last = learner.encoder(recipe.train), learner.last_position
-    ((pair,),) = pack_pairs(read_pairs(file)[:1], encode, max_tokens, 0, last_position=last)
-    yield f"chosen of {sizes(pair.chosen)}"
-    yield f"rejected of {sizes(pair.rejected)}"

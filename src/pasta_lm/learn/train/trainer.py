@@ -33,6 +33,7 @@ from pasta_lm.learn.train.losses import Batch, label_nats, over_labels
 from pasta_lm.learn.train.packs import PackSet, PairPack
 from pasta_lm.models.load import DTYPES
 from pasta_lm.models.pieces import token_matrices
+from pasta_lm.run_folder import say
 
 STATE = "trainer_state.json"
 """The Trainer writes this file last: a checkpoint that has it is complete."""
@@ -221,8 +222,8 @@ def newest_checkpoint(out: Path) -> Path | None:
         with suppress(OSError, ValueError, TypeError):
             _step_of(folder)
             return folder
-        _say(f"{folder} was not written to its end: it is left out")
-    _say(f"no checkpoint in {out}: starting anew")
+        say(f"{folder} was not written to its end: it is left out")
+    say(f"no checkpoint in {out}: starting anew")
     return None
 
 
@@ -230,10 +231,6 @@ def _step_of(checkpoint: Path | None) -> int:
     if checkpoint is None:
         return 0
     return int(TrainerState.load_from_json(str(checkpoint / STATE)).global_step)
-
-
-def _say(line: str) -> None:
-    print(f"pasta: {line}", file=sys.stderr)  # noqa: T201
 
 
 # --- precision and memory
