@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from pasta_lm import Pasta, SamplingParams
@@ -15,6 +19,7 @@ from pasta_lm.models.adapter import INT8_WEIGHTS, read_base
 from pasta_lm.models.names import BUILTINS, PASTA_15B, builtin_folder
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, baseline_of
 
+ROOT = Path(__file__).parents[2]
 MAX_BYTES = 20_000_000
 
 
@@ -72,6 +77,17 @@ def test_the_builtin_model_has_a_sequential_baseline_and_other_models_are_their_
     assert baseline_of("some/model") == "some/model"
 
 
+ORIGINS = [None, "{}", "https://example.org/pasta-lm", "file:///nowhere/else"]
+
+
+def installed_from(url: str | None, patch: pytest.MonkeyPatch) -> None:
+    """Let the package be a copy without the large models, installed from a URL."""
+    origin = url and (url if url == "{}" else json.dumps({"url": url, "dir_info": {}}))
+    patch.setattr(names, "__file__", "/nowhere/pasta_lm/models/names.py")
+    patch.setattr(names, "distribution", lambda _: SimpleNamespace(read_text=lambda _: origin))
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
@@ -80,12 +96,22 @@ def test_the_builtin_model_has_a_sequential_baseline_and_other_models_are_their_
     ],
 )
 def test_a_missing_builtin_model_is_an_error_with_a_hint(
-    monkeypatch: pytest.MonkeyPatch, name: str, message: str, hint: str
+    monkeypatch: pytest.MonkeyPatch, name: str, message: str, hint: str, origin: str | None
 ) -> None:
-    monkeypatch.setattr(names, "__file__", "/nowhere/pasta_lm/models/names.py")
+    installed_from(origin, monkeypatch)
     with pytest.raises(ModelNotFoundError, match=message) as caught:
         Pasta.from_pretrained(name)
     assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("name", ["builtin-continue", PASTA_15B])
+def test_a_package_installed_from_a_clone_takes_the_large_models_from_there(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clone = tmp_path / "a clone"
+    clone.symlink_to(ROOT)
+    installed_from(clone.as_uri(), monkeypatch)
+    assert builtin_folder(name).resolve() == ROOT / "src" / "pasta_lm" / "models" / name
 
 
 def test_recipes_may_name_a_model_of_the_package() -> None:

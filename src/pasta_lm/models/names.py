@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from os.path import abspath
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from pasta_lm.errors import ModelNotFoundError
 
@@ -18,16 +22,27 @@ _DTYPES |= {"float": "float32", "fp32": "float32"}
 
 
 def builtin_folder(name: str | Path) -> Path:
-    """Return the adapter folder of a model that comes with the package or a clone."""
-    folder = Path(__file__).parent / name
-    if (folder / "adapter_config.json").is_file():
-        return folder
-    reason = f"the model {name} is missing in this installation: {folder}"
+    """Return the adapter folder of a model that comes with the package, or with its clone."""
+    places = [Path(__file__).parent, *_clone()]
+    for folder in (place / name for place in places):
+        if (folder / "adapter_config.json").is_file():
+            return folder
+    reason = f"the model {name} is missing in this installation: {places[0] / name}"
     hint = "install pasta-lm again, or name another model with --model"
     if name in (BUILTIN_CONTINUE, PASTA_15B):
         reason = f"the model {name} is not in this installation: it comes with a clone"
         hint = f"--model path/to/clone/src/pasta_lm/models/{name}"
     raise ModelNotFoundError(reason, hint=hint)
+
+
+def _clone() -> list[Path]:
+    """Return the folder of models of the clone that this package was installed from, if any."""
+    with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
+        origin = json.loads(distribution("pasta-lm").read_text("direct_url.json") or "{}")
+        url = urlsplit(origin["url"])
+        if url.scheme == "file":
+            return [Path(unquote(url.path), "src", "pasta_lm", "models")]
+    return []
 
 
 def resolve(source: str | Path) -> str | Path:

@@ -11,7 +11,7 @@ Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
