@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import json
 import os
@@ -10,12 +11,24 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
+import datasets
 import pytest
 import typer.main
 
+from pasta_lm import Pasta
 from pasta_lm.cli import app
+from pasta_lm.engines.local import loading
+from pasta_lm.errors import ModelNotFoundError, PastaError, UsageError
+from pasta_lm.learn import export
+from pasta_lm.learn.train import learner
+from pasta_lm.models.names import BUILTIN, BUILTINS, PASTA_15B
+from pasta_lm.strategies.parts import PartsAnswer
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "docs/", "corpora/*/", "lab/", "lab/*/", "lab/runs/*/", "src/pasta_lm/models/*/")
@@ -27,6 +40,7 @@ PAGES = sorted(
     if page.relative_to(ROOT).as_posix() not in HISTORY
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED_FILE = re.compile(r"`([\w.]+)`[^`\n]*:\n\n```(?:toml|json|text)\n(.*?)^```$", re.M | re.S)
 MAX_RESULT_CHARACTERS = 160
 
 
@@ -39,14 +53,31 @@ def fences(page: Path, *languages: str) -> list[str]:
     return [body for language, body in blocks if language in languages]
 
 
-def commands(page: Path) -> list[str]:
-    """Return the commands in the blocks and sentences of a page, each part of a pipe by itself."""
-    joined = "".join(fences(page, "console", "text")).replace("\\\n", " ")
-    lines = [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
-    prose = FENCE.sub("", page.read_text("utf-8"))
-    lines += re.findall(r"`(pasta(?:-lab)? [^`|…]+)`", prose)
-    parts = (part for line in lines for part in re.split(r"\s(?:&&|\||>|<|&)\s", line))
-    return sorted({part.strip() for part in parts if part.strip()})
+def parts(line: str) -> list[list[str]]:
+    """Return the words of each command of a line, without comment and variables."""
+    split = [shlex.split(part, comments=True) for part in re.split(r"\s(?:&&|[|<&])\s", line)]
+    for words in split:
+        while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+            del words[0]
+    return [words for words in split if words]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the commands in the blocks of a page, in their order."""
+    shown = [line for line in fences(page, "console", "text") if "$ " in line]
+    typed = re.findall(r"^\$ (.*)$", "".join(shown).replace("\\\n", " "), re.MULTILINE)
+    scripts = "".join(fences(page, "sh", "bash")).replace("\\\n", " ").splitlines()
+    return [words for line in (*typed, *scripts) for words in parts(line)]
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text("utf-8"))
+
+
+def inline_commands(page: Path) -> list[list[str]]:
+    """Return the commands in the sentences of a page."""
+    lines = re.findall(r"`(pasta(?:-lab)? [^`|…]+)`", prose(page))
+    return [[word for word in words if word != "..."] for line in lines for words in parts(line)]
 
 
 # --- examples
@@ -63,6 +94,51 @@ def test_python_examples_print_what_the_page_shows(page: str) -> None:
     assert not result.failed, "".join(report)
 
 
+LOAD = Pasta.from_pretrained
+
+
+@cache
+def builtin_model() -> Pasta:
+    return LOAD(BUILTIN)
+
+
+EXAMPLES = sorted(
+    {
+        re.sub(r'(?<=from_pretrained\()"[^"]*"', f'"{BUILTIN}"', body): name_of(page)
+        for page in PAGES
+        for body in fences(page, "python")
+        if re.search(r"^(from|import) (pasta_l|openai)", body, re.MULTILINE)
+    }.items()
+)
+
+
+@pytest.mark.parametrize(("body", "page"), EXAMPLES, ids=[page for _, page in EXAMPLES])
+def test_a_program_of_a_page_runs(
+    body: str, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pasta, "from_pretrained", lambda *_, **__: builtin_model())
+    for node in ast.walk(ast.parse(body)):
+        if isinstance(node, ast.ImportFrom):
+            assert all(hasattr(import_module(node.module or ""), a.name) for a in node.names)
+    monkeypatch.chdir(tmp_path)
+    if "OpenAI(" not in body:  # which needs a server
+        exec(compile(body, page, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_json_and_recipes_of_a_page_are_whole_and_a_command_reads_each_recipe(page: Path) -> None:
+    for body in fences(page, "json"):
+        try:
+            json.loads(body)
+        except ValueError:
+            assert all(json.loads(line) for line in body.splitlines())
+    files = {body: name for name, body in NAMED_FILE.findall(page.read_text("utf-8"))}
+    words = {word for command in commands(page) for word in command}
+    for body in fences(page, "toml"):
+        assert tomllib.loads(body)
+        assert files.get(body) in words, body
+
+
 def test_the_still_in_the_readme_is_what_pasta_play_prints() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     (still,) = re.findall(r"<!-- still.*?-->\n```text\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
@@ -73,8 +149,13 @@ def test_the_still_in_the_readme_is_what_pasta_play_prints() -> None:
 
 # --- commands
 
-COMMANDS = [(name_of(page), command) for page in PAGES for command in commands(page)]
+COMMANDS = [
+    (name_of(page), shlex.join(words))
+    for page in PAGES
+    for words in {tuple(words): words for words in (*commands(page), *inline_commands(page))}
+]
 COMMAND_LINE = typer.main.get_command(app)
+TOOLS = {"pip", "hf", "git", "cd", "curl", "echo", "mkdocs", "vllm", "llama-server", "docker"}
 
 
 def parse_error(
@@ -102,30 +183,74 @@ def test_there_are_commands_to_check() -> None:
 def test_a_documented_command_parses(
     page: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [word for word in shlex.split(command, comments=True) if word not in ("...", "…")]
-    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
-        del words[0]
-    if not words:
-        return
-    name, *arguments = words
-    if name == "accelerate":
-        assert "pasta_lm" in arguments
-        name, arguments = "pasta", arguments[arguments.index("pasta_lm") + 1 :]
-    if name == "pasta-lab":
-        return  # lab/tests/test_peers.py
+    name, *arguments = shlex.split(command.partition(" '>' ")[0])
     if name == "pasta":
         assert not parse_error(arguments, capsys)
     elif name.startswith(("scripts/", "runs/")):
         assert os.access(ROOT / name, os.X_OK)
-    elif name == "python":
-        scripts = [word for word in arguments if word.endswith(".py")]
-        assert all((ROOT / script).is_file() for script in scripts)
-    elif name == "pytest":
-        assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
-    else:
-        assert name in {"pip", "hf", "git", "cd", "export", "curl", "echo", "mkdocs"}, (
-            "no test can vouch for this command"
-        )
+    else:  # pasta-lab: lab/tests/test_peers.py
+        assert name in PROGRAMS | TOOLS, "no test can vouch for this"
+
+
+MADE = {">", "--out", "--trace", "--html", "--svg", "--records", "--page", "--plot"}
+PROGRAMS = {"pasta", "pasta-lab", "python", "pytest"}
+PATH = re.compile(r"[\w./-]+(?:/[\w./-]+|\.(?:gguf|gz|html|jsonl?|md|py|svg|toml|txt))")
+MODELS = {"-m", "--model", "--baseline", "--untaught"}
+
+
+def names_in(words: list[str]) -> tuple[set[str], set[str]]:
+    """Return the files and models that a command reads, and those that it makes."""
+    flags = dict(pairwise(words))
+    made = {flags[flag] for flag in MADE & flags.keys()}
+    made |= {*words[3:4]} if words[:2] == ["pasta", "export"] else set()
+    read = {flags[flag] for flag in MODELS & flags.keys() if words[0] != "python"}
+    read |= {*words[2:3]} if words[:2] in (["pasta", "teach"], ["pasta", "export"]) else set()
+    values = (word.rpartition("=")[2].removeprefix("@") for word in words[1:])
+    return {*filter(PATH.fullmatch, values), *read} - made, made
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_command_reads_is_there_or_made_before_or_explained_on_the_page(page: Path) -> None:
+    text, made = prose(page), {"path/to"}
+    for words in (*commands(page), *inline_commands(page)):
+        read, makes = names_in(words)
+        for name in read - {*BUILTINS, PASTA_15B} if words[0] in PROGRAMS else ():
+            word = re.match(r"[A-Z]+(?=\.|$)", name)
+            is_explained = f"`{name}`" in text or word and re.search(rf"\b{word[0]}\b", text)
+            is_made = any(Path(name).is_relative_to(place) for place in made)
+            assert is_made or is_explained or (ROOT / name).exists(), (name, words)
+        made |= makes
+
+
+class LoadsError(Exception):
+    """A command has passed its checks and begins to load a model."""
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(w[0] == "pasta" for w in commands(page))], ids=name_of
+)
+def test_a_command_of_a_page_passes_all_checks_before_it_loads_a_model(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (loading, export, learner):
+        monkeypatch.setattr(place, "load_pretrained", Mock(side_effect=LoadsError))
+    monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=LoadsError))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    for child in ROOT.iterdir():
+        (tmp_path / child.name).symlink_to(child)
+    for name, body in NAMED_FILE.findall(page.read_text("utf-8")):
+        (tmp_path / name).write_text(body, "utf-8")
+    for words in commands(page):
+        if words[0] == "pasta":
+            try:
+                COMMAND_LINE.main(words[1:], "pasta", standalone_mode=False)
+            except (ModelNotFoundError, LoadsError):
+                continue  # a command before it makes the model, or it is the reader's own
+            except UsageError as error:
+                pytest.fail(f"{words}: {error}")
+            except PastaError:
+                continue  # the same of a file
 
 
 def test_an_unknown_flag_does_not_parse(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,12 +304,26 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
         assert any((root / name).exists() for root in roots), name
 
 
-def test_the_notebook_was_run_from_top_to_bottom_without_an_error() -> None:
+@pytest.mark.parametrize("page", sorted((*PAGES, *map(ROOT.joinpath, HISTORY))), ids=name_of)
+def test_a_page_that_names_a_commit_says_how_a_clone_of_one_commit_gets_it(page: Path) -> None:
+    commits = re.findall(r"\b(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{7,40}\b", prose(page))
+    assert not commits or "`git fetch --unshallow`" in prose(page), commits
+
+
+def test_the_notebook_was_run_from_top_to_bottom_and_its_fields_are_those_of_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cells = json.loads((ROOT / "docs" / "first-minute.ipynb").read_text("utf-8"))["cells"]
     codes = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in codes] == [*range(1, len(codes) + 1)]
     kinds = [output["output_type"] for cell in codes for output in cell["outputs"]]
     assert {*kinds} == {"stream", "execute_result"}
+    monkeypatch.setattr(Pasta, "from_pretrained", lambda *_, **__: builtin_model())
+    session: dict[str, PartsAnswer] = {}
+    for cell in codes[:2]:
+        exec("".join(cell["source"]), session)
+    shown = "".join(codes[1]["outputs"][0]["data"]["text/plain"])
+    assert session["booking"].data == ast.literal_eval(shown)
 
 
 def test_every_extra_that_is_installed_somewhere_exists() -> None:

@@ -20,7 +20,7 @@ from pasta_lm.learn.teach import teach
 from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
 from pasta_lm.learn.teach.recipes import recipes_of
 from pasta_lm.learn.train.config import JudgeConfig
-from pasta_lm.recipe import read_recipe, toml_of
+from pasta_lm.recipe import toml_of
 from tests.cli.conftest import Pasta
 from tests.cli.teachable import THINKING, recipe, save_teachable
 from tests.fakes.power_cut import PowerCutError, fail_after
@@ -282,9 +282,12 @@ def test_a_recipe_that_cannot_be_carried_out_is_refused_before_anything_is_loade
     assert message in result.err
 
 
-RUNS = Path(__file__).parents[2] / "runs" / "teach"
-
-
-@pytest.mark.parametrize("path", sorted(RUNS.glob("*.toml")), ids=lambda path: path.stem)
-def test_the_recipes_that_we_ship_can_be_read(path: Path) -> None:
-    assert read_recipe(path, TeachConfig).train.passes > 0
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_an_adapter_is_not_taught_another_and_nothing_is_begun(
+    flags: list[str], pasta: Pasta, tmp_path: Path
+) -> None:
+    result = pasta("teach", "builtin", "--out", tmp_path / "out", *flags)
+    assert (result.code, result.out) == (2, "")
+    assert "adapter" in result.err
+    assert "pasta export builtin OUT --merged" in result.err
+    assert not (tmp_path / "out").exists()

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from pasta_lm.errors import MissingExtraError, PastaError, UsageError
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
-from pasta_lm.learn.train.learner import Learner, adapted, base_of, load_learner, merged, save
+from pasta_lm.learn.train.learner import Learner, adapted, load_learner, merged, save
 from pasta_lm.learn.train.losses import collate
 from pasta_lm.learn.train.packs import Pack
-from pasta_lm.learn.train.sft import train_sft
+from pasta_lm.learn.train.sft import preflight, train_sft
 from pasta_lm.models.adapter import check_base, is_adapter, merge_adapter, read_adapter, read_base
 from pasta_lm.models.folder import read_pasta_config
 from tests.fakes.power_cut import PowerCutError, fail_after
@@ -230,10 +230,10 @@ def test_adapters_that_do_not_fit_are_refused(recipe: Recipe) -> None:
 
 
 def test_an_adapter_as_base_cannot_be_saved_as_an_adapter(saved: SftConfig) -> None:
-    learner = replace(load_learner(saved.model), source=str(model_of(saved)))
-    with pytest.raises(UsageError, match="model.base is an adapter") as caught:
-        base_of(learner)
-    assert 'train.save = "merged"' in str(caught.value.hint)
+    model = replace(saved.model, base=str(model_of(saved)))
+    with pytest.raises(UsageError, match="is an adapter") as caught:
+        preflight(replace(saved, model=model))
+    assert "pasta export" in str(caught.value.hint)
 
 
 def test_a_missing_peft_names_the_extra_to_install(

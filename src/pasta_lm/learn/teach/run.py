@@ -45,7 +45,7 @@ from pasta_lm.learn.teach.recipes import (
     write_held_out,
 )
 from pasta_lm.learn.train.config import PreferenceConfig, SftConfig
-from pasta_lm.learn.train.learner import MODEL_FOLDER, full_disk_named
+from pasta_lm.learn.train.learner import MODEL_FOLDER, check_is_whole, full_disk_named
 from pasta_lm.learn.train.preference import Show, train_preference
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
 from pasta_lm.measure.instructions import (
@@ -97,6 +97,8 @@ def teach(
         PastaError: the budget is used up, or a step failed; what was done is kept.
     """
     config = (recipe or TeachConfig()).on(usable_device(None).type)
+    if config.train.weights == "adapter":
+        check_is_whole(model)
     source = str(Path(model).resolve()) if Path(model).exists() else model
     run = RunFolder(Path(out).resolve(), SETTINGS)
     instructions, held_out = split_instructions(config)
@@ -210,7 +212,8 @@ def describe(model: str, recipe: TeachConfig) -> str:
         f"annotation: {config.annotation.annotator}",
         f"stage one: {passes} passes of {tokens} tokens each; positions "
         f"{config.train.positions}, join {config.train.join}, {config.train.weights} weights",
-        f"  one pass takes {pass_s:.1f} s on this machine: {passes * pass_s / 60:.0f} min",
+        f"  one pass takes {pass_s:.1f} s on this machine, all {passes * pass_s / 60:.0f} min; "
+        "answers, annotation and measures take their time besides",
         f"stage two: {stage_two}",
         f"measures: {min(config.measures.num_prompts, len(held_out))} held-out instructions",
     )

@@ -40,6 +40,7 @@ from pasta_lm.models.checkpoint import first_line, gguf_of_package
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.generation import eos_ids, turn_end
 from pasta_lm.models.load import DTYPES, last_position, load_pretrained
+from pasta_lm.models.names import resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.run_folder import RunFolder, written_whole
@@ -225,14 +226,17 @@ def _low_rank(model: PreTrainedModel) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def base_of(learner: Learner) -> BaseReference:
-    """Return the reference to a learner without adapters; it must be a whole model."""
-    source = learner.source
-    if is_adapter(Path(source)):
+    """Return the reference to a learner without adapters, which is a whole model."""
+    return reference_to(learner.model, learner.tokenizer, **place_of(learner.source))
+
+
+def check_is_whole(source: str) -> None:
+    """Raise a UsageError if the base of a new adapter is an adapter itself."""
+    if is_adapter(Path(resolve(source))):
         raise UsageError(
-            f"model.base is an adapter, and an adapter has no adapter of its own: {source}",
-            hint='name a whole model, or give train.save = "merged"',
+            f"{source} is an adapter, and an adapter has no adapter of its own",
+            hint=f"pasta export {source} OUT --merged makes a whole model of it; name OUT",
         )
-    return reference_to(learner.model, learner.tokenizer, **place_of(source))
 
 
 # --- what is saved

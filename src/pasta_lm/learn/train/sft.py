@@ -32,6 +32,8 @@ from pasta_lm.learn.train.learner import (
     MAY_CHANGE,
     Learner,
     append_row,
+    base_of,
+    check_is_whole,
     load_learner,
     open_output,
 )
@@ -69,6 +71,8 @@ def prepare(recipe: SftConfig) -> tuple[Learner, list[Pack]]:
 def begin_learner(
     model: ModelConfig, train: TrainConfig, lora: LoraConfig | None, strategy: str
 ) -> Learner:
+    if lora and train.save == "adapter":
+        check_is_whole(model.base)
     set_seed(train.seed)  # before adapters, whose weights are random
     return replace(load_learner(model, frozen_dtype(lora, train)), trained_strategy=strategy)
 
