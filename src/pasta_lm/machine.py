@@ -18,18 +18,18 @@ CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "
 
 PART = ".part-"  # begins the name of what is being written in the cache
 
+NUM_CORES = os.cpu_count() or 1
 SECONDS_OF_A_MEASUREMENT = 1.0
 ALMOST_FREE = 0.3  # of a core that others use counts as free
 
 
 def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[str, str | int]:
     """Return the hardware, the versions and the commit; by default torch has a thread per core."""
-    num_cores = os.cpu_count() or 1
     return {
-        "cpu": f"{processor()}, {num_cores} cores",
+        "cpu": f"{processor()}, {NUM_CORES} cores",
         "cpu_capability": _processor_kind(),
         "gpu": gpu,
-        "threads": num_threads or num_cores,
+        "threads": num_threads or NUM_CORES,
         "python": platform.python_version(),
         "torch": installed_version("torch") or "unknown",
         "transformers": installed_version("transformers") or "unknown",
@@ -103,21 +103,37 @@ def new_file(path: Path) -> Iterator[Path]:
             made.replace(path)
 
 
+class OtherProcesses:
+    """The cores that other processes used since it was made, on Linux; elsewhere none."""
+
+    def __init__(self) -> None:
+        self._began_s, self._own_s, self._idle_s = time.monotonic(), time.process_time(), _idle_s()
+
+    @property
+    def passed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def num_cores(self) -> float:
+        now_s = _idle_s()
+        if now_s is None or self._idle_s is None:
+            return 0.0
+        own_s = time.process_time() - self._own_s
+        return max(0.0, NUM_CORES - (own_s + now_s - self._idle_s) / self.passed_s)
+
+
 class IdleCores:
     """The cores that other processes leave to this one, measured about once a second on Linux."""
 
     def __init__(self) -> None:
-        self.count = os.cpu_count() or 1
-        self._before = time.monotonic(), time.process_time(), _idle_s()
+        self.count = NUM_CORES
+        self._others = OtherProcesses()
 
     def __call__(self) -> int:
         """Return how many threads would not wait for each other's core."""
-        began_s, own_s, idle_s = self._before
-        passed_s = time.monotonic() - began_s
-        if passed_s > SECONDS_OF_A_MEASUREMENT and idle_s is not None:
-            self._before = now = time.monotonic(), time.process_time(), _idle_s()
-            free = (now[1] - own_s + (now[2] or 0.0) - idle_s) / passed_s
-            self.count = max(1, int(free + ALMOST_FREE))
+        if self._others.passed_s > SECONDS_OF_A_MEASUREMENT:
+            self.count = max(1, int(NUM_CORES - self._others.num_cores + ALMOST_FREE))
+            self._others = OtherProcesses()
         return self.count
 
 

@@ -63,8 +63,8 @@ def test_piped_it_has_no_colour_no_animation_and_claims_no_speedup(pasta: Pasta)
     assert "\x1b" not in result.out + result.err
     assert max(map(len, result.out.splitlines())) <= 80
     assert result.err == (
-        "pasta: simulated, no wall clock, 194 tokens of text on a critical path of 118, "
-        "parallelism 1.64\n"
+        "pasta: simulated, no wall clock, 194 tokens of text by 5 threads in 118 steps, "
+        "1.64 times fewer than one's\n"
     )
 
 
@@ -99,10 +99,8 @@ def test_a_picture_fits_its_width(width: int) -> None:
 def test_the_summary_names_the_kind_of_its_figures() -> None:
     trace = Trace.from_json(ENGINE.answer().trace.to_json().replace("simulated", "random-weights"))
     trace.wall_s = 0.214
-    expected = (
-        "0.21 s (random-weights), 11 tokens of text on a critical path of 14, parallelism 0.79"
-    )
-    assert summary(trace).startswith(expected)
+    steps = "11 tokens of text by 3 threads in 14 steps, 1.27 times more than one's"
+    assert summary(trace).startswith(f"0.21 s (random-weights), {steps}")
     trace.finish_reason = "length"
     assert summary(trace).endswith(", cut at 22 tokens")
 

@@ -44,7 +44,7 @@ PASTA_DEVICE set --model, --dtype and --device of every command, and PASTA_DEBUG
 A flag on the command line wins."""
 Sections = Mapping[str, str]  # names of verbs by heading
 VERBS: Sections = {
-    "Use a model": "run fill ask chat serve play view",
+    "Use a model": "demo run fill ask chat serve play view",
     "Teach a model": "teach annotate train export",
     "Measure": "evaluate bench replay",
     "Check": "check doctor",

@@ -172,6 +172,7 @@ def chat(
     model: flags.Model = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
+    threads: flags.Threads = None,
     strategy: Annotated[
         str, option("--strategy NAME", "/set strategy changes it later.")
     ] = "pasta",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,6 +44,12 @@ def option(
     )
 
 
+def set_threads(number: int | None) -> int | None:
+    if number is not None:
+        os.environ["OMP_NUM_THREADS"] = str(number)  # torch reads it once, when it is imported
+    return number
+
+
 Prompt = Annotated[
     str | None,
     typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
@@ -68,7 +75,8 @@ DTYPES = (
 )
 Dtype = Annotated[str | None, option("--dtype DTYPE", DTYPES, callback=dtype_name)]
 Device = Annotated[str | None, option("--device DEVICE", "cpu or cuda. Default: a GPU if present.")]
-Threads = Annotated[int | None, option("--threads N", "CPU threads of torch.", min=1)]
+THREADS = "CPU threads. Default: the cores that are idle; one for torch where a pass has few rows."
+Threads = Annotated[int | None, option("--threads N", THREADS, min=1, callback=set_threads)]
 MaxTokens = Annotated[int, option("--max-tokens N", "Maximum tokens over all threads, with tags.")]
 MaxThreads = Annotated[
     int | None, option("--max-threads N", "Maximum number of threads in one step. Default: all.")

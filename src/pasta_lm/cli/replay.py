@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -61,8 +60,6 @@ def replay(
     if tokenizer is not None and random is None:
         raise UsageError("--tokenizer belongs to --random", hint="a model has its own tokenizer")
     answers, num_invalid = _read(file, limit)
-    if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
     from pasta_lm.engines.local import loading
     from pasta_lm.measure import replay as measure
 
@@ -139,7 +136,6 @@ def bench(
     --requests, all requests arrive at once and decode the same text, sequentially and in parallel.
     """
     counts = numbers("--rows", rows), numbers("--requests", requests)
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.engines.local.loading import load
     from pasta_lm.measure import bench as measure
 

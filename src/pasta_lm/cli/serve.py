@@ -51,6 +51,7 @@ def serve(
     think: flags.Think = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,
+    threads: flags.Threads = None,
     engine: flags.Engine = None,
     dialect: flags.Dialect = None,
     allow_inexact: flags.AllowInexact = False,

@@ -215,8 +215,10 @@ def summary(trace: Trace) -> str:
     parts = ["simulated, no wall clock" if is_simulated else f"{trace.wall_s:.2f} s{kind}"]
     if len(trace.threads) > 1:
         num_tokens = round(trace.parallelism * trace.critical_path)
-        parts.append(f"{num_tokens} tokens of text on a critical path of {trace.critical_path}")
-        parts.append(f"parallelism {trace.parallelism:.2f}")
+        ratio = trace.parallelism
+        steps = f"{max(ratio, 1 / ratio):.2f} times {'fewer' if ratio >= 1 else 'more'} than one's"
+        text = f"{num_tokens} tokens of text by {len(trace.threads)} threads"
+        parts.append(f"{text} in {trace.critical_path} steps, {steps}")
     else:
         parts.append(f"{trace.num_tokens} tokens, one thread")
     if trace.tokens_per_s:

@@ -65,7 +65,7 @@ def functions() -> ctypes.CDLL | None:
 def num_threads() -> int:
     """Return the threads of a compiled function: those of torch, at most the idle cores."""
     most = _given_to_torch.get() or torch.get_num_threads()
-    return most if NUM_THREADS in os.environ else min(most, idle_cores())
+    return most if os.environ.get(NUM_THREADS) else min(most, idle_cores())
 
 
 @contextmanager

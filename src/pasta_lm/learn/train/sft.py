@@ -32,7 +32,6 @@ from pasta_lm.learn.train.learner import (
     MAY_CHANGE,
     Learner,
     append_row,
-    base_of,
     check_is_whole,
     load_learner,
     open_output,
