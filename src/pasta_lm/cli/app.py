@@ -111,14 +111,10 @@ class VerbGroup(TyperGroup):
 def _group(name: str, help: str, sections: Sections) -> typer.Typer:
     file = None if name == "pasta" else PLACES.get(name, name)
     group = typer.Typer(
-        name=name,
-        cls=type("Verbs", (VerbGroup,), {"sections": sections, "file": file}),
-        help=help,
-        add_completion=name == "pasta",
-        context_settings={"help_option_names": ["-h", "--help"]},
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
+        name=name, cls=type("Verbs", (VerbGroup,), {"sections": sections, "file": file}), help=help,
+        add_completion=name == "pasta", context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None, pretty_exceptions_enable=False,
+    )  # fmt: skip
     group.callback()(lambda: None)
     return group
 

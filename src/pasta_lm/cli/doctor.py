@@ -57,16 +57,12 @@ def _installation() -> Facts:
     names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
     packages = {name: installed_version(name) for name in names}
     return {
-        "pasta_lm": __version__,
-        "python": python_version(),
-        "platform": platform(),
+        "pasta_lm": __version__, "python": python_version(), "platform": platform(),
         "packages": packages,
         "extras": {name: all(map(packages.get, listed)) for name, listed in extras.items()},
-        "devices": [],
-        "dtype_auto": "",
-        **dict.fromkeys(("self_test", "builtin_model", "model")),
+        "devices": [], "dtype_auto": "", **dict.fromkeys(("self_test", "builtin_model", "model")),
         "gpu": {},
-    }
+    }  # fmt: skip
 
 
 def _test(facts: Facts, model: str | None, dtype: str | None, device: str | None) -> bool:
@@ -108,14 +104,11 @@ def _print(facts: Facts) -> None:
 
 def _facts_of(loaded: LoadedModel) -> Facts:
     return {
-        "name": loaded.name,
-        "architecture": type(loaded.model).__name__,
-        "num_parameters": loaded.num_parameters,
-        "device": str(loaded.device),
-        "dtype": loaded.dtype_name,
-        "has_tag_pieces": loaded.vocabulary.has_pieces,
+        "name": loaded.name, "architecture": type(loaded.model).__name__,
+        "num_parameters": loaded.num_parameters, "device": str(loaded.device),
+        "dtype": loaded.dtype_name, "has_tag_pieces": loaded.vocabulary.has_pieces,
         "max_position": loaded.max_position,
-    }
+    }  # fmt: skip
 
 
 def answer_of_builtin() -> Facts | None:
@@ -126,13 +119,10 @@ def answer_of_builtin() -> Facts | None:
         return None
     answer = model.generate(EXAMPLE, SamplingParams(max_tokens=200))
     return {
-        "name": BUILTIN,
-        "prompt": EXAMPLE,
-        "finish_reason": answer.finish_reason,
-        "num_threads": len(answer.trace.threads),
-        "parallelism": round(answer.trace.parallelism, 3),
+        "name": BUILTIN, "prompt": EXAMPLE, "finish_reason": answer.finish_reason,
+        "num_threads": len(answer.trace.threads), "parallelism": round(answer.trace.parallelism, 3),
         "wall_s": round(answer.trace.wall_s, 3),
-    }
+    }  # fmt: skip
 
 
 def _health(facts: Facts) -> Rows:

@@ -91,12 +91,9 @@ def alpaca(
         run = measure.open_run(out)
     else:
         values = {
-            "limit": limit,
-            "model": model,
-            "strategies": split_names(strategies),
-            "system": system,
+            "limit": limit, "model": model, "strategies": split_names(strategies), "system": system,
             "servers.addresses": engine,
-        }
+        }  # fmt: skip
         settings = read_settings(measure.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
             run = measure.evaluate_alpaca(out, settings, show, say)
@@ -138,16 +135,10 @@ def lc_winrate(
 
 
 def instructions(
-    out: flags.Out,
-    recipe: flags.Recipe = None,
-    model: flags.Model = None,
-    baseline: Baseline = None,
-    limit: flags.Limit = None,
-    offline: flags.Offline = False,
-    engine: flags.Engine = None,
-    changes: flags.Set = None,
-    as_json: flags.Json = False,
-) -> None:
+    out: flags.Out, recipe: flags.Recipe = None, model: flags.Model = None,
+    baseline: Baseline = None, limit: flags.Limit = None, offline: flags.Offline = False,
+    engine: flags.Engine = None, changes: flags.Set = None, as_json: flags.Json = False,
+) -> None:  # fmt: skip
     """Compare a taught model with its baseline on instructions.
 
     Answers AlpacaEval's and IFEval's prompts (sets.alpaca, sets.ifeval) and held-out prompts of the
@@ -168,14 +159,9 @@ def instructions(
 
 def ifeval(
     prompts: Annotated[Path, option("--prompts FILE", "IFEval's prompts.")],
-    out: flags.Out,
-    model: flags.Model = None,
-    baseline: Baseline = None,
-    limit: flags.Limit = None,
-    engine: flags.Engine = None,
-    changes: flags.Set = None,
-    as_json: flags.Json = False,
-) -> None:
+    out: flags.Out, model: flags.Model = None, baseline: Baseline = None, limit: flags.Limit = None,
+    engine: flags.Engine = None, changes: flags.Set = None, as_json: flags.Json = False,
+) -> None:  # fmt: skip
     """Check which of IFEval's instructions models follow.
 
     The same as `instructions` with this set alone.

@@ -34,14 +34,10 @@ def option(
     parts = spelling.split()
     names = [part for part in parts if part.startswith("-")]
     return typer.Option(
-        *names,
-        envvar=ENVIRONMENT.get(names[0]),
-        show_envvar=False,
-        help=help,
-        metavar=next((part for part in parts if part not in names), None),
-        min=min,
+        *names, envvar=ENVIRONMENT.get(names[0]), show_envvar=False, help=help,
+        metavar=next((part for part in parts if part not in names), None), min=min,
         callback=callback,
-    )
+    )  # fmt: skip
 
 
 def set_threads(number: int | None) -> int | None:

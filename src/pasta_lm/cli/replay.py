@@ -71,12 +71,10 @@ def replay(
             loaded = _random_model(random, tokenizer, answers, dtype, place)
     with terminal.bars() as show:
         result = measure.replay(
-            answers,
-            loaded,
+            answers, loaded,
             positions=PositionStrategy(positions) if positions else loaded.positions,
-            max_threads=max_threads,
-            progress=partial(show, "answers"),
-        )
+            max_threads=max_threads, progress=partial(show, "answers"),
+        )  # fmt: skip
     report = result.report()
     report.add((), {"num_invalid_lines": num_invalid})
     if json:
@@ -115,21 +113,15 @@ def _random_model(
     return made.random_model(
         made.read_architecture(file),
         made.load_tokenizer(tokenizer) if tokenizer else made.train_tokenizer(texts),
-        name=file.stem,
-        dtype=made.DTYPES[dtype or "float32"],
-        device=device,
-    )
+        name=file.stem, dtype=made.DTYPES[dtype or "float32"], device=device,
+    )  # fmt: skip
 
 
 def bench(
-    model: flags.Model = None,
-    dtype: flags.Dtype = None,
-    device: flags.Device = None,
-    threads: flags.Threads = 1,
-    rows: Rows = ROWS,
-    requests: Requests = None,
+    model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
+    threads: flags.Threads = 1, rows: Rows = ROWS, requests: Requests = None,
     as_json: flags.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Measure the speed of an engine.
 
     A pass feeds one token of each thread; figures are medians of rounds that take turns. With

@@ -49,33 +49,21 @@ EXAMPLES = {
 
 
 def run(
-    prompt: flags.Prompt = None,
-    file: flags.Files = None,
-    model: flags.Model = None,
-    dtype: flags.Dtype = None,
-    device: flags.Device = None,
-    threads: flags.Threads = None,
+    prompt: flags.Prompt = None, file: flags.Files = None, model: flags.Model = None,
+    dtype: flags.Dtype = None, device: flags.Device = None, threads: flags.Threads = None,
     strategy: Annotated[str, option("--strategy NAME", f"{', '.join(STRATEGIES)}.")] = "pasta",
-    max_tokens: flags.MaxTokens = 1024,
-    max_threads: flags.MaxThreads = None,
-    temperature: flags.Temperature = None,
-    repetition_penalty: flags.RepetitionPenalty = None,
+    max_tokens: flags.MaxTokens = 1024, max_threads: flags.MaxThreads = None,
+    temperature: flags.Temperature = None, repetition_penalty: flags.RepetitionPenalty = None,
     presence_penalty: flags.PresencePenalty = None,
-    frequency_penalty: flags.FrequencyPenalty = None,
-    top_p: flags.TopP = None,
-    fork_bias: flags.ForkBias = None,
-    think: flags.Think = None,
-    seed: flags.Seed = 0,
+    frequency_penalty: flags.FrequencyPenalty = None, top_p: flags.TopP = None,
+    fork_bias: flags.ForkBias = None, think: flags.Think = None, seed: flags.Seed = 0,
     n: Annotated[int, option("--n -n N", "Number of answers.")] = 1,
     positions: Annotated[
         str | None, option("--positions STRATEGY", "predict or continue. Default: as trained.")
     ] = None,
-    engine: flags.Engine = None,
-    dialect: flags.Dialect = None,
-    allow_inexact: flags.AllowInexact = False,
-    json: flags.Json = False,
-    trace: flags.Trace = None,
-) -> None:
+    engine: flags.Engine = None, dialect: flags.Dialect = None,
+    allow_inexact: flags.AllowInexact = False, json: flags.Json = False, trace: flags.Trace = None,
+) -> None:  # fmt: skip
     """Answer a prompt with a model.
 
     In a terminal the threads are shown while they decode. Otherwise only the answer is printed.
@@ -114,8 +102,7 @@ def run(
 
 
 def fill(
-    prompt: flags.Prompt = None,
-    file: flags.Files = None,
+    prompt: flags.Prompt = None, file: flags.Files = None,
     schema: Annotated[
         str | None,
         option("--schema SCHEMA", "FILE.json, 'name, year int' or module:Class. [required]"),
@@ -124,20 +111,14 @@ def fill(
         list[str] | None,
         option("--after NAME=NAME[,NAME]", "Fields that a field waits for and sees; repeatable."),
     ] = None,
-    model: flags.Model = None,
-    dtype: flags.Dtype = None,
-    device: flags.Device = None,
+    model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
     threads: flags.Threads = None,
-    max_tokens: flags.MaxTokens = 1024,
-    temperature: flags.Temperature = None,
+    max_tokens: flags.MaxTokens = 1024, temperature: flags.Temperature = None,
     repetition_penalty: flags.RepetitionPenalty = None,
     presence_penalty: flags.PresencePenalty = None,
-    frequency_penalty: flags.FrequencyPenalty = None,
-    seed: flags.Seed = 0,
-    engine: flags.Engine = None,
-    json: flags.Json = False,
-    trace: flags.Trace = None,
-) -> None:
+    frequency_penalty: flags.FrequencyPenalty = None, seed: flags.Seed = 0,
+    engine: flags.Engine = None, json: flags.Json = False, trace: flags.Trace = None,
+) -> None:  # fmt: skip
     """Fill the fields of a schema at the same time, with any model.
 
     Each field is a thread that sees the prompt and its own key. The object is printed as JSON, and
@@ -174,20 +155,14 @@ def ask(
     questions: Annotated[
         list[str], typer.Argument(metavar="QUESTIONS", help="Or one file with a question a line.")
     ],
-    model: flags.Model = None,
-    dtype: flags.Dtype = None,
-    device: flags.Device = None,
+    model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
     threads: flags.Threads = None,
-    max_tokens: flags.MaxTokens = 1024,
-    temperature: flags.Temperature = None,
+    max_tokens: flags.MaxTokens = 1024, temperature: flags.Temperature = None,
     repetition_penalty: flags.RepetitionPenalty = None,
     presence_penalty: flags.PresencePenalty = None,
-    frequency_penalty: flags.FrequencyPenalty = None,
-    seed: flags.Seed = 0,
-    engine: flags.Engine = None,
-    json: flags.Json = False,
-    trace: flags.Trace = None,
-) -> None:
+    frequency_penalty: flags.FrequencyPenalty = None, seed: flags.Seed = 0,
+    engine: flags.Engine = None, json: flags.Json = False, trace: flags.Trace = None,
+) -> None:  # fmt: skip
     """Answer many questions about one document at the same time.
 
     Each question is a thread that sees the document and nothing of the others. QUESTIONS are

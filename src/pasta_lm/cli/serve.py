@@ -79,25 +79,17 @@ def serve(
     require_one_of("strategy", recipe.strategy, STRATEGIES)
     with bind(host, port) as place:
         loaded = load_model(
-            model,
-            servers,
-            dtype=dtype,
-            device=device,
-            pool_tokens=recipe.pool_tokens,
-            cache_memory=recipe.cache_memory,
-            shares_prefixes=recipe.shares_prefixes,
-        )
+            model, servers, dtype=dtype, device=device, pool_tokens=recipe.pool_tokens,
+            cache_memory=recipe.cache_memory, shares_prefixes=recipe.shares_prefixes,
+        )  # fmt: skip
         kind = LocalBackend if servers is None else ServedBackend
         if think is not None:
             loaded.engine.loaded.vocabulary.thinks = think
         backend: Backend = kind(loaded, served_model_name or model_name(model or BUILTIN))
         app = create_app(
-            backend,
-            recipe,
-            api_key=key,
-            only_loopback=key is None and is_loopback(host),
+            backend, recipe, api_key=key, only_loopback=key is None and is_loopback(host),
             version=__version__,
-        )
+        )  # fmt: skip
         write_log(sys.stderr)
         server = Server(app, lambda: _greet(backend, address_of(place)))
         _run(server, place, app.state.service.engine)

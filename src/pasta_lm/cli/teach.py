@@ -57,12 +57,9 @@ def teach(
 
 
 def sft(
-    config: Recipe,
-    changes: Set = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
+    config: Recipe, changes: Set = None, resume: Resume = False, overwrite: Overwrite = False,
     dry_run: DryRun = False,
-) -> None:
+) -> None:  # fmt: skip
     """Finetune a model on annotated answers.
 
     Prints one encoded example, then trains. Writes checkpoints, log.jsonl and the model folder to
@@ -82,13 +79,9 @@ def sft(
 
 
 def preference(
-    config: Recipe,
-    changes: Set = None,
-    engine: Engine = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-) -> None:
+    config: Recipe, changes: Set = None, engine: Engine = None, resume: Resume = False,
+    overwrite: Overwrite = False, dry_run: DryRun = False,
+) -> None:  # fmt: skip
     """Train a finetuned model to prefer fast and good answers.
 
     Each round samples answers to prompts, scores them, and trains on the best and the worst of

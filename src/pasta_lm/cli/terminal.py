@@ -108,13 +108,10 @@ def console(stream: TextIO) -> Console:
 
     is_terminal = stream.isatty()
     drawn = Console(
-        file=stream,
-        force_terminal=is_terminal,
-        no_color=not is_terminal or "NO_COLOR" in os.environ,
-        highlight=False,
-        markup=False,
+        file=stream, force_terminal=is_terminal,
+        no_color=not is_terminal or "NO_COLOR" in os.environ, highlight=False, markup=False,
         emoji=False,
-    )
+    )  # fmt: skip
     drawn.width = max(drawn.width, MIN_WIDTH)
     return drawn
 
