@@ -84,6 +84,8 @@ REFUSALS = [
     ("fill -f {empty} -f {list} --schema name", 2, "empty is empty"),
     ("fill -f {list} -f {list} --schema name --trace t", 2, "the trace of one answer"),
     ("run -f {list} -f {list}", 2, "run answers one file"),
+    ("run hello --n 2 --trace t", 2, "the trace of one answer"),
+    ("run hello --trace no/t", 2, "no folder no for the trace"),
     (f"{FILL} {{object}} --after a", 2, "--after total=items"),
     (f"{FILL} {{object}} --after a=c", 2, "no part is named"),
     (f"{FILL} {{object}} --after a=a", 2, "for each other"),

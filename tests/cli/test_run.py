@@ -113,12 +113,31 @@ def test_a_model_without_a_chat_template_continues_the_prompt_and_says_so_once(
 
 
 @pytest.mark.slow
-def test_the_libraries_under_a_model_are_silent(taught_folder: Path) -> None:
-    command = [sys.executable, "-m", "pasta_lm", "run", "hello", "--model", taught_folder]
-    command += ["--max-tokens", "3"]
-    run = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert run.stderr.startswith("pasta: ")
-    assert run.stderr.count("\n") == 1
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [("-m pasta_lm run hello --max-tokens 3 --model", r"(pasta: .*\n)+"),
+     ("-c import\tpasta_lm,sys;pasta_lm.Pasta.from_pretrained(sys.argv[1])", "")],
+)  # fmt: skip
+def test_the_libraries_under_a_model_are_silent(
+    taught_folder: Path, command: str, shown: str
+) -> None:
+    arguments = [sys.executable, *command.split(" "), taught_folder]
+    run = subprocess.run(arguments, check=True, capture_output=True, text=True)
+    assert re.fullmatch(shown, run.stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "offline", "shown"),
+    [("no/such", "0", "trying the hub for no/such …"), ("no/such", "1", "loading no/such"),
+     (".", "0", "loading ."), ("builtin", "0", "loading builtin")],
+)  # fmt: skip
+def test_a_name_that_the_hub_is_asked_for_is_said(
+    pasta: Pasta, monkeypatch: pytest.MonkeyPatch, name: str, offline: str, shown: str
+) -> None:
+    notes = list[str]()
+    monkeypatch.setattr("pasta_lm.cli.terminal.status", lambda text: notes.append(text) or 1 / 0)
+    pasta("run", "hello", "--model", name, HF_HUB_OFFLINE=offline)
+    assert notes == [shown]
 
 
 def test_a_trace_can_be_viewed(pasta: Pasta, taught_folder: Path, tmp_path: Path) -> None:
@@ -126,10 +145,8 @@ def test_a_trace_can_be_viewed(pasta: Pasta, taught_folder: Path, tmp_path: Path
     pasta("run", "hello", "--model", taught_folder, *FEW, "--trace", file)
     assert json.loads(file.read_text())["strategy"] == "pasta"
     assert pasta("view", file).code == 0
-    many = pasta("run", "hello", "--model", taught_folder, "--n", 2, "--trace", file)
-    assert many.code == 2
-    lost = pasta("run", "hello", "--trace", tmp_path / "no" / "trace.json")
-    assert (lost.code, "no folder" in lost.err) == (2, True)
+    threads = pasta("view", file, COLUMNS="30").out.split("\n\n")[1].splitlines()
+    assert {len(line) for line in threads} == {30}
 
 
 def test_the_sequential_strategy_of_the_builtin_model_is_its_baseline(
@@ -172,6 +189,7 @@ def test_a_model_without_tag_pieces_says_so_once_and_answers_sequentially(
     result = pasta("run", "hello", "--model", untaught_folder, "--max-tokens", 5)
     first, figures = result.err.splitlines()
     assert "not taught PASTA-LANG" in first
+    assert "pasta fill and pasta ask work with it" in first
     assert re.search(r"5 tokens, one thread, .*, cut at 5 tokens$", figures)
 
 

@@ -224,7 +224,8 @@ def summary(trace: Trace) -> str:
     if trace.tokens_per_s:
         parts.append(f"{trace.tokens_per_s:.1f} tokens/s")
     if trace.finish_reason == FinishReason.LENGTH:
-        is_given = trace.strategy == NAME  # keys and questions, which count for no limit
-        num_tokens = trace.num_content_tokens if is_given else trace.num_tokens
-        parts.append(f"cut at {num_tokens} tokens{', keys apart' * is_given}")
+        has_given = trace.strategy == NAME  # text, which counts for no limit
+        num_tokens = trace.num_content_tokens if has_given else trace.num_tokens
+        apart = " (keys and questions not counted)" if has_given else ""
+        parts.append(f"cut at {num_tokens} tokens{apart}")
     return ", ".join(parts)
