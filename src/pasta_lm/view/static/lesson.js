@@ -6,7 +6,7 @@ import { chip, drawn, element, look, visible } from "./elements.js";
 const TOPICS = ["main", "spring", "summer", "autumn", "winter"];
 const LANES = [[0, 24], [3, 31], [9, 27], [17, 25], [23, 36]];
 const [NUM_TOKENS, NUM_PASSES] = [71, 36];
-export const UNTAUGHT = "This model was not taught to promise parts, so one thread writes its answer. What works with it: the fields of a text, on the other page; pasta fill and pasta ask in a terminal. pasta teach teaches it.";
+export const UNTAUGHT = "This model was not taught to promise parts, so one thread writes its answer. What works with it as it is: fields of a text, on the page Compare; pasta fill and pasta ask in a terminal. pasta teach teaches it.";
 const MEANING = "The model promises parts of its answer, and threads write them at the same time. Each has a colour and a lane; what they wrote is read as one text.";
 
 export function lesson() {
