@@ -44,6 +44,14 @@ def faults_of(page: Any, *ignored: str) -> list[str]:
     return faults
 
 
+def asked_of(page: Any) -> list[dict[str, Any]]:
+    """Return the list into which the bodies of all later questions and replays go."""
+    bodies: list[dict[str, Any]] = []
+    asks = ("/chat/completions", "/v1/replay")
+    page.on("request", lambda one: one.url.endswith(asks) and bodies.append(one.post_data_json))
+    return bodies
+
+
 def serious_faults(page: Any) -> list[tuple[str, str]]:
     """Return the violations of accessibility that axe sees, with their elements."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()

@@ -22,7 +22,7 @@ from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
 from tests.serve.conftest import DOCUMENT, TEXT, held, scripted
 from tests.serve.runs import FLAT, HOSTILE, answered
-from tests.view.conftest import Open, expect, serious_faults
+from tests.view.conftest import Open, asked_of, expect, serious_faults
 
 QUESTION = "How do I live well?"
 ALL_FOUR = ("sequential", "pasta", "apar", "sot")
@@ -33,12 +33,7 @@ class Watched:
 
     def __init__(self, page: Any) -> None:
         self.page = page
-        self.bodies: list[Any] = []
-        page.on("request", self._note)
-
-    def _note(self, sent: Any) -> None:
-        if sent.url.endswith(("/v1/chat/completions", "/v1/replay")):
-            self.bodies.append(sent.post_data_json)
+        self.bodies = asked_of(page)
 
     def ask(self, question: str = QUESTION) -> Self:
         self.page.get_by_label("Prompt").fill(question)
@@ -115,9 +110,9 @@ class FillingBackend(ScriptedBackend):
 
 
 def fields_shown(watched: Watched, run: int) -> dict[str, str]:
-    rows = watched.page.locator(".field-list").nth(run).locator("tr").all()
-    cells = [(row.locator("th").inner_text(), row.locator("td").inner_text()) for row in rows]
-    return {name.split()[-1]: value for name, value in cells}
+    table = watched.page.locator(".field-list").nth(run)
+    names = [text.split()[-1] for text in table.locator("th").all_inner_texts()]
+    return dict(zip(names, table.locator("td").all_inner_texts(), strict=True))
 
 
 def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
@@ -145,12 +140,8 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     assert not re.search(r"[,}]", watched.shown("#answer"))
     for _ in range(8):  # as it was written: a value, its beginning, or nothing
         page.locator("#player").press(",")
-        for run in range(3):
-            values = [*fields_shown(watched, run).values()]
-            assert all(
-                value == "18" or full.startswith(value)
-                for value, full in zip(values, told, strict=True)
-            )
+        shown = [value for run in (0, 1) for value in fields_shown(watched, run).values()]
+        assert all(map(str.startswith, told * 2, shown))
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Save page").click()
     saved = opened(Path(waiting.value.path()).read_text("utf-8"))
@@ -179,26 +170,6 @@ def test_ones_own_text_and_schema_are_sent_and_a_bad_schema_is_refused_at_its_pl
     assert {one["messages"][0]["content"] for one in watched.bodies} == {"A letter of mine"}
 
 
-def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
-    watching: Watching,
-) -> None:
-    backend = scripted()
-    backend.strategies = ALL_FOUR
-    watched = watching(backend)
-    page = watched.page
-    page.get_by_label("sot").check()
-    page.get_by_label("same text, one thread").uncheck()
-    page.get_by_text("Settings").click()
-    for name, value in {"Temperature": "0.5", "Max tokens": "30", "Seed": "7"}.items():
-        page.get_by_label(name).fill(value)
-    watched.ask().wait()
-    page.locator(".run-name", has_text="sot").wait_for()
-    assert [one["pasta"]["strategy"] for one in watched.bodies] == ["pasta", "sot"]
-    for body in watched.bodies:
-        assert (body["temperature"], body["max_tokens"], body["seed"]) == (0.5, 30, 7)
-        assert "max_threads" not in body["pasta"]
-
-
 @pytest.mark.parametrize("can_replay", [True, False])
 def test_strategies_of_which_the_model_is_not_capable_are_not_offered(
     watching: Watching, can_replay: bool
@@ -216,30 +187,17 @@ def test_strategies_of_which_the_model_is_not_capable_are_not_offered(
     expect(page.locator(".lesson")).to_have_count(0)
     values = [one.get_attribute("value") for one in page.locator(".strategies input").all()]
     assert values == ["same text, one thread"] * can_replay + ["sequential", "sot"]
-    watched.ask().wait()
-    page.locator(".run-name", has_text="sequential").wait_for()
+    expect(page.get_by_label("sequential")).to_be_checked()
     page.get_by_label("sot").check()
     watched.ask().wait()
     page.locator(".run-name").nth(1 + can_replay).wait_for()
-    asked = [one.get("pasta").get("strategy") for one in watched.bodies]
-    assert asked == [
-        "sequential",
-        *(["sot", None, "sequential"] if can_replay else ["sequential", "sot"]),
-    ]
+    asked = [one["pasta"].get("strategy") for one in watched.bodies]
+    assert asked == (["sot", None, "sequential"] if can_replay else ["sequential", "sot"])
 
 
-def test_enter_asks_and_with_shift_it_begins_a_line(watched: Watched) -> None:
-    prompt = watched.page.get_by_label("Prompt")
-    prompt.fill("One")
-    prompt.press("Shift+Enter")
-    prompt.press_sequentially("two")
-    assert not watched.bodies
-    prompt.press("Enter")
-    watched.page.get_by_role("button", name="same text, one thread").wait_for()
-    assert watched.bodies[0]["messages"][0]["content"] == "One\ntwo"
-
-
-def test_keys_of_the_replay_are_characters_where_one_writes(watched: Watched) -> None:
+def test_where_one_writes_keys_are_characters_enter_asks_and_with_shift_begins_a_line(
+    watched: Watched,
+) -> None:
     watched.ask().finish()
     before = watched.page.locator(".reading").inner_text()
     watched.page.get_by_text("Settings").click()
@@ -249,6 +207,11 @@ def test_keys_of_the_replay_are_characters_where_one_writes(watched: Watched) ->
         box.press_sequentially(text)
         expect(box).to_have_value(text)
     expect(watched.page.locator(".reading")).to_have_text(before, use_inner_text=True)
+    box.press("Shift+Enter")
+    box.press_sequentially("Three")
+    box.press("Enter")
+    watched.finish()
+    assert watched.bodies[-2]["messages"][0]["content"] == "One, two.\nThree"
 
 
 def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
@@ -270,21 +233,14 @@ def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
     assert watched.shown("#answer") == TEXT
 
 
-REFUSALS = {
-    "an error of the server": ({"error": {"message": "the queue is full"}}, "the queue is full"),
-    "no JSON at all": ("<h1>Bad gateway</h1>", "status 503"),
-}
-
-
-@pytest.mark.parametrize(("body", "told"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_what_the_server_refuses_is_told(watched: Watched, body: Any, told: str) -> None:
-    def refuse(route: Any) -> None:
-        route.fulfill(status=503, body=body if isinstance(body, str) else json.dumps(body))
-
-    watched.page.route("**/v1/chat/completions", refuse)
-    watched.ask().wait()
-    assert told in watched.said
-    watched.page.unroute("**/v1/chat/completions")
+def test_what_the_server_refuses_is_told(watched: Watched) -> None:
+    replies = [json.dumps({"error": {"message": "it is full"}}), "<h1>Bad gateway</h1>"]
+    asks = "**/v1/chat/completions"
+    watched.page.route(asks, lambda route: route.fulfill(status=503, body=replies.pop(0)))
+    for told in ("is full", "status 503"):
+        watched.ask().wait()
+        expect(watched.page.locator(".ask [role=status]")).to_contain_text(told)
+    watched.page.unroute(asks)
     watched.ask()
     watched.page.get_by_role("button", name="same text, one thread").wait_for()
 
@@ -307,19 +263,27 @@ def test_an_answer_that_fails_halfway_stays_there_as_far_as_it_came(watching: Wa
     assert watched.page.locator(".labels button").count() > 1
 
 
-def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(
+def test_question_strategies_and_settings_are_sent_and_survive_a_reload_and_the_key_does_not(
     watching: Watching,
 ) -> None:
-    watched = watching(scripted(), key="very secret")
+    backend = scripted()
+    backend.strategies = ALL_FOUR
+    watched = watching(backend, key="very secret")
     page = watched.page
     page.get_by_label("API key").fill("very secret")
     page.wait_for_load_state("networkidle")  # nothing moves under the click any more
     page.get_by_text("Settings").click()
-    page.get_by_label("Temperature").fill("0.7")
+    for name, value in {"Temperature": "0.7", "Max tokens": "30", "Seed": "7"}.items():
+        page.get_by_label(name).fill(value)
+    page.get_by_label("sot").check()
     page.get_by_label("same text, one thread").uncheck()
     watched.ask("Do you remember this?")
-    watched.page.locator(".run-name", has_text="pasta").wait_for()
+    page.locator(".run-name", has_text="sot").wait_for()
     watched.wait()
+    assert [one["pasta"]["strategy"] for one in watched.bodies] == ["pasta", "sot"]
+    for body in watched.bodies:
+        assert (body["temperature"], body["max_tokens"], body["seed"]) == (0.7, 30, 7)
+        assert "max_threads" not in body["pasta"]
     kept = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
     assert "remember" in kept
     assert "secret" not in kept
@@ -377,7 +341,7 @@ def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
     backend = held(num_steps=14)
     watched = watching(backend, color_scheme=scheme, bypass_csp=True)
     page = watched.page
-    for state in ("idle", "live", "picked", "over"):
+    for state in ("idle", "live", "picked", "over", "fields"):
         if state == "live":
             page.get_by_text("Settings").click()
             watched.ask().written(16)
@@ -387,6 +351,11 @@ def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
             backend.may_step.set()
             watched.finish()
             page.get_by_text("Examples").click()
+        elif state == "fields":
+            page.get_by_label("Fields of a text").check(force=True)
+            page.get_by_label("Schema").fill("{")
+            page.get_by_role("button", name="Fill").click()
+            page.get_by_role("alert").get_by_text("no JSON").wait_for()
         assert not serious_faults(page), state
 
 
@@ -414,7 +383,9 @@ def test_a_hostile_megabyte_in_one_line_is_text_and_the_page_stays_usable(
 # --- comparing and saving
 
 
-def test_each_strategy_has_a_line_of_figures_on_one_clock(watching: Watching) -> None:
+def test_each_strategy_has_figures_on_one_clock_and_none_has_a_speedup_where_a_limit_cut_it(
+    watching: Watching,
+) -> None:
     backend = scripted()
     backend.strategies = ALL_FOUR
     watched = watching(backend)
@@ -434,13 +405,20 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(watching: Watching) ->
         speedup = f"{runs[1].forward_passes / run.forward_passes:.2f} times fewer than the same"
         assert told.startswith(speedup) is (run.strategy != "sequential")
     page.get_by_text("Figures").first.click()
-    told = page.locator(".figures").first.inner_text()
+    told = page.locator(".more-figures").first.inner_text()
     for figure in (
         f"{runs[0].parallelism:.2f} parallelism",
         f"{runs[0].critical_path} critical path",
     ):
         assert figure in told
     expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
+    page.get_by_text("Settings").click()
+    page.get_by_label("Max tokens").fill("20")
+    watched.ask().wait()
+    page.get_by_role("button", name="sot").wait_for()
+    watched.wait()
+    expect(page.locator(".run-figures").first).to_contain_text("cut at")
+    assert not re.search("sooner|times", page.locator("#timeline").inner_text())
 
 
 LIST = """\
@@ -484,18 +462,6 @@ def test_answers_stand_beside_each_other_as_markdown_in_the_colours_of_threads(
     assert threads.bounding_box()["y"] < page.locator("#timeline").bounding_box()["y"]
     page.get_by_role("tab", name="same text, one thread").click()
     expect(alone).to_be_visible()
-
-
-def test_where_a_limit_cut_a_run_no_speedup_is_shown(watched: Watched) -> None:
-    page = watched.page
-    page.get_by_text("Settings").click()
-    page.get_by_label("Max tokens").fill("20")
-    watched.ask().finish()
-    figures = page.locator(".run-figures").first
-    expect(figures).to_contain_text("cut at")
-    text = "".join(page.locator("#timeline").all_inner_texts())
-    assert "×" not in text
-    assert "sooner" not in text
 
 
 def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:

@@ -18,7 +18,7 @@ from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
 from tests.serve.conftest import TEXT, scripted
 from tests.serve.runs import HOSTILE
-from tests.view.conftest import Open, expect, serious_faults
+from tests.view.conftest import Open, asked_of, expect, serious_faults
 
 MODULES = sorted({*STATIC.rglob("*.js")} - {*(STATIC / "vendor").rglob("*.js")})
 VENDOR = STATIC / "vendor"
@@ -119,14 +119,6 @@ def set_up(page: Any, **values: str) -> None:
     for name, value in values.items():
         page.get_by_label(name.replace("_", " ")).fill(value)
     page.get_by_role("button", name="Close").click()
-
-
-def asked_of(page: Any) -> list[dict[str, Any]]:
-    """Return the list into which the bodies of all later questions go."""
-    bodies: list[dict[str, Any]] = []
-    asks = "/chat/completions"
-    page.on("request", lambda one: asks in one.url and bodies.append(one.post_data_json))
-    return bodies
 
 
 def after_two_turns(chatting: Open) -> tuple[Any, list[dict[str, Any]]]:
