@@ -65,12 +65,9 @@ def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
 
 
 def check_same_settings(
-    folder: Path | str,
-    begun: Mapping[str, object],
-    now: Mapping[str, object],
-    *,
+    folder: Path | str, begun: Mapping[str, object], now: Mapping[str, object], *,
     may_change: Collection[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Refuse to continue a run with other settings than those it was begun with.
 
     ``begun`` are the stored settings, nested tables or dotted keys; those that ``now`` lacks are

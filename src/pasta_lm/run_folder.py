@@ -101,13 +101,10 @@ class RunFolder:
             raise InputError(f"{self.path} is not the folder of such a run: {exc.message}") from exc
 
     def begin(
-        self,
-        settings: Mapping[str, object],
-        *,
-        may_change: Collection[str] = (),
+        self, settings: Mapping[str, object], *, may_change: Collection[str] = (),
         inputs: Mapping[str, str] = MappingProxyType({}),
         prepare: Callable[[], None] = lambda: None,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Begin a run, or continue the one that the folder holds; return whether it is new.
 
         ``settings`` are nested tables, of which ``may_change`` has the dotted keys that no result

@@ -58,14 +58,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def random_model(
-    config: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    name: str,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    seed: int = 0,
-) -> LoadedModel:
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast, *, name: str,
+    dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0,
+) -> LoadedModel:  # fmt: skip
     """Build a model with random weights around a tokenizer, which gets the tag pieces.
 
     The vocabulary of the configuration grows to that of the tokenizer if it is smaller. On a GPU

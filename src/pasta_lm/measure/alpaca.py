@@ -196,20 +196,14 @@ def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -
         client=partial(ChatClient, endpoint),
         progress=lambda done, total, spent: show("comparisons judged", done, total, str(spent)),
     )
-    _ask(asking, run.all_comparisons(), say)
+    comparisons = run.all_comparisons()
+    if (estimate := asking.estimate(comparisons)).num_requests:
+        say(f"the judge is to be asked: {estimate}")
+        asking.ask(comparisons)
+        say(f"all replies of the judge: {asking.spending()}")
+        for failure in [*asking.failures.values()][:1]:
+            say(f"{len(asking.failures)} comparisons got no reply: {failure}")
     return run
-
-
-def _ask(judge: LLMJudge, comparisons: list[Comparison], say: Say) -> None:
-    estimate = judge.estimate(comparisons)
-    if not estimate.num_requests:
-        return
-    say(f"the judge is to be asked: {estimate}")
-    judge.ask(comparisons)
-    say(f"all replies of the judge: {judge.spending()}")
-    if judge.failures:
-        first = next(iter(judge.failures.values()))
-        say(f"{len(judge.failures)} comparisons got no reply: {first}")
 
 
 def open_run(folder: Path) -> AlpacaRun:

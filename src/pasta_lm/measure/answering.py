@@ -243,12 +243,9 @@ def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False
 
 
 def answer_workloads(
-    workloads: Sequence[Workload],
-    settings: AnswerSettings,
-    details: Callable[[SetPrompt], Row],
-    progress: Progress,
-    models: Models | None = None,
-) -> None:
+    workloads: Sequence[Workload], settings: AnswerSettings, details: Callable[[SetPrompt], Row],
+    progress: Progress, models: Models | None = None,
+) -> None:  # fmt: skip
     """Let systems answer what has no row yet; the models are loaded only if there is any.
 
     One model at a time is in memory, unless answers are timed in turn.
@@ -257,8 +254,12 @@ def answer_workloads(
     """
     lacking = [wanted for wanted in workloads if wanted.lacking()]
     names = tuple(dict.fromkeys(system.model for wanted in lacking for system in wanted.systems))
+    penalty, batch_size = settings.repetition_penalty, settings.batch_size
+    params = SamplingParams(max_tokens=settings.max_tokens, repetition_penalty=penalty)
+    answerer = partial(Answerer, params=params, progress=progress, batch_size=batch_size)
     if models is not None:
-        _answer_with(models, lacking, settings, lambda system, prompt: details(prompt), progress)
+        for wanted in lacking:
+            answerer(models=models, details=lambda _, prompt: details(prompt)).answer(wanted)
         return
     if settings.servers is None:
         require_models(names)
@@ -266,32 +267,9 @@ def answer_workloads(
     for group in [names] if is_timed else [(name,) for name in names]:
         held = {**settings.load(group)}
         made = {name: _provenance_of(model) for name, model in held.items()}
-        some = [
-            wanted._replace(systems=[each for each in wanted.systems if each.model in made])
-            for wanted in lacking
-        ]
-        about = partial(_with_provenance, made, details)
-        _answer_with(held, some, settings, about, progress)
+        about = lambda system, prompt, made=made: details(prompt) | made[system.model]  # noqa: E731
+        for wanted in lacking:
+            systems = [system for system in wanted.systems if system.model in made]
+            answerer(models=held, details=about).answer(wanted._replace(systems=systems))
         while held:  # before the next is loaded
             held.popitem()[1].close()
-
-
-def _with_provenance(
-    made: Mapping[str, Row], details: Callable[[SetPrompt], Row], system: System, prompt: SetPrompt
-) -> Row:
-    return details(prompt) | made[system.model]
-
-
-def _answer_with(
-    models: Models, workloads: Sequence[Workload], settings: AnswerSettings,
-    details: Callable[[System, SetPrompt], Row], progress: Progress,
-) -> None:  # fmt: skip
-    params = SamplingParams(
-        max_tokens=settings.max_tokens, repetition_penalty=settings.repetition_penalty
-    )
-    batch_size = settings.batch_size
-    answerer = Answerer(
-        models=models, params=params, details=details, progress=progress, batch_size=batch_size
-    )
-    for wanted in workloads:
-        answerer.answer(wanted)

@@ -224,13 +224,9 @@ def _cost(
 
 
 def evaluate_cost(
-    references: Path,
-    ids: Path | None,
-    names: Names,
-    dtype: str | None,
-    device: str | None,
+    references: Path, ids: Path | None, names: Names, dtype: str | None, device: str | None,
     records: Path | None = None,
-) -> Report:
+) -> Report:  # fmt: skip
     """Read reference answers with all models; write a row for each answer and model to a file."""
     known = read_references(references, ids)
     require_models(names)

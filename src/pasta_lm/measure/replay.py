@@ -89,13 +89,10 @@ _Requests = tuple[Record, Request, Request]  # an answer, decoded sequentially a
 
 
 def replay(
-    answers: Sequence[Record],
-    loaded: LoadedModel,
-    *,
-    positions: PositionStrategy = PositionStrategy.PREDICT,
-    max_threads: int | None = None,
+    answers: Sequence[Record], loaded: LoadedModel, *,
+    positions: PositionStrategy = PositionStrategy.PREDICT, max_threads: int | None = None,
     progress: Progress = lambda done, total: None,
-) -> Replay:
+) -> Replay:  # fmt: skip
     """Decode each answer sequentially, then in parallel; few answers several times.
 
     Missing tag pieces are added to the model: the text is forced, so new rows need no training.

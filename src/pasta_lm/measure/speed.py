@@ -102,12 +102,9 @@ def speed_report(sources: Sequence[Path], baseline: str) -> Report:
 
 
 def add_speed(
-    report: Report,
-    place: Place,
-    ours: Answers,
-    theirs: Answers,
+    report: Report, place: Place, ours: Answers, theirs: Answers,
     clocks: tuple[Answers, Answers] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Add a system's figures over the prompts of both sides.
 
     Answers of other lengths, or cut ones, have tokens per second instead of speedups in tables.

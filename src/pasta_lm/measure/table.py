@@ -130,13 +130,9 @@ class Report:
     notes: dict[Place, list[str]] = field(default_factory=dict)  # below the tables
 
     def add(
-        self,
-        place: Place,
-        figures: Mapping[str, object],
-        titles: Mapping[str, str] = {},
-        num: int | None = None,
-        nums: Mapping[str, int] = {},
-    ) -> None:
+        self, place: Place, figures: Mapping[str, object], titles: Mapping[str, str] = {},
+        num: int | None = None, nums: Mapping[str, int] = {},
+    ) -> None:  # fmt: skip
         """Add figures by key, each over ``num`` prompts or answers, or as ``nums`` says by key."""
         self.rows += [
             Metric(place, key, value, titles.get(key, ""), nums.get(key, num))

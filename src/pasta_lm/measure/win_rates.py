@@ -67,12 +67,9 @@ class Calibration(NamedTuple):
 
 
 def win_rates(
-    judgements: Sequence[Judgement],
-    calibration: Calibration,
-    *,
-    allow_missing: bool = False,
+    judgements: Sequence[Judgement], calibration: Calibration, *, allow_missing: bool = False,
     names: Sequence[str] = (),
-) -> Figures:
+) -> Figures:  # fmt: skip
     """Return all figures of one model, over the rows that have a verdict; rates in percent.
 
     Where verdicts are missing and that is not allowed there are no rates, and ``refused`` says so;

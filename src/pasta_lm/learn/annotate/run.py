@@ -137,13 +137,10 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
 
 
 def annotate(
-    config: AnnotateConfig,
-    *,
-    limit: int | None = None,
-    progress: Callable[[Tally], None] = lambda tally: None,
-    policy: RetryPolicy | None = None,
+    config: AnnotateConfig, *, limit: int | None = None,
+    progress: Callable[[Tally], None] = lambda tally: None, policy: RetryPolicy | None = None,
     notice: Callable[[int], None] = lambda num_in_flight: None,
-) -> AnnotationRun:
+) -> AnnotationRun:  # fmt: skip
     """Annotate the source of a recipe, or its first rows, where an earlier run stopped.
 
     A first SIGINT or SIGTERM awaits the requests in flight, whose number ``notice`` gets; a second

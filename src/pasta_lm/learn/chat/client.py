@@ -146,12 +146,9 @@ class ChatClient:
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        policy: request_pace.RetryPolicy | None = None,
+        self, endpoint: Endpoint, *, policy: request_pace.RetryPolicy | None = None,
         servers: Sequence[HttpClient] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.endpoint = endpoint
         self._pause = request_pace.Pause()
         self._policy = policy or request_pace.RetryPolicy()

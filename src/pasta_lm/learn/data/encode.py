@@ -61,14 +61,10 @@ class EncodedExample:
 
 
 def encode_example(
-    record: Record,
-    vocabulary: Vocabulary,
-    eos_id: int,
-    strategy: PositionStrategy = PositionStrategy.PREDICT,
-    form: Form = Form.MAIN,
-    join: Join = Join.SHARED,
-    thoughts: Thoughts = "none",
-) -> EncodedExample:
+    record: Record, vocabulary: Vocabulary, eos_id: int,
+    strategy: PositionStrategy = PositionStrategy.PREDICT, form: Form = Form.MAIN,
+    join: Join = Join.SHARED, thoughts: Thoughts = "none",
+) -> EncodedExample:  # fmt: skip
     """Encode one record; an answer without tags becomes ordinary next-token training.
 
     With form FORKED main announces a block by APAR's single piece instead of a promise. A record's
@@ -151,13 +147,9 @@ class _Writer:
     """Feeds an answer in the order of its written form; an engine feeds it in the order of time."""
 
     def __init__(
-        self,
-        prompt: Sequence[int],
-        vocabulary: Vocabulary,
-        eos_id: int,
-        strategy: PositionStrategy,
-        join: Join = Join.SHARED,
-    ) -> None:
+        self, prompt: Sequence[int], vocabulary: Vocabulary, eos_id: int,
+        strategy: PositionStrategy, join: Join = Join.SHARED,
+    ) -> None:  # fmt: skip
         self._vocabulary, self._eos_id = vocabulary, eos_id
         self._num_prompt = len(prompt)
         self._entries = Entries.of_prompt(prompt)

@@ -96,12 +96,9 @@ def seed_of(seed: int, round: int, prompt_id: str) -> int:
 
 
 def roll_out(
-    path: Path,
-    prompts: Sequence[PromptWithReference],
-    sampling: Sampling,
-    load: Callable[[], tuple[Pasta, Pasta]],
-    progress: Progress,
-) -> list[Rollout]:
+    path: Path, prompts: Sequence[PromptWithReference], sampling: Sampling,
+    load: Callable[[], tuple[Pasta, Pasta]], progress: Progress,
+) -> list[Rollout]:  # fmt: skip
     """Return the rollouts of some prompts; those that the journal lacks are sampled first.
 
     ``load`` gives the model that is sampled and the baseline; it is not called if the journal is

@@ -77,13 +77,9 @@ class Step(NamedTuple):
 
 
 def teach(
-    model: str,
-    out: str | Path,
-    recipe: TeachConfig | None = None,
-    *,
-    budget_hours: float | None = None,
-    show: Show = lambda *_: None,
-) -> Path:
+    model: str, out: str | Path, recipe: TeachConfig | None = None, *,
+    budget_hours: float | None = None, show: Show = lambda *_: None,
+) -> Path:  # fmt: skip
     """Teach a model from its own answers; return the folder of the taught model.
 
     The same call continues a run that was stopped in any way.

@@ -250,12 +250,9 @@ class JudgeConfig(Endpoint):
 
 
 def judge_of(
-    config: JudgeConfig,
-    out: Path,
-    progress: Progress = lambda done, total, spent: None,
-    *,
+    config: JudgeConfig, out: Path, progress: Progress = lambda done, total, spent: None, *,
     policy: RetryPolicy | None = None,
-) -> LLMJudge:
+) -> LLMJudge:  # fmt: skip
     """Return the judge of a recipe; its replies are in ``out`` unless the recipe names a file."""
     return LLMJudge(
         config.model,

@@ -145,13 +145,9 @@ def fill_packs(
 
 
 def pack_pairs(
-    pairs: Sequence[PreferencePair],
-    encode: Encode,
-    max_tokens: int,
-    seed: int,
-    *,
+    pairs: Sequence[PreferencePair], encode: Encode, max_tokens: int, seed: int, *,
     last_position: int | None = None,
-) -> list[PairPack]:
+) -> list[PairPack]:  # fmt: skip
     """Encode and pack pairs; those that cannot be trained on are named on standard error.
 
     That is a pair longer than a pack, one that exceeds the model's context, or one with an answer

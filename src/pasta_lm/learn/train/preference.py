@@ -98,14 +98,10 @@ class Round:
 
 
 def train_preference(
-    recipe: PreferenceConfig,
-    *,
-    prompts: Sequence[Prompts] | None = None,
-    judge: Judge | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
+    recipe: PreferenceConfig, *, prompts: Sequence[Prompts] | None = None,
+    judge: Judge | None = None, resume: bool = False, overwrite: bool = False,
     show: Show = lambda *_: None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Carry out a recipe; return the model folder of the last round.
 
     ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``. ``resume``

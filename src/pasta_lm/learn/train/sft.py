@@ -77,14 +77,9 @@ def begin_learner(
 
 
 def finetune(
-    learner: Learner,
-    packs: PackSet,
-    train: TrainConfig,
-    lora: LoraConfig | None = None,
-    own_text: Sequence[EncodedExample] = (),
-    *,
-    resume: bool = False,
-) -> Path:
+    learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None = None,
+    own_text: Sequence[EncodedExample] = (), *, resume: bool = False,
+) -> Path:  # fmt: skip
     """Train a model on packs, the first ones first; return the folder of the trained model.
 
     Each pack is one forward pass. ``own_text`` is measured at each checkpoint, see ``OwnText``.

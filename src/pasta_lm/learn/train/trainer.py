@@ -57,13 +57,9 @@ class PackTrainer(Trainer):
     """The Trainer with a recipe's settings; a subclass has the loss of a pack."""
 
     def __init__(
-        self,
-        learner: Learner,
-        train: TrainConfig,
-        packs: PackSet | Sequence[PairPack],
-        collate: Callable[..., Batch],
-        lora: LoraConfig | None,
-    ) -> None:
+        self, learner: Learner, train: TrainConfig, packs: PackSet | Sequence[PairPack],
+        collate: Callable[..., Batch], lora: LoraConfig | None,
+    ) -> None:  # fmt: skip
         self._learner, self._recipe, self._lora = learner, train, lora
         self._log_file = Path(train.out) / LOG
         self._base = base_of(learner) if lora and train.save == "adapter" else None
