@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import builtins
 import gzip
 import json
+import math
+import os
+import tomllib
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from pasta_lm.errors import InputError
+from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Journal, Row, line_of, read_objects, read_rows, write_rows
+from pasta_lm.recipe import check_same_settings, read_recipe, toml_of
+from pasta_lm.run_folder import RunFolder, hash_files
 
 ROWS: list[Row] = [
     {"id": "one", "text": "first\nline"},
@@ -138,3 +146,235 @@ def test_a_damaged_gzip_file_is_named(tmp_path: Path, damage: bytes) -> None:
     for read in (read_rows, lambda path: list(read_objects(path))):
         with pytest.raises(InputError, match=r"rows\.jsonl\.gz cannot be read"):
             read(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    name: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    mode: Literal["fast", "exact"] = "exact"
+    systems: tuple[System, ...] = ()
+    beta: float | str = "auto"
+    extra: System | None = None
+    own: System = field(default_factory=lambda: System(name="own"))
+
+
+def read_config(tmp_path: Path, text: str) -> Config:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_recipe(path, Config)
+
+
+def test_tables_lists_of_tables_and_infinity_are_read(tmp_path: Path) -> None:
+    text = 'mode = "fast"\nbeta = inf\nsystems = [{name = "a"}, {name = "b", weight = 2}]\n'
+    systems = (System(name="a"), System(name="b", weight=2.0))
+    found = read_config(tmp_path, text + 'extra.name = "c"')
+    assert found == Config(mode="fast", beta=math.inf, systems=systems, extra=System(name="c"))
+    assert type(found.systems[1].weight) is float
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('mode = "slow"', "mode is 'slow'", "one of fast, exact"),
+        ("systems = 3", "systems must be a list, not 3", None),
+        ("systems = [3]", "systems must be a table, not 3", None),
+        ("systems = [{}]", "systems.name is missing", None),
+        ('systems = [{nam = "a"}]', "unknown key systems.nam", "did you mean 'name'?"),
+        ("beta = []", "beta must be float or str, not []", None),
+        ("extra = {}", "extra.name is missing", None),
+        ('own = {name = "x", weight = true}', "own.weight must be float, not True", None),
+    ],
+)
+def test_a_mistake_is_named_by_its_key(
+    tmp_path: Path, text: str, message: str, hint: str | None
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_config(tmp_path, text)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_a_missing_pydantic_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = builtins.__import__
+
+    def without_pydantic(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "pydantic":
+            raise ImportError(name)
+        return find(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without_pydantic)
+    with pytest.raises(UsageError, match="need pydantic") as caught:
+        read_config(tmp_path, "")
+    assert caught.value.hint == "pip install 'pydantic>=2.9'"
+
+
+def test_a_run_continues_with_the_settings_it_began_with() -> None:
+    config = Config(systems=(System(name="a"),), beta=math.inf)
+    begun = {"mode": "exact", "systems": [{"name": "a", "weight": 1.0}], "beta": "inf"}
+    own = {"own.name": "own", "own.weight": "1.0", "extra": None}
+    check_same_settings("build/x", begun | own | {"a key of an old version": 1}, asdict(config))
+
+
+@pytest.mark.parametrize(
+    ("begun", "message"),
+    [
+        ({"a": {"b": 1}, "c": 3}, "build/x was begun with a.b = 1, not 2"),
+        ({"a": {"b": 2}, "c": 4}, "build/x was begun with c = 4, not 3"),
+        ({"c": 4}, "build/x was begun with a.b = None, not 2; c = 4, not 3"),
+    ],
+)
+def test_changed_settings_are_named(begun: dict[str, Any], message: str) -> None:
+    now = {"a": {"b": 2}, "c": 3}
+    with pytest.raises(UsageError) as caught:
+        check_same_settings("build/x", begun, now)
+    assert caught.value.message == message
+    check_same_settings("build/x", begun, now, may_change={"a.b", "c"})
+
+
+def test_a_recipe_that_was_written_reads_back_as_it_was(tmp_path: Path) -> None:
+    data = {
+        "name": 'a "quoted" \u00e9\\n',
+        "count": 3,
+        "none": None,
+        "most": float("inf"),
+        "names": ["one", "two"],
+        "table": {"is_on": True, "rate": 1e-05, "inner": {"key": "value"}, "empty": {}},
+    }
+    text = toml_of(data, ["said by", "two lines"])
+    assert text.startswith("# said by\n# two lines\n")
+    del data["none"]
+    assert tomllib.loads(text) == data
+
+
+SETTINGS = {"model": "a", "train": {"rate": float("inf"), "steps": 3}}
+STORED = [{"id": "one", "text": "caf\u00e9"}, {"id": "two"}]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "new" / "run")
+
+
+def test_the_same_settings_continue_a_run(run: RunFolder) -> None:
+    assert not run.has_begun
+    assert run.begin(SETTINGS)
+    assert run.has_begun
+    assert not run.begin(SETTINGS)
+    assert run.settings() == SETTINGS
+
+
+def test_other_settings_are_refused_and_the_first_ones_stay(run: RunFolder) -> None:
+    run.begin(SETTINGS)
+    with pytest.raises(UsageError, match=r"run was begun with train\.steps = 3, not 4"):
+        run.begin({"model": "a", "train": {"rate": float("inf"), "steps": 4}})
+    assert run.settings() == SETTINGS
+
+
+def test_settings_that_no_result_depends_on_may_change_and_are_stored(run: RunFolder) -> None:
+    run.begin(SETTINGS)
+    changed = SETTINGS | {"model": "b"}
+    run.begin(changed, may_change={"model"})
+    assert run.settings() == changed
+
+
+def test_files_of_other_contents_are_refused_and_moved_ones_are_not(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    first, second = (tmp_path / name for name in ("first", "second"))
+    first.write_text("a")
+    second.write_text("b")
+    run.begin(SETTINGS, inputs={"data": hash_files(first, second), "model": "m"})
+    moved = first.rename(tmp_path / "moved")
+    run.begin(SETTINGS, inputs={"data": hash_files(moved, second), "other": "o"})
+    stamp = moved.stat()
+    moved.write_text("c")  # of the same size and time
+    os.utime(moved, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    for files in ((moved, second), (second,), (second, second, second)):
+        with pytest.raises(UsageError, match="begun with other data, model"):
+            run.begin(SETTINGS, inputs={"data": hash_files(*files), "model": "n", "other": "o"})
+
+
+def test_a_folder_whose_inputs_failed_holds_no_run(run: RunFolder) -> None:
+    def fail() -> None:
+        raise InputError("no such file: prompts.jsonl")
+
+    with pytest.raises(InputError, match="no such file"):
+        run.begin(SETTINGS, prepare=fail)
+    assert not run.has_begun
+    run.begin(SETTINGS, prepare=lambda: (run.path / "prompts.jsonl").touch())
+    run.begin(SETTINGS, prepare=fail)  # the inputs are there already
+    assert (run.path / "prompts.jsonl").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_damaged_settings_are_named(run: RunFolder, text: str) -> None:
+    with pytest.raises(InputError, match="is not the folder of a run"):
+        run.settings()
+    run.begin(SETTINGS)
+    (run.path / "settings.json").write_text(text)
+    with pytest.raises(InputError, match="settings.json"):
+        run.begin(SETTINGS)
+
+
+def test_a_run_is_replaced_only_on_request(run: RunFolder) -> None:
+    run.require_new()
+    run.begin(SETTINGS)
+    (run.path / "checkpoint-1").mkdir()
+    with pytest.raises(UsageError, match="has a run already") as caught:
+        run.require_new()
+    assert "--resume" in str(caught.value.hint)
+    run.require_new(resume=True)
+    assert run.has_begun
+    run.require_new(overwrite=True)
+    assert list(run.path.iterdir()) == []
+    with pytest.raises(UsageError, match="exclude each other"):
+        run.require_new(resume=True, overwrite=True)
+
+
+def test_files_that_are_no_run_are_never_deleted(run: RunFolder) -> None:
+    run.path.mkdir(parents=True)
+    (run.path / "thesis.tex").touch()
+    with pytest.raises(UsageError, match="holds files, but no run"):
+        run.require_new(overwrite=True)
+    assert (run.path / "thesis.tex").exists()
+
+
+def test_rows_are_read_from_the_journal(run: RunFolder) -> None:
+    assert run.rows("answers") == []
+    run.journal("answers").append(STORED)
+    assert run.rows("answers") == STORED
+
+
+def test_one_process_at_a_time_holds_a_folder(run: RunFolder) -> None:
+    with (
+        run.locked(),
+        pytest.raises(UsageError, match="another process is writing"),
+        RunFolder(run.path).locked(),
+    ):
+        pass
+    with run.locked():
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = RunFolder(tmp_path / "file" / "run")
+    with pytest.raises(PastaError, match="run cannot be written: Not a directory"):
+        run.begin(SETTINGS)
+    with pytest.raises(PastaError, match="run cannot be written: Not a directory"), run.locked():
+        pass
+
+
+def test_no_file_of_a_run_holds_the_password_of_an_address(tmp_path: Path) -> None:
+    urls = "http://me:secret@a:8000/v1,http://b/v1"
+    run, settings = RunFolder(tmp_path / "run"), {"judge": {"base_url": urls, "mail": "a@b.c"}}
+    assert run.begin(settings)
+    assert not run.begin(settings), "it goes on with the same settings"
+    assert run.settings()["judge"] == {"base_url": "http://a:8000/v1,http://b/v1", "mail": "a@b.c"}
+    assert "secret" not in toml_of(settings)

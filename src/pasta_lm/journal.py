@@ -128,7 +128,6 @@ def read_objects(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read a file of rows, gzipped if named ``.gz``."""
     rows: dict[str, Row] = {}
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -163,7 +162,6 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write JSON that people read; atomically, as ``write_whole``."""
     write_whole(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
 
 

@@ -148,7 +148,6 @@ class RunFolder:
         return Journal(self.path / f"{name}.jsonl")
 
     def rows(self, name: str) -> list[Row]:
-        """Read the rows of a journal; empty if there is none."""
         file = self.path / f"{name}.jsonl"
         return read_rows(file) if file.exists() else []
 

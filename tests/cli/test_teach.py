@@ -68,9 +68,6 @@ def assert_same(one: Path, other: Path) -> None:
         assert torch.allclose(weight, theirs[name], atol=1e-6), name
 
 
-# --- one run
-
-
 def test_a_run_ends_with_a_model_that_can_be_loaded_and_has_tag_pieces(whole: Path) -> None:
     assert [*rows(whole)] == [*FOLDERS]
     assert load(str(whole / "model")).vocabulary.has_pieces
@@ -110,9 +107,6 @@ def test_a_finished_run_does_nothing_more(whole: Path, model: str, config: Teach
     before = rows(whole)
     teach(model, whole, config)
     assert rows(whole) == before
-
-
-# --- interruptions
 
 
 def test_a_run_that_ends_after_each_step_continues_to_the_same_model(
@@ -218,9 +212,6 @@ def copy_until(step: str, whole: Path, out: Path) -> None:
         if file.suffix in (".toml", ".json", ".jsonl") and file.is_file():
             text = file.read_text("utf-8")
             file.write_text(text.replace(str(whole), str(out)), "utf-8")
-
-
-# --- recipes
 
 
 def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:

@@ -12,8 +12,7 @@ from pasta_lm.engines.local.loading import load
 from pasta_lm.learn.data.preferences import write_pairs
 from pasta_lm.learn.train.config import ModelConfig
 from tests.cli.conftest import Pasta
-from tests.learn.train.preferences import pair, save_tiny
-from tests.learn.train.recipes import begin, write_file
+from tests.learn.train.recipes import begin, pair, save_tiny, write_file
 
 RECIPE = """
 [model]

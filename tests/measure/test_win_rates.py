@@ -288,9 +288,6 @@ def ratio_of(pairs: Pairs) -> float:
     return sum(part for part, _ in pairs) / sum(whole for _, whole in pairs)
 
 
-# --- the estimate
-
-
 @pytest.mark.parametrize(
     ("interval", "expected"),
     [
@@ -320,9 +317,6 @@ def test_invalid_samples_are_refused() -> None:
         ratio([1, 2], [1])
     with pytest.raises(ValueError, match="positive|domain"):
         geometric_mean([1, 0])
-
-
-# --- its bounds
 
 
 @pytest.mark.parametrize("num", [10, 150])

@@ -200,9 +200,6 @@ def test_a_base_that_cannot_be_read_is_an_error(tmp_path: Path, base: object, me
         read_base(tmp_path)
 
 
-# --- the base
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_hashes_of_a_base_change_with_neither_dtype_nor_tag_pieces(dtype: torch.dtype) -> None:
     model, tokenizer = a_base()

@@ -118,9 +118,6 @@ def test_ids_with_gaps_are_refused_before_a_row_is_hurt() -> None:
         add_pieces(llama(last + 200), tokenizer)
 
 
-# --- model folders
-
-
 def config_of(piece_ids: Mapping[str, int]) -> PastaConfig:
     limits = Limits(max_tokens=512, max_topic_tokens=9)
     return PastaConfig(piece_ids=piece_ids, positions=PositionStrategy.ORACLE, limits=limits)

@@ -51,9 +51,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "pasta-lm" / "gguf"
 
 
-# --- model folders
-
-
 @pytest.mark.parametrize(
     ("is_tied", "noise", "num_more"),
     [(True, None, 0), (False, 0.0, 0), (False, 0.1, 0), (False, 1.0, 1), (False, None, 1)],
@@ -203,9 +200,6 @@ def test_a_folder_without_a_model_and_an_unknown_name_are_not_found(tmp_path: Pa
         load_pretrained("no/such-model")
 
 
-# --- GGUF files
-
-
 def assert_weights(model: nn.Module, expected: Mapping[str, Tensor]) -> None:
     assert_close(dict(model.named_parameters()), expected, atol=0, rtol=0)
 
@@ -332,9 +326,6 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_the_next_step(
     assert "XDG_CACHE_HOME" in str(caught.value.hint)
 
 
-# --- packages of weights
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Install a package that holds a GGUF file and whose code fails; return the file."""
@@ -360,9 +351,6 @@ def test_an_installed_package_of_weights_is_a_model(package: Path) -> None:
 @pytest.mark.parametrize("name", ["pytest", "no-such-package", "org/name", "", "../x"])
 def test_other_names_are_no_packages_of_weights(name: str) -> None:
     assert checkpoint.gguf_of_package(name) is None
-
-
-# --- adapters and their bases
 
 
 @pytest.fixture

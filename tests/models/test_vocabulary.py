@@ -27,9 +27,6 @@ any_text = st.lists(
 each_family = pytest.mark.parametrize("name", FAMILIES)
 
 
-# --- user text never forks
-
-
 def assert_holds_no_tag(name: str, text: str) -> None:
     vocabulary = VOCABULARIES[name]
     tags = set(vocabulary.piece_ids.values())
@@ -138,8 +135,6 @@ def test_half_a_surrogate_pair_is_refused(name: str) -> None:
     with pytest.raises(RequestError, match="surrogate"):
         PLAIN[name].encode_prompt("a\ud800b")
 
-
-# --- round trips
 
 DOCUMENTS = [
     Document(()),
@@ -257,9 +252,6 @@ def test_a_tokenizer_with_ends_of_words_is_refused() -> None:
         Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend))
 
 
-# --- pieces and masks
-
-
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -319,9 +311,6 @@ def test_an_added_word_comes_back(name: str, word: str) -> None:
     vocabulary = Vocabulary(tokenizer)
     assert tokenizer.convert_tokens_to_ids(word) in vocabulary.encode_text(text)
     vocabulary.check_round_trip(text)
-
-
-# --- ids to text
 
 
 @pytest.mark.parametrize("name", TAUGHT)

@@ -68,9 +68,6 @@ def replayed(app: FastAPI, **changes: Any) -> dict[str, Any]:
     return dict(reply.json())
 
 
-# --- what is decoded
-
-
 @given_answers
 def test_a_given_answer_is_decoded_as_it_is(text: str, form: str) -> None:
     document = document_of(text, form)
@@ -153,8 +150,6 @@ def test_stock_servers_decode_no_given_answer() -> None:
         assert "no given answer" in reply.json()["error"]["message"]
 
 
-# --- faults of the text
-
 FAULTS = {
     "never closed": ('a\nb <async topic="x">c', "annotator", "PASTA016"),
     "no promise": ("\u00e9\U0001f35d <async>b</async>", "written", "PASTA012"),
@@ -172,8 +167,6 @@ def test_an_invalid_text_is_refused_with_the_place_of_its_first_error(
     assert (reply.status_code, error["param"], error["code"]) == (400, "response", code)
     assert f"line {first.line}, column {first.column}" in error["message"]
 
-
-# --- what is refused
 
 BLOCKS = "".join(f'<async topic="x {number}">y</async>' for number in range(65))
 BAD: dict[str, dict[str, Any]] = {

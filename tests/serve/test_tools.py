@@ -67,7 +67,6 @@ ADDED = call("add", a=1, s='</tool_call> {"x": [<tool_call>')
 BARE = '{"name": "add", "parameters": {"a": {"b": "}"}}}'
 BARED = call("add", a={"b": "}"})
 
-# --- reading calls
 
 READ: dict[str, tuple[str, str, list[Any]]] = {
     "text alone": ("  Hi <tool> {there}\n ", "  Hi <tool> {there}\n ", []),
@@ -117,9 +116,6 @@ def test_text_is_held_only_while_it_may_be_a_call() -> None:
     assert [reader.feed(word)[0] for word in ("Well, ", "a < ", "b", " <tool", "s>")] == [
         "Well,", " a <", " b", "", " <tools>",
     ]  # fmt: skip
-
-
-# --- over HTTP
 
 
 def calling(text: str) -> FastAPI:
@@ -221,9 +217,6 @@ def test_wrong_tools_are_refused(name: str) -> None:
     changes, reason = BAD[name]
     reply = post(PATH, {**CHAT, **changes}, app=calling("Hi"))
     assert (reply.status_code, reason in reply.text) == (400, True)
-
-
-# --- templates and masks
 
 
 def local(form: str, *, has_tokens: bool = False) -> LocalBackend:

@@ -45,9 +45,6 @@ def sampled(seed: int, **changes: object) -> Request:
     return apar_request(PROMPT, SamplingParams(**{**params, **changes}))  # type: ignore[arg-type]
 
 
-# --- the table
-
-
 def test_one_piece_is_a_whole_promise_without_topic_or_length() -> None:
     parser = Parser(Form.FORKED)
     fork = Lexeme(LexemeKind.PROMISE_OPEN)
@@ -68,9 +65,6 @@ def test_a_forked_answer_is_one_piece_for_each_block_and_has_no_sync() -> None:
     assert [*map(list, encoded.blocks)] == [ids(" go to bed at ten, every day."), ids(" off.")]
     with pytest.raises(VocabularyError, match="no sync"):
         VOCABULARY.encode_document(Document((*TREE.items, Sync())), Form.FORKED)
-
-
-# --- who sees whom
 
 
 def replayed(name: str = "qwen2", **params: object) -> Recorded:
@@ -125,9 +119,6 @@ def test_the_trace_counts_forks_as_tags_and_promises_nothing() -> None:
     program = json.loads(json.dumps(answer.to_dict()))["program"]
     assert parse(program, Form.ANNOTATOR) == TREE
     assert answer.text == "1. Sleep: go to bed at ten, every day.\n2. Light: off.\nSo."
-
-
-# --- what the model may say
 
 
 def answers(*requests: Request) -> list[Answer]:

@@ -16,7 +16,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.model import Pasta, Servers
 from pasta_lm.strategies.parts import Part
-from tests.learn.train.preferences import save_tiny
+from tests.learn.train.recipes import save_tiny
 from tests.stock import tokens_by_thread
 from tests.stock_model import serving
 

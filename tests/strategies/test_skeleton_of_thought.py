@@ -58,9 +58,6 @@ def tokens_of(trace: Trace, thread: int) -> list[int | None]:
     return [one.token for one in trace.tokens_of(thread) if one.role is not Role.TAG]
 
 
-# --- skeletons
-
-
 @pytest.mark.parametrize(
     ("skeleton", "expected"),
     [
@@ -86,9 +83,6 @@ def test_reading_a_written_skeleton_gives_its_points() -> None:
     assert sot.skeleton_of(blocks[:1]) == ""
     with pytest.raises(ValueError, match="outside its blocks"):
         sot.blocks_of(Document((Text("So: "), *blocks)))
-
-
-# --- both stages
 
 
 def replayed(document: Document = POINTS, **params: object) -> Recorded:
@@ -160,9 +154,6 @@ def test_each_point_equals_the_sequential_answer_after_its_whole_prefix() -> Non
         assert tokens_of(alone.trace, 0) == found
 
 
-# --- no skeleton
-
-
 @pytest.mark.parametrize("num_main", [0, 5])
 def test_without_two_points_the_answer_is_the_sequential_one(
     num_main: int, monkeypatch: pytest.MonkeyPatch
@@ -182,9 +173,6 @@ def test_without_two_points_the_answer_is_the_sequential_one(
         # What the skeleton cost, and the prompt's last token once more.
         assert trace.critical_path == alone.trace.critical_path + num_main + 1
         assert trace.forward_passes == trace.critical_path
-
-
-# --- prompts for a model that follows instructions
 
 
 @pytest.mark.parametrize("name", sorted(TAUGHT))
@@ -225,9 +213,6 @@ def test_the_opening_of_a_point_is_part_of_the_answer() -> None:
     (answer,) = engine().generate([asked])[0]
     assert answer.text.startswith("1. Sleep")
     assert answer.trace.num_content_tokens == len(tokens_of(answer.trace, 1))
-
-
-# --- limits, and nothing leaks
 
 
 def assert_empty(one: TorchEngine) -> None:

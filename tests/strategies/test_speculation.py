@@ -95,9 +95,6 @@ def test_guesses_outside_the_vocabulary_are_not_fed(wrong: int) -> None:
     guessed(sequential_request(PROMPT, GREEDY), FunctionGuesser(lambda _: [wrong, 5]))
 
 
-# --- in the threads of an answer
-
-
 @pytest.mark.parametrize("positions", FREE)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_generated_answer_is_the_same_thread_by_thread(

@@ -186,7 +186,6 @@ def _refusal(reason: str) -> UnsupportedModelError:
 
 
 def _check_supported(config: Any) -> None:
-    """Check that llama.cpp would compute the same as transformers."""
     refused = f"no GGUF file can be written for architecture {config.model_type!r}"
     if config.model_type not in _ARCHITECTURES:
         raise _refusal(f"{refused}, only for {', '.join(_ARCHITECTURES)}")

@@ -85,7 +85,6 @@ def random_model(
 
 
 def read_architecture(path: Path) -> PreTrainedConfig:
-    """Read a configuration for random weights from a JSON file (transformers' ``config.json``)."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
         return AutoConfig.for_model(**data)

@@ -169,7 +169,6 @@ def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
 
 
 def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -> AlpacaRun:
-    """Answer and judge what a run lacks, and return it."""
     recipe = settings.judge
     run = begin_run(out, settings)
 

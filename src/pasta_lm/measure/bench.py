@@ -70,11 +70,9 @@ class BenchSettings:
 
 
 def bench(
-    loaded: LoadedModel,
-    settings: BenchSettings,
-    progress: Progress = lambda done, total: None,
+    loaded: LoadedModel, settings: BenchSettings, progress: Progress = lambda done, total: None,
     beside: Sequence[Callable[[], None]] = (),
-) -> Figures:
+) -> Figures:  # fmt: skip
     """Return the object that ``pasta bench --json`` prints.
 
     ``step_ms`` are milliseconds of a pass by its rows, ``bandwidth_share`` is the time of reading

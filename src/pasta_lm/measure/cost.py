@@ -183,7 +183,6 @@ def _content(
 
 
 def add_cost(report: Report, rows: Sequence[Row], place: Place = ()) -> None:
-    """Add the figures over all answers, and over those with blocks."""
     forked = {row["reference_id"] for row in rows if row["num_blocks"]}
     report.add(place, {"kind": KIND})
     _add_figures(report, rows, place)

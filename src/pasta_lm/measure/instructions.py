@@ -108,12 +108,9 @@ class InstructionSettings(answering.AnswerSettings):
 
 
 def evaluate_instructions(
-    out: Path,
-    settings: InstructionSettings,
-    show: answering.Progress,
+    out: Path, settings: InstructionSettings, show: answering.Progress,
     models: answering.Models | None = None,
-) -> None:
-    """Answer, check and read what a run lacks; models are loaded if none are given."""
+) -> None:  # fmt: skip
     prompts, references = read_sets(settings.sets, settings.limit), list[Record]()
     if settings.references is not None:
         ids = settings.reference_ids
@@ -147,8 +144,6 @@ def evaluate_instructions(
 def workloads(
     folder: RunFolder, settings: InstructionSettings, prompts: Sequence[SetPrompt]
 ) -> list[answering.Workload]:
-    """Return the workloads: one at a time for clocks, all, and without the mask."""
-
     def first(count: int) -> list[SetPrompt]:
         sets = groupby(prompts, key=lambda item: item.group)
         return [item for _, own in sets for item in islice(own, count)]
@@ -179,7 +174,6 @@ class _Stored(NamedTuple):
 
 
 def instructions_report(out: Path) -> Report:
-    """Compute the figures of a run from its folder alone."""
     folder = RunFolder(out)
     settings, rows = folder.settings_of(InstructionSettings), folder.rows
     scored, timed, unmasked = (

@@ -62,7 +62,6 @@ class Replay:
     """Model, device, dtype, weights and positions, as JSON has them."""
 
     def report(self) -> Report:
-        """Return the figures of all answers, and of those with two blocks or more."""
         report = Report("Replay", [f"hardware: {self.hardware}"])
         report.add((), {"kind": Kind.REPLAYED.value})
         several = [pair for pair in self.pairs if len(pair.answer.document.blocks) > 1]

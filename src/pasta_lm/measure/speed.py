@@ -62,13 +62,11 @@ def speed(answers: Records, baseline: Records) -> dict[str, Interval | None]:
 
 
 def realised(answers: Records, baseline: Records) -> Figures:
-    """Return the realised speedup over the prompts of which both answers have a clock."""
     ratios = _realised(_decoded(zip(answers, baseline, strict=True)))
     return {"realised_speedup": geometric_mean(ratios), "num_timed": len(ratios)}
 
 
 def timed_figures(pairs: Pairs) -> Figures:
-    """Return the figures that need a clock, of answers that were all timed."""
     return {
         "realised_speedup": geometric_mean(_realised(pairs)),
         "efficiency": geometric_mean([*map(efficiency, _realised(pairs), _theoretical(pairs))]),

@@ -190,7 +190,6 @@ class Report:
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def write(self, folder: Path) -> Path:
-        """Write ``report.json`` and ``report.md``; return the latter."""
         page = folder / "report.md"
         write_json(folder / "report.json", self.to_dict())
         write_whole(page, self.markdown().encode())

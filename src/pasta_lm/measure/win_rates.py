@@ -162,9 +162,6 @@ def comparability(
     return True, label
 
 
-# --- files
-
-
 def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     """Read judgements by model, one JSON object a line, gzipped if named ``.gz``.
 
@@ -236,9 +233,6 @@ def _columns(path: Path, *names: str) -> Iterator[tuple[float, ...]]:
             raise InputError(f"{path}:{reader.line_num}: a cell is no number") from exc
 
 
-# --- the length-controlled fit
-
-
 class Design(NamedTuple):
     """The rows that are fitted."""
 
@@ -258,11 +252,9 @@ class LengthControlled(NamedTuple):
 
 
 def length_controlled(
-    judgements: Sequence[Judgement],
-    calibration: Calibration,
-    *,
+    judgements: Sequence[Judgement], calibration: Calibration, *,
     inverse_penalty: float | None = None,
-) -> LengthControlled | None:
+) -> LengthControlled | None:  # fmt: skip
     """Return the length-controlled win rate of one model; None if there are fewer rows than folds.
 
     A row without a verdict is predicted and not fitted; without any verdict there is no fit.
@@ -296,7 +288,6 @@ def interval(
 
 
 def standard_error(values: Array) -> float | None:
-    """Return the standard error of a mean; None of fewer than two values."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
 

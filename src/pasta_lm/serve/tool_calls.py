@@ -169,12 +169,9 @@ class ToolTemplate(NamedTuple):
     names: Collection[str] = ()  # all words of the template, its variables among them
 
     def calls(
-        self,
-        functions: Sequence[Function],
-        *,
-        is_single: bool,
+        self, functions: Sequence[Function], *, is_single: bool,
         answer: Mapping[str, object] | None = None,
-    ) -> StructuredOutputs:
+    ) -> StructuredOutputs:  # fmt: skip
         """Return the form of one or several calls; with a schema, of these or an answer."""
         if self.key is None:
             message = "the model's chat template has no form of calls that this server knows"

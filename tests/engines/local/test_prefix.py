@@ -80,9 +80,6 @@ def test_a_page_that_another_run_holds_is_not_kept_twice() -> None:
     assert (pool.kept, pool.num_free_pages) == ([second], 4)
 
 
-# --- in the engine
-
-
 def test_a_common_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TorchEngine(MODEL, pool_tokens=1024, shares_prefixes=True)
     passes = passes_of(engine, monkeypatch)

@@ -22,9 +22,6 @@ OPEN, SHUT = "<think>\n", "<think>\n\n</think>\n\n"
 NAMES = [*WRITTEN]
 
 
-# --- the prompt
-
-
 @pytest.mark.parametrize(
     ("name", "think", "ending"),
     [
@@ -79,9 +76,6 @@ def test_a_special_token_in_an_earlier_thought_is_text() -> None:
     assert words.eos_token_id not in ids
 
 
-# --- the answer
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_thought_is_shown_apart_and_the_answer_forks_behind_it(name: str) -> None:
     start, end = WRITTEN[name]
@@ -133,9 +127,6 @@ def test_words_that_spell_a_mark_end_no_thought_of_a_model_with_tokens_for_it() 
     assert ids_of("qwen3", "</think>")[0] not in spelled
     answer = saying("qwen3", "<think>\nWrite </ think> here</think>x").generate(QUESTION)
     assert (answer.reasoning, answer.text) == ("Write </ think> here", "x")
-
-
-# --- limits
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -212,9 +212,6 @@ def test_a_completion_that_goes_another_way_when_asked_again_is_left(temperature
     assert answer.document == DOCUMENT
 
 
-# --- what is refused
-
-
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
@@ -250,9 +247,6 @@ def test_no_server_and_an_unknown_dialect_are_usage_errors() -> None:
         CompletionsEngine(connect(" , "), MODEL)
     with pytest.raises(UsageError, match="unknown dialect 'tgi'"):
         connect("http://127.0.0.1:1", dialect="tgi")
-
-
-# --- servers that fail
 
 
 @pytest.mark.parametrize(

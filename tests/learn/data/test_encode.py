@@ -66,9 +66,6 @@ def labels_of(example: EncodedExample) -> str:
     return " ".join(spelled(label) for label in example.labels)
 
 
-# --- by hand
-
-
 def test_a_space_before_a_block_is_its_first_words() -> None:
     lone = encoded('A: <promise topic="t" tokens="1"/><async>the</async> <sync/>x')
     moved = encoded('A:<promise topic="t" tokens="1"/><async> the</async><sync/> x')
@@ -84,9 +81,6 @@ def test_each_token_predicts_what_its_thread_decodes_next() -> None:
     at_the_end = encoded('<promise topic="t" tokens="1"/><async></async>')
     assert fed(at_the_end) == "begin q <p t >1 [ ]"
     assert labels_of(at_the_end) == "- <p t >1 end ] -"
-
-
-# --- answers without tags
 
 
 def assert_plain(example: EncodedExample, prompt: list[int], answer: list[int]) -> None:
@@ -111,9 +105,6 @@ def test_a_sync_without_blocks_is_still_predicted() -> None:
     assert fed(example) == "begin q A | B"
     assert labels_of(example) == "- A | B end"
     assert example.rows is not None
-
-
-# --- tags are learned where the answer has them, never where text spells them
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
@@ -151,9 +142,6 @@ def test_an_empty_prompt_is_refused_and_the_record_is_named() -> None:
     for answer in ("A.", TWO_BLOCKS):
         with pytest.raises(InputError, match="record r: .*no tokens"):
             encoded(answer, vocabulary=Silent(BARE.tokenizer, BARE.piece_ids))
-
-
-# --- by the rules
 
 
 @given(documents)
@@ -198,9 +186,6 @@ def test_tokens_positions_and_visibility_of_each_thread_follow_the_written_form(
     }
 
 
-# --- as decoding has it
-
-
 @pytest.mark.parametrize("max_threads", [None, 1])
 @pytest.mark.parametrize("strategy", PositionStrategy)
 def test_training_visibility_equals_that_of_a_decoding_engine(
@@ -236,9 +221,6 @@ def test_a_tokenizer_that_changes_text_is_refused() -> None:
     record = Record("one", "Say it.", parse("It is."))
     with pytest.raises(VocabularyError, match="'It is.' becomes 'it is.'"):
         encode_example(record, Vocabulary(tokenizer), 0)
-
-
-# --- main's decisions
 
 
 def decided(example: EncodedExample) -> str:
@@ -431,8 +413,6 @@ def forked(document: Document, prompt: str = "q", vocabulary: object = BARE) -> 
     return encode_example(record, vocabulary, EOS, GAPLESS, Form.FORKED)  # type: ignore[arg-type]
 
 
-# --- APAR
-
 TWO_FORKS = parse('A<async topic="fork">ab</async>B<async topic="fork">d</async>C', Form.ANNOTATOR)
 
 
@@ -503,8 +483,6 @@ def test_forks_are_encoded_as_an_engine_decodes_them(max_threads: int | None) ->
         num_forks += len(document.blocks)
     assert num_forks > 6
 
-
-# --- Skeleton-of-Thought
 
 POINTS = Document((Block("x", None, (Text("ab"),)), Block("y", None, (Text(" d"),))))
 

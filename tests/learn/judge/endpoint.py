@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import log
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from pasta_lm.engines.servers.request_pace import HttpReply, RetryPolicy
 from pasta_lm.journal import Journal
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge import LLMJudge, load_template
+from pasta_lm.learn.judge import Comparison, LLMJudge, load_template
 
 Script = Callable[[str], dict[str, Any] | int]
 """From the user's turn to the body of a reply, or to the status of an error."""
@@ -74,3 +74,32 @@ def judge(folder: Path, transport: ScriptedTransport | None, **settings: Any) ->
         client if transport else None,
         **settings,
     )
+
+
+FIRST, SECOND, TIE = 0.8, -0.8, 0.0
+
+
+class RuleJudge:
+    def __init__(self, rule: Callable[[Comparison], float | None]) -> None:
+        self.rule = rule
+        self.asked: list[Comparison] = []
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[float | None]:
+        self.asked += comparisons
+        return [self.rule(one) for one in comparisons]
+
+
+def always_first() -> RuleJudge:
+    return RuleJudge(lambda _: FIRST)
+
+
+def perfect(better: Collection[str]) -> RuleJudge:
+    return RuleJudge(lambda one: FIRST if one.first in better else SECOND)
+
+
+def longer() -> RuleJudge:
+    def rule(one: Comparison) -> float:
+        first, second = len(one.first), len(one.second)
+        return TIE if first == second else FIRST if first > second else SECOND
+
+    return RuleJudge(rule)

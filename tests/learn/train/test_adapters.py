@@ -96,9 +96,6 @@ def logits_of(model: nn.Module, pack: Pack) -> Tensor:
     return logits
 
 
-# --- training
-
-
 def test_only_adapters_and_tag_rows_are_trained(base: Path, trained: SftConfig) -> None:
     before, after = weights(base), weights(model_of(trained))
     assert before.keys() == after.keys()
@@ -194,9 +191,6 @@ def test_frozen_weights_have_the_saved_dtype_and_adapters_are_float32(recipe: Re
     assert {w.dtype for w in model.parameters() if w.requires_grad} == {torch.float32}
 
 
-# --- saved as an adapter, and gone on with
-
-
 def merged_logits(base: Path, adapter: Path, pack: Pack) -> Tensor:
     learner = learner_of(base)
     check_base(read_base(adapter), learner.model, learner.tokenizer)
@@ -219,9 +213,6 @@ def test_a_saved_adapter_merges_to_the_model_that_would_have_been_saved_and_peft
     assert config is not None
     assert config.piece_ids == whole.vocabulary.piece_ids
     assert read_base(folder).path == str(base)
-
-
-# --- refused
 
 
 def test_adapters_that_do_not_fit_are_refused(recipe: Recipe) -> None:

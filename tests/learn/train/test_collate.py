@@ -35,7 +35,7 @@ from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import documents, encoded, is_seen, named_entries, names, program_of
 from tests.learn.data.test_encode import random_tree
-from tests.learn.train.preferences import pair
+from tests.learn.train.recipes import pair
 from tests.programs import decode_document, random_program
 from tests.reference import reference
 
@@ -118,9 +118,6 @@ def worst(first: Tensor, second: Tensor) -> float:
     return float((first - second).detach().abs().max())
 
 
-# --- logits
-
-
 @architectures
 @torch.no_grad()
 def test_a_pack_gives_the_logits_of_the_models_own_attention_under_an_explicit_mask(
@@ -189,9 +186,6 @@ def test_a_pack_gives_the_logits_of_the_decoding_engine(
         assert worst(found[where], torch.stack(met.logits)) <= TOLERANCE
 
 
-# --- gradients
-
-
 def gradients(model: PreTrainedModel, loss: Tensor) -> list[Tensor]:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     found = torch.autograd.grad(loss, weights, allow_unused=True)
@@ -239,18 +233,12 @@ def test_the_gradient_equals_that_of_the_models_own_attention(name: str) -> None
         )
 
 
-# --- the batch
-
-
 @given(documents)
 def test_the_mask_follows_the_visibility_of_the_example(document: Document) -> None:
     example = encoded(document)
     slots = range(len(example))
     expected = [[is_seen(example, query, key) for key in slots] for query in slots]
     assert seen(example).tolist() == expected
-
-
-# --- weights of labels
 
 
 def test_decisions_and_the_first_promise_weigh_as_given_and_other_labels_one() -> None:
@@ -344,9 +332,6 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding() -> None:
             request = forced(apar_request(prompt, params), tree, vocabulary)
             expected = met_log_prob("qwen2", request)
             assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
-
-
-# --- packs
 
 
 def test_chosen_and_rejected_answers_are_packed_in_order() -> None:

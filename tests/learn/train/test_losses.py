@@ -53,9 +53,6 @@ def test_low_precision_logits_are_summed_in_float32() -> None:
     assert torch.equal(found, label_nats(logits.float(), torch.arange(50)))
 
 
-# --- the head over parts of the rows
-
-
 def batch_of(name: str) -> Batch:
     return collate([[example_of(name, document) for document in answers(name)[:2]]])
 
@@ -94,9 +91,6 @@ def test_no_more_logits_than_the_bound_exist_at_a_time(monkeypatch: pytest.Monke
     assert len(shapes) == 2 * num_parts  # each part again, instead of being kept
     handle.remove()
     model.zero_grad()
-
-
-# --- preference
 
 
 @pytest.mark.parametrize(
@@ -221,9 +215,6 @@ def test_the_loss_is_the_mean_that_weighs_decisions(base: Path, tmp_path: Path) 
     expected = float((losses @ weights_M / weights_M.sum()).detach())
     assert log(config)[0]["loss"] == pytest.approx(expected, abs=1e-5)
     assert abs(expected - float(losses.detach().mean())) > 1e-4
-
-
-# --- refused
 
 
 @pytest.mark.parametrize(

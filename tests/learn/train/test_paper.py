@@ -120,9 +120,6 @@ def test_what_was_done_before_is_not_done_again(made: Path, tmp_path: Path) -> N
     assert (made / "speed.json").exists()
 
 
-# --- the recipes, and what is refused
-
-
 @pytest.mark.parametrize("path", SFT, ids=lambda path: path.stem)
 def test_every_recipe_of_stage_one_can_be_read(path: Path) -> None:
     config = read_recipe(path, SftConfig)

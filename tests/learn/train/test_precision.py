@@ -115,9 +115,6 @@ def test_weights_are_saved_as_the_base_was_and_readable_by_all(tmp_path: Path, d
     assert modes == {folder.stat().st_mode & 0o666}
 
 
-# --- large models, and a GPU that is not there
-
-
 @pytest.mark.parametrize(
     ("checkpointing", "num_weights", "expected"),
     [

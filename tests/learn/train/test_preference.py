@@ -48,17 +48,17 @@ from pasta_lm.learn.train.preference import (
 from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.model import Pasta, Servers
 from tests.fakes.power_cut import PowerCutError, fail_after
-from tests.learn.train.preferences import (
+from tests.learn.train.recipes import (
     LongerWins,
     margins,
     pair,
     prompts,
     recipe,
+    records,
     rows,
     save_tiny,
     train,
 )
-from tests.learn.train.recipes import records
 from tests.small_tokenizers import byte_level
 from tests.stock_model import serving
 from tests.tiny import tiny
@@ -107,9 +107,6 @@ def assert_same_run(config: PreferenceConfig, whole: PreferenceConfig) -> None:
             assert found[-1] == pytest.approx(margins(out(whole), number)[step][0], abs=1e-4)
 
 
-# --- rounds
-
-
 def test_the_margin_increases_in_both_rounds(whole: PreferenceConfig) -> None:
     found = {number: margins(out(whole), number) for number in (1, 2)}
     assert [*found[1]] == [*found[2]] == [*range(1, 11)]
@@ -148,9 +145,6 @@ def test_each_round_samples_the_newest_model_and_keeps_the_reference(
         out(whole) / "round-2" / "model", dtype="float32", pool_tokens=2048
     )
     assert last.has_tag_pieces
-
-
-# --- what comes from elsewhere
 
 
 def never(*_: object, **__: object) -> Any:
@@ -232,9 +226,6 @@ def test_a_base_that_was_not_taught_tags_is_refused(models: Models, tmp_path: Pa
             train(recipe(base, models.baseline, tmp_path / positions, positions=positions))
 
 
-# --- refusals
-
-
 def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> None:
     files = [path for path in out(whole).glob("round-*/**/*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in files}
@@ -296,9 +287,6 @@ def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path)
     config = recipe(*models, tmp_path / "out", quality_weight=float("inf"), rounds=1)
     with pytest.raises(InputError, match="no prompt has two samples of different score"):
         train_preference(config, prompts=prompts(2, 1), judge=Undecided())
-
-
-# --- going on
 
 
 STOPS = {

@@ -80,9 +80,6 @@ def loss_of(model: PreTrainedModel, pack: Pack, **weights: float) -> Tensor:
     return weighted_mean(label_nats(*labelled_logits(model, batch)), batch.get("loss_weights"))
 
 
-# --- learning
-
-
 def test_the_loss_falls(model: ModelConfig, tmp_path: Path) -> None:
     config = sft(model, tmp_path, steps=15, learning_rate=1e-2)
     train_sft(config)
@@ -144,9 +141,6 @@ def test_more_than_one_process_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-# --- going on
-
-
 def test_an_interrupted_run_resumes_with_the_same_result(
     model: ModelConfig, file: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,9 +178,6 @@ def test_resuming_a_finished_run_changes_nothing(trained: SftConfig) -> None:
     train_sft(trained, resume=True)
     assert losses(trained) == rows
     assert_close(weights(folder_of(trained)), before, atol=0, rtol=0)
-
-
-# --- stopping
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -241,9 +232,6 @@ def test_records_that_are_too_long_are_named_and_left_out(
     assert 5 < len(left_out) < NUM_RECORDS
     assert f"{len(left_out)} of {NUM_RECORDS} records are longer than 105 tokens" in said
     assert sum(name in said for name in left_out) == 5
-
-
-# --- what comes out
 
 
 def test_the_model_folder_holds_the_trained_weights_and_can_be_decoded(trained: SftConfig) -> None:
@@ -304,9 +292,6 @@ def test_a_model_without_tag_pieces_gets_them(
     assert rows.isfinite().all()
 
 
-# --- reports and refusals
-
-
 def test_data_without_a_fitting_record_are_refused(
     model: ModelConfig, file: DataConfig, tmp_path: Path
 ) -> None:
@@ -355,8 +340,6 @@ def test_a_full_disk_is_named(
         train_sft(sft(model, tmp_path, file, steps=1))
     assert "make room" in str(caught.value.hint)
 
-
-# --- own text
 
 OWN = [Record(f"own-{n}", "Say it.", parse(f"{n} " + "xylophone jazz quiz " * 4)) for n in range(3)]
 

@@ -79,9 +79,6 @@ def logits_of(source: Path, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return logits(load_pretrained(source, dtype=dtype).model)
 
 
-# --- merged folders
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_merged_folder_is_the_model_for_plain_transformers_and_how_it_was_trained(
@@ -204,9 +201,6 @@ def test_an_adapter_is_merged_into_its_base(tmp_path: Path, export: Exporter, na
     assert not (tmp_path / f"again-{name}").exists()
 
 
-# --- GGUF files
-
-
 @pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_a_gguf_file_has_the_logits_of_the_model(tmp_path: Path, name: str, is_tied: bool) -> None:
@@ -319,9 +313,6 @@ def test_a_setting_that_llama_cpp_would_compute_otherwise_is_refused(
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"byte_level"}))
 def test_another_tokenizer_is_refused(tmp_path: Path, name: str) -> None:
     refuse(a_folder(tmp_path / "mine", tokenizer=FAMILIES[name]()), "none of the byte-level BPE")
-
-
-# --- complete or not at all
 
 
 @BOTH

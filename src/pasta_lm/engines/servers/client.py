@@ -121,7 +121,6 @@ class StockServer:
         return without_passwords(self.address)
 
     def connection(self) -> Connection:
-        """Return a connection for the running event loop; nothing is sent."""
         return Connection(self)
 
 

@@ -287,7 +287,6 @@ class CompletionsEngine:
                 yield unless_failed(event)
 
     def events(self) -> Iterator[tuple[int, StreamEvent | Failed]]:
-        """Yield the events of all requests until none is unfinished."""
         while self.active:
             yield from self.step()
 

@@ -30,7 +30,6 @@ class Pause:
         self._over.set()
 
     async def over(self) -> None:
-        """Wait until a request may begin."""
         await self._over.wait()
 
     async def wait(self, delay_s: float) -> None:

@@ -154,7 +154,6 @@ class SourceRow:
         return joined(self.turns)
 
     def record(self, document: Document, source: str) -> Record:
-        """Return the row with its annotated answer."""
         *before, last = self.turns
         facts = document, source, self.reasoning, tuple(before)
         return Record(self.id, last["content"], *facts)

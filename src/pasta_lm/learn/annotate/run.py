@@ -58,7 +58,6 @@ class EndedRow:
 
     @property
     def status(self) -> tuple[str, str]:
-        """Return the status, with the reason of a failure or of a skipped row."""
         if self.outcome is None:
             return SKIPPED, self.row.skipped or ""
         if isinstance(self.outcome, Document):
@@ -121,7 +120,6 @@ class RowsEstimate(NamedTuple):
 
 
 def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
-    """Estimate requests, tokens and time from the lengths of texts."""
     num_rows = num_asked = num_prompt = num_bytes = 0
     for row in rows:
         num_rows += 1

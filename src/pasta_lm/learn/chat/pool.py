@@ -90,11 +90,9 @@ class RequestPool:
         self._num_answered = self._num_failed_in_a_row = 0
 
     async def run(
-        self,
-        make_client: Callable[[], ChatClient],
-        jobs: Iterator[T],
+        self, make_client: Callable[[], ChatClient], jobs: Iterator[T],
         work: Callable[[T], Awaitable[None]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Work on all jobs; a first SIGINT or SIGTERM awaits the requests in flight."""
         try:
             async with (

@@ -152,7 +152,6 @@ def _record(row: Row, number: int) -> Record:
 
 
 def _check_order(roles: list[str]) -> None:
-    """Raise an InputError if an answer, or the end, is behind no turn of the user."""
     pairs = zip(["", *roles], [*roles, "assistant"], strict=True)
     if roles and any(role == "assistant" and before != "user" for before, role in pairs):
         raise InputError(

@@ -97,11 +97,9 @@ def encode_example(
 
 
 def encode_points(
-    record: Record,
-    vocabulary: Vocabulary,
-    eos_id: int,
+    record: Record, vocabulary: Vocabulary, eos_id: int,
     strategy: PositionStrategy = PositionStrategy.CONTINUE,
-) -> EncodedExample:
+) -> EncodedExample:  # fmt: skip
     """Encode one record whose blocks are points; a record without blocks is encoded as plain text.
 
     Main writes the skeleton after the prompt; every point sees both and its own request, and

@@ -82,7 +82,6 @@ class Rollout:
 
     @property
     def question(self) -> str:
-        """Return all messages as one text, as the judge is shown them."""
         return data.joined(data.messages_with(self.turns, self.prompt))
 
 
@@ -173,8 +172,6 @@ def _rollout(path: Path, row: Row) -> Rollout:
         raise InputError(f"{path}: row {row['id']} is no rollout: {exc}") from exc
 
 
-# --- scores and pairs
-
 TIE = 1e-9  # Scores that differ by less are equal.
 _TEXTS = ("chosen", "rejected")
 _SCORES = ("score_chosen", "score_rejected")
@@ -195,7 +192,6 @@ class PreferencePair:
 
 
 def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
-    """Write one line of JSON per pair; the file is complete or absent."""
     rows = []
     for pair in pairs:
         texts = {"chosen": pair.chosen.program, "rejected": pair.rejected.program}

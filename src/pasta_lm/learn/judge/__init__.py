@@ -285,7 +285,6 @@ class LLMJudge:
         return Estimate(len(requests), TokenCounts(prompt, each * len(requests)))
 
     def spending(self) -> Spending:
-        """Return the tokens of all stored replies of this model."""
         return Spending(row for row in self.journal.rows.values() if row["judge"] == self.model)
 
     def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:

@@ -41,7 +41,6 @@ class Recipes(NamedTuple):
 
 
 def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -> Recipes:
-    """Return the recipes of a run in ``out``, which answers a file of instructions."""
     own, two, measures = config.answers, config.preference, config.measures
     answers = AnswerConfig(
         model=model,
@@ -170,9 +169,6 @@ def _stage_two(
     )
 
 
-# --- files
-
-
 def packaged_instructions() -> Path:
     """Return the folder of the package's instructions; a clone has them in ``corpora``."""
     installed = Path(__file__).with_name("instructions")
@@ -224,5 +220,4 @@ def hold_back(out: Path, config: TeachConfig) -> None:
 
 
 def write_ids(path: Path, ids: Sequence[str]) -> None:
-    """Write ids, one a line; the file is complete or absent."""
     write_whole(path, "".join(f"{name}\n" for name in ids).encode())

@@ -180,7 +180,6 @@ def check_budget(journal: Journal, budget_hours: float | None, step: Step) -> No
 
 
 def carry_out(step: Step, out: Path, journal: Journal) -> None:
-    """Write the recipe of a step, carry it out, and note it in the journal."""
     folder = out / step.folder
     if step.recipe is not None and not (folder / RECIPE).exists():
         command = f"Written by pasta teach. {step.verb.format(folder)}"
@@ -193,7 +192,6 @@ def carry_out(step: Step, out: Path, journal: Journal) -> None:
 
 
 def describe(model: str, recipe: TeachConfig) -> str:
-    """Describe the steps of ``teach``, with the measured time of one training pass."""
     config = recipe.on(usable_device(None).type)
     instructions, held_out = split_instructions(config)
     with TemporaryDirectory() as folder:
@@ -216,9 +214,6 @@ def describe(model: str, recipe: TeachConfig) -> str:
     return "\n".join(lines)
 
 
-# --- the steps
-
-
 def _answer(recipes: Recipes, show: Show) -> Result:
     own = recipes.answers
     load = partial(Pasta.from_pretrained, own.model, dtype=own.dtype, pool_tokens=own.pool_tokens)
@@ -239,9 +234,6 @@ def _annotate(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> R
 
 def _trained(out: Path, train: Callable[[], Path]) -> Result:
     return {"best": str(train().resolve().relative_to(out))}
-
-
-# --- the card
 
 
 def model_card(model: str, config: TeachConfig, rows: Mapping[str, Row], report: str) -> str:

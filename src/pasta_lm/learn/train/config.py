@@ -173,9 +173,6 @@ def check_stage_one(train: TrainConfig, lora: LoraConfig | None, strategy: str) 
         )
 
 
-# --- stage two
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartConfig:
     """The models that stage two begins with; ``[model]``."""

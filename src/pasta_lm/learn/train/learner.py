@@ -109,7 +109,6 @@ class Learner:
         return self.dtype if train.dtype is None else DTYPES[train.dtype]
 
     def pasta_config(self, train: TrainConfig) -> PastaConfig:
-        """Return the record of a training, which is saved beside the weights."""
         return PastaConfig(
             piece_ids=self.vocabulary.piece_ids,
             positions=PositionStrategy(train.positions),
@@ -161,9 +160,6 @@ def make_savable(config: GenerationConfig | None) -> None:
             config.temperature = config.top_p = config.top_k = config.min_p = None
         else:
             config.do_sample = True
-
-
-# --- adapters
 
 
 def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
@@ -239,9 +235,6 @@ def check_is_whole(source: str) -> None:
         )
 
 
-# --- what is saved
-
-
 def merged(learner: Learner, model: PeftModel) -> Learner:
     """Merge the adapters into the weights, in the frozen weights' dtype; the adapters are gone."""
     return replace(learner, model=model.merge_and_unload())
@@ -265,7 +258,6 @@ def save(learner: Learner, train: TrainConfig) -> Path:
 def save_trained(
     learner: Learner, model: PeftModel, base: BaseReference, lora: LoraConfig, train: TrainConfig
 ) -> Path:
-    """Write trained adapters as an adapter folder, complete or not at all; return the folder."""
     check_finite(learner.model)
     scale = lora.alpha / lora.rank
     pairs = {name: (a.clone(), scale * b) for name, (a, b) in _low_rank(learner.model).items()}
@@ -297,9 +289,6 @@ def check_finite(model: nn.Module) -> None:
                 f"the weights {name} are NaN or infinite: they are not saved",
                 hint="lower learning_rate; --resume goes on from the last checkpoint",
             )
-
-
-# --- the output folder of a run
 
 
 @contextmanager

@@ -158,9 +158,6 @@ def _tensor(values: Sequence[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int64)
 
 
-# --- logits and losses
-
-
 def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor:
     """Apply a function to the logits of the labelled tokens, part by part; return [..., M].
 
@@ -226,9 +223,6 @@ def bonbon_loss(chosen_E: Tensor, margin_E: Tensor, alpha: float, beta: float) -
     Source: PASTA, the loss of stage two (alpha = 0.005); BoNBoN, Gui et al., arXiv 2406.00832.
     """
     return (-alpha * chosen_E + (1 - alpha) * (margin_E - 1 / (2 * beta)) ** 2).mean()
-
-
-# --- reading answers
 
 
 class TokenNats(NamedTuple):

@@ -95,9 +95,6 @@ def say_left_out(reason: str, ids: Sequence[str]) -> None:
         say(f"{reason} left out: {', '.join(ids[:5])}")
 
 
-# --- pairs
-
-
 class LogProbs(NamedTuple):
     """Log-probabilities of the two answers of a pair, in nats."""
 
@@ -213,7 +210,6 @@ def reference_log_probs(
 
 
 def sizes(example: EncodedExample) -> str:
-    """Describe an example on one line: its id and its numbers of tokens."""
     num_predicted = sum(label != NO_LABEL for label in example.labels)
     return (
         f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "

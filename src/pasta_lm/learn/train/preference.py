@@ -155,9 +155,6 @@ def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Ju
             )
 
 
-# --- samples and pairs of a round
-
-
 def prompts_of(recipe: PreferenceConfig) -> Sequence[Prompts]:
     """Return the prompts of each round: its share of a file's records, in shuffled order.
 
@@ -267,9 +264,6 @@ def pair_round(
     return selection.pairs
 
 
-# --- training
-
-
 def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferencePair]) -> Path:
     """Train the newest model on a round's pairs; return its model folder."""
     train = replace(recipe.train, out=str(round.folder), seed=recipe.train.seed + round.number - 1)
@@ -315,7 +309,6 @@ class PreferenceTrainer(PackTrainer):
         return len(batch["pair_ids"])
 
     def log(self, logs: dict[str, float], *args: float | None) -> None:
-        """Log a row; with a loss, add means over the pairs since the last one."""
         if "loss" in logs and self._seen:
             seen = torch.cat([*self._seen], dim=1)
             names = ("margin", "log_prob_chosen", "log_prob_rejected")
@@ -325,11 +318,7 @@ class PreferenceTrainer(PackTrainer):
         super().log(logs, *args)
 
 
-# --- what a dry run shows
-
-
 def preflight(recipe: PreferenceConfig) -> str:
-    """Return a summary of a recipe; nothing is sampled or trained."""
     check(recipe, None, None)
     train, samples = recipe.train, recipe.rollouts.samples
     beta = recipe.loss.beta_for(samples)

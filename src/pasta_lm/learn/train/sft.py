@@ -61,7 +61,6 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
 
 
 def prepare(recipe: SftConfig) -> tuple[Learner, list[Pack]]:
-    """Load the model of a recipe, and encode and pack its data."""
     learner = begin_learner(recipe.model, recipe.train, recipe.lora, recipe.data.trained_strategy)
     encode, last = learner.encoder(recipe.train), learner.last_position
     return learner, packs_of(recipe.data, encode, recipe.train.seed, last_position=last)
@@ -95,7 +94,6 @@ def finetune(
 
 
 def preflight(recipe: SftConfig) -> str:
-    """Return a summary of a recipe; nothing is trained."""
     return summary(*prepare(recipe), recipe.train, recipe.lora)
 
 
@@ -116,7 +114,6 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
 
 
 def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None) -> str:
-    """Describe a training, its first pack and the first example of it."""
     examples = packs[0]
     of_rank = f", frozen, adapters of rank {lora.rank}" if lora else ""
     return (
@@ -138,8 +135,6 @@ class SftTrainer(PackTrainer):
         weights = batch.get("loss_weights", batch["shift_labels"] != NO_LABEL)
         return float(weights.sum())
 
-
-# --- own text: what the base would have written must stay as likely as before
 
 NATS = "own_text_nats"
 """Key of a row of the log: mean nats a token of the base's own answers."""

@@ -94,7 +94,6 @@ class PackTrainer(Trainer):
         return batches, count
 
     def compute_loss(self, model: nn.Module, inputs: Batch, *_: object, **__: object) -> Tensor:
-        """Return the loss of a pack; a ModelError that names its records if it is not finite."""
         if self.state.global_step % TRIM_STEPS == 0:
             trim_memory()
         with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
@@ -150,7 +149,6 @@ class PackTrainer(Trainer):
         super().save_model(output_dir, _internal_call)
 
     def log(self, logs: dict[str, float], *args: float | None) -> None:
-        """Write a row of the log as JSON; print the loss and the time left."""
         super().log(logs, *args)
         step, num_steps = self.state.global_step, self.state.max_steps
         append_row(self._log_file, {"step": step, **logs})
@@ -160,9 +158,6 @@ class PackTrainer(Trainer):
             left = seconds / max(step - self._first_step, 1) * (num_steps - step) / 60
             line = f"step {step}/{num_steps}  loss {logs['loss']:.4f}{margin}"
             print(f"{line}  {left:.1f} min left", file=sys.stderr, flush=True)  # noqa: T201
-
-
-# --- rates of rows
 
 
 def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
@@ -207,9 +202,6 @@ def scale_updates(optimizer: torch.optim.Optimizer, rows: Sequence[RowRate]) -> 
         optimizer.register_step_post_hook(scale)
 
 
-# --- checkpoints
-
-
 def newest_checkpoint(out: Path) -> Path | None:
     """Return the newest complete checkpoint of a run; incomplete ones are named and skipped."""
     names = (_CHECKPOINT.fullmatch(path.name) for path in out.glob("*/"))
@@ -227,9 +219,6 @@ def _step_of(checkpoint: Path | None) -> int:
     if checkpoint is None:
         return 0
     return int(TrainerState.load_from_json(str(checkpoint / STATE)).global_step)
-
-
-# --- precision and memory
 
 
 def is_mixed(train: TrainConfig) -> bool:
@@ -286,11 +275,7 @@ def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
-# --- the Trainer's settings
-
-
 def training_arguments(train: TrainConfig, num_weights: int) -> TrainingArguments:
-    """Return the Trainer's arguments for a recipe and a model of so many weights."""
     is_large = num_weights > MAX_STORED_WEIGHTS
     args = TrainingArguments(
         output_dir=train.out,
