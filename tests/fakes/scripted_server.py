@@ -47,23 +47,14 @@ class Faults:
     """Failures of the server: shares of all requests, drawn reproducibly from a seed."""
 
     latency_s: float = 0.0
-    too_many: float = 0.0
-    """429."""
-    server_error: float = 0.0
-    """500."""
-    truncated: float = 0.0
-    """The JSON is incomplete."""
-    broken_off: float = 0.0
-    """The connection ends before the announced length."""
-    storm_every: int = 0
-    """Every so many requests, ``storm_length`` of them get 429; 0: never."""
-    storm_length: int = 0
+    too_many: float = 0.0  # 429
+    server_error: float = 0.0  # 500
+    truncated: float = 0.0  # The JSON is incomplete.
+    broken_off: float = 0.0  # The connection ends before the announced length.
     seed: int = 0
 
     def draw(self, number: int) -> str:
         """Return what happens to the request of this number: one of ``SHARES``, or ``ok``."""
-        if self.storm_every and number % self.storm_every < self.storm_length:
-            return "too_many"
         place = Random(f"{self.seed}/{number}").random()
         for name in SHARES:
             place -= getattr(self, name)

@@ -34,18 +34,15 @@ PATHS = {"/v1/completions": "vllm", "/generate": "sglang", "/completion": "llama
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockFaults:
-    num_refused: int = 0
-    """The first completions get ``status``."""
+    num_refused: int = 0  # The first completions get ``status``.
     status: int = 429
     retry_after_s: float | None = None
-    most_at_once: int | None = None
-    """Completions; one more gets ``status``."""
+    most_at_once: int | None = None  # Completions; one more gets ``status``.
     dies_after: int | None = None
     """Tokens of all completions together after which every connection breaks off."""
     hangs_after: int | None = None
     """Tokens of all completions together after which nothing more is sent."""
-    pause_s: float = 0.0
-    """Before each token."""
+    pause_s: float = 0.0  # Before each token.
     unsent: Set[int] = frozenset()
     """Ids that llama.cpp's dialect leaves out of streams, as if each ended inside a character."""
 

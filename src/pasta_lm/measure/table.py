@@ -67,16 +67,9 @@ def _bounds(samples: Sequence[Sequence[float]], statistic: Callable[..., Array])
     if len(samples[0]) == 1:  # of one prompt nothing can be drawn
         return Interval(value, value, value)
     result = stats.bootstrap(
-        arrays,
-        statistic,
-        n_resamples=NUM_DRAWS,
-        batch=BATCH,
-        paired=len(samples) > 1,
-        vectorized=True,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=SEED,
-    )
+        arrays, statistic, n_resamples=NUM_DRAWS, batch=BATCH, paired=len(samples) > 1,
+        vectorized=True, confidence_level=CONFIDENCE, method="percentile", rng=SEED,
+    )  # fmt: skip
     return Interval(value, *map(float, result.confidence_interval))
 
 

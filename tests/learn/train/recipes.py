@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,7 +41,6 @@ from pasta_lm.learn.train.packs import Pack, packs_of
 from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.pieces import tag_pieces
-from pasta_lm.recipe import toml_of
 from pasta_lm.strategies import APAR, APAR_POSITIONS, PASTA
 from tests.small_tokenizers import FAMILIES
 from tests.taught import CHAT
@@ -126,10 +124,6 @@ def labelled_logits(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tenso
     labels = batch["shift_labels"][0]
     logits = model(**inputs, use_cache=False).logits[0]
     return logits[labels != NO_LABEL], labels[labels != NO_LABEL]
-
-
-def as_toml(config: SftConfig) -> str:
-    return toml_of(asdict(config))
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

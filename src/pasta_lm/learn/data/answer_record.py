@@ -31,17 +31,12 @@ class AnswerRecord:
         """Return the record of an answer; ``is_timed`` if it was decoded alone."""
         trace = answer.trace
         return cls(
-            text=answer.text,
-            program=answer.program,
-            finish_reason=answer.finish_reason,
-            num_illegal=trace.num_illegal,
-            num_content_tokens=trace.num_content_tokens,
-            critical_path=trace.critical_path,
-            num_threads=len(trace.threads),
-            kind=trace.kind.value,
-            wall_s=trace.wall_s if is_timed else None,
+            text=answer.text, program=answer.program, finish_reason=answer.finish_reason,
+            num_illegal=trace.num_illegal, num_content_tokens=trace.num_content_tokens,
+            critical_path=trace.critical_path, num_threads=len(trace.threads),
+            kind=trace.kind.value, wall_s=trace.wall_s if is_timed else None,
             num_thought_tokens=trace.num_thought_tokens,
-        )
+        )  # fmt: skip
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:

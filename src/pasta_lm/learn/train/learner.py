@@ -95,14 +95,9 @@ class Learner:
                 hint="train with positions 'continue' and join 'recompute' (teach --for servers)",
             )
         return partial(
-            encode_example,
-            vocabulary=vocabulary,
-            eos_id=eos_id,
-            strategy=positions,
-            form=form,
-            join=join,
-            thoughts=train.thoughts,
-        )
+            encode_example, vocabulary=vocabulary, eos_id=eos_id, strategy=positions, form=form,
+            join=join, thoughts=train.thoughts,
+        )  # fmt: skip
 
     def saved_dtype(self, train: TrainConfig) -> torch.dtype:
         """Return the dtype of the saved weights: the recipe's, else the base's."""
@@ -110,14 +105,11 @@ class Learner:
 
     def pasta_config(self, train: TrainConfig) -> PastaConfig:
         return PastaConfig(
-            piece_ids=self.vocabulary.piece_ids,
-            positions=PositionStrategy(train.positions),
-            limits=Limits(),
-            trained_strategy=self.trained_strategy,
-            join=Join(train.join),
+            piece_ids=self.vocabulary.piece_ids, positions=PositionStrategy(train.positions),
+            limits=Limits(), trained_strategy=self.trained_strategy, join=Join(train.join),
             thinks=train.thoughts != "none",
             thinking=self.vocabulary.thinking if train.thoughts != "none" else None,
-        )
+        )  # fmt: skip
 
 
 def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Learner:

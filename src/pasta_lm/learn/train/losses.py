@@ -79,13 +79,9 @@ class TrainingPass:
             k_GLD, v_GLD = attention.for_each_head(q_HLD, k_GLD, v_GLD)
         if self._pack[index].rows is None and call.window is None and attention.is_plain(call):
             out: Tensor = F.scaled_dot_product_attention(
-                q_HLD[None],
-                k_GLD[None],
-                v_GLD[None],
-                is_causal=True,
-                scale=call.scaling,
+                q_HLD[None], k_GLD[None], v_GLD[None], is_causal=True, scale=call.scaling,
                 enable_gqa=len(q_HLD) != len(k_GLD),
-            )
+            )  # fmt: skip
             return out[0]
         return attention.attend(call, q_HLD, k_GLD, v_GLD, self._mask(index, call.window, q_HLD))
 
