@@ -96,12 +96,10 @@ def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
         return None
     is_sample = recipe.rows.hub is not None and (limit is None or limit > MAX_ESTIMATED_ROWS)
     rows = source_rows(recipe, limit)
-    needs = estimate(islice(rows, MAX_ESTIMATED_ROWS) if is_sample else rows, recipe.teacher)
-    say(
-        f"estimate for {'the first ' if is_sample else ''}{needs.num_rows} rows "
-        f"({needs.num_skipped} skipped): {needs.asking}, {needs.wall_s / 60:.0f} min or more"
-    )
-    return limit if is_sample else needs.num_rows
+    some = islice(rows, MAX_ESTIMATED_ROWS) if is_sample else rows
+    num_rows, needs = estimate(some, recipe.teacher)
+    say(f"estimate for {'the first ' if is_sample else ''}{needs}")
+    return limit if is_sample else num_rows
 
 
 def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:

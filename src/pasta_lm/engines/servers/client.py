@@ -141,13 +141,7 @@ class Connection:
         return self.server.dialect
 
     async def introduce(self, *, once: bool) -> None:
-        """Read the server's model and, unless it is known, its dialect.
-
-        Raises:
-            RemoteError: it cannot be reached, at the first attempt if ``once``, or its answer is
-                unusable.
-            EndpointError: it refuses every request, or its dialect is unknown.
-        """
+        """Read the server's model and, unless it is known, its dialect; ``once`` tries only once."""
         server, listed = self.server, await self.ask("/v1/models", once=once)
         try:
             first = listed["data"][0]

@@ -124,12 +124,6 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
     Its ids of a text and of the tags must be the vocabulary's, it must keep to barred tokens, and
     a model that ``is_taught`` must end a promise. Other weights of the same family are not told
     apart.
-
-    Raises:
-        VocabularyError: it encodes a text or the tags otherwise.
-        ModelError: it has never learned where a topic ends.
-        EndpointError: it samples tokens that were barred.
-        RemoteError: it does not answer.
     """
     await _check_ids(connection, vocabulary)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": QUESTION}])

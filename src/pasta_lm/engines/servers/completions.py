@@ -325,11 +325,7 @@ class CompletionsEngine:
                     raise
 
     def check_request(self, request: Request) -> Request:
-        """Return a request as servers carry it out; refuse what they cannot.
-
-        Raises:
-            RequestError: see ``stream``.
-        """
+        """Return a request as servers carry it out; a RequestError if they cannot."""
         last, params = self.max_prompt_tokens, request.params
         if last is not None and len(request.prompt) > last:
             raise errors.ContextLengthError(len(request.prompt), last + 1)
@@ -369,10 +365,6 @@ def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
     """Return the servers at addresses that a comma separates; nothing is sent.
 
     If the environment variable ``PASTA_ENGINE_KEY`` is set, it is sent to them as their key.
-
-    Raises:
-        MissingExtraError: httpx2 is not installed.
-        UsageError: an unknown dialect.
     """
     if not find_spec("httpx2"):
         raise errors.MissingExtraError(f"asking {addresses}", "serve")

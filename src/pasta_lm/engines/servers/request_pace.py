@@ -114,8 +114,7 @@ class Attempts:
     async def wait(self, failure: TemporaryFailure) -> None:
         """Wait before the next attempt: as long as the server asks, then a random time.
 
-        Raises:
-            RemoteError: there is no attempt left, or the server asks for too long a delay.
+        A RemoteError if there is none left, or the server asks for too long a delay.
         """
         self._num_sent += 1
         wanted_s, delay_s = failure.retry_after_s or 0.0, self._policy.delay_s(self._num_sent)
@@ -152,13 +151,7 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
 def raise_for_status(
     reply: HttpReply, address: str, what: str = "", advice: Mapping[int, str] = ADVICE
 ) -> None:
-    """Raise the error of a reply's status, unless it is a success.
-
-    Raises:
-        EndpointError: no request can succeed.
-        RequestError: this request cannot succeed; others may.
-        TemporaryFailure: it may succeed later.
-    """
+    """Raise the error of a reply's status: no request, or not this one, or not yet, can succeed."""
     if 200 <= reply.status < 300:
         return
     code, message = _error_of(reply.body)

@@ -110,16 +110,8 @@ def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[So
         yield replace(row, skipped=row.skipped or skipped)
 
 
-class RowsEstimate(NamedTuple):
-    """The requests for some rows, and their time with the largest number in flight."""
-
-    num_rows: int
-    num_skipped: int
-    asking: Estimate
-    wall_s: float
-
-
-def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
+def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> tuple[int, str]:
+    """Return the number of rows, and in words the requests that they need and their time."""
     num_rows = num_asked = num_prompt = num_bytes = 0
     for row in rows:
         num_rows += 1
@@ -131,7 +123,8 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
     tokens = TokenCounts(int(REPLIES_PER_ROW * num_prompt), int(copies))
     asking = Estimate(round(num_asked * REPLIES_PER_ROW), tokens)
     wall_s = copies / TEACHER_TOKENS_PER_S / teacher.max_in_flight
-    return RowsEstimate(num_rows, num_rows - num_asked, asking, wall_s)
+    skipped = f"{num_rows} rows ({num_rows - num_asked} skipped)"
+    return num_rows, f"{skipped}: {asking}, {wall_s / 60:.0f} min or more"
 
 
 def annotate(

@@ -238,21 +238,20 @@ def token_nats(
     Sums are in float32 whatever the model's dtype; in bfloat16 single logits have three digits.
     """
     tags = _tensor(sorted(vocabulary.piece_ids.values())).to(model.device)
-    with torch.inference_mode():
-        return [_token_nats(model, tags, example) for example in examples]
-
-
-def _token_nats(model: PreTrainedModel, tags: Tensor, example: EncodedExample) -> TokenNats:
-    batch = on_device(collate([[example]]), model.device)
 
     def both(logits_RV: Tensor, labels_R: Tensor) -> Tensor:
         whole_R = label_nats(logits_RV, labels_R)
         text_RV = logits_RV.float().index_fill(1, tags, -torch.inf)
         return torch.stack([whole_R, label_nats(text_RV, labels_R)])
 
-    rows = iter(over_labels(model, batch, both).T.tolist())
-    pairs = [next(rows) if label != NO_LABEL else (0.0, 0.0) for label in example.labels]
-    return TokenNats(*map(list, zip(*pairs, strict=True)))
+    def read(example: EncodedExample) -> TokenNats:
+        batch = on_device(collate([[example]]), model.device)
+        rows = iter(over_labels(model, batch, both).T.tolist())
+        pairs = [next(rows) if label != NO_LABEL else (0.0, 0.0) for label in example.labels]
+        return TokenNats(*map(list, zip(*pairs, strict=True)))
+
+    with torch.inference_mode():
+        return list(map(read, examples))
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
