@@ -119,9 +119,6 @@ def test_a_damaged_trace_is_refused(trace: Trace, damage: str) -> None:
         Trace.from_json(json.dumps(data))
 
 
-# Perfetto
-
-
 def test_perfetto_gets_a_slice_for_every_fed_token_on_the_named_track_of_its_thread(
     trace: Trace,
 ) -> None:

@@ -70,9 +70,6 @@ def chat(name: str, **changes: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": f"ask {name}"}], **changes}
 
 
-# A client that goes away
-
-
 EVENTS = {"stream": "events"}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     (CHAT_PATH, {"stream": True}),
@@ -108,9 +105,6 @@ async def go_away(url: str, rng: random.Random) -> None:
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-
-
-# What a server holds
 
 
 def held() -> Counter[str]:

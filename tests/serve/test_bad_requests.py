@@ -120,8 +120,6 @@ def test_unknown_routes_are_typed_errors(method: str, path: str, status: int) ->
     assert ("Allow" in reply.headers) is (status == 405)
 
 
-# Keys, hosts, origins
-
 KEY = "secret-\u00e9"
 
 

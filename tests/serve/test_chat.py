@@ -122,8 +122,6 @@ def test_several_turns_and_parts_are_one_prompt() -> None:
     assert body["choices"][0]["message"]["content"] == TEXT
 
 
-# Several prompts in one request: their choices one after another, given up together
-
 PROMPTS: tuple[Any, ...] = (["a", "b c"], [[7, 8], [9]], ["a"] * 5, [3, 4, 5], [[5]])
 
 

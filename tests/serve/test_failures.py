@@ -161,8 +161,6 @@ async def test_a_request_that_cannot_begin_ends_alone() -> None:
         await settle(lambda: is_idle(app))
 
 
-# Readers
-
 SCOPE = {"type": "http", "method": "POST"}
 
 
@@ -238,9 +236,6 @@ async def test_clients_take_turns_and_the_newest_request_of_the_largest_gives_wa
         await settle(lambda: len(backend.begun) == 7)
 
 
-# The end
-
-
 @scenario
 async def test_draining_refuses_new_work_and_finishes_running_requests() -> None:
     backend = held()
@@ -255,9 +250,6 @@ async def test_draining_refuses_new_work_and_finishes_running_requests() -> None
         assert (await client.get("/health")).json() == {"status": "draining"}
         backend.may_step.set()
         assert text_of(streamed(await running)) == TEXT
-
-
-# Metrics and the log
 
 
 def test_metrics_have_vllm_s_names_and_ours() -> None:

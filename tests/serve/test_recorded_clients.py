@@ -132,8 +132,6 @@ def test_null_asks_for_nothing(name: str) -> None:
         assert found.params(Bounds(), {}) == plain.params(Bounds(), {})
 
 
-# Fields of other servers
-
 OTHERS: dict[str, Any] = {
     **{
         name: value

@@ -88,9 +88,6 @@ async def test_every_route_and_stream_answers_as_pasta_run_does_also_in_company(
         await asyncio.gather(*(one(*work) for work in works))
 
 
-# Given answers: what a real tokenizer cuts into parts
-
-
 MANY_BYTES = parse(
     "Na\u00efve \U0001f35d\U0001f9d1\u200d\U0001f373 caf\u00e9:"
     '<promise topic="one" tokens="2"/><async> \u4f60\u597d, \u4e16\u754c \U0001f35c</async>'

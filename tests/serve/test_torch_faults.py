@@ -41,9 +41,6 @@ def assert_no_page_is_left(own: Pasta) -> None:
     assert pool.num_free_pages == pool.num_pages
 
 
-# A client goes away, and no step follows
-
-
 class Stepped(LocalBackend):
     """The local engine, a step at a time."""
 
@@ -145,9 +142,6 @@ def test_a_response_has_no_more_threads_than_the_limit() -> None:
         most[blocks] = max(len(choice["threads"]) for choice in choices)
     assert most[1] == 2
     assert most[64] > 2
-
-
-# Failures
 
 
 class BrokenModelError(Exception):

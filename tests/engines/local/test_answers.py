@@ -42,18 +42,12 @@ def answers(name: str, text: str = "three tips", **params: object) -> list[Answe
     return found
 
 
-# Seeds
-
-
 def test_a_seed_fixes_sampled_answers_and_greedy_ones_need_none() -> None:
     first, again = answers("llama", n=4), answers("llama", n=4)
     assert [a.document for a in first] == [a.document for a in again]
     assert len({a.document.written() for a in first}) == 4
     assert len({answers("llama", seed=None)[0].text for _ in range(3)}) == 3
     assert len({answers("llama", seed=seed, temperature=0)[0].text for seed in (2, 9)}) == 1
-
-
-# What the reader's text can never do
 
 
 @pytest.mark.parametrize("name", FAMILY_MODELS)
@@ -97,9 +91,6 @@ def test_a_topic_of_any_characters_survives(name: str, topic: str) -> None:
     assert answer.trace.threads[1].topic == topic
 
 
-# Stops
-
-
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_a_stop_never_appears_and_the_text_before_it_is_what_it_was(name: str) -> None:
     whole = answers(name, temperature=0.0)[0]
@@ -140,9 +131,6 @@ def test_a_stop_in_the_token_at_which_max_tokens_cuts_still_cuts_the_text() -> N
         assert answer.text == "onetwo " or "three" not in decoded
 
 
-# What a thread has seen
-
-
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_penalties_count_exactly_the_ordinary_tokens_that_a_thread_sees(name: str) -> None:
     model = loaded(name)
@@ -162,9 +150,6 @@ def test_penalties_count_exactly_the_ordinary_tokens_that_a_thread_sees(name: st
             assert set(choice.seen.tolist()) == {entries[s].token for s in visible} - tags
             answer = Counter(entries[s].token for s in visible if s >= len(program.prompt))
             assert choice.added == {t: -0.5 - 0.25 * n for t, n in answer.items() if t not in tags}
-
-
-# No mask
 
 
 @cache

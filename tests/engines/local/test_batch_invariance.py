@@ -88,9 +88,6 @@ def test_chunks_of_a_prompt_and_the_way_of_running_change_nothing(settings: dict
     assert ties(model, alone, others) == 0
 
 
-# Sequential
-
-
 @architectures
 def test_without_tags_tokens_are_those_of_generate(name: str) -> None:
     model = loaded(name)

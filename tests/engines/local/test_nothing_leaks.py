@@ -243,8 +243,6 @@ def test_when_a_later_request_is_refused_the_earlier_ones_are_taken_back() -> No
     assert_empty(one)
 
 
-# Many responses on a pool for two
-
 SMALL = SamplingParams(max_tokens=20, temperature=1.0)
 ROOM_FOR_TWO = 2 * 2 * PAGE
 

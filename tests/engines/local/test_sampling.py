@@ -98,8 +98,6 @@ def test_ids_that_the_model_has_no_row_for_are_left_out() -> None:
     assert len(in_topic) == num_rows
 
 
-# Randomness
-
 GOLDEN = {  # (seed, sample, path, index): blake2b of "seed,sample,index,*path", 53 bits
     (0, 0, (), 0): 0.24704149699358346,
     (0, 0, (), 1): 0.9159938735529927,
@@ -126,8 +124,6 @@ def test_random_numbers_are_uniform_and_never_one() -> None:
     counts = [sum(k / 10 <= number < (k + 1) / 10 for number in numbers) for k in range(10)]
     assert sum((count - 200) ** 2 / 200 for count in counts) < 27.9  # chi-square, 9 d.f., p 0.001
 
-
-# Choosing
 
 NUM = 40
 

@@ -141,7 +141,7 @@ class Connection:
         return self.server.dialect
 
     async def introduce(self, *, once: bool) -> None:
-        """Read the server's model and, unless it is known, its dialect; ``once`` tries only once."""
+        """Read the server's model and, unless known, its dialect; ``once``: at the first try."""
         server, listed = self.server, await self.ask("/v1/models", once=once)
         try:
             first = listed["data"][0]
