@@ -13,6 +13,7 @@ from tests.cli.conftest import Pasta
 FILES = {
     "answers": '{"id": "a", "instruction": "Name two things.", "response": "Two."}',
     "empty": "\n",
+    "note.md": "Ada came.",
     "open": "{",
     "list": "[]",
     "integer": '{"type": "integer"}',
@@ -84,6 +85,7 @@ REFUSALS = [
     ("fill -f {empty} -f {list} --schema name", 2, "empty is empty"),
     ("fill -f {list} -f {list} --schema name --trace t", 2, "the trace of one answer"),
     ("run -f {list} -f {list}", 2, "run answers one file"),
+    ("run {note}", 2, "note.md is the name of a file\n    hint: -f"),
     ("run hello --n 2 --trace t", 2, "the trace of one answer"),
     ("run hello --trace no/t", 2, "no folder no for the trace"),
     (f"{FILL} {{object}} --after a", 2, "--after total=items"),
@@ -162,7 +164,7 @@ def places(tmp_path: Path, taught_folder: Path, untaught_folder: Path) -> dict[s
     """Return the files and models that a command can name."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    names = {name: tmp_path / name for name in FILES}
+    names = {name.partition(".")[0]: tmp_path / name for name in FILES}
     return names | {"taught": taught_folder, "untaught": untaught_folder}
 
 

@@ -48,7 +48,7 @@ def set_threads(number: int | None) -> int | None:
 
 Prompt = Annotated[
     str | None,
-    typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
+    typer.Argument(metavar="PROMPT", help="The prompt, above FILE; else standard input is read."),
 ]
 FILES = "Read the prompt, or what stands below it, from a file; fill takes several."
 Files = Annotated[list[Path] | None, option("--file -f FILE", FILES)]

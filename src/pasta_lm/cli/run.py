@@ -295,6 +295,8 @@ def _prompts(verb: str, prompt: str | None, files: Sequence[Path] | None) -> lis
         if sys.stdin.isatty():
             raise UsageError("there is no prompt", hint=EXAMPLES[verb])
         files = [Path(terminal.STDIN)]
+    if prompt and FILE_NAME.fullmatch(prompt) and os.path.exists(prompt):
+        raise UsageError(f"the prompt {prompt} is the name of a file", hint=f"-f {prompt} reads it")
     typed = [] if prompt is None else [prompt]
     texts = typed + [terminal.read_text(str(file)) for file in files or ()]
     names = ["the prompt", *map(str, files or ())] if typed or len(texts) > 1 else ["the prompt"]

@@ -253,6 +253,8 @@ def test_a_model_s_own_penalty_is_for_free_text_and_that_of_a_request_for_all(
 def test_a_pydantic_model_gives_an_instance() -> None:
     answer = model().fill("Book.", Booking, temperature=1.0, seed=4, max_tokens=200)
     assert isinstance(answer.data, Booking)
+    listed = model().fill("Book.", "nights int, paid bool", temperature=1.0, seed=4, max_tokens=200)
+    assert listed.data == answer.data.model_dump()
 
 
 class Strict(Booking):
