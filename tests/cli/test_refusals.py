@@ -44,10 +44,8 @@ REFUSALS = [
     (f"{RUN} --strategy paste", 2, "one of pasta, sequential"),
     (f"{RUN} --strategy draft-model", 2, "one of pasta, sequential"),
     (f"{RUN} --draft ./nowhere", 2, "no such option: --draft"),
-    *(
-        (f"{RUN} --positions {name}", 2, "one of predict, continue")
-        for name in ("oracle", "rotate")
-    ),
+    (f"{RUN} --positions oracle", 2, "one of predict, continue"),
+    (f"{RUN} --positions rotate", 2, "one of predict, continue"),
     (f"{RUN} --temperature -1", 2, "at least 0"),
     (f"{RUN} --max-tokens 0", 2, "at least 1"),
     (f"{RUN} --max-tokens many", 2, "--max-tokens"),
@@ -104,11 +102,7 @@ REFUSALS = [
     ("view nowhere.json", 3, "nowhere.json"),
     ("view {list}", 3, "not a trace"),
     *(
-        (
-            f"{verb} nowhere.toml",
-            2,
-            "nowhere.toml cannot be read: No such file or directory\n    hint: ",
-        )
+        (f"{verb} x.toml", 2, "x.toml cannot be read: No such file or directory\n    hint: ")
         for verb in ("train sft", "train preference", "annotate")
     ),
     (REPLAY, 2, "either --model or --random"),
@@ -133,10 +127,8 @@ REFUSALS = [
     (f"{ALPACA} --set judge.template=absent --set instructions=-", 3, "no such file"),
     (f"{ALPACA} --offline", 3, "is not the folder of a run"),
     (f"{COST} --model {{untaught}}", 1, "was not taught PASTA-LANG"),
-    *(
-        ("export nowhere o" + form, 2, "either --merged or --gguf")
-        for form in ("", " --merged --gguf")
-    ),
+    ("export nowhere o", 2, "either --merged or --gguf"),
+    ("export nowhere o --merged --gguf", 2, "either --merged or --gguf"),
     # servers
     (f"{SERVE} --host 0.0.0.0", 2, "no API key"),
     (f"{SERVE} --api-key ''", 2, "empty"),
