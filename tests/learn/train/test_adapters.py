@@ -27,7 +27,7 @@ from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample, encode_example
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
-from pasta_lm.learn.train.learner import Learner, adapted, base_of, load_learner, merged, save
+from pasta_lm.learn.train.learner import Learner, adapted, load_learner, merged, save
 from pasta_lm.learn.train.losses import collate, label_nats, over_labels, plain_texts
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import preflight, train_sft
