@@ -123,7 +123,7 @@ def fill(
 
     Each field is a thread that sees the prompt and its own key. The object is printed as JSON, and
     matches the schema: a JSON schema in a file, a class of pydantic in a module, or names, each
-    with a type or none: str, int, float, bool, date, list (of texts). Of several files (-f) each
+    with a type or none: str, int, float, bool, list (of texts). Of several files (-f) each
     gives an object in a line.
     """
     servers = require_engine(engine)
@@ -153,7 +153,7 @@ def fill(
 def ask(
     document: Annotated[Path, typer.Argument(metavar="DOCUMENT", help="A file, or - for stdin.")],
     questions: Annotated[
-        list[str], typer.Argument(metavar="QUESTIONS", help="Or one file with a question a line.")
+        list[str], typer.Argument(metavar="QUESTIONS", help="Questions, or a file, one a line.")
     ],
     model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
     threads: flags.Threads = None,
@@ -165,8 +165,8 @@ def ask(
 ) -> None:  # fmt: skip
     """Answer many questions about one document at the same time.
 
-    Each question is a thread that sees the document and nothing of the others. QUESTIONS are
-    questions, or one file that exists.
+    Each question is a thread that sees the document and nothing of the others. A single QUESTION
+    that exists as a file, or looks like the name of one, is a file of questions.
     """
     servers = require_engine(engine)
     texts, lines = _prompts("ask", None, [document]), _questions(questions)

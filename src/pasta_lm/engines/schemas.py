@@ -44,9 +44,9 @@ FAULTS = {
 """Patterns of what llguidance says of a schema, and how a user reads it."""
 SHORT_TYPES: Mapping[str, Schema] = {
     "str": {"type": "string"}, "int": {"type": "integer"}, "float": {"type": "number"},
-    "bool": {"type": "boolean"}, "date": {"type": "string", "format": "date"},
-    "list": {"type": "array", "items": {"type": "string"}},
+    "bool": {"type": "boolean"}, "list": {"type": "array", "items": {"type": "string"}},
 }  # fmt: skip
+"""Without dates: of "17 April 2026" models write 1740-04-17, as they copy its beginning."""
 
 
 class PydanticModel(Protocol):

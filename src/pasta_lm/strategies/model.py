@@ -227,7 +227,7 @@ class Pasta:
         """Fill the fields of a schema, or the holes ``parts`` in given text, at the same time.
 
         The model need not be taught. ``schema`` is a JSON schema of an object, fields such as
-        'name, year int' (str, int, float, bool, date, or list: of texts), or a pydantic model, of
+        'name, year int' (str, int, float, bool, or list: of texts), or a pydantic model, of
         which ``data`` is then an instance. ``after`` names by field those that it waits for and
         sees. ``watch`` is called with each event. ``options`` are fields of ``SamplingParams``; of
         ``n`` samples the first is returned.
