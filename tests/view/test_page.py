@@ -25,20 +25,18 @@ def exported(*texts: str) -> str:
 # --- the file
 
 
-def test_the_page_names_nothing_outside_of_itself() -> None:
+def test_the_page_names_nothing_outside_and_its_policy_has_the_hashes_of_script_and_styles() -> (
+    None
+):
     page = exported(FLAT)
     found = set(re.findall(r"https?://[^\"'\s)]+", page)) - {"http://www.w3.org/2000/svg"}
     assert not found
     assert not re.findall(r"""(?:src|href)=["'](?!#)|@import|^import """, page, re.MULTILINE)
 
-
-@pytest.mark.parametrize("kind", ["script", "style"])
-def test_the_policy_has_the_hashes_of_script_and_styles(kind: str) -> None:
-    page = exported(FLAT)
-    open_tag = {"script": '<script type="module">', "style": "<style>"}[kind]
-    text = page.split(open_tag)[1].split(f"</{kind}>")[0]
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    assert f"{kind}-src 'sha256-{digest}'" in page
+    for kind, open_tag in {"script": '<script type="module">', "style": "<style>"}.items():
+        text = page.split(open_tag)[1].split(f"</{kind}>")[0]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in page
     assert "unsafe" not in page.split("<body>")[0]
 
 
@@ -68,7 +66,9 @@ def shown(page: Any, root: str) -> str:
     return "".join(texts)
 
 
-def test_the_answer_and_its_written_form_stand_there_at_the_end_of_the_run(opened: Open) -> None:
+def test_the_run_is_there_to_its_end_and_stepping_shows_what_was_written_by_then(
+    opened: Open,
+) -> None:
     answer = answered(FLAT)
     page = opened(exported(FLAT))
     assert shown(page, "#answer") == answer.text
@@ -80,13 +80,9 @@ def test_the_answer_and_its_written_form_stand_there_at_the_end_of_the_run(opene
     ]
     assert page.locator(".critical, .fork, .sync, .waits, .ghost").count() >= 6
 
-
-def test_stepping_shows_what_was_written_by_then_in_its_place(opened: Open) -> None:
-    trace = answered(FLAT).trace
-    page = opened(exported(FLAT))
-    for passes in reversed(range(trace.forward_passes)):
+    for passes in reversed(range(answer.trace.forward_passes)):
         page.keyboard.press(",")
-        data = [one for one in trace.tokens if one.decoded_step < passes]
+        data = [one for one in answer.trace.tokens if one.decoded_step < passes]
         assert page.locator("#written .token:not(.off)").count() == len(data)
     page.keyboard.press(".")
     assert page.locator(".reading").inner_text().startswith("pass 1 of")
@@ -117,7 +113,9 @@ def test_a_picked_token_shows_exactly_what_its_thread_could_see(opened: Open) ->
     expect(page.locator(".seen, .picked")).to_have_count(0)
 
 
-def test_pointing_at_one_view_marks_the_thread_in_the_others(opened: Open) -> None:
+def test_pointing_marks_the_thread_in_all_views_and_keys_reach_every_token_and_thread(
+    opened: Open,
+) -> None:
     page = opened(exported(FLAT))
     page.locator("#answer .token", has_text="beta").hover()
     for focused in (".row.focus", ".labels .focus", "#written .part.focus", "#answer .part.focus"):
@@ -125,9 +123,6 @@ def test_pointing_at_one_view_marks_the_thread_in_the_others(opened: Open) -> No
     page.locator(".picture").hover(position={"x": 300, "y": 65})
     assert page.locator(".labels .focus").inner_text() == "2\nsecond part"
 
-
-def test_the_keyboard_reaches_every_token_and_thread(opened: Open) -> None:
-    page = opened(exported(FLAT))
     page.locator("#answer").focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")

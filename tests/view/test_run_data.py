@@ -113,18 +113,17 @@ def test_a_thread_without_a_promise_has_no_visibility_to_show(text: str) -> None
 ENGINE = ScriptedEngine(parse(FLAT, "annotator"))
 
 
-def test_runs_of_the_same_text_compare_and_others_do_not() -> None:
+def test_whole_runs_of_the_same_text_compare_and_others_do_not() -> None:
     parallel, alone = answered(FLAT).trace, sequential(FLAT).trace
     assert comparison_key(parallel) == comparison_key(alone) is not None
     assert comparison_key(parallel) != comparison_key(answered(NESTED).trace)
     assert comparison_key(parallel) != comparison_key(replace(alone, model="another"))
     assert comparison_key(parallel) != comparison_key(replace(alone, kind=Kind.REPLAYED))
 
-
-def test_a_run_that_a_limit_cut_compares_with_none() -> None:
     trace = ENGINE.answer("a prompt", SamplingParams(max_tokens=9)).trace
     assert cut_at(trace) == trace.num_content_tokens
     assert comparison_key(trace) is None
+    assert comparison_key(parallel, "{}") == comparison_key(alone, "{}") != comparison_key(alone)
 
 
 def test_one_thread_has_no_speedup_also_where_a_limit_cut_it() -> None:

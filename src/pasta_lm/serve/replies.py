@@ -111,15 +111,16 @@ class Reply:
 
     def figures(self, answer: Answer) -> Json:
         """Return the figures of an answer, and its trace and run if the client wants them."""
+        filled = self._filled(answer)
         figures: Json = {
             "threads": [asdict(thread) for thread in answer.trace.threads],
             "forward_passes": answer.trace.forward_passes,
             **self._unfinished(answer),
-            **speed_figures(answer.trace, self.backend.count_tokens(answer.text)),
+            **speed_figures(answer.trace, self.backend.count_tokens(filled or answer.text)),
         }
         if self.body.options.trace:
             figures["trace"] = json.loads(answer.trace.to_json())
-            figures["run"] = run_data(answer.trace, text=self._filled(answer))
+            figures["run"] = run_data(answer.trace, text=filled)
         return figures
 
     def _filled(self, answer: Answer) -> str | None:

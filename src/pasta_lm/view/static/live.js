@@ -198,6 +198,7 @@ export class AskForm {
     this.stopping = null;
     this.button.textContent = this.verb;
     this.savers.hidden = !this.completeRuns.length;
+    this.form.classList.toggle("asked", this.stage !== null);
   }
 
   isOfSchema({ status, code, param }) {
