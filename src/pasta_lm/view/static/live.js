@@ -43,7 +43,7 @@ export class AskForm {
     this.form.addEventListener("submit", (event) => this.submit(event));
     this.form.addEventListener("change", () => this.keep());
     for (const kind of ["input", "pointerdown"]) this.boxed.addEventListener(kind, () => this.form.classList.remove("asked"));
-    this.boxes.question.addEventListener("keydown", (event) => this.press(event));
+    for (const one of Object.values(this.boxes)) one.addEventListener("keydown", (event) => this.press(event));
     this.boxes.schema.addEventListener("input", () => this.refuse(""));
     this.key.addEventListener("change", () => this.learn());
     this.key.addEventListener("keydown", (event) => this.unlock(event));
@@ -151,7 +151,8 @@ export class AskForm {
   }
 
   press(event) {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    const asks = event.target === this.boxes.question ? !event.shiftKey : event.ctrlKey || event.metaKey;
+    if (event.key !== "Enter" || !asks || event.isComposing) return;
     event.preventDefault();
     if (!this.stopping) this.form.requestSubmit();
   }
@@ -164,7 +165,7 @@ export class AskForm {
 
   async ask() {
     const { chosen } = this.choices;
-    const missing = !this.prompt.value.trim() ? "Write a question first." : !chosen.length ? "Choose at least one strategy." : "";
+    const missing = !this.prompt.value.trim() ? `Write a ${this.mode === "fields" ? "text" : "question"} first.` : !chosen.length ? "Choose at least one strategy." : "";
     this.said.textContent = missing;
     this.refuse("");
     this.schema = this.mode === "fields" ? this.readSchema() : null;
