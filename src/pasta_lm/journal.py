@@ -110,7 +110,7 @@ def parse_object(line: str) -> Row:
     if not isinstance(row, dict):
         raise InputError("not a JSON object")
     try:
-        line_of(row, escapes=False)
+        json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as exc:
         raise InputError(HALF_SURROGATE) from exc
     return row
@@ -165,17 +165,11 @@ def write_json(path: Path, data: object) -> None:
     write_whole(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def line_of(row: Row, *, escapes: bool = True) -> bytes:
-    """Return a row as a line of a file.
-
-    Half a surrogate pair, which UTF-8 cannot encode, is written as a JSON escape; without
-    ``escapes`` it is a UnicodeEncodeError.
-    """
+def line_of(row: Row) -> bytes:
+    """Return a row as a line of a file; half a surrogate pair, no UTF-8, is written as an escape."""
     try:
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
-        if not escapes:
-            raise
         return json.dumps(row).encode() + b"\n"
 
 

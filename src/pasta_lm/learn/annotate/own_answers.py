@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from unicodedata import name as name_of
 
 from pasta_lm.engines.request import Answer, Finished, SamplingParams, unless_failed
@@ -24,9 +24,7 @@ from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import check_positive
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import SEQUENTIAL
-
-if TYPE_CHECKING:
-    from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.model import Pasta
 
 ANSWERS, USABLE, COUNTS = "answers.jsonl", "usable.jsonl", "counts.json"
 ROOM = 260  # Tokens of a prompt for which the engine's memory has room, beside its answer.

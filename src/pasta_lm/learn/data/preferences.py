@@ -18,7 +18,7 @@ from itertools import islice
 from math import isinf
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, PastaError, UsageError
@@ -29,9 +29,7 @@ from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.judge import Comparison, Judge, both_orders, smoothed_ratio
 from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import SEQUENTIAL, Prompt
-
-if TYPE_CHECKING:
-    from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.model import Pasta
 
 BATCH_SIZE = 32
 """Prompts that the engine decodes together, and that are written to the journal together."""

@@ -97,18 +97,10 @@ def _rate(config: TeachConfig) -> float:
     return config.train.learning_rate or 2e-4
 
 
-def _settings(config: TeachConfig) -> dict[str, Any]:
-    own = config.train
-    return {
-        "positions": own.positions,
-        "join": own.join,
-        "dtype": own.dtype,
-        "mixed_precision": True,
-        "checkpointing": own.checkpointing,
-        "log_steps": 1,
-        "save_steps": own.save_steps,
-        "seed": own.seed,
-    }
+def _settings(config: TeachConfig, *more: str) -> dict[str, Any]:
+    keys = ("positions", "join", "dtype", "checkpointing", "save_steps", "seed", *more)
+    own = {key: getattr(config.train, key) for key in keys}
+    return own | {"mixed_precision": True, "log_steps": 1}
 
 
 def _stage_one(model: str, out: Path, config: TeachConfig) -> training.SftConfig:
@@ -128,14 +120,11 @@ def _stage_one(model: str, out: Path, config: TeachConfig) -> training.SftConfig
             accumulate=accumulate,
             learning_rate=_rate(config),
             tag_learning_rate=own.tag_learning_rate or (1e-3 if trains_all else 2e-3),
-            decision_weight=own.decision_weight,
-            first_promise_weight=own.first_promise_weight,
-            max_own_text_rise=own.max_own_text_rise,
             freeze_old_rows=trains_all,
             warmup=0.03,
             save="merged" if trains_all else "adapter",
             thoughts=config.answers.thoughts,
-            **_settings(config),
+            **_settings(config, "decision_weight", "first_promise_weight", "max_own_text_rise"),
         ),
         lora=_lora(config),
     )
