@@ -166,7 +166,7 @@ def write_json(path: Path, data: object) -> None:
 
 
 def line_of(row: Row) -> bytes:
-    """Return a row as a line of a file; half a surrogate pair, no UTF-8, is written as an escape."""
+    """Return a row as a line of a file; half a surrogate pair, which is no UTF-8, is escaped."""
     try:
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
