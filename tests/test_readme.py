@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -17,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.test_docs import ROOT, fences
+
 URL = "http://127.0.0.1:8000/health"
 LIMIT_S = 300
 
 
 def commands(page: str) -> list[str]:
-    text = (ROOT / page).read_text("utf-8")
-    blocks = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    blocks = fences(ROOT / page, "console")
     return [line[2:] for body in blocks for line in body.splitlines() if line.startswith("$ ")]
 
 

@@ -45,14 +45,14 @@ def view(
     if perfetto is not None:
         write_text(perfetto, to_perfetto(trace))
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
+    if svg is not None:
+        write_text(svg, to_svg(trace))
+        say(f"wrote {svg}; open it in a browser")
     if html is not None:
         traces = [*map(_read, beside or ()), trace]
         write_text(html, page_of([run_data(run) for run in traces]))
         say(f"wrote {html}; open it in a browser")
-    if svg is not None:
-        write_text(svg, to_svg(trace))
-        say(f"wrote {svg}; open it in a browser, or name it as an image in a page")
-    if perfetto is None and html is None and svg is None:
+    if perfetto is html is svg is None:
         _print(trace)
 
 

@@ -147,9 +147,9 @@ def _name(kind: str, track: int, name: str) -> dict[str, Any]:
 
 def to_svg(trace: Trace) -> str:
     """Return a picture of the bars that plays the passes; without motion it shows all of them."""
-    lanes = [lane for lane in layout(trace).lanes if lane.spans]
-    passes, covered = trace.forward_passes, 10 + 26 * len(lanes)
-    left, scale = 130, 758 / passes
+    places = layout(trace)
+    lanes, passes = [lane for lane in places.lanes if lane.spans], places.num_passes
+    left, scale, covered = 130, 758 / passes, 10 + 26 * len(lanes)
     rows = []
     for lane, top in zip(lanes, range(10, covered, 26), strict=True):
         name = lane.thread.topic or "main"
@@ -163,14 +163,13 @@ def to_svg(trace: Trace) -> str:
             text, step = token.text.strip(), token.fed_step
             if step is not None and text and len(text) * 7.5 < scale:
                 place = f'x="{left + (step + 0.5) * scale:.1f}" y="{top}" dy="16"'
-                text = f'text-anchor="middle">{escape(text)}</text>'
-                rows.append(f'<text class="paper" {place} {text}')
-    about = f"{trace.num_content_tokens} tokens in {passes} passes, {len(lanes)} threads"
+                rows.append(f'<text class="paper token" {place}>{escape(text)}</text>')
+    title = f"{trace.num_content_tokens} tokens in {passes} passes, {len(lanes)} threads"
     shape = {"covered": covered, "height": covered + 30, "shift": 900 - left, "passes": passes}
-    template = Template(Path(__file__).with_name("static").joinpath("bars.svg").read_text("utf-8"))
-    title = escape(f"{trace.model or 'pasta-lm'}: {about}")
-    seconds = min(9.0, 2 + passes / 2)
-    return template.substitute(shape, title=title, seconds=seconds, rows="\n".join(rows))
+    shape["seconds"] = min(9, 2 + passes // 2)
+    title, drawn = escape(f"{trace.model}: {title}"), "\n".join(rows)
+    template = Path(__file__).with_name("static").joinpath("bars.svg").read_text("utf-8")
+    return Template(template).substitute(shape, title=title, rows=drawn)
 
 
 def critical_tokens(trace: Trace) -> list[TokenRecord]:
