@@ -164,7 +164,8 @@ def to_svg(trace: Trace) -> str:
             if step is not None and text and len(text) * 7.5 < scale:
                 place = f'x="{left + (step + 0.5) * scale:.1f}" y="{top}" dy="16"'
                 rows.append(f'<text class="paper token" {place}>{escape(text)}</text>')
-    title = f"{trace.num_content_tokens} tokens in {passes} passes, {len(lanes)} threads"
+    tokens = f"{round(trace.parallelism * trace.critical_path)} tokens of text"
+    title = f"{tokens} in {trace.critical_path} steps, {trace.parallelism:.1f} a step"
     shape = {"covered": covered, "height": covered + 30, "shift": 900 - left, "passes": passes}
     shape["seconds"] = min(9, 2 + passes // 2)
     title, drawn = escape(f"{trace.model}: {title}"), "\n".join(rows)
