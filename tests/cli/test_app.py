@@ -78,10 +78,10 @@ def test_only_flags_of_the_machine_have_an_environment_twin() -> None:
         assert flag.envvar == twins.get(long), verb
 
 
-def test_no_verb_but_run_fill_and_ask_has_more_flags_than_a_reader_can_survey() -> None:
+def test_no_verb_but_run_and_fill_has_more_flags_than_a_reader_can_survey() -> None:
     servers = {"--engine", "--dialect", "--allow-inexact"}
     counts = Counter(verb for verb, flag in FLAGS if not servers & {*flag.opts})
-    assert [verb for verb, count in counts.items() if count > MAX_FLAGS] == ["run", "fill", "ask"]
+    assert [verb for verb, count in counts.items() if count > MAX_FLAGS] == ["run", "fill"]
 
 
 def test_a_flag_wins_over_its_environment_twin(pasta: Pasta) -> None:

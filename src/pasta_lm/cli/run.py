@@ -156,7 +156,6 @@ def ask(
         list[str], typer.Argument(metavar="QUESTIONS", help="Questions, or a file, one a line.")
     ],
     model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
-    threads: flags.Threads = None,
     max_tokens: flags.MaxTokens = 1024, temperature: flags.Temperature = None,
     repetition_penalty: flags.RepetitionPenalty = None,
     presence_penalty: flags.PresencePenalty = None,
