@@ -141,7 +141,20 @@ COMMANDS = [
     for words in {tuple(words): words for words in (*commands(page), *inline_commands(page))}
 ]
 COMMAND_LINE = typer.main.get_command(app)
-TOOLS = {"pip", "hf", "git", "cd", "curl", "echo", "mkdocs", "vllm", "llama-server", "docker"}
+TOOLS = {
+    ".",
+    "python3",
+    "pip",
+    "hf",
+    "git",
+    "cd",
+    "curl",
+    "echo",
+    "mkdocs",
+    "vllm",
+    "llama-server",
+    "docker",
+}
 
 
 def parse_error(
