@@ -88,7 +88,6 @@ class Contexts:
             self._num_given[child.id] = len(seen) + num_prefix
 
     def decoded(self, thread: Thread, tokens: Iterable[int]) -> None:
-        """Note tokens that a thread decoded, or that its prefix feeds."""
         if self._is_read:
             self._ids[thread.id].extend(tokens)
 
@@ -129,7 +128,6 @@ class Pace:
         self._clocks[thread.id] = self.clock(thread) + 1
 
     def synced(self, thread: Thread, joined: Iterable[Thread]) -> None:
-        """Note that a thread fed a sync, after all that it joins."""
         self._clocks[thread.id] = max([self.clock(thread) + 1, *map(self.clock, joined)])
 
     def room(self, thread: Thread, num_wanted: int = 0) -> int:

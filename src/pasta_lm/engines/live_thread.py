@@ -108,7 +108,6 @@ class Recorder:
         self.thread_started(main)
 
     def thread_started(self, thread: Thread) -> None:
-        """Add a thread; a deferred one has been added when it was promised."""
         if thread.id < len(self.trace.threads):
             return
         parent = None if thread.parent is None else thread.parent.id
@@ -129,7 +128,6 @@ class Recorder:
         self.thread_started(child)
 
     def fed(self, thread: Thread, placed: Placement) -> None:
-        """Record where a thread fed its first unfed token."""
         token = self._pending[thread.id].popleft()
         token.fed_step = self.step
         token.slot, token.position, token.depth = placed.slot, placed.position, placed.depth

@@ -70,7 +70,6 @@ class ReadingOrder:
         return self._sent[-1]
 
     def text_so_far(self, thread: int = 0) -> str:
-        """Return all plain text in reading order, also text that is not certain yet."""
         items = self._parts[thread].items
         if self._is_held and thread == 0:  # a plan is no part of the answer
             items = [item for item in items if isinstance(item, int)]

@@ -186,7 +186,6 @@ class Request:
 
     @property
     def structures(self) -> list[tuple[str, StructuredOutputs]]:
-        """Return the forms of its texts, each behind the name of its part."""
         forms = ((f"part {start.topic!r}: ", start.structured_outputs) for start in self.known)
         wanted = ("", self.params.structured_outputs), *forms
         return [(name, form) for name, form in wanted if form is not None]
@@ -309,7 +308,6 @@ StreamEvent = (
 
 
 def unless_failed(event: StreamEvent | Failed) -> StreamEvent:
-    """Return an event of a request; raise the error of one that failed."""
     if isinstance(event, Failed):
         raise event.error
     return event
@@ -338,7 +336,6 @@ class Answer:
 
     @property
     def program(self) -> str:
-        """Return the written form; the annotator form where blocks have no lengths."""
         return self.document.program
 
     @property
@@ -361,7 +358,6 @@ class Answer:
         return self.trace._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object that ``pasta run --json`` prints."""
         trace = self.trace
         return {
             "model": trace.model, "engine": trace.engine, "strategy": trace.strategy,

@@ -145,13 +145,11 @@ class Response:
         return self._tokens.id_to_lexeme(token) is not None
 
     def max_to_feed(self, live: LiveThread) -> int:
-        """Return how many entries a thread feeds in the coming pass at most."""
         feeds_again = live.joined is not None and self.request.join is Join.RECOMPUTE
         num_again = self.interpreter.num_tokens if feeds_again else 0
         return len(live.prefix) + 1 + len(live.guesses) + num_again
 
     def begin_pass(self) -> None:
-        """Count a pass: what is fed and decoded from now on belongs to it."""
         self.recorder.step += 1
 
     def feed(self, live: LiveThread) -> None:
@@ -176,7 +174,6 @@ class Response:
         live.prefix = ()
 
     def passed(self, t_s: float) -> None:
-        """Record the end of the pass; forget threads that have fed their last token."""
         self.recorder.passed(t_s)
         lives = self.live.items()
         self.live = {n: live for n, live in lives if live.thread.is_alive or live.feeds_next}

@@ -59,7 +59,6 @@ class PydanticModel(Protocol):
 
 
 def schema_of(wanted: Schema | str | type[PydanticModel]) -> Schema:
-    """Return a JSON schema as it is, that of fields that are listed, or that of a class."""
     if isinstance(wanted, str):
         return listed_fields(wanted)
     return wanted if isinstance(wanted, Mapping) else wanted.model_json_schema()
@@ -121,7 +120,6 @@ def compact_schema(schema: Schema) -> str:
 
 
 def _nodes(schema: object) -> Iterator[dict[str, Any]]:
-    """Return all schemas inside a schema."""
     waiting = [schema]  # instead of recursion, which Python bounds
     while waiting:
         node = waiting.pop()

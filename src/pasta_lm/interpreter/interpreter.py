@@ -56,7 +56,6 @@ class Interpreter:
         return self.finish_reason is not None
 
     def runnable(self) -> Iterator[Thread]:
-        """Yield the threads that decode in the coming pass, in order of birth."""
         return (thread for thread in self.threads if thread.state is ThreadState.RUNNING)
 
     # Legal tokens

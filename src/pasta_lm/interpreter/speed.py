@@ -32,5 +32,4 @@ def realised_speedup(baseline_s: float, wall_s: float) -> float:
 
 
 def efficiency(realised: float, theoretical: float) -> float:
-    """Return the share of the theoretical speedup that was realised."""
     return realised / theoretical

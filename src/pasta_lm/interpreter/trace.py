@@ -161,7 +161,6 @@ class Trace:
         return self.num_content_tokens / self.wall_s if is_timed else None
 
     def usage(self) -> dict[str, int]:
-        """Return token counts under the names that OpenAI's API gives them."""
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_tokens,
@@ -208,7 +207,6 @@ class Trace:
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
-        """Read a trace that ``to_json`` wrote, or raise an ``InputError``."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as exc:

@@ -43,5 +43,4 @@ class Row:
         return min(query_slot + 1, self.cutoff(owner))
 
     def sees(self, *, query_slot: int, entry_slot: int, entry_owner: int) -> bool:
-        """Return whether a query fed under this row sees an entry."""
         return entry_slot < self.end(query_slot=query_slot, owner=entry_owner)

@@ -38,7 +38,6 @@ class Diagnostic:
     length: int  # how many characters the caret marks
 
     def to_row(self) -> dict[str, str | int]:
-        """Return the object that ``pasta check --format json`` prints."""
         fields = ("code", "severity", "line", "column", "message", "hint")
         return {name: getattr(self, name) for name in fields}
 

@@ -57,7 +57,6 @@ class Lexer:
         return self._lex(at_end=False)
 
     def close(self) -> list[Lexeme]:
-        """End the text and return the lexemes that were held back."""
         return self._lex(at_end=True)
 
     def _lex(self, *, at_end: bool) -> list[Lexeme]:

@@ -134,7 +134,6 @@ class Parser:
         return self._legal
 
     def fault(self, lexeme: Lexeme) -> Fault | None:
-        """Return the fault of a lexeme at this place, or None if it may come next."""
         kind = lexeme.kind
         if kind in self._legal:
             if kind is not LexemeKind.ASYNC_OPEN:

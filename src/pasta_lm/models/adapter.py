@@ -253,7 +253,6 @@ def reference_to(
 
 
 def place_of(source: str) -> dict[str, str]:
-    """Return the place where a base can be had, as ``reference_to`` takes it."""
     if Path(source).exists():
         return {"path": str(Path(source).resolve())}
     return {"package" if gguf_of_package(source) else "hub_id": source}

@@ -92,7 +92,6 @@ def _not_found(source: str | Path, exc: Exception) -> ModelNotFoundError:
 
 
 def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a folder or a hub id, with transformers' own errors."""
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer
@@ -202,7 +201,6 @@ def _sum(file: Path) -> str:
 
 
 def _is_intact(folder: Path) -> bool:
-    """Return whether a kept copy has the files, and their bytes, that were written."""
     with suppress(OSError, ValueError):
         sums = json.loads((folder / SUMS).read_text("utf-8"))
         return bool(sums) and sums == {name: _sum(folder / name) for name in sums}
@@ -284,7 +282,6 @@ class GgufHeader:
         return end
 
     def tokenizer(self, read: transformers.PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
-        """Return the tokenizer that transformers read, with all that the file says of it."""
         assert isinstance(read, PreTrainedTokenizerFast)
         if RECORD in self._fields and TOKENIZER in self._fields:
             backend = Tokenizer.from_str(str(self._value(TOKENIZER)))

@@ -35,7 +35,6 @@ class PieceTable:
         self._lexemes = {token_id: _LEXEMES[piece] for piece, token_id in self.piece_ids.items()}
 
     def piece_id(self, piece: str) -> int:
-        """Return a tag piece's token id; a ``VocabularyError`` if the model has none."""
         if piece in self.piece_ids:
             return self.piece_ids[piece]
         hint = "this model was not taught the tags; a training adds them"

@@ -43,7 +43,6 @@ def save_model_folder(
     model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerFast,
     path: Path, config: PastaConfig,
 ) -> None:  # fmt: skip
-    """Write weights, tokenizer and ``pasta_config.json``; every tag piece needs a token."""
     check_piece_ids(config.piece_ids)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
@@ -138,7 +137,6 @@ def _piece_ids(file: Path, data: Row) -> dict[str, int]:
 
 
 def read_object(file: Path) -> Row:
-    """Return the JSON object in a file of a model folder; a ``ModelError`` if it holds none."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
@@ -155,7 +153,6 @@ def _one_of(file: Path, label: str, data: object, names: Collection[str]) -> str
 
 
 def check_same_ids(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None:
-    """Check that a tokenizer gives the tag pieces the ids that ``pasta_config.json`` says."""
     for piece, token_id in piece_ids.items():
         if ids.get(piece) != token_id:
             says = f"{FILE_NAME} says that {piece!r} is token {token_id}"

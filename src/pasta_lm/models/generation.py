@@ -44,7 +44,6 @@ _NOT_OBEYED = """bad_words_ids begin_suppress_tokens dola_layers encoder_repetit
 
 
 def read_settings(source: str | Path, revision: str | None = None) -> Row:
-    """Return the object in ``generation_config.json`` of a folder or hub id, empty without one."""
     file = None
     with suppress(OSError, ValueError):  # there is none
         file = cached_file(str(source), GENERATION_CONFIG_NAME, revision=revision)

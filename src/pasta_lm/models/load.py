@@ -47,7 +47,6 @@ class Pretrained:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Return the tokenizer as it now stands with the tag pieces."""
         thinking, thinks = None, None
         if self.config is not None:
             thinking, thinks = self.config.thinking, self.config.thinks
@@ -108,7 +107,6 @@ def _named(source: str | Path, folder: Path, read: checkpoint.Checkpoint) -> Pre
 
 
 def _place(source: str | Path) -> str | Path:
-    """Return the folder or hub id of a whole model; of a GGUF file its dequantised copy."""
     is_file = Path(source).suffix == checkpoint.SUFFIX
     file = Path(source) if is_file else checkpoint.gguf_of_package(str(source))
     return source if file is None else checkpoint.dequantised(file)
@@ -179,6 +177,5 @@ def last_position(model: transformers.PreTrainedModel) -> int | None:
 
 
 def rope_parameters(config: transformers.PreTrainedConfig) -> list[Row]:
-    """Return a configuration's RoPE settings: one, or one for each type of layer."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
     return [value for value in parameters.values() if isinstance(value, dict)] or [parameters]

@@ -46,12 +46,10 @@ def _clone() -> list[Path]:
 
 
 def resolve(source: str | Path) -> str | Path:
-    """Return the folder of a model that comes with the package by its name, else the source."""
     return builtin_folder(source) if source in (*BUILTINS, PASTA_15B) else source
 
 
 def model_name(source: str | Path) -> str:
-    """Return the name of a model: that of its folder or file without the path, else the source."""
     path = Path(source)
     return Path(abspath(path)).name if path.exists() else str(source)
 

@@ -43,7 +43,6 @@ class TagFreeEncoder:
         self._original_ids = {**ids, **{i: original[t.content] for i, t in copied.items()}}
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, no begin-of-text before it."""
         try:  # other threads run meanwhile, which they could not beside ``encode``
             (encoding,) = self._copy.encode_batch_fast([text], add_special_tokens=False)
         except TypeError as exc:

@@ -115,7 +115,6 @@ class Vocabulary(PieceTable):
         return cast("T", guarded)
 
     def _without_thought(self, text: str) -> str:
-        """Return a prompt whose thought is over, also of a template that cannot switch it off."""
         marks = self.thinking
         if marks is not None and text.rstrip().endswith(marks.start):
             return f"{text.rstrip()}\n\n{marks.end}\n\n"
@@ -231,7 +230,6 @@ class Vocabulary(PieceTable):
         return encode_document(document, self, self.encode_text, form)
 
     def count_tokens(self, written: str) -> int:
-        """Return how many tokens a block's inside has, given in the written form."""
         return self.encode_document(parse(written, max_depth=len(written))).num_tokens
 
     def text_stream(self) -> TextStream:

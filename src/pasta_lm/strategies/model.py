@@ -322,7 +322,6 @@ class Servers:
 
 
 def instance(answer: PartsAnswer, schema: type[PydanticModel]) -> PartsAnswer:
-    """Return an answer with an instance of a pydantic model as its data."""
     data, text = answer.data, answer.text
     if answer.unfinished:
         problem = f"a limit cut {', '.join(answer.unfinished)}"

@@ -298,7 +298,6 @@ def _max_fed(
 def ask_request(
     document: str, questions: Sequence[str], vocabulary: Vocabulary, params: SamplingParams
 ) -> Request:
-    """Return the request that answers questions about a document, each behind it alone."""
     if not questions:
         raise UsageError("there are no questions")
     texts = [f"{document}\n\n{question}" for question in questions]
@@ -372,7 +371,6 @@ def as_json(data: object) -> str:
 
 
 def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
-    """Return the given text with its holes filled, and by name what fills them."""
     texts = _texts(answer)
     data, unfinished = object_of(parts, texts)
     pairs = zip(parts, texts, strict=True)

@@ -118,7 +118,6 @@ def default_sampling(sampling: Mapping[str, float], *, copies: bool) -> dict[str
 
 
 def bounded(request: Request, num_given: int = 0) -> Request:
-    """Limit a request to its forced tokens, their end, and the tokens that its points are given."""
     assert request.forced is not None
     # The engine reserves cache for as many tokens as the limit allows, so no more are allowed.
     num_tokens = request.forced.num_tokens + 1 + num_given
@@ -194,7 +193,6 @@ def encoded(
     prompt: Prompt, vocabulary: Vocabulary, chat_template_kwargs: Mapping[str, object], *,
     continues: bool, has_schema: bool,
 ) -> tuple[list[int], Thinking | None]:  # fmt: skip
-    """Return a prompt as token ids, and the marks of the thought that may come first."""
     thinks = False if has_schema else vocabulary.thinks  # beside a schema only if it is told to
     kwargs = {**think_kwargs(thinks), **chat_template_kwargs}
     ids = vocabulary.encode_prompt(prompt, continues=continues, chat_template_kwargs=kwargs)

@@ -133,7 +133,6 @@ def request(
     prompt: Prompt, vocabulary: Vocabulary, params: SamplingParams,
     chat_template_kwargs: Mapping[str, object] | None = None, *, wording: Wording = FINETUNED,
 ) -> Request:  # fmt: skip
-    """Return the request for a prompt; max_tokens includes skeleton and prompts of points."""
     stages = Stages.of(prompt, vocabulary, wording, chat_template_kwargs)
     return Request(
         prompt=stages.prompt,
@@ -163,7 +162,6 @@ def blocks_of(document: Document) -> tuple[Block, ...]:
 
 
 def skeleton_of(blocks: Sequence[Block]) -> str:
-    """Return the numbered topics of the blocks; empty for a single block."""
     if len(blocks) < MIN_POINTS:
         return ""  # ends the skeleton at once, and the sequential answer begins
     return "\n".join(f"{number}. {block.topic}" for number, block in enumerate(blocks, start=1))

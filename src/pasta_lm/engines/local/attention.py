@@ -139,7 +139,6 @@ def for_each_head(q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor) -> tuple[Tensor, 
 
 
 def is_plain(call: LayerCall) -> bool:
-    """Return whether a layer's attention is a softmax without soft cap and sinks."""
     return call.softcap is None and call.sinks_H is None
 
 

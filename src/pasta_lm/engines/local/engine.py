@@ -104,7 +104,6 @@ class TorchEngine:
 
     @property
     def max_prompt_tokens(self) -> int | None:
-        """Return the largest number of tokens of a prompt; None: any."""
         last = self.loaded.max_position
         return last if last is None else last + 1
 
@@ -165,7 +164,6 @@ class TorchEngine:
             del self.unread[number]
 
     def close(self) -> None:
-        """Give up all requests and the cache; the weights stay."""
         for number in list(self.active):
             self.cancel(number)
         if self.paged is not None:

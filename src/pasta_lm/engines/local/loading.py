@@ -67,7 +67,6 @@ class LoadedModel:
 
     @cached_property
     def sampling(self) -> Mapping[str, float]:
-        """Return the sampling that its authors set, as fields of ``SamplingParams``."""
         return sampling_settings(self.model)
 
     def join_with(self, positions: PositionStrategy) -> Join:
@@ -152,7 +151,6 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
 
 
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
-    """Return a loaded model with tag pieces; its matrices and its tokenizer grow in place."""
     tokenizer = loaded.vocabulary.tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     piece_ids = add_pieces(loaded.model, tokenizer)

@@ -147,7 +147,6 @@ class LogitsRow(NamedTuple):
             response.logprobs[live.thread.id, index] = token_logprobs(logits_V, token, num_top)
 
     def take(self, token: int, t_s: float) -> None:
-        """Let the thread take its token, unless an earlier row of the pass makes it void."""
         _, response, live, num_guessed = self
         if response.trace.prefill_s == 0.0:
             response.trace.prefill_s = t_s

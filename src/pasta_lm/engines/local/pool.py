@@ -70,7 +70,6 @@ class Pool:
         self.values = [layer[0] for group in self._values for layer in group]
 
     def close(self) -> None:
-        """Give the memory back, whoever still holds the pool; it has no pages any more."""
         self.num_pages = 0
         for memory in (self.keys, self.values, self._keys, self._values):
             memory.clear()
@@ -94,7 +93,6 @@ class Pool:
         return self.pages_for(num_slots) <= self.num_free_pages
 
     def allocate(self, num_slots: int) -> Run:
-        """Return a new run; requires ``can_allocate``."""
         num_pages = self.pages_for(num_slots)
         assert num_pages <= self.num_free_pages
         while (first := self._find_hole(num_pages)) is None and self.kept:
@@ -186,7 +184,6 @@ class Pool:
         return torch.tensor(places, dtype=torch.int64, device=self.keys[0].device)
 
     def write(self, layer: int, slots_N: Tensor, k_GND: Tensor, v_GND: Tensor) -> None:
-        """Write a layer's keys and values into the places that ``slots`` names."""
         self.keys[layer].index_copy_(1, slots_N, k_GND)
         self.values[layer].index_copy_(1, slots_N, v_GND)
 
@@ -260,7 +257,6 @@ def _layers(
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros; on a CPU their memory is taken when it is first written."""
     if device.type != "cpu" or not hasattr(mmap, "MAP_PRIVATE"):
         return torch.zeros(shape, dtype=dtype, device=device)
     # torch.zeros would write all of it at once.

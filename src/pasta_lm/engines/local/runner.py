@@ -145,7 +145,6 @@ class CachedPass:
         return self._masks[key]
 
     def _visible(self, part: RequestSlice, window: int | None) -> Tensor | None:
-        """Return which entries the tokens of a request see in a layer, bool [Q, K]; None: all."""
         visible = part.visible_QK
         if part.is_prompt:
             visible = torch.ones(part.num_rows, part.num_entries, device=part.key_positions.device)

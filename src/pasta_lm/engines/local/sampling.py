@@ -63,7 +63,6 @@ class TokenMasks:
         self._on_host = cache(lambda *key: self.row(*key).cpu())
 
     def allows(self, choice: Choice, token: int) -> bool:
-        """Return whether a token may be chosen, without waiting for a device."""
         row = self._on_host(choice.legal, choice.params.ignore_eos)
         by_schema = choice.allowed is None or bool(choice.allowed.numpy()[token])
         return by_schema and float(row.numpy()[token]) == 0
@@ -127,7 +126,6 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
 
 
 def token_logprobs(logits_V: Tensor, token: int, num_top: int) -> TokenLogprobs:
-    """Return the log-probability of a token, and of the likeliest ones, from raw logits."""
     logprobs_V = logits_V.log_softmax(dim=-1)
     values, ids = logprobs_V.topk(min(num_top, len(logprobs_V)))
     top = zip(ids.tolist(), values.tolist(), strict=True)

@@ -117,7 +117,6 @@ class Scheduler:
         self.running: list[Ticket] = []
 
     def submit(self, num_entries: int, largest_need: int, prompt: Sequence[int] = ()) -> Ticket:
-        """Queue a request; a ``RequestError`` if it could never fit."""
         if largest_need > self._pool.num_slots:
             raise RequestError(
                 f"the request can need {largest_need} cache entries (prompt + n * max_tokens, the "
@@ -131,7 +130,6 @@ class Scheduler:
         return ticket
 
     def has_room(self, num_entries: int, largest_need: int) -> bool:
-        """Return whether a request would be admitted now, behind those that wait."""
         needs = [_first_need(ticket.num_entries, ticket.largest_need) for ticket in self.waiting]
         num_pages = map(self._pool.pages_for, [*needs, _first_need(num_entries, largest_need)])
         is_idle = not self.running and not self.waiting

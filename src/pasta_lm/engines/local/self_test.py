@@ -67,7 +67,6 @@ class FlattenedPass:
         return attend(call, q_HND, k_GND, v_GND, additive(visible, q_HND.dtype))
 
     def check_attended(self) -> None:
-        """Refuse a model whose layers never called the attention function of transformers."""
         if not self._done:
             raise UnsupportedModelError(
                 f"{self._name} keeps a state or computes its attention itself, not by the "
@@ -269,7 +268,6 @@ def tiny_llama() -> transformers.PreTrainedModel:
 
 
 def run_self_test() -> dict[str, object]:
-    """Run two inputs through a tiny random Llama in one pass, against its own attention."""
     began_s = time.perf_counter()
     difference = flattened_difference(tiny_llama())
     wall_s = time.perf_counter() - began_s
