@@ -29,6 +29,8 @@ class RepositoryLinks(MetadataHookInterface):
                 "Issues": f"{home}/issues",
                 **PAPER,
             }
-            text = re.sub(r"(?<=\]\()(?=[\w./-]+\.png\))", f"{home}/raw/HEAD/", text)
+            text = text.replace(" URL is the address of this page.", "")
+            text = text.replace("--depth 1 URL ", f"--depth 1 {home} ")
+            text = re.sub(r"(?<=\]\()(?=[\w./-]+\.(?:png|svg)\))", f"{home}/raw/HEAD/", text)
             text = re.sub(r"(?<=\]\()(?!https?:|#)", f"{home}/blob/HEAD/", text)
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
