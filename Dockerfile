@@ -1,7 +1,7 @@
 # pasta-lm on a CPU, with the demonstration model.
 #   docker build -t pasta-lm .
 #   docker run -p 127.0.0.1:8000:8000 -v pasta-cache:/home/pasta/.cache pasta-lm
-#   docker run --rm pasta-lm run "What are the pros and cons of working from home?"
+#   docker run --rm pasta-lm demo
 # The server in it lets everyone in who reaches the port: publish it on 127.0.0.1, or give --api-key.
 ARG BASE=python:3.12-slim-bookworm
 FROM ${BASE}

@@ -16,6 +16,7 @@ import pytest
 from pasta_lm.cli.app import packages_by_extra
 from pasta_lm.cli.doctor import CORE
 from pasta_lm.errors import install_command
+from pasta_lm.machine import OtherProcesses
 from pasta_lm.strategies import model as public
 from tests.cli.conftest import Pasta
 
@@ -283,3 +284,21 @@ def test_fields_are_listed_or_those_of_a_class_and_each_file_is_an_object(
     alone = [pasta("fill", f"Read.\n\nBook {name}.", *rest).out for name in ("a.txt", "b.txt")]
     assert (both.code, both.out) == (0, "".join(alone))
     assert [json.loads(line).keys() for line in alone] == [{"paid", "nights"}] * 2
+
+
+def test_the_demo_shows_fields_and_threads_and_says_what_else_was_running(
+    pasta: Pasta, taught_folder: Path, untaught_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta_lm.cli.demo.MAX_TOKENS", 30)
+    monkeypatch.setattr(OtherProcesses, "num_cores", 1.25)
+    result = pasta("demo", "Name three rivers.", "-m", taught_folder)
+    assert result.code == 0
+    assert re.search(r"(?m)^right +\d+ of 10 +0 of 10$", result.out)  # JSON mode was cut
+    assert re.search(r"(?m)^> Name three rivers\.$", result.out)
+    assert re.search(
+        r"(?m)^\d+ threads?: \d+\.\d\d s; same text by one: \d+\.\d\d s\.$", result.out
+    )
+    assert "other processes used 1.2 of the" in result.err
+    untaught = pasta("demo", "-m", untaught_folder)
+    assert "Ten fields at once" in untaught.out
+    assert "threads" not in untaught.out

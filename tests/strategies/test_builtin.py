@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pasta_lm import Pasta, SamplingParams
+from pasta_lm.cli.demo import FIELDS, by_json_mode, by_one_thread, by_parts, in_threads
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.learn.train.config import ModelConfig
@@ -48,13 +50,23 @@ def test_its_base_is_the_package_of_weights_or_a_file_of_the_hub(name: str) -> N
     assert all((base.hub_id, base.file, base.weights_sha256, base.tokenizer_sha256))
 
 
-@of("builtin")
-def test_the_builtin_model_forks_where_a_question_asks_for_several_parts(model: Pasta) -> None:
-    answer = model.generate(EXAMPLE, SamplingParams(max_tokens=200))
-    blocks = answer.document.blocks
-    assert len(blocks) > 1
-    assert len(answer.trace.threads) == len(blocks) + 1
-    assert answer.trace.parallelism > 1
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_the_builtin_model_does_what_the_demo_shows_in_each_precision(dtype: str) -> None:
+    model = Pasta.from_pretrained("builtin", dtype=dtype)
+    fields, sequential = by_parts(model), by_json_mode(model)
+    assert (fields.data, fields.unfinished) == (FIELDS, ())
+    assert json.loads(sequential.text) == FIELDS
+    assert sequential.trace.critical_path > 4 * fields.trace.critical_path
+    answer = in_threads(model, EXAMPLE)
+    assert (answer.finish_reason, len(answer.trace.threads)) == ("stop", 4)
+    assert answer.trace.parallelism > 1.3
+    parts = re.fullmatch(
+        r"\*\*Soup:\*\* (.*)\n\n\*\*Salad:\*\* (.*)\n\n\*\*Cake:\*\* (.*)", answer.text
+    )
+    assert parts is not None, answer.text
+    for part, word in zip(parts.groups(), ("meal", "vegetables", "sugar"), strict=True):
+        assert word in part
+    assert by_one_thread(model, EXAMPLE, answer).text == answer.text
 
 
 @of("builtin-continue")

@@ -20,7 +20,7 @@ from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.machine import NUM_CORES, OtherProcesses
 from pasta_lm.models.names import BUILTIN, PASTA_15B
-from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.model import EXAMPLE, Pasta
 from pasta_lm.strategies.parts import PartsAnswer
 
 DOCUMENT = """\
@@ -49,14 +49,13 @@ SCHEMA: dict[str, object] = {
     },
     "required": [*FIELDS],
 }
-QUESTION = "Write short descriptions of three dishes: soup, salad and cake."
 MAX_TOKENS = 300
 MAX_TURNS, SHORT_S = 3, 10.0  # runs that take longer have one turn
 SOME_LOAD = 0.5  # cores that other processes use
 
 
 def demo(
-    question: Annotated[str, typer.Argument(metavar="[QUESTION]", help="Of threads.")] = QUESTION,
+    question: Annotated[str, typer.Argument(metavar="[QUESTION]", help="Of threads.")] = EXAMPLE,
     model: Annotated[
         str | None,
         option("--model -m MODEL", "Default: pasta-1.5b where its base is here, else builtin."),

