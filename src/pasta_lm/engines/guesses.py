@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 
 from pasta_lm.engines.live_thread import LiveThread
@@ -32,7 +32,6 @@ class PromptLookup:
     max_match: int = 3  # tokens that are looked up at first; then one fewer, down to one
 
     def guess(self, context: Sequence[int]) -> Sequence[int]:
-        """Return the tokens that followed the newest earlier match of the last tokens."""
         for size in range(min(self.max_match, len(context) - 1), 0, -1):  # long matches are better
             ending = list(context[-size:])
             for end in range(len(context) - 1, size - 1, -1):  # a token follows each match
@@ -118,7 +117,6 @@ class Pace:
         return limits.max_depth <= 1 and not is_bounded
 
     def clock(self, thread: Thread) -> int:
-        """Return the pass that feeds a thread's last token if all are fed in every pass."""
         if thread.id not in self._clocks:  # ``<async>`` is fed with its promise's end
             assert thread.parent is not None
             self._clocks[thread.id] = self.clock(thread.parent)
@@ -163,15 +161,6 @@ class Pace:
         return sum(sizes[: max(0, limits.max_blocks - num_blocks)])
 
 
-@dataclass(slots=True)
-class _Proposal:
-    """The guesses of one thread in one pass."""
-
-    live: LiveThread
-    placements: list[Placement] = field(default_factory=list)
-    num_right: int = 0
-
-
 class Guesses:
     """Guessed tokens of a response's threads, fed and checked in one pass."""
 
@@ -182,7 +171,7 @@ class Guesses:
         """Begin; without a guesser nothing is guessed. ``is_text``: no tag and no end of text."""
         self._guesser, self._placer, self._pace = guesser, placer, pace
         self._contexts, self._is_text = contexts, is_text
-        self._proposals: dict[int, _Proposal] = {}
+        self._guessing: list[LiveThread] = []
 
     def propose(self, feeding: Sequence[LiveThread], limits: Limits, room: int) -> None:
         """Guess the next tokens of threads, ``room`` at most; none in a pass with a sync."""
@@ -202,39 +191,30 @@ class Guesses:
             live.guesses = live.guesses[: max(0, self._pace.room(thread, max(0, num_kept)))]
             room -= len(live.guesses)
             if live.guesses:
-                self._proposals[thread.id] = _Proposal(live)
+                self._guessing.append(live)
 
     def feed(self) -> None:
         """Place the guesses of the threads that were just fed, behind all that is no guess."""
-        for proposal in self._proposals.values():
-            live = proposal.live
-            proposal.placements = self._placer.guess(live.thread, live.guesses)
-
-    def slots(self, live: LiveThread) -> list[int]:
-        proposal = self._proposals.get(live.thread.id)
-        return [] if proposal is None else [place.slot for place in proposal.placements]
+        for live in self._guessing:
+            live.placements = self._placer.guess(live.thread, live.guesses)
 
     def confirm(self, live: LiveThread, number: int) -> bool:
         """Return whether the token just decoded is a thread's n-th guess, those before it right."""
-        proposal = self._proposals[live.thread.id]
-        if proposal.num_right != number - 1 or live.next_token != live.guesses[number - 1]:
+        if live.num_right != number - 1 or live.next_token != live.guesses[number - 1]:
             return False
-        live.next_token = None
-        proposal.num_right = number
+        live.next_token, live.num_right = None, number
         live.thread.position += 1
         self._pace.fed(live.thread)
         return True
 
     def settle(self) -> list[tuple[Thread, Placement]]:
         """Return the threads and placements of the right guesses of the pass; forget all."""
-        proposals, self._proposals = self._proposals.values(), {}
-        for proposal in proposals:
-            proposal.live.guesses = ()
-        return [
-            (proposal.live.thread, placement)
-            for proposal in proposals
-            for placement in proposal.placements[: proposal.num_right]
-        ]
+        right = list[tuple[Thread, Placement]]()
+        for live in self._guessing:
+            right += [(live.thread, placement) for placement in live.placements[: live.num_right]]
+            live.guesses, live.placements, live.num_right = (), (), 0
+        self._guessing = []
+        return right
 
 
 def _first_position(thread: Thread) -> int:

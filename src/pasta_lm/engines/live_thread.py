@@ -45,6 +45,8 @@ class LiveThread:
     next_token: int | None = None  # the decoded token that it feeds next
     prefix: Sequence[int] = ()  # fed in front of ``next_token``, in the same pass; not decoded
     guesses: Sequence[int] = ()  # fed behind it, in the same pass: right if decoded then
+    placements: Sequence[Placement] = ()  # of the guesses
+    num_right: int = 0  # the guesses that were decoded so far
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
     max_tokens: int | None = None  # of it alone

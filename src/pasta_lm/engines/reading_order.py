@@ -66,7 +66,7 @@ class ReadingOrder:
             self._take(event)
         if self._is_held:
             return ""
-        self._sent.append(self._read())
+        self._sent.append("".join(map(self._written, iter(self._next_item, None))))
         return self._sent[-1]
 
     def text_so_far(self, thread: int = 0) -> str:
@@ -99,12 +99,6 @@ class ReadingOrder:
         if thread not in self._parts:
             self._parts[thread] = _Part()
             self._parts[parent].items.append(thread)
-
-    def _read(self) -> str:
-        texts = []
-        while (item := self._next_item()) is not None:
-            texts.append(self._written(item))
-        return "".join(texts)
 
     def _next_item(self) -> str | None:
         part = self._parts[self._open[-1]]

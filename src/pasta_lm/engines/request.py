@@ -112,7 +112,6 @@ class SamplingParams:
         return any(penalties)
 
     def limits(self, max_position: int | None = None) -> Limits:
-        """Return the interpreter's limits; ``max_position`` is the model's last position."""
         return Limits(
             max_tokens=self.max_tokens, max_threads=self.max_threads, max_blocks=self.max_blocks,
             max_tokens_per_thread=self.max_tokens_per_thread, max_position=max_position,
@@ -224,58 +223,54 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred:
-    """A promise was made; its thread starts later, because enough others are decoding."""
+class ThreadEvent:
+    """An event of one thread of one sample."""
 
     sample: int
     thread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred(ThreadEvent):
+    """A promise was made; its thread starts later, because enough others are decoding."""
+
     parent: int
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadStarted:
+class ThreadStarted(ThreadEvent):
     """A thread was forked and decodes from now on."""
 
-    sample: int
-    thread: int
     parent: int | None
     topic: str | None
     promised_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(ThreadEvent):
     """A thread's text went on."""
 
-    sample: int
-    thread: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ThoughtDelta:
+class ThoughtDelta(ThreadEvent):
     """Main's thought, which precedes its text, went on."""
 
-    sample: int
-    thread: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadEnded:
+class ThreadEnded(ThreadEvent):
     """A thread decodes no more."""
 
-    sample: int
-    thread: int
     reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(ThreadEvent):
     """A thread sees from now on what these decoded."""
 
-    sample: int
-    thread: int
     joined: tuple[int, ...]
 
 

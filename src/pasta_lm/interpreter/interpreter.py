@@ -186,17 +186,13 @@ class Interpreter:
     def expand(
         self, starts: Iterable[tuple[str | None, int, Sequence[int]]], *, is_cut: bool = False
     ) -> list[Command]:
-        """End main and let others write the answer.
+        """End main and let others write the answer; ``is_cut``: a limit left some out.
 
-        Each has a topic, a number of prefix tokens, and the indices of those that end before it
-        begins. A thread without a topic is no block of the answer; ``is_cut``: a limit left some
-        out.
+        Each has a topic (None: it is no block of the answer), a number of prefix tokens, and the
+        indices of those that end before it begins.
         """
         self.main.content.clear()
-        waits = {
-            self._add(self.main, topic, None, num_prefix): after
-            for topic, num_prefix, after in starts
-        }
+        waits = {self._add(self.main, topic, None, size): after for topic, size, after in starts}
         children = [*waits]
         for child, after in waits.items():
             child.after = tuple(children[index] for index in after)
@@ -217,10 +213,7 @@ class Interpreter:
         return Resume(thread, joined)
 
     def end_of_text(self, thread: Thread, *, is_cut: bool = False) -> list[Command]:
-        """Take an end-of-text: it ends main, and (remote engines, no mask) the block it is in.
-
-        ``is_cut``: a limit of its own is the reason.
-        """
+        """End main, or (remote engines, no mask) a block; ``is_cut``: a limit of its own did."""
         is_cut = is_cut or self.forced(thread) is not None
         reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
         return self._end(thread, reason) + self._cut_if_full()

@@ -8,7 +8,7 @@ Source: PASTA, section 3.3 (positions), section 5 (critical path); ``docs/archit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -171,9 +171,10 @@ class Placer:
 
     def _feed_again(self, main: Thread) -> None:
         assert main.row is not None
-        visible, known = self._visible_slots(main.row), set(self._written)
-        fresh = [slot for slot in visible if slot not in known]
-        written = [*self._written, *reading_order(self.entries, fresh, main)]
+        visible, fresh = self._visible_slots(main.row), dict[int, list[int]]()  # by owner
+        for slot in sorted({*visible} - {*self._written}):
+            fresh.setdefault(self.entries[slot].owner, []).append(slot)
+        written = [*self._written, *fresh.get(PROMPT_OWNER, []), *_written(main, fresh)]
         assert len(written) == len(visible), "a thread has no place in the written form"
         first = _num_kept(self.entries, written)
         cutoffs = {self.entries[slot].owner: slot + 1 for slot in written[:first]}
@@ -209,7 +210,7 @@ class Placer:
 
 
 def num_common(first: Iterable[object], second: Iterable[object]) -> int:
-    """Return how many items two rows of items have in common from the first on."""
+    """Return the length of the common beginning of two rows of items."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -223,18 +224,8 @@ def _num_kept(entries: Entries, written: Sequence[int]) -> int:
     return next((i for i, slot in places if entries[slot].position != i), len(written))
 
 
-def reading_order(entries: Entries, slots: Sequence[int], thread: Thread) -> list[int]:
-    """Return slots (ascending, all visible to a thread) in the order of the written form."""
-    by_owner: dict[int, list[int]] = {}
-    for slot in slots:
-        by_owner.setdefault(entries[slot].owner, []).append(slot)
-    root = thread
-    while root.parent is not None:
-        root = root.parent
-    return [*by_owner.get(PROMPT_OWNER, []), *_written(root, by_owner)]
-
-
-def _written(thread: Thread, by_owner: dict[int, list[int]]) -> Iterator[int]:
+def _written(thread: Thread, by_owner: Mapping[int, Sequence[int]]) -> Iterator[int]:
+    """Yield the slots of a thread and its blocks in the order of the written form."""
     forked = {child.fork_point.slot: child for child in thread.children if child.fork_point}
     for slot in by_owner.get(thread.owner, []):
         yield slot

@@ -52,9 +52,7 @@ def position_after_promise(
             gap = 0
         case PositionStrategy.ORACLE:
             if block_length is None:
-                raise ValueError(
-                    "positions 'oracle' need the block's length: replay and training only"
-                )
+                raise ValueError("positions 'oracle' need block lengths: replay and training only")
             gap = block_length
     return promise_end + gap + 1
 
@@ -62,10 +60,7 @@ def position_after_promise(
 def position_of_sync(
     strategy: PositionStrategy, running: int, visible_positions: Iterable[int]
 ) -> int:
-    """Return the position of a ``<sync/>``; ``running`` is that of main's next token without it.
-
-    ``continue`` reads the positions of all entries that it sees.
-    """
+    """Return the position of a ``<sync/>``; ``running`` is that of main's next token without it."""
     if strategy is PositionStrategy.CONTINUE:
         return max(visible_positions, default=running - 1) + 1
     return running

@@ -229,5 +229,4 @@ class Trace:
         return cls(**values)
 
 
-Picture = Callable[[Trace], str]
-"""From a trace and the texts of its answer (``Document.parts``) to HTML."""
+Picture = Callable[[Trace], str]  # as HTML

@@ -8,12 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from pasta_lm.language.tags import (
-    MAX_TAG_CHARACTERS,
-    MAX_TOPIC_CHARACTERS,
-    MAX_TOPIC_WORDS,
-    MAX_UNITS,
-)
+from pasta_lm.language import tags
 
 
 class Fault(Enum):
@@ -22,7 +17,7 @@ class Fault(Enum):
     # fmt: off
     UNFINISHED = ("PASTA001", "this tag is not finished: {}",
         "finish it, or write &lt; for < if it is meant as text")
-    TOO_LONG = ("PASTA002", f"this tag has no end within {MAX_TAG_CHARACTERS} characters",
+    TOO_LONG = ("PASTA002", f"this tag has no end within {tags.MAX_TAG_CHARACTERS} characters",
         "finish it, or write &lt; for < if it is meant as text")
     MALFORMED = ("PASTA003", "this tag cannot be read from here on: {}",
         'an attribute is written name="value"; write &lt; for < if it is meant as text')
@@ -36,10 +31,11 @@ class Fault(Enum):
     BAD_LENGTH = ("PASTA008", "the length {} is not a whole number of at least 1",
         "tokens is the block's length in units of ten tokens, in the digits 0 to 9")
     BLANK_TOPIC = ("PASTA009", "the topic is blank", "name the block's subject in one word or more")
-    WORDY_TOPIC = ("PASTA010", f"the topic has {{}} words, more than {MAX_TOPIC_WORDS}",
-        f"name the block's subject in at most {MAX_TOPIC_WORDS} words")
-    LONG_TOPIC = ("PASTA011", f"the topic has {{}} characters, more than {MAX_TOPIC_CHARACTERS}",
-        f"name the block's subject in at most {MAX_TOPIC_CHARACTERS} characters")
+    WORDY_TOPIC = ("PASTA010", f"the topic has {{}} words, more than {tags.MAX_TOPIC_WORDS}",
+        f"name the block's subject in at most {tags.MAX_TOPIC_WORDS} words")
+    LONG_TOPIC = ("PASTA011",
+        f"the topic has {{}} characters, more than {tags.MAX_TOPIC_CHARACTERS}",
+        f"name the block's subject in at most {tags.MAX_TOPIC_CHARACTERS} characters")
     BLOCK_WITHOUT_PROMISE = ("PASTA012", "a block without a promise",
         'write <promise topic="..." tokens="N"/> right before it, or remove its tags')
     PROMISE_WITHOUT_BLOCK = ("PASTA013", "a promise without its block",
@@ -62,7 +58,8 @@ class Fault(Enum):
     IDLE_SYNC = ("PASTA101", "a sync waits for nothing: no block is unjoined here",
         "write the block before its sync, or remove this tag")
     EMPTY_BLOCK = ("PASTA102", "an empty block", "remove the block, or say what it promised")
-    OVERLONG = ("PASTA103", f"a length above {MAX_UNITS}: encoding clamps it to {MAX_UNITS}",
+    OVERLONG = ("PASTA103",
+        f"a length above {tags.MAX_UNITS}: encoding clamps it to {tags.MAX_UNITS}",
         "split the block, or promise less")
     SPACE_BEFORE_TAG = ("PASTA104",
         "a space before a tag: tokenizers give a word its leading space",

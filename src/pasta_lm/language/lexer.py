@@ -37,12 +37,7 @@ def spelling(tag: Lexeme) -> str:
 
 
 class Lexer:
-    """Text in, lexemes out; the same lexemes however the text is cut, adjacent text merged.
-
-    All of its state is immutable, so ``copy.copy`` returns an independent lexer in the same state.
-    """
-
-    __slots__ = ("_buffer", "_is_run", "_offset", "_quote", "_searched")
+    """Text in, lexemes out; the same lexemes however the text is cut, adjacent text merged."""
 
     def __init__(self) -> None:
         self._buffer = ""

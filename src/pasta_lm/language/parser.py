@@ -121,8 +121,6 @@ class Parser:
     All of its state is immutable, so ``copy.copy`` returns an independent parser in the same state.
     """
 
-    __slots__ = ("_form", "_legal", "_max_depth", "_topic", "depth", "state")
-
     def __init__(self, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> None:
         self._form = Form(form)
         self._max_depth = max_depth

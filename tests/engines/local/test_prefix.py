@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.scheduler import Prefixes, SharedPages
+from pasta_lm.engines.local.scheduler import Prefixes
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
 from tests.architectures import loaded
@@ -43,8 +43,8 @@ def test_the_longest_common_beginning_is_found() -> None:
     hashes = prefixes.page_hashes(prompt(13))
     prefixes.computed(long, hashes)
     prefixes.computed(short, hashes[:1])
-    assert prefixes.find(hashes) == SharedPages(long, 3)
-    assert prefixes.find([*hashes[:2], b"other"]) == SharedPages(long, 2)
+    assert prefixes.find(hashes) == (long, 3)
+    assert prefixes.find([*hashes[:2], b"other"]) == (long, 2)
     assert prefixes.find([b"other"]) is None
 
 
@@ -75,7 +75,7 @@ def test_a_page_that_another_run_holds_is_not_kept_twice() -> None:
     for run in (first, second):
         prefixes.computed(run, hashes)
     prefixes.release(first)
-    assert (len(pool.kept), prefixes.find(hashes)) == (0, SharedPages(second, 1))
+    assert (len(pool.kept), prefixes.find(hashes)) == (0, (second, 1))
     prefixes.release(second)
     assert (pool.kept, pool.num_free_pages) == ([second], 4)
 

@@ -299,7 +299,8 @@ class Planner:
         start = plan.num_tokens - first  # of the request's first slot in the pass
         for response in active.responses:
             for live in response.threads_to_decode():
-                slots = [last[response.sample, live.thread.id], *response.guesses.slots(live)]
+                guessed = [placement.slot for placement in live.placements]
+                slots = [last[response.sample, live.thread.id], *guessed]
                 plan.indices += [start + slot for slot in slots]
                 plan.rows += [LogitsRow(active, response, live, k) for k in range(len(slots))]
         plan.decoding.append(active)

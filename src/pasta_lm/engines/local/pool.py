@@ -12,6 +12,7 @@ import math
 import mmap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -119,7 +120,8 @@ class Pool:
         if hole is None:
             self._make_last(run)
         elif hole != run.first_page:
-            self._move(run, hole)
+            self._copy([(run.first_page, hole, run.num_pages)], *self._memories)
+            run.first_page = hole
             self.runs.remove(run)
             self._insert(run)
         run.num_pages = num_pages
@@ -140,8 +142,7 @@ class Pool:
             self.kept.append(run)
 
     def copy_pages(self, source: Run, target: Run, num_pages: int) -> None:
-        for memory in self._memories:
-            self._copy(memory, (source.first_page, target.first_page, num_pages))
+        self._copy([(source.first_page, target.first_page, num_pages)], *self._memories)
 
     def move_slots(self, run: Run, moves: Sequence[tuple[int, int]]) -> None:
         """Copy entries of a run to other slots of it: pairs of slots, before and after."""
@@ -160,10 +161,7 @@ class Pool:
 
     def compact(self) -> None:
         """Slide all runs to the front, so that all free pages lie together behind them."""
-        moves = self._slide()
-        for memory in self._memories:
-            for move in moves:
-                self._copy(memory, move)
+        self._copy(self._slide(), *self._memories)
 
     def _slide(self) -> list[tuple[int, int, int]]:
         """Give all runs their places at the front; return what is to be copied."""
@@ -223,19 +221,13 @@ class Pool:
         old, new = self._span(first, run.num_pages), self._span(run.first_page, run.num_pages)
         for memory in self._memories:  # one layer after the other: a copy of all has gigabytes
             saved = memory[:, old].clone()
-            for move in moves:
-                self._copy(memory, move)
+            self._copy(moves, memory)
             memory[:, new] = saved
 
-    def _move(self, run: Run, page: int) -> None:
-        for memory in self._memories:
-            self._copy(memory, (run.first_page, page, run.num_pages))
-        run.first_page = page
-
-    def _copy(self, memory: Tensor, move: tuple[int, int, int]) -> None:
-        before, after, num_pages = move
-        # The places may overlap.
-        memory[:, self._span(after, num_pages)] = memory[:, self._span(before, num_pages)].clone()
+    def _copy(self, moves: Iterable[tuple[int, int, int]], *memories: Tensor) -> None:
+        for memory, (before, after, num_pages) in product(memories, moves):
+            old, new = self._span(before, num_pages), self._span(after, num_pages)
+            memory[:, new] = memory[:, old].clone()  # the places may overlap
 
     def _span(self, page: int, num_pages: int) -> slice:
         return slice(page * self.page_size, (page + num_pages) * self.page_size)

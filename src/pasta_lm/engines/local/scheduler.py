@@ -12,20 +12,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple
 from weakref import proxy
 
 from pasta_lm.engines.local.pool import Pool, Run
 from pasta_lm.errors import RequestError
 
 FIRST_STRETCH = 256  # entries beyond the prompt that a run begins with
-
-
-class SharedPages(NamedTuple):
-    """First pages of a prompt that a run holds."""
-
-    run: Run
-    num_pages: int
 
 
 class Prefixes:
@@ -51,12 +43,12 @@ class Prefixes:
             hashes.append(last)
         return hashes
 
-    def find(self, hashes: Sequence[bytes]) -> SharedPages | None:
-        """Return the run that holds the most first pages of a prompt; it counts as used."""
+    def find(self, hashes: Sequence[bytes]) -> tuple[Run, int] | None:
+        """Return the run with the most first pages of a prompt, now used, and their number."""
         for num_pages in range(len(hashes), 0, -1):
             if holders := self._holders.get(hashes[num_pages - 1]):
                 self._pool.touch(holders[-1])
-                return SharedPages(holders[-1], num_pages)
+                return holders[-1], num_pages
         return None
 
     def holds(self, run: Run) -> bool:
@@ -136,11 +128,7 @@ class Scheduler:
         return is_idle or sum(num_pages) <= self._pool.num_free_pages
 
     def release(self, ticket: Ticket, text: Sequence[int] = ()) -> None:
-        """Take a request's pages back and forget it.
-
-        ``text``: the tokens at their beginning that are one plain text, of the prompt and behind
-        it: the next turn of a conversation goes on there.
-        """
+        """Take a request's pages back; the next turn may go on behind their plain ``text``."""
         if ticket.run is not None:
             if self._shares_prefixes:
                 hashes = self._prefixes.page_hashes(text[: ticket.num_computed])
@@ -157,7 +145,15 @@ class Scheduler:
 
         ``reserve_pages`` may preempt ones not yet yielded.
         """
-        self._admit()
+        while self.waiting and len(self.running) < self._max_running:
+            ticket = self.waiting[0]
+            need = _first_need(ticket.num_entries, ticket.largest_need)
+            if not self._pool.can_allocate(need):
+                break
+            self.waiting.popleft()
+            ticket.run = self._allocate(ticket, need)
+            self.running.append(ticket)
+            self.running.sort(key=lambda other: other.arrival)
         yield from (ticket for ticket in list(self.running) if ticket.run is not None)
 
     def reserve_pages(self, ticket: Ticket, num_entries: int) -> bool:
@@ -186,24 +182,13 @@ class Scheduler:
         self.running.remove(ticket)
         self.waiting.appendleft(ticket)  # victims go youngest first, so this keeps their order
 
-    def _admit(self) -> None:
-        while self.waiting and len(self.running) < self._max_running:
-            ticket = self.waiting[0]
-            need = _first_need(ticket.num_entries, ticket.largest_need)
-            if not self._pool.can_allocate(need):
-                return
-            self.waiting.popleft()
-            ticket.run = self._allocate(ticket, need)
-            self.running.append(ticket)
-            self.running.sort(key=lambda other: other.arrival)
-
     def _allocate(self, ticket: Ticket, need: int) -> Run:
         shared = self._prefixes.find(ticket.page_hashes)
         run, num_shared = self._pool.allocate(need), 0
         # The new run may stand where the other one was kept.
-        if shared is not None and self._prefixes.holds(shared.run):
-            self._pool.copy_pages(shared.run, run, shared.num_pages)
-            num_shared = shared.num_pages * self._pool.page_size
+        if shared is not None and self._prefixes.holds(shared[0]):
+            self._pool.copy_pages(shared[0], run, shared[1])
+            num_shared = shared[1] * self._pool.page_size
         ticket.num_computed = num_shared
         if ticket.num_shared is None:
             ticket.num_shared = num_shared
