@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +29,7 @@ from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.machine import describe_machine
 from pasta_lm.measure.table import Figures, Table
 from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.load import matrix_of
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies.requests import forced
@@ -195,14 +195,12 @@ def sequential_s(engine: TorchEngine) -> float:
 
 def read_bytes(loaded: LoadedModel) -> int:
     """Return the bytes of weights that a pass of one row reads: all but an untied input matrix."""
-    model: Any = loaded.model
-    inputs, outputs = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    model = loaded.model
+    inputs, outputs = map(matrix_of, (model.get_input_embeddings(), model.get_output_embeddings()))
     parts = {parameter.data_ptr(): parameter for parameter in model.parameters()}
     if inputs.data_ptr() != outputs.data_ptr():
         parts.pop(inputs.data_ptr(), None)
-    if loaded.is_int8:  # a byte of each weight; vectors as they are
-        return sum(item.numel() if item.dim() > 1 else item.nbytes for item in parts.values())
-    return sum(item.numel() * item.element_size() for item in parts.values())
+    return sum(item.nbytes for item in parts.values())
 
 
 def reading_s(num_bytes: int, device: torch.device) -> float:

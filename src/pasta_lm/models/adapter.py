@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -139,26 +139,41 @@ def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
 
 
 @torch.no_grad()
-def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
-    """Add an adapter to the weights of its base, in place; products and sums are float32."""
+def merge_adapter(
+    model: PreTrainedModel, adapter: Adapter,
+    change: Callable[[PreTrainedModel, str, Tensor], None] | None = None,
+) -> None:  # fmt: skip
+    """Add an adapter to the weights of its base; products and sums are float32.
+
+    ``change`` is called with the model, the name of a layer and its new weight; None: in place.
+    """
     modules = dict(model.named_modules())
+    weights = {name: _weight(model, modules.get(name), name) for name in adapter.low_rank}
     for name, (a, b) in adapter.low_rank.items():
-        module = modules.get(name)
-        if module is model.get_output_embeddings() and len(token_matrices(model)) == 1:
-            raise ModelError(f"the adapter changes {name}, which is tied to the input embeddings")
-        weight = (
-            module.weight if isinstance(module, nn.Linear | transformers.Conv1D) else torch.empty(0)
-        )
-        weight = weight.T if isinstance(module, transformers.Conv1D) else weight  # [in, out]
-        if weight.shape != (len(b), a.shape[1]):
+        if weights[name].shape != (len(b), a.shape[1]):
             raise _other_base(f"this one has no weight {name} of shape {(len(b), a.shape[1])}")
-        weight.copy_(weight.float() + b.to(weight.device) @ a.to(weight.device))
     for name, rows in adapter.rows.items():
         module, ids = modules.get(name), list(adapter.token_ids[name])
         matrix = None if module is None else getattr(module, "weight", None)
         if matrix is None or (len(ids), matrix.shape[1]) != rows.shape or max(ids) >= len(matrix):
             raise _other_base(f"this one has no weight {name} of shape {tuple(rows.shape)}")
         matrix[ids] = rows.to(matrix)
+    for name, (a, b) in adapter.low_rank.items():
+        weight = weights.pop(name)
+        total = weight.float() + b.to(weight.device) @ a.to(weight.device)
+        if change is None or isinstance(modules[name], transformers.Conv1D):
+            weight.copy_(total)
+        else:
+            change(model, name, total)
+
+
+def _weight(model: PreTrainedModel, module: nn.Module | None, name: str) -> Tensor:
+    """Return the weight [O, I] of a linear layer; an empty one of any other module."""
+    if module is model.get_output_embeddings() and len(token_matrices(model)) == 1:
+        raise ModelError(f"the adapter changes {name}, which is tied to the input embeddings")
+    if isinstance(module, transformers.Conv1D):
+        return module.weight.T
+    return module.weight if isinstance(module, nn.Linear) else torch.empty(0)
 
 
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")

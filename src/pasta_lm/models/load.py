@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +20,7 @@ from pasta_lm.models import checkpoint
 from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
 from pasta_lm.models.generation import KEY, listed, read_settings, settle
 from pasta_lm.models.names import model_name, resolve
-from pasta_lm.models.pieces import add_pieces, tag_pieces
+from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.run_folder import hash_files
 
@@ -27,6 +32,7 @@ PARTS = {
 }
 """Patterns of the files of a model, by what they are part of."""
 
+PAGE_OUT = 21  # of madvise in Linux: drops what a file has, harms nothing else
 NUM_COMPARED = 256  # rows of the input and the output matrix
 MAX_ROUNDING = 0.3  # of a matrix by norm; two roundings of Qwen's differ by 0.08, two matrices by 1
 
@@ -55,16 +61,23 @@ class Pretrained:
         return vocabulary
 
 
-def load_pretrained(source: str | Path, *, dtype: torch.dtype | None = None) -> Pretrained:
+Change = Callable[[transformers.PreTrainedModel, str, torch.Tensor], None]
+"""Called with a model, the name of a layer, and a new weight for it [O, I]."""
+
+
+def load_pretrained(
+    source: str | Path, *, dtype: torch.dtype | None = None, change: Change | None = None
+) -> Pretrained:
     """Load a model and its tokenizer.
 
+    With ``change`` an adapter's sums are passed to it in float32, and all else is as saved.
     The source is a model folder, an adapter folder, a GGUF file, a hub id, or the name of an
     installed package that holds a GGUF file, or of a model that comes with the package. An adapter
     names its base itself. Without a dtype weights are as saved, those of a GGUF file float32.
     """
     source = resolve(source)
     if adapters.is_adapter(Path(source)):
-        return _named(source, Path(source), _read_adapted(Path(source), dtype))
+        return _named(source, Path(source), _read_adapted(Path(source), dtype, change))
     place = _place(source)
     return _named(source, Path(place), _read(place, dtype))
 
@@ -119,7 +132,9 @@ def _read(
     return checkpoint.read_checkpoint(place, dtype, revision)
 
 
-def _read_adapted(folder: Path, dtype: torch.dtype | None) -> checkpoint.Checkpoint:
+def _read_adapted(
+    folder: Path, dtype: torch.dtype | None, change: Change | None
+) -> checkpoint.Checkpoint:
     adapter, config = adapters.read_adapter(folder), read_pasta_config(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
     with adapters.base_named():
@@ -130,26 +145,47 @@ def _read_adapted(folder: Path, dtype: torch.dtype | None) -> checkpoint.Checkpo
         ends = settle(model, tokenizer, str(place))
     known = PIECES if config is not None else ()
     tokenizer = adapters.own_tokenizer(folder, tokenizer, adapter, known)
-    if dtype is torch.float32:
-        _cast(model, dtype)
+    if dtype is torch.float32 or change is not None:
+        others = (each for each in model.modules() if isinstance(each, transformers.Conv1D))
+        _cast([*token_matrices(model).values(), *(each.weight for each in others)], torch.float32)
     if config is not None:
         add_pieces(model, tokenizer)
         check_same_ids(config.piece_ids, tokenizer.get_vocab())
     with adapters.base_named():
-        adapters.merge_adapter(model, adapter)
+        adapters.merge_adapter(model, adapter, change or partial(_set_weight, dtype=dtype))
     if dtype is not None:
-        _cast(model, dtype)
+        _cast(model.parameters(), dtype)
+        model.config.dtype = dtype
     if changes := read_settings(folder):
         changes[KEY] = [*listed(changes.get(KEY)), *sorted(ends)]
         model.generation_config.update(**changes)
     return model, tokenizer
 
 
-def _cast(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:
+def _cast(weights: Iterable[torch.Tensor], dtype: torch.dtype) -> None:
     # Weights only, not buffers: RoPE's frequencies are float32.
-    for weight in model.parameters():
-        weight.data = weight.data.to(dtype)
-    model.config.dtype = dtype
+    for weight in weights:
+        before = weight.data
+        weight.data = before.to(dtype)
+        leave_memory(before)
+
+
+def _set_weight(
+    model: transformers.PreTrainedModel, name: str, value: torch.Tensor, dtype: torch.dtype | None
+) -> None:
+    weight = model.get_parameter(f"{name}.weight")
+    before = weight.data
+    weight.data = value.to(dtype or before.dtype)
+    leave_memory(before)
+
+
+def leave_memory(weight: torch.Tensor) -> None:
+    """Let the pages of a weight leave memory that has been replaced: its file has them, if any."""
+    with suppress(AttributeError, OSError):  # not on Linux
+        first = -(-weight.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = max(0, (weight.data_ptr() + weight.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE)
+        if weight.device.type == "cpu":
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), PAGE_OUT)
 
 
 def num_parameters(model: transformers.PreTrainedModel) -> int:
@@ -158,13 +194,18 @@ def num_parameters(model: transformers.PreTrainedModel) -> int:
     GGUF files can hold it twice, rounded in two ways: then the two nearly agree.
     """
     modules = model.get_input_embeddings(), model.get_output_embeddings()
-    first, last = (module.get_parameter("weight") for module in modules)
+    first, last = map(matrix_of, modules)
     num_weights = int(model.num_parameters())
     if first is last or first.shape != last.shape:
         return num_weights
-    step = -(-len(first) // NUM_COMPARED)
-    a, b = first.detach()[::step].float(), last.detach()[::step].float()
+    ids = torch.arange(0, len(first), -(-len(first) // NUM_COMPARED))
+    a, b = (getattr(each, "rows", matrix_of(each).__getitem__)(ids).float() for each in modules)
     return num_weights - last.numel() * bool((a - b).norm() < MAX_ROUNDING * a.norm())
+
+
+def matrix_of(module: torch.nn.Module) -> torch.Tensor:
+    """Return the weight of an embedding or a linear layer, or the codes that stand for it."""
+    return next(module.parameters(recurse=False))
 
 
 def last_position(model: transformers.PreTrainedModel) -> int | None:

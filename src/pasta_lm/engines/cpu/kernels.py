@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pasta_lm.engines.cpu import library
-from pasta_lm.engines.cpu.int8 import dequantise, quantise
+from pasta_lm.engines.cpu.int8 import multiply
 from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear, HugePages
 from pasta_lm.machine import has_amx, multiplies_bfloat16
 
@@ -64,39 +64,32 @@ class Linear:
     def uncompiled(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Do the same by torch's own operations."""
         x = x if self.before is None else self.before(x)
-        weight = self.weight if self.scales is None else dequantise(self.weight, self.scales)
-        out = F.linear(x, weight.to(x.dtype), self.bias)
+        if self.scales is None:
+            out = F.linear(x, self.weight, self.bias)
+        else:
+            out = multiply(x, self.weight, self.scales, self.bias)
         return out if residual is None else out + residual
-
-    def rows(self, indices: Tensor) -> Tensor:
-        """Return rows of the weights that codes stand for, as an embedding does."""
-        assert self.scales is not None
-        return dequantise(self.weight[indices], self.scales[indices])
 
 
 def join(
-    weights: Sequence[Tensor], biases: Sequence[Tensor | None], *, may_copy: bool = True,
-    pages: HugePages | None = None, is_int8: bool = False,
+    weights: Sequence[Tensor], biases: Sequence[Tensor | None],
+    scales: Sequence[Tensor | None] = (), *, may_copy: bool = True, pages: HugePages | None = None,
 ) -> Linear:  # fmt: skip
     """Return the layer of weights [O, I] each and biases [O] or None, which have the same input.
 
-    ``may_copy``: into ``pages``, memory for weights; ``is_int8``: as codes, where such products are
-    compiled. The parameters become views of the layer's weight, so that it is not kept twice.
+    ``scales``, [O] each, if there are any: the weights are int8 codes. ``may_copy``: into
+    ``pages``, memory for weights. The parameters become views of the layer's weight, so that it is
+    not kept twice.
     """
     weight = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
     bias, pages = _joined(weights, biases), pages or HugePages()
-    can_compile = library.fits(weight) and weight.is_contiguous()
-    codes, scales = None, None
-    if is_int8 and can_compile:
-        codes, scales = quantise(weight)
-        if not torch.equal(dequantise(codes, scales), weight.float()):
-            codes = None
-    if can_compile and codes is None and may_copy:
+    known = [each for each in scales if each is not None]
+    if (may_copy or known) and weight.is_contiguous() and library.fits(weight):
         weight = pages.copy(weight)
     for each, part in zip(weights, weight.split(list(map(len, weights))), strict=True):
         each.data = part
-    if codes is not None:
-        return Linear(pages.copy(codes), bias, scales, weight.dtype)
+    if known:
+        return Linear(weight, bias, torch.cat(known), torch.float32)
     return Linear(weight, bias, None, weight.dtype)
 
 
@@ -148,8 +141,9 @@ class Gate:
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:
     if all(bias is None for bias in biases):
         return None
+    like = next(bias for bias in biases if bias is not None)
     parts = [
-        weight.new_zeros(len(weight)) if bias is None else bias
+        like.new_zeros(len(weight)) if bias is None else bias
         for weight, bias in zip(weights, biases, strict=True)
     ]
     return torch.cat(parts).detach()

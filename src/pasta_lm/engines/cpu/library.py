@@ -205,6 +205,8 @@ class HugePages:
 
 def _new_block(num_bytes: int) -> tuple[mmap.mmap, int]:
     """Return memory for a tensor and others behind it, and where its first large page begins."""
+    with suppress(AttributeError, OSError):  # of glibc: what was freed, copies of weights too
+        ctypes.CDLL(None).malloc_trim(0)
     size = -(-max(num_bytes, BLOCK) // PAGE) * PAGE + PAGE
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without them

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from pasta_lm.engines.cpu.int8 import linear_operation
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, join
 from pasta_lm.engines.cpu.library import HugePages
 from pasta_lm.engines.cpu.patterns import (
@@ -27,9 +28,7 @@ aten = torch.ops.aten
 Node = fx.Node
 
 
-def rewrite(
-    graph: fx.GraphModule, num_tokens: int, num_wanted: int, attend: Any, *, is_int8: bool = False,
-) -> None:  # fmt: skip
+def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int, attend: Any) -> None:
     """Rewrite a traced pass in place; its inputs are tokens [N], positions [N], wanted rows [W].
 
     ``num_tokens`` and ``num_wanted`` stood for N and W while tracing; they become free sizes.
@@ -38,9 +37,8 @@ def rewrite(
     graph.graph.eliminate_dead_code()
     _free_sizes(graph, num_tokens, num_wanted)
     _merge_equal(graph)
-    linears = partial(_fuse_linears, is_int8=is_int8)
     joined = partial(join_attention, attend=attend)
-    fusions = (fuse_rotary, _fuse_norms, linears, _fuse_residuals, _fuse_inputs, joined)
+    fusions = (fuse_rotary, _fuse_norms, _fuse_linears, _fuse_residuals, _fuse_inputs, joined)
     for fuse in (*fusions, _merge_equal):  # fused layers leave equal views behind
         fuse(graph)
         graph.graph.eliminate_dead_code()
@@ -150,9 +148,10 @@ _PRODUCT = ((aten.view.default, "x"), (aten.t.default, "weight"))
 _PRODUCTS = ((aten.mm.default, *_PRODUCT), (aten.addmm.default, "bias", *_PRODUCT))
 _VIEWS = (aten._unsafe_view.default, aten.view.default)
 _LINEARS = [(view, product) for view in _VIEWS for product in _PRODUCTS]
+_TENSORS = ("weight", "bias", "scales")
 
 
-def _fuse_linears(graph: fx.GraphModule, *, is_int8: bool) -> None:
+def _fuse_linears(graph: fx.GraphModule) -> None:
     layers = {node: parts for node in graph.graph.nodes if (parts := _linear_parts(node))}
     sizes = {p["weight"]: _attribute(graph, p["weight"]).numel() for p in layers.values()}
     may_copy = sum(sizes.values()) <= MAX_COPIED_ELEMENTS
@@ -163,18 +162,17 @@ def _fuse_linears(graph: fx.GraphModule, *, is_int8: bool) -> None:
         joins = may_copy or weight.device.type != "cpu"
         groups.setdefault(parts["x"] if joins else node, []).append(node)
     for group in groups.values():
-        weights = [_attribute(graph, layers[node]["weight"]) for node in group]
-        biases = [layers[node].get("bias") for node in group]
-        values = [None if bias is None else _attribute(graph, bias) for bias in biases]
-        kernel = join(weights, values, may_copy=may_copy, pages=pages, is_int8=is_int8)
+        weights, biases, scales = (
+            [_attribute(graph, node) if isinstance(node, Node) else None for node in nodes]
+            for nodes in zip(*(map(layers[node].get, _TENSORS) for node in group), strict=True)
+        )
+        kernel = join(weights, biases, scales, may_copy=may_copy, pages=pages)  # type: ignore[arg-type]
         _replace_linears(graph, group, layers[group[0]]["x"], kernel)
-        if kernel.scales is not None and len(group) == 1:
-            _read_codes(graph, layers[group[0]]["weight"], kernel)
 
 
 def _linear_parts(node: Node) -> dict[str, Any]:
-    """Return input, weight and bias if a node is the end of a linear layer over [1, N, D]."""
-    parts = parts_of(node, *_LINEARS)
+    """Return input, weight and the like if a node is the end of a linear layer over [1, N, D]."""
+    parts = parts_of(node, *_LINEARS, (linear_operation(), "x", "weight", "scales", "bias"))
     if not parts or parts["weight"].op != "get_attr":
         return {}
     values = [each.meta.get("val") for each in (parts["x"], node)]
@@ -194,12 +192,6 @@ def _replace_linears(graph: fx.GraphModule, group: list[Node], x: Node, kernel: 
             start = stop
             node.replace_all_uses_with(replacement)
             replacement.meta["val"] = node.meta["val"]
-
-
-def _read_codes(graph: fx.GraphModule, weight: Node, kernel: Linear) -> None:
-    for node in list(weight.users):
-        if node.target is aten.embedding.default and node.args[0] is weight:
-            replace(graph, node, kernel.rows, (node.args[1],))
 
 
 def _fuse_residuals(graph: fx.GraphModule) -> None:

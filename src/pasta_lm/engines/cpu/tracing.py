@@ -17,10 +17,12 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pasta_lm.engines.cpu.attention import Heads
+from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS
 from pasta_lm.engines.cpu.patterns import attend_joined, split_heads
 from pasta_lm.engines.cpu.rewrite import rewrite
 from pasta_lm.engines.local.attention import LayerCall, Pass, is_plain
 from pasta_lm.engines.local.runner import CachedPass, KeyRecorder, plain_logits
+from pasta_lm.models.load import matrix_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 # so that ``rewrite`` can tell them apart from the model's constants.
 TRACED_TOKENS = 61
 TRACED_WANTED = 53
-CHECKED_TOKENS = (1, 2, 7, 40)
+CHECKED_TOKENS = (1, 2, 7, 40)  # of a large model, the first and the last
 TOLERANCES = {torch.float32: 2e-4, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 """Largest difference from the model itself, relative to the largest logit."""
 
@@ -106,15 +108,16 @@ class CapturedModel:
         return out
 
 
-def capture(model: transformers.PreTrainedModel, *, is_int8: bool = False) -> CapturedModel | None:
+def capture(model: transformers.PreTrainedModel) -> CapturedModel | None:
     """Return a faster function with the logits of a model, or None if there is no exact one.
 
-    The model must be in evaluation mode, with ``pasta_attention``. With ``is_int8`` passes of
-    few rows read the codes of its linear layers.
+    The model must be in evaluation mode, with ``pasta_attention``.
     """
     try:
-        captured = _trace(model, is_int8=is_int8)
-        difference = max(_difference(model, captured, num) for num in CHECKED_TOKENS)
+        captured = _trace(model)
+        is_large = model.num_parameters() > MAX_COPIED_ELEMENTS
+        sizes = CHECKED_TOKENS[:: len(CHECKED_TOKENS) - 1 if is_large else 1]
+        difference = max(_difference(model, captured, num) for num in sizes)
     except Exception as exc:  # a foreign architecture may do anything: it runs as it is then
         logger.info("%s runs uncaptured: %s", type(model).__name__, exc)
         return None
@@ -125,7 +128,7 @@ def capture(model: transformers.PreTrainedModel, *, is_int8: bool = False) -> Ca
     return captured
 
 
-def _trace(model: transformers.PreTrainedModel, *, is_int8: bool) -> CapturedModel:
+def _trace(model: transformers.PreTrainedModel) -> CapturedModel:
     tracing = TracingPass()
     # It raises what it reports: an operation, such as one of experts, that cannot be traced.
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -137,7 +140,7 @@ def _trace(model: transformers.PreTrainedModel, *, is_int8: bool) -> CapturedMod
     inputs = [torch.zeros(size, dtype=torch.int64, device=model.device) for size in sizes]
     with torch.no_grad():
         graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-        rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation(), is_int8=is_int8)
+        rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation())
     for node in graph.graph.nodes:
         node.target = attend_alone if node.target is _attend_operation() else node.target
     return CapturedModel(graph, tracing.calls)
@@ -147,8 +150,8 @@ def _difference(
     model: transformers.PreTrainedModel, captured: CapturedModel, num_tokens: int
 ) -> float:
     generator = torch.Generator().manual_seed(num_tokens)
-    weight: Any = model.get_input_embeddings().weight
-    tokens = torch.randint(weight.shape[0], (num_tokens,), generator=generator).to(model.device)
+    num_rows = len(matrix_of(model.get_input_embeddings()))
+    tokens = torch.randint(num_rows, (num_tokens,), generator=generator).to(model.device)
     positions = torch.arange(num_tokens, device=model.device) + 5
     wanted = torch.arange(0, num_tokens, 2, device=model.device)
     with torch.inference_mode():

@@ -7,13 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from pasta_lm.engines.cpu.int8 import INT8, round_weights
+from pasta_lm.engines.cpu.int8 import INT8, restore_matrices, round_layer, round_weights
 from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.gpu import devices as devices
 from pasta_lm.engines.local.attention import NAME, register
@@ -25,7 +24,7 @@ from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.models.folder import PASTA
 from pasta_lm.models.generation import sampling_settings
-from pasta_lm.models.load import last_position, load_pretrained, num_parameters
+from pasta_lm.models.load import last_position, load_pretrained, matrix_of, num_parameters
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -78,7 +77,7 @@ class LoadedModel:
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        return next(self.model.parameters()).dtype
+        return self.model.dtype
 
     @property
     def dtype_name(self) -> str:
@@ -95,13 +94,12 @@ class LoadedModel:
     @cached_property
     def vocab_size(self) -> int:
         """Return the rows of the output matrix, which may exceed the tokenizer."""
-        return len(self.model.get_output_embeddings().weight)
+        return len(matrix_of(self.model.get_output_embeddings()))
 
     @cached_property
     def num_tokens(self) -> int:
         """Return the rows of the input matrix: one more than the largest id that can be fed."""
-        weight: Any = self.model.get_input_embeddings().weight
-        return len(weight)
+        return len(matrix_of(self.model.get_input_embeddings()))
 
     @cached_property
     def max_position(self) -> int | None:
@@ -121,7 +119,7 @@ class LoadedModel:
 
     @cached_property
     def fast_logits(self) -> LogitsFunction | None:
-        return None if self.reader else capture(self.model, is_int8=self.is_int8)
+        return None if self.reader else capture(self.model)
 
     @property
     def logits(self) -> LogitsFunction:
@@ -136,14 +134,16 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
     """
     place = devices.usable_device(device)
     weights = devices.weights_dtype(dtype, place)
-    pretrained = load_pretrained(source, dtype=weights)
+    is_int8 = dtype == INT8
+    change = round_layer if is_int8 else None
+    pretrained = load_pretrained(source, dtype=None if is_int8 else weights, change=change)
     model, config = pretrained.model, pretrained.config
-    if dtype == INT8:
+    if is_int8:
         round_weights(model)
     reader = exact_reader(model)
     model.to(place)  # type: ignore[arg-type]
     facts = pretrained.vocabulary, pretrained.name, pretrained.eos_ids
-    loaded = LoadedModel(model, *facts, is_int8=dtype == INT8, reader=reader)
+    loaded = LoadedModel(model, *facts, is_int8=is_int8, reader=reader)
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
         loaded.fork_bias, loaded.join = config.fork_bias, config.join
@@ -153,9 +153,11 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
     tokenizer = loaded.vocabulary.tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    if loaded.is_int8:
+        restore_matrices(loaded.model)
     piece_ids = add_pieces(loaded.model, tokenizer)
     if loaded.is_int8:
-        round_weights(loaded.model)  # the new rows
+        round_weights(loaded.model)
     return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pasta_lm.engines.local.attention import NAME, LayerCall, additive, attend, in_window, register
 from pasta_lm.errors import PastaError, UnsupportedModelError
-from pasta_lm.models.load import last_position, rope_parameters
+from pasta_lm.models.load import last_position, matrix_of, rope_parameters
 
 TOLERANCE = 1e-3  # largest difference of logits, float32, at which a model still counts as exact
 MAX_TESTED_PARAMETERS = 20_000_000  # larger models are tested at tiny width alone
@@ -142,10 +142,9 @@ def flattened_difference(model: transformers.PreTrainedModel) -> float:
 def logits_alone(model: transformers.PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
     """Return random inputs, and the logits of one pass of the model's own attention over each."""
     device = next(model.parameters()).device
-    lengths, embeddings = _lengths(model), model.get_input_embeddings().weight
-    assert isinstance(embeddings, Tensor)
+    lengths, num_rows = _lengths(model), len(matrix_of(model.get_input_embeddings()))
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(len(embeddings), (2, max(lengths)), generator=generator)
+    ids = torch.randint(num_rows, (2, max(lengths)), generator=generator)
     inputs = [row[:length].to(device) for row, length in zip(ids, lengths, strict=True)]
     with _attention(model, "eager"):
         return inputs, [model(input_ids=ids_N[None], use_cache=False).logits[0] for ids_N in inputs]
