@@ -57,7 +57,7 @@ def decode(interpreter: Interpreter, script: str) -> list[str]:
             continue
         lexeme = lexeme_of(word)
         if not thread.in_topic:
-            thread.write(lexeme.text)
+            thread.content.append(lexeme.text)
         answers.append(spelled(interpreter.advance(thread, lexeme)))
         if thread.state is ThreadState.WAITING:
             answers[-1] = ", ".join([f"wait {thread.id}", *filter(None, [answers[-1]])])

@@ -179,7 +179,7 @@ def test_without_two_points_the_answer_is_the_sequential_one(
 def test_a_prompted_point_is_a_turn_of_the_same_conversation(name: str) -> None:
     vocabulary = TAUGHT[name]
     user = [{"role": "user", "content": "Tips {for} sleep?"}]
-    stages = sot.Stages.of(user, vocabulary, PROMPTED)
+    stages = sot.Stages(user, vocabulary, PROMPTED)
     text = vocabulary.text(stages.prompt)
     assert "to this question.\nTips {for} sleep?\nSkeleton:" in text
     assert text.endswith("model:1.")
@@ -199,7 +199,7 @@ def test_a_prompted_point_is_a_turn_of_the_same_conversation(name: str) -> None:
 )
 def test_a_model_without_a_chat_template_reads_paragraphs(skeleton: str) -> None:
     vocabulary = PLAIN["byte_level"]
-    stages = sot.Stages.of("Tips?", vocabulary, PROMPTED)
+    stages = sot.Stages("Tips?", vocabulary, PROMPTED)
     (start, _) = stages.starts(skeleton)
     given = vocabulary.text(start.prefix)
     assert given.startswith("\n\nNow write out one point")

@@ -279,7 +279,7 @@ class Response:
 
     def _emit(self, live: LiveThread, text: str) -> None:
         if text:
-            live.thread.write(text)
+            live.thread.content.append(text)
             self.events.append(TextDelta(self.sample, live.thread.id, text))
 
     # Commands of the interpreter

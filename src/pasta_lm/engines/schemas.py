@@ -101,10 +101,7 @@ def _fault(text: str) -> str:
 
 
 def compact_schema(schema: Schema) -> str:
-    """Return a schema as JSON, whose values are compact unless it asks for flexible white space.
-
-    A ``UsageError`` names an option or a number that would not be held.
-    """
+    """Return a schema as JSON, compact by default; a ``UsageError`` names what is not held."""
     options = schema.get("x-guidance", COMPACT)
     if options not in (COMPACT, FLEXIBLE, {"whitespace_flexible": False}):
         problem = f"x-guidance has no options of llguidance but whitespace_flexible, not {options}"

@@ -95,7 +95,6 @@ class Interpreter:
         return self.limits.largest_units(farthest) >= 1
 
     def forced(self, thread: Thread) -> Lexeme | None:
-        """Return the token that a limit forces on this thread next, or None."""
         if thread.is_main:
             return None
         bound, last = self.limits.max_tokens_per_thread, self.limits.max_position
@@ -106,7 +105,7 @@ class Interpreter:
     # Decoded tokens
 
     def advance(self, thread: Thread, lexeme: Lexeme) -> list[Command]:
-        """Take a decoded token; text outside topics is added with ``Thread.write`` instead."""
+        """Take a decoded token; text outside topics is added to ``Thread.content`` instead."""
         assert thread.state is ThreadState.RUNNING
         is_forced = self.forced(thread) is not None
         thread.num_tokens += 1

@@ -44,7 +44,6 @@ class Entries:
 
     @classmethod
     def of_prompt(cls, tokens: Sequence[int]) -> Entries:
-        """Return the entries of a prompt: positions from 0, one owner."""
         return cls([Entry(token, PROMPT_OWNER, i, PROMPT_ROW) for i, token in enumerate(tokens)])
 
     def __len__(self) -> int:
@@ -115,12 +114,8 @@ class Placer:
 
     def guess(self, thread: Thread, tokens: Sequence[int]) -> list[Placement]:
         """Place guesses behind all else that the pass feeds; wrong ones are removed later."""
-        assert thread.row is not None
-        placements = []
-        for position, token in enumerate(tokens, start=thread.position):
-            entry = Entry(token, thread.owner, position, thread.row)
-            placements.append(Placement(self.entries.append(entry), position, thread.depth))
-        return placements
+        pairs = enumerate(tokens, start=thread.position)
+        return [self._append(thread, token, place, thread.depth) for place, token in pairs]
 
     def start(self, thread: Thread, num_seen: int | None) -> None:
         """Let a thread that no promise forked begin behind ``num_seen`` tokens of the prompt.

@@ -35,7 +35,6 @@ class Join(StrEnum):
 
 
 def check_join(join: Join, strategy: PositionStrategy) -> None:
-    """Raise a ``UsageError`` unless a join goes with a position strategy."""
     if join is Join.RECOMPUTE and strategy is not PositionStrategy.CONTINUE:
         reason = f"join {join.value!r} leaves no gaps between positions, {strategy.value!r} does"
         raise UsageError(reason, hint=f"use positions {PositionStrategy.CONTINUE.value!r} with it")

@@ -86,7 +86,6 @@ class Thread:
 
     @property
     def promised_tokens(self) -> int | None:
-        """Return the promised length in tokens; None: its length is not promised."""
         return None if self.units is None else TOKENS_PER_UNIT * self.units
 
     @property
@@ -97,10 +96,6 @@ class Thread:
     def reading_key(self) -> tuple[float, ...]:
         """Return a key that sorts threads by where their *next* token stands in the answer."""
         return (*self.path, float("inf"))
-
-    def write(self, text: str) -> None:
-        if text:
-            self.content.append(text)
 
     def items(self, until: tuple[int, ...] = ()) -> tuple[Item, ...]:
         """Return its content as items of a document, up to the end of the thread at a path in it.

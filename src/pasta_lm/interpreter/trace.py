@@ -134,7 +134,6 @@ class Trace:
 
     @property
     def num_tokens(self) -> int:
-        """Return how many tokens all threads decoded, tags included."""
         return len(self.tokens)
 
     @property

@@ -129,7 +129,11 @@ class _Walk:
             pieces = list(self._put_blocks_after_promises(pieces))
         for piece, following in pairwise([*pieces, _Piece(None, "", 0, 0)]):
             self._take(piece, following)
-        self._close_blocks()
+        for block in reversed(self._open):  # the innermost is closed first
+            if form is not Form.MAIN:
+                self._report(Fault.UNCLOSED_BLOCK, block.piece)
+            if block.is_kept:
+                self._keep_tag(tags.ASYNC_CLOSE)
         self.repaired = "".join(self._write())
         # A promise is walked before the text that stood between it and its block.
         self.problems.sort(key=lambda problem: (problem.start, problem.fault.code))
@@ -241,13 +245,6 @@ class _Walk:
                 self._report(Fault.EMPTY_BLOCK, block.piece)
         if block.is_kept:
             self._keep_tag(tags.ASYNC_CLOSE if piece.problems else piece.source)
-
-    def _close_blocks(self) -> None:
-        for block in reversed(self._open):  # the innermost is closed first
-            if self._form is not Form.MAIN:
-                self._report(Fault.UNCLOSED_BLOCK, block.piece)
-            if block.is_kept:
-                self._keep_tag(tags.ASYNC_CLOSE)
 
     def _is_legal(self, piece: _Piece) -> bool:
         if wrong := self._parser.fault(_lexeme(piece)):

@@ -84,7 +84,6 @@ class Document:
         return Document(_with_lengths(self.items, count))
 
     def without_tags(self) -> Document:
-        """Return the same answer without blocks and syncs: its plain text alone."""
         return Document((Text(self.plain_text),))
 
 

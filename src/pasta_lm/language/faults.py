@@ -72,7 +72,6 @@ class Fault(Enum):
 
     @property
     def severity(self) -> str:
-        """Return ``"error"``, or ``"warning"`` where the text is valid all the same."""
         return "warning" if self.code.startswith("PASTA1") else "error"
 
     @property

@@ -59,7 +59,6 @@ def promise_tag(topic: str, units: int) -> str:
 
 
 def annotator_open(topic: str) -> str:
-    """Return the tag that opens a block in the annotator form, where it carries the topic."""
     return f'<async topic="{escape_topic(topic)}">'
 
 

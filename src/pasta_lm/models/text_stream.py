@@ -41,8 +41,7 @@ class TokenBytes(dict[int, bytes]):
         self._added = {i: t.content for i, t in added.items() if model.id_to_token(i) is None}
 
     def __missing__(self, token_id: int) -> bytes:
-        self[token_id] = self._work_out(token_id)
-        return self[token_id]
+        return self.setdefault(token_id, self._work_out(token_id))
 
     def _work_out(self, token_id: int) -> bytes:
         spelling = self._backend.id_to_token(token_id)
@@ -63,11 +62,7 @@ class TokenBytes(dict[int, bytes]):
 
 
 class TextStream:
-    """The text of a stretch of a thread between two tags, as its tokens come in.
-
-    Bytes that never become a character come out as U+FFFD, at the latest when the stretch is
-    closed. The stream then begins another stretch.
-    """
+    """The text of a stretch between two tags; bytes that become no character come out as U+FFFD."""
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self._bytes = token_bytes
@@ -83,10 +78,7 @@ class TextStream:
 
 
 class StopWatch:
-    """Finds stop strings in the text of one thread, however it was cut.
-
-    Holds back only what may yet become a stop string; released text is never part of one.
-    """
+    """Finds stop strings in the text of one thread; holds back what may yet become one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)

@@ -79,9 +79,8 @@ class Pasta:
     def __repr__(self) -> str:
         loaded = self.engine.loaded
         place = "on servers" if self.engine.is_remote else f"{loaded.dtype_name} on {loaded.device}"
-        taught = (
-            f"taught {loaded.trained_strategy}" if self.has_tag_pieces else "not taught the tags"
-        )
+        is_taught, strategy = self.has_tag_pieces, loaded.trained_strategy
+        taught = f"taught {strategy}" if is_taught else "not taught the tags"
         return f"<Pasta {loaded.name}: {place}, {taught}>"
 
     def __enter__(self) -> Self:
@@ -339,7 +338,6 @@ SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow
 
 
 def baseline_of(name: str) -> str:
-    """Return the model whose sequential answers are the baseline of a model."""
     return SEQUENTIAL_BASELINE if name in BUILTINS else name  # others are their own baseline
 
 

@@ -130,11 +130,8 @@ def forced(request: Request, document: Document, vocabulary: Vocabulary) -> Requ
     """Return the request of any strategy, decoding a given answer instead of the model's own.
 
     A request that forks no threads decodes the text, its tags stripped. A block without a promised
-    length gets its own.
-
-    Raises:
-        VocabularyError: APAR cannot express a sync of the answer.
-        ValueError: Skeleton-of-Thought cannot express what stands outside its blocks.
+    length gets its own. A ``VocabularyError`` for a sync in APAR, a ``ValueError`` for what stands
+    outside the blocks of Skeleton-of-Thought.
     """
     encode, num_given = vocabulary.encode_text, 0
     if request.expansion is not None:

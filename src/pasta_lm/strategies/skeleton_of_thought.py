@@ -84,20 +84,14 @@ short sentences, and do not go on to the next point.""",
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Stages:
     """Both stages of one prompt as token ids."""
 
-    prompt: tuple[int, ...]  # precedes the skeleton
-    fallback: Start  # begins the sequential answer, if there are too few points
-    _vocabulary: Vocabulary
-    _wording: Wording
-
-    @classmethod
-    def of(
-        cls, prompt: Prompt, vocabulary: Vocabulary, wording: Wording,
+    def __init__(
+        self, prompt: Prompt, vocabulary: Vocabulary, wording: Wording,
         chat_template_kwargs: Mapping[str, object] | None = None,
-    ) -> Stages:  # fmt: skip
+    ) -> None:  # fmt: skip
+        self._vocabulary, self._wording = vocabulary, wording
         encode = partial(vocabulary.encode_prompt, chat_template_kwargs=chat_template_kwargs)
         alone, question = encode(prompt), prompt
         if isinstance(prompt, str):
@@ -105,12 +99,13 @@ class Stages:
         else:  # of several messages, the last is the question
             content = wording.question.format(question=prompt[-1]["content"])
             question = [*prompt[:-1], {**prompt[-1], "content": content}]
-        whole = (*encode(question), *vocabulary.encode_text(wording.lead))
+        self.prompt = (*encode(question), *vocabulary.encode_text(wording.lead))
+        """Precedes the skeleton."""
         # The fallback reuses the cache of the tokens with which both prompts begin, except for its
         # own last token, which is fed again: its logits choose the first token of the answer.
-        num_shared = num_common(alone[:-1], whole)
-        fallback = Start(prefix=tuple(alone[num_shared:]), num_seen=num_shared)
-        return cls(whole, fallback, vocabulary, wording)
+        num_shared = num_common(alone[:-1], self.prompt)
+        self.fallback = Start(prefix=tuple(alone[num_shared:]), num_seen=num_shared)
+        """Begins the sequential answer, if there are too few points."""
 
     def starts(self, skeleton: str) -> list[Start]:
         points = read_points(self._wording.lead + skeleton)  # the lead may hold the first number
@@ -133,7 +128,7 @@ def request(
     prompt: Prompt, vocabulary: Vocabulary, params: SamplingParams,
     chat_template_kwargs: Mapping[str, object] | None = None, *, wording: Wording = FINETUNED,
 ) -> Request:  # fmt: skip
-    stages = Stages.of(prompt, vocabulary, wording, chat_template_kwargs)
+    stages = Stages(prompt, vocabulary, wording, chat_template_kwargs)
     return Request(
         prompt=stages.prompt,
         params=params,

@@ -128,10 +128,7 @@ def attend_causal(call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor) 
 
 
 def for_each_head(q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values, on a GPU repeated for each query head.
-
-    Not every fused attention of a GPU takes groups; without one all scores are stored.
-    """
+    """Return keys and values, on a GPU for each query head: not all kernels take groups."""
     repeats = len(q_HQD) // len(k_GKD)
     if q_HQD.device.type == "cpu" or repeats == 1:
         return k_GKD, v_GKD
@@ -204,10 +201,7 @@ def visible(query_slots_Q: Tensor, cutoffs_QO: Tensor, owners_K: Tensor) -> Tens
 
 
 def in_window(query_positions_Q: Tensor, key_positions_K: Tensor, window: int) -> Tensor:
-    """Return which keys a sliding window shows a query, bool [Q, K]: nearer than ``window``.
-
-    Negative differences too.
-    """
+    """Return which keys a window shows a query, bool [Q, K]; differences may be negative."""
     return query_positions_Q[:, None] - key_positions_K < window
 
 

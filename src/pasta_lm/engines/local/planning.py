@@ -220,10 +220,7 @@ class Planner:
         self, requests: Mapping[int, ActiveRequest],
         apart: Callable[[ActiveRequest], AbstractContextManager[None]],
     ) -> PassPlan:  # fmt: skip
-        """Plan the next pass of unfinished requests, by their numbers.
-
-        Each is planned in the context ``apart``, so that an error ends this request only.
-        """
+        """Plan the next pass, each request in the context ``apart``: an error ends it alone."""
         scheduled = [requests[ticket.arrival] for ticket in self._scheduler.schedule()]
         decoding = [active for active in scheduled if active.is_computed]
         plan, shares = PassPlan(), self._shares(scheduled)

@@ -102,10 +102,7 @@ class TokenMasks:
 
 
 def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:
-    """Return one token id for each row of logits, float32 [W, V] and raw.
-
-    A device gets as many operations for a hundred rows as for one.
-    """
+    """Return a token id for each row of raw logits, float32 [W, V], in few operations."""
     scores_WV = adjusted(logits_WV, choices, masks.fork_id)
     tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
     drawn = [row for row, choice in enumerate(choices) if choice.params.temperature > 0]

@@ -44,7 +44,7 @@ class Prefixes:
         return hashes
 
     def find(self, hashes: Sequence[bytes]) -> tuple[Run, int] | None:
-        """Return the run with the most first pages of a prompt, now used, and their number."""
+        """Return the run with the most first pages of a prompt, and their number; touch the run."""
         for num_pages in range(len(hashes), 0, -1):
             if holders := self._holders.get(hashes[num_pages - 1]):
                 self._pool.touch(holders[-1])
@@ -93,10 +93,7 @@ class Ticket:
 
 
 class Scheduler:
-    """Admit, grow and preempt requests of one pool, ``max_running`` at most.
-
-    ``shares_prefixes`` copies the pages of prompts that begin alike.
-    """
+    """Admit, grow and preempt requests of a pool; ``shares_prefixes`` copies common pages."""
 
     def __init__(
         self, pool: Pool, *, shares_prefixes: bool = False, max_running: int = 256

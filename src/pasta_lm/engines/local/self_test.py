@@ -77,14 +77,24 @@ class FlattenedPass:
 def check_exact(model: transformers.PreTrainedModel) -> None:
     """Refuse a model, in evaluation mode, for which flattened passes would not be exact."""
     for tested in models_to_test(model):
-        _check_flattened(tested)
+        name = type(tested).__name__
+        try:
+            difference = flattened_difference(tested)
+        except PastaError:
+            raise
+        except Exception as exc:  # whatever a foreign architecture does with flattened input
+            reason = f"cannot run on a flattened list of tokens: {type(exc).__name__}: {exc}"
+            raise UnsupportedModelError(f"{name} {reason}") from exc
+        if not difference <= TOLERANCE:
+            differs = f"its logits differ by {difference:.2g} from its own attention"
+            raise UnsupportedModelError(
+                f"{name} is not exact when flattened: {differs} (at most {TOLERANCE:g} is "
+                "allowed), so threads could not share a cache"
+            )
 
 
 def models_to_test(model: transformers.PreTrainedModel) -> list[transformers.PreTrainedModel]:
-    """Return a tiny model of the same architecture, and the model itself where that is accurate.
-
-    Refuses one that no test of a few tokens can show to be exact.
-    """
+    """Return a tiny model of the same architecture, and the model itself where that is accurate."""
     config = model.config
     if any(settings.get("rope_type") == "dynamic" for settings in rope_parameters(config)):
         raise UnsupportedModelError(
@@ -102,22 +112,6 @@ def models_to_test(model: transformers.PreTrainedModel) -> list[transformers.Pre
     # depend on what came before.
     is_accurate = num_parameters <= MAX_TESTED_PARAMETERS and model.dtype == torch.float32
     return [tiny, model] if is_accurate else [tiny]
-
-
-def _check_flattened(model: transformers.PreTrainedModel) -> None:
-    name = type(model).__name__
-    try:
-        difference = flattened_difference(model)
-    except PastaError:
-        raise
-    except Exception as exc:  # whatever a foreign architecture does with flattened input
-        reason = f"cannot run on a flattened list of tokens: {type(exc).__name__}: {exc}"
-        raise UnsupportedModelError(f"{name} {reason}") from exc
-    if not difference <= TOLERANCE:
-        raise UnsupportedModelError(
-            f"{name} is not exact when flattened: its logits differ by {difference:.2g} from its "
-            f"own attention (at most {TOLERANCE:g} is allowed), so threads could not share a cache"
-        )
 
 
 @torch.inference_mode()

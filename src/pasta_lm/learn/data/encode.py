@@ -114,7 +114,7 @@ def encode_points(
         blocks = blocks_of(record.document)
     except ValueError as exc:
         raise InputError(f"record {record.id}: {exc}") from exc
-    stages = Stages.of(record.messages, vocabulary, FINETUNED)
+    stages = Stages(record.messages, vocabulary, FINETUNED)
     writer = _Writer(stages.prompt, vocabulary, eos_id, strategy)
     return writer.write_points(record.id, blocks, stages)
 
