@@ -17,8 +17,8 @@ from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.request import Guesser, Request
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import Limits
-from pasta_lm.interpreter.placement import Placement, Placer
-from pasta_lm.interpreter.thread import Thread, ThreadState
+from pasta_lm.interpreter.placement import Placer
+from pasta_lm.interpreter.thread import Placement, Thread, ThreadState
 
 NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
 TOKENS_OF_PROMISE = 3  # the shortest: opening, topic, closing

@@ -12,8 +12,8 @@ from pasta_lm.engines import TokenText
 from pasta_lm.engines.request import Expansion, Start, StructuredOutputs
 from pasta_lm.interpreter.commands import Command
 from pasta_lm.interpreter.interpreter import Interpreter
-from pasta_lm.interpreter.placement import Placement, Placer
-from pasta_lm.interpreter.thread import Thread, ThreadState
+from pasta_lm.interpreter.placement import Placer
+from pasta_lm.interpreter.thread import Placement, Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews
 from pasta_lm.models.text_stream import StopWatch
 

@@ -19,7 +19,7 @@ from pasta_lm.interpreter.positions import (
     position_after_promise,
     position_of_sync,
 )
-from pasta_lm.interpreter.thread import ForkPoint, Thread
+from pasta_lm.interpreter.thread import Placement, Thread
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 
 PROMPT_ROW = Row({PROMPT_OWNER: UNBOUNDED})
@@ -65,15 +65,6 @@ class Entries:
         self.items[first:] = [self.items[slot] for slot in slots]
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Slot, position and depth of one fed token."""
-
-    slot: int
-    position: int
-    depth: int  # length of the longest chain of tokens that must be decoded one by one
-
-
 class Placer:
     """Place the tokens of one response behind the prompt, which is in the entries already."""
 
@@ -106,7 +97,7 @@ class Placer:
         placement = self._append(thread, token, thread.position, depth)
         thread.position += 1
         if promised is not None:
-            promised.fork_point = ForkPoint(placement.slot, placement.position, depth)
+            promised.fork_point = placement
             thread.position = position_after_promise(
                 self.strategy, placement.position, promised.units or 0, promised.block_length
             )
@@ -126,7 +117,7 @@ class Placer:
         assert parent is not None
         thread.depth = parent.depth
         if num_seen is None:
-            thread.fork_point = ForkPoint(last, parent.position - 1, parent.depth + 1)
+            thread.fork_point = Placement(last, parent.position - 1, parent.depth + 1)
         else:
             thread.position = num_seen
             thread.row = Row({PROMPT_OWNER: num_seen, thread.owner: UNBOUNDED})

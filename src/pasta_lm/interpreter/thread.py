@@ -27,13 +27,13 @@ class ThreadState(Enum):
     ENDED = "ended"  # it will decode no more
 
 
-@dataclass(slots=True, eq=False)
-class ForkPoint:
-    """Where a promise ended, from where its thread begins now or (deferred) later."""
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Slot, position and depth of one fed token."""
 
     slot: int
     position: int
-    depth: int
+    depth: int  # length of the longest chain of tokens that must be decoded one by one
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class Thread:
     row: Row | None = None
     position: int = 0  # where its next token will stand
     depth: int = 0  # depth of the last token that it fed; 0 before the first
-    fork_point: ForkPoint | None = None
+    fork_point: Placement | None = None  # of the end of its promise: it begins behind it
 
     @property
     def is_main(self) -> bool:

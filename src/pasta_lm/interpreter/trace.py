@@ -121,7 +121,7 @@ class Trace:
     tokens: list[TokenRecord] = field(default_factory=list)
     syncs: list[SyncRecord] = field(default_factory=list)
 
-    picture: ClassVar[Picture | None] = None  # ``pasta_lm.view.notebook`` sets it
+    picture: ClassVar[Callable[[Trace], str] | None] = None  # HTML; ``view.notebook`` sets it
 
     @property
     def num_content_tokens(self) -> int:
@@ -226,6 +226,3 @@ class Trace:
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise InputError(f"the trace is damaged: {exc}") from exc
         return cls(**values)
-
-
-Picture = Callable[[Trace], str]  # as HTML

@@ -141,7 +141,12 @@ class _Walk:
     def _write(self) -> Iterator[str]:
         grouped = groupby(self._kept, lambda kept: kept.text is not None)
         runs = [(is_text, list(run)) for is_text, run in grouped]
-        texts = [_write_text(run) for is_text, run in runs if is_text]
+        # Text on both sides of a removed tag can spell a new tag.
+        texts = [
+            tags.escape("".join(kept.text or "" for kept in run)) if run[1:] else run[0].source
+            for is_text, run in runs
+            if is_text
+        ]
         # In main form the text that comes next to a space may be that of a block, which is absent.
         after_tags = texts if self._form is Form.MAIN else tags.spaces_after_tags(texts)
         moved = zip(texts, after_tags, strict=True)
@@ -319,10 +324,3 @@ def _repaired(piece: _Piece) -> str | None:
         return piece.source
     topic = tags.bounded_topic(topic)
     return tags.promise_tag(topic, piece.units or 1) if is_promise else tags.annotator_open(topic)
-
-
-def _write_text(run: list[_Kept]) -> str:
-    if len(run) == 1:
-        return run[0].source
-    # Text on both sides of a removed tag can spell a new tag.
-    return tags.escape("".join(kept.text or "" for kept in run))

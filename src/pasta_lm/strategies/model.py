@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, Unpack, overload
+from typing import Unpack, overload
 
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
@@ -36,7 +36,7 @@ PREPARED_ENTRIES = 4096  # of a request, up to which a GPU's passes are captured
 Watch = Callable[[StreamEvent], object]
 
 
-class Pasta:
+class Pasta(AbstractContextManager["Pasta"]):
     """A model that answers prompts with any strategy; one caller at a time."""
 
     def __init__(self, engine: Engine) -> None:
@@ -82,9 +82,6 @@ class Pasta:
         is_taught, strategy = self.has_tag_pieces, loaded.trained_strategy
         taught = f"taught {strategy}" if is_taught else "not taught the tags"
         return f"<Pasta {loaded.name}: {place}, {taught}>"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

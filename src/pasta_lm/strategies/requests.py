@@ -173,17 +173,15 @@ def request_of(
     join: Join,
 ) -> Request:  # fmt: skip
     """Return the request of any strategy but Skeleton-of-Thought, which encodes more prompts."""
-    if strategy == LOOKUP:
-        return sequential_request(ids, params, PromptLookup(), strategy)
-    has_schema = params.structured_outputs is not None  # it holds for one thread
-    if strategy == SEQUENTIAL or (has_schema and strategy == PASTA):
-        return sequential_request(ids, params)
+    guesser = PromptLookup() if strategy in (LOOKUP, PASTA_LOOKUP) else None
+    if strategy == PASTA and params.structured_outputs is not None:  # a schema holds for one thread
+        strategy = SEQUENTIAL
+    if strategy in EXACT_SEQUENTIAL:
+        return sequential_request(ids, params, guesser, strategy)
     if strategy == APAR:
         return apar_request(ids, params)
     request = Request(prompt=ids, params=params, positions=positions, join=join)
-    if strategy == PASTA_LOOKUP:
-        return replace(request, guesser=PromptLookup(), strategy=strategy)
-    return request
+    return replace(request, guesser=guesser, strategy=strategy)
 
 
 def encoded(
