@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +21,12 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import DeviceMemoryError, RequestError, UsageError
 from pasta_lm.serve.errors import from_error
 from tests.architectures import loaded
+from tests.small_tokenizers import byte_level
+from tests.tiny import random_llama
+
+LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 6}
+LARGE |= {"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 16_000}
+BLOCK_MB = 68  # of large pages, which are taken from the system at once
 
 
 @pytest.mark.parametrize(
@@ -121,3 +130,40 @@ def test_a_full_gpu_is_told_what_takes_its_memory(monkeypatch: pytest.MonkeyPatc
 
 def test_this_machine_has_memory() -> None:
     assert free_bytes(torch.device("cpu")) > 1 << 20
+
+
+MEASURE = """
+import re, sys
+from pathlib import Path
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import load
+from pasta_lm.engines.request import Request, SamplingParams
+
+def most_mb(folder):
+    Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text
+    before, (dtype, *_) = int(re.search(r"VmRSS:\\s+(\\d+)", status())[1]), sys.argv[1:]
+    request = Request(prompt=[1, 2, 3], params=SamplingParams(max_tokens=4))
+    TorchEngine(load(folder, dtype=dtype, device="cpu"), pool_tokens=512).generate([request])
+    return (int(re.search(r"VmHWM:\\s+(\\d+)", status())[1]) - before) / 1e3
+
+most_mb(sys.argv[2])  # what libraries import at the first use
+print(most_mb(sys.argv[3]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux counts the pages")
+@pytest.mark.parametrize(("dtype", "bytes_of_a_weight"), [("bfloat16", 2), ("int8", 1)])
+def test_a_start_takes_a_third_more_memory_than_its_weights(
+    dtype: str, bytes_of_a_weight: int, tmp_path: Path
+) -> None:
+    tokenizer, sizes = byte_level(), []
+    for name, settings in (("tiny", {}), ("large", LARGE)):
+        model = random_llama(tokenizer, **settings).to(torch.bfloat16)
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        sizes.append(model.num_parameters() * bytes_of_a_weight / 1e6)
+    folders = map(str, (tmp_path / "tiny", tmp_path / "large"))
+    command = [sys.executable, "-c", MEASURE, dtype, *folders]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert float(result.stdout.split()[-1]) < 1.3 * sizes[1] + BLOCK_MB

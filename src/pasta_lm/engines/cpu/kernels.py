@@ -18,6 +18,7 @@ from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.int8 import multiply
 from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear, HugePages
 from pasta_lm.machine import has_amx, multiplies_bfloat16
+from pasta_lm.models.load import leave_memory
 
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models stay in their files
 
@@ -87,7 +88,9 @@ def join(
     if (may_copy or known) and weight.is_contiguous() and library.fits(weight):
         weight = pages.copy(weight)
     for each, part in zip(weights, weight.split(list(map(len, weights))), strict=True):
-        each.data = part
+        before, each.data = each.data, part
+        if before.data_ptr() != part.data_ptr():
+            leave_memory(before)
     if known:
         return Linear(weight, bias, torch.cat(known), torch.float32)
     return Linear(weight, bias, None, weight.dtype)

@@ -195,6 +195,8 @@ class HugePages:
         """Return a contiguous copy in large pages, or the tensor itself if there are none."""
         if not hasattr(mmap, "MADV_HUGEPAGE") or tensor.device.type != "cpu" or not tensor.numel():
             return tensor
+        with suppress(AttributeError):  # glibc keeps what was freed, weights too
+            ctypes.CDLL(None).malloc_trim(0)
         num_bytes, count = tensor.numel() * tensor.element_size(), tensor.numel()
         if self._block is None or self._used + num_bytes > len(self._block):
             self._block, self._used = _new_block(num_bytes)
@@ -205,8 +207,6 @@ class HugePages:
 
 def _new_block(num_bytes: int) -> tuple[mmap.mmap, int]:
     """Return memory for a tensor and others behind it, and where its first large page begins."""
-    with suppress(AttributeError, OSError):  # of glibc: what was freed, copies of weights too
-        ctypes.CDLL(None).malloc_trim(0)
     size = -(-max(num_bytes, BLOCK) // PAGE) * PAGE + PAGE
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without them
