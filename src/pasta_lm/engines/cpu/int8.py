@@ -130,16 +130,24 @@ class SavedEmbedding(_Coded):
 def round_layer(model: PreTrainedModel, name: str, weight: Tensor) -> None:
     """Replace a linear layer by one of codes for a weight [O, I], which may be a new one.
 
-    The input embedding is replaced too if it has the layer's matrix.
+    The input embedding is replaced too if it has the layer's matrix. Modules that compute
+    something else keep float32 weights that codes stand for.
     """
     layer, inputs = model.get_submodule(name), model.get_input_embeddings()
     before = layer.get_parameter("weight")
     codes, scales = quantise(weight.detach())
+    is_shared = inputs is not None and getattr(inputs, "weight", None) is before
+    if type(layer).forward is not nn.Linear.forward:
+        before.data = dequantise(codes, scales)
+        return
     shared = nn.Parameter(codes, requires_grad=False)
     model.set_submodule(name, Int8Linear(shared, scales, layer.bias))  # type: ignore[arg-type]
-    if inputs is not None and getattr(inputs, "weight", None) is before:
+    if is_shared and type(inputs).forward is nn.Embedding.forward:
         model.set_input_embeddings(Int8Embedding(shared, scales))
-    leave_memory(before)
+    elif is_shared:  # it scales its rows, say
+        before.data = dequantise(codes, scales)
+    else:
+        leave_memory(before)
 
 
 @torch.no_grad()
@@ -149,8 +157,8 @@ def round_weights(model: PreTrainedModel) -> PreTrainedModel:
         if isinstance(module, nn.Linear):
             round_layer(model, name, module.weight)
     inputs = model.get_input_embeddings()
-    if type(inputs) is nn.Embedding and inputs.weight.dtype.itemsize == 2:
-        model.set_input_embeddings(SavedEmbedding(inputs.weight))
+    if type(inputs).forward is nn.Embedding.forward and inputs.weight.dtype.itemsize == 2:
+        model.set_input_embeddings(SavedEmbedding(inputs.get_parameter("weight")))
     for weight in model.parameters():
         if weight.is_floating_point():
             weight.data = weight.data.float()
