@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -24,7 +26,8 @@ LIMIT_S = 300
 
 def commands(page: str) -> list[str]:
     blocks = fences(ROOT / page, "console")
-    return [line[2:] for body in blocks for line in body.splitlines() if line.startswith("$ ")]
+    lines = (line for body in blocks for line in body.replace("\\\n", "").splitlines())
+    return [line[2:] for line in lines if line.startswith("$ ")]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,7 @@ def environment(clone: Path) -> dict[str, str]:
     return {**kept, "PATH": path, "PIP_CACHE_DIR": pip_cache, **settings}
 
 
-def run(command: str, clone: Path) -> None:
+def run(command: str, clone: Path) -> str:
     process = subprocess.run(
         ["bash", "-euc", command],
         cwd=clone,
@@ -62,6 +65,7 @@ def run(command: str, clone: Path) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert process.returncode == 0, f"{command}\n{process.stdout[-2000:]}\n{process.stderr[-2000:]}"
+    return process.stdout
 
 
 @pytest.fixture
@@ -103,8 +107,13 @@ def test_every_command_of_the_readme_and_the_quick_start_runs_in_a_clean_clone(
     ]
     assert any(line.startswith("pasta run ") for line in lines)
     assert lines[:3] == [lines[0], "scripts/demo", "scripts/test"]  # and the clone; CI runs them
+    printed = dict[str, str]()
     for line in dict.fromkeys(lines[3:]):  # what both pages have runs once
         if line.startswith("pasta serve"):
             servers.append(serve(line, clone))
         else:
-            run(line, clone)
+            printed[line] = run(line, clone)
+    shown = re.search("`content` is `(.*?)`", (ROOT / "README.md").read_text("utf-8"))
+    (reply,) = (json.loads(out) for line, out in printed.items() if '"parts": true' in line)
+    assert shown is not None
+    assert reply["choices"][0]["message"]["content"] == shown[1]

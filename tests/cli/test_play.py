@@ -64,7 +64,7 @@ def test_piped_it_has_no_colour_no_animation_and_claims_no_speedup(pasta: Pasta)
     assert max(map(len, result.out.splitlines())) <= 80
     assert result.err == (
         "pasta: simulated, no wall clock, 194 tokens of text by 5 threads in 118 steps, "
-        "1.64 times fewer than one's\n"
+        "1.64 times fewer than one thread's\n"
     )
 
 
@@ -99,7 +99,7 @@ def test_a_picture_fits_its_width(width: int) -> None:
 def test_the_summary_names_the_kind_of_its_figures() -> None:
     trace = Trace.from_json(ENGINE.answer().trace.to_json().replace("simulated", "random-weights"))
     trace.wall_s = 0.214
-    steps = "11 tokens of text by 3 threads in 14 steps, 1.27 times more than one's"
+    steps = "11 tokens of text by 3 threads in 14 steps, 1.27 times more than one thread's"
     assert summary(trace).startswith(f"0.21 s (random-weights), {steps}")
     trace.finish_reason = "length"
     assert summary(trace).endswith(", cut at 22 tokens")

@@ -206,7 +206,9 @@ def test_doctor_reports_the_self_test_and_the_builtin_model(doctor: Pasta) -> No
     result = doctor()
     assert (result.code, result.err) == (0, "")
     assert re.search(r"^self-test {2,}exact: ", result.out, re.M)
-    assert re.search(r"^built-in model {2,}answers 'Write short .*: \d+ threads, ", result.out, re.M)
+    assert re.search(
+        r"^built-in model {2,}answers 'Write short .*: \d+ threads, ", result.out, re.M
+    )
 
 
 def test_doctor_answers_in_json(doctor: Pasta, taught_folder: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from json import loads
 from typing import Annotated, TypeVar
@@ -19,7 +18,8 @@ from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.machine import NUM_CORES, OtherProcesses
-from pasta_lm.models.names import BUILTIN, PASTA_15B
+from pasta_lm.models.adapter import find_base
+from pasta_lm.models.names import PASTA_15B, builtin_folder
 from pasta_lm.strategies.model import EXAMPLE, Pasta
 from pasta_lm.strategies.parts import PartsAnswer
 
@@ -49,13 +49,16 @@ SCHEMA: dict[str, object] = {
     },
     "required": [*FIELDS],
 }
+QUESTION_15B = "What are three benefits of drinking water?"
 MAX_TOKENS = 300
 MAX_TURNS, SHORT_S = 3, 10.0  # runs that take longer have one turn
 SOME_LOAD = 0.5  # cores that other processes use
 
 
 def demo(
-    question: Annotated[str, typer.Argument(metavar="[QUESTION]", help="Of threads.")] = EXAMPLE,
+    question: Annotated[
+        str | None, typer.Argument(metavar="[QUESTION]", help="For the answer in threads.")
+    ] = None,
     model: Annotated[
         str | None,
         option("--model -m MODEL", "Default: pasta-1.5b where its base is here, else builtin."),
@@ -68,12 +71,15 @@ def demo(
     Seconds are the least of three turns, if one is short. Nothing is downloaded.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    loaded = _load([model] if model else [PASTA_15B, BUILTIN], dtype)
+    loaded = _load(model, dtype)
     loaded.generate("Hello!", max_tokens=8)  # the first passes are slower
     others = OtherProcesses()
     ratios = [_show_fields(loaded)]
     if loaded.has_tag_pieces:
-        ratios.append(_show_threads(loaded, question))
+        is_15b = loaded.engine.loaded.name == PASTA_15B
+        ratios.append(_show_threads(loaded, question or (QUESTION_15B if is_15b else EXAMPLE)))
+    elif question:
+        terminal.say("the question is left out: the model was not taught to answer in threads")
     if min(ratios) < 1 or others.num_cores > SOME_LOAD:
         cores = f"{others.num_cores:.1f} of the {NUM_CORES} cores"
         terminal.say(f"other processes used {cores} meanwhile: seconds and ratios suffer from that")
@@ -103,11 +109,14 @@ def num_right(data: dict[str, object]) -> int:
     return sum(data.get(name) == value for name, value in FIELDS.items())
 
 
-def _load(names: Sequence[str], dtype: str | None) -> Pasta:
-    for name in names[:-1]:
-        with suppress(ModelNotFoundError):
-            return load_model(name, dtype=dtype, device=None)
-    return load_model(names[-1], dtype=dtype, device=None)
+def _load(model: str | None, dtype: str | None) -> Pasta:
+    if model is None:
+        try:
+            find_base(builtin_folder(PASTA_15B))
+            model = PASTA_15B
+        except ModelNotFoundError:
+            terminal.say("the base of pasta-1.5b is not here (PASTA_BASE=FOLDER names it)")
+    return load_model(model, dtype=dtype, device=None)
 
 
 A = TypeVar("A")

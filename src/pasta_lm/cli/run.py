@@ -43,7 +43,7 @@ FILE_NAME = re.compile(r"\S+\.\w+|-")  # not there, but no question either
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 EXAMPLES = {
     "run": 'pasta run "Three ways to sleep better"',
-    "fill": "pasta fill -f letter.txt --schema 'name, year int'",
+    "fill": "pasta fill -f letter.txt 'Give the data as JSON.' --schema 'name, year int'",
     "ask": 'pasta ask letter.txt "Who wrote it?"',
 }
 
@@ -85,9 +85,7 @@ def run(
     is_baseline = servers is None and strategy in EXACT_SEQUENTIAL
     name = baseline_of(model or BUILTIN) if is_baseline else model
     loaded = load_model(name, servers, dtype=dtype, device=device)
-    if name in (None, BUILTIN):
-        terminal.say(INTRODUCTION)
-    elif is_baseline and name != model:
+    if is_baseline and name != model:
         terminal.say(BASELINE.format(name=name))
     params = loaded.sampling_params(**settings)
     if defaults := [name for name in loaded.engine.loaded.sampling if name not in settings]:
@@ -200,6 +198,8 @@ def _schema(text: str) -> Schema | str | type[PydanticModel]:
         if not isinstance(schema, dict):
             raise InputError(f"{text} is no JSON schema: it must be an object", hint=SMALLEST)
         return schema
+    if text.lstrip().startswith("{"):
+        raise UsageError("a JSON schema is read from a file", hint="--schema FILE.json, or -")
     if not re.fullmatch(r"[\w.]+:\w+", text):
         return text
     sys.path.insert(0, os.getcwd())
@@ -266,10 +266,13 @@ def load_model(
     """Load a model, or connect to servers that hold it; they refuse the flags of a local one."""
     with terminal.status(_loading(model or BUILTIN)):
         if servers is None:
-            return Pasta.from_pretrained(
+            loaded = Pasta.from_pretrained(
                 model or BUILTIN, dtype=dtype or "auto", device=device, pool_tokens=pool_tokens,
                 cache_memory=cache_memory, shares_prefixes=shares_prefixes,
             )  # fmt: skip
+            if model in (None, BUILTIN):
+                terminal.say(INTRODUCTION)
+            return loaded
         if model is None:
             hint = "name the folder that the servers serve"
             raise UsageError("--engine needs --model", hint=hint)

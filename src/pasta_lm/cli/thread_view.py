@@ -216,7 +216,8 @@ def summary(trace: Trace) -> str:
     if len(trace.threads) > 1:
         num_tokens = round(trace.parallelism * trace.critical_path)
         ratio = trace.parallelism
-        steps = f"{max(ratio, 1 / ratio):.2f} times {'fewer' if ratio >= 1 else 'more'} than one's"
+        word = "fewer" if ratio >= 1 else "more"
+        steps = f"{max(ratio, 1 / ratio):.2f} times {word} than one thread's"
         text = f"{num_tokens} tokens of text by {len(trace.threads)} threads"
         parts.append(f"{text} in {trace.critical_path} steps, {steps}")
     else:

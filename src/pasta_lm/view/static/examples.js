@@ -14,7 +14,34 @@ export const EXAMPLES = [
 // Documents and the fields to be read from each: any model writes them at the same time.
 export const DOCUMENTS = [
   {
-    label: "A booking, eight fields",
+    label: "A booking, ten fields",
+    text: `Booking 1845 at Hotel Aurora
+Guest: Rui Costa
+City: Lisbon
+Room: double
+Arrival: 14 May
+Nights: 3
+Adults: 2
+Price: 145 euros
+Breakfast: included
+Email: rui.costa@example.com
+
+Give the data as JSON.`,
+    schema: `{"type": "object", "properties": {
+  "number": {"type": "integer"},
+  "hotel": {"type": "string"},
+  "guest": {"type": "string"},
+  "city": {"type": "string"},
+  "room": {"type": "string"},
+  "arrival": {"type": "string"},
+  "nights": {"type": "integer"},
+  "adults": {"type": "integer"},
+  "price": {"type": "integer"},
+  "email": {"type": "string"}
+}}`,
+  },
+  {
+    label: "A letter, eight fields",
     text: `Read the fields from this letter.
 
 Dear Ms Novak,
