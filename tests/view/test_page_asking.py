@@ -121,7 +121,7 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     watched = watching(FillingBackend(), accept_downloads=True)
     page = watched.page
     page.get_by_label("Fields of a text").check(force=True)
-    page.get_by_role("button", name="Fill").click()
+    page.get_by_role("button", name="A letter, eight fields").click()
     page.get_by_role("button", name="JSON mode").wait_for()
     page.get_by_role("button", name="Fill").wait_for()
     asked, replayed, held_to_schema = watched.bodies
