@@ -103,7 +103,7 @@ class AnnotateProcess:
         self._process.send_signal(number)
 
     def finish(self) -> int:
-        return self._process.wait(60)
+        return self._process.wait(240)
 
 
 def stored_replies(folder: Path) -> Counter[str]:
