@@ -130,11 +130,14 @@ def test_only_debug_shows_a_traceback(pasta: Pasta, arguments: tuple[str, ...]) 
         pasta("view", "no", PASTA_DEBUG="1")
 
 
-def test_help_loads_no_heavy_module() -> None:
-    heavy = {"torch", "transformers", "tokenizers", "pydantic", "openai", "sklearn", "scipy"}
-    heavy |= {"matplotlib", "numpy", "rich", "pasta_lm.interpreter"}
+@pytest.mark.parametrize("verb", ["", "demo", "run", "chat", "serve", "bench"])
+def test_help_loads_no_heavy_module(verb: str) -> None:
+    heavy = {"torch", "transformers"}  # they read the environment, which flags of a verb set
+    if not verb:
+        heavy |= {"tokenizers", "pydantic", "openai", "sklearn", "scipy", "matplotlib", "numpy"}
+        heavy |= {"rich", "pasta_lm.interpreter"}
     code = (
-        "import sys; sys.argv = ['pasta', '--help']\n"
+        f"import sys; sys.argv = ['pasta', *{verb!r}.split(), '--help']\n"
         "from pasta_lm.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"

@@ -295,7 +295,8 @@ def test_the_demo_shows_fields_and_threads_and_says_what_else_was_running(
     monkeypatch.setattr(OtherProcesses, "num_cores", 1.25)
     result = pasta("demo", "Name three rivers.", "-m", taught_folder)
     assert result.code == 0
-    assert re.search(r"(?m)^right +\d+ of 10 +0 of 10$", result.out)  # JSON mode was cut
+    assert re.search(r"(?m)^right +\d+ of 10 +0 of 10$", result.out)
+    assert "times as fast, but JSON mode was cut" in result.out
     assert re.search(r"(?m)^> Name three rivers\.$", result.out)
     assert re.search(
         r"(?m)^\d+ threads?: \d+\.\d\d s; same text by one: \d+\.\d\d s\.$", result.out

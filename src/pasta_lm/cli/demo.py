@@ -18,8 +18,7 @@ from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.machine import NUM_CORES, OtherProcesses
-from pasta_lm.models.adapter import find_base
-from pasta_lm.models.names import PASTA_15B, builtin_folder
+from pasta_lm.models.names import PASTA_15B
 from pasta_lm.strategies.model import EXAMPLE, Pasta
 from pasta_lm.strategies.parts import PartsAnswer
 
@@ -70,7 +69,7 @@ def demo(
 
     Seconds are the least of three turns, if one is short. Nothing is downloaded.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when transformers is imported
     loaded = _load(model, dtype)
     loaded.generate("Hello!", max_tokens=8)  # the first passes are slower
     others = OtherProcesses()
@@ -112,8 +111,7 @@ def num_right(data: dict[str, object]) -> int:
 def _load(model: str | None, dtype: str | None) -> Pasta:
     if model is None:
         try:
-            find_base(builtin_folder(PASTA_15B))
-            model = PASTA_15B
+            return load_model(PASTA_15B, dtype=dtype, device=None)
         except ModelNotFoundError:
             terminal.say("the base of pasta-1.5b is not here (PASTA_BASE=FOLDER names it)")
     return load_model(model, dtype=dtype, device=None)
@@ -142,8 +140,8 @@ def _show_fields(model: Pasta) -> float:
     rows.append(["seconds", *(f"{value:.2f}" for value in seconds)])
     typer.echo(f"> {PROMPT}\n")
     terminal.print_table(["field", "all at once", "JSON mode"], rows, text_columns=range(3))
-    ratio = seconds[1] / seconds[0]
-    typer.echo(f"\nTen fields at once: {ratio:.1f} times as fast.\n")
+    ratio, cut = seconds[1] / seconds[0], "" if is_whole else ", but JSON mode was cut"
+    typer.echo(f"\nTen fields at once: {ratio:.1f} times as fast{cut}.\n")
     return ratio
 
 
@@ -156,5 +154,6 @@ def _show_threads(model: Pasta, question: str) -> float:
     typer.echo(f"> {question}\n\n{terminal.harmless(answer.text)}\n")
     num_threads, ratio = len(answer.trace.threads), seconds[1] / seconds[0]
     typer.echo(f"{num_threads} threads: {seconds[0]:.2f} s; same text by one: {seconds[1]:.2f} s.")
-    typer.echo(f"The answer in threads: {ratio:.2f} times as fast.")
+    cut = "" if answer.finish_reason == FinishReason.STOP else ", but it was cut"
+    typer.echo(f"The answer in threads: {ratio:.2f} times as fast{cut}.")
     return ratio

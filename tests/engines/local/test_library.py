@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +13,13 @@ from pasta_lm.engines.cpu.library import PAGE, HugePages
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Request, SamplingParams
 from tests.architectures import loaded
+
+
+@pytest.fixture(autouse=True)
+def same_threads_afterwards() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -25,15 +33,11 @@ def test_compiled_functions_take_the_idle_cores_unless_a_number_is_named(
     if by_user is not None:
         monkeypatch.setenv(library.NUM_THREADS, by_user)
     monkeypatch.setattr(library, "idle_cores", lambda: idle)
-    before = torch.get_num_threads()
     torch.set_num_threads(of_torch)
-    try:
-        assert library.num_threads() == used
-        with library.torch_on_one_thread():
-            assert (torch.get_num_threads(), library.num_threads()) == (1, used)
-        assert torch.get_num_threads() == of_torch
-    finally:
-        torch.set_num_threads(before)
+    assert library.num_threads() == used
+    with library.torch_on_one_thread():
+        assert (torch.get_num_threads(), library.num_threads()) == (1, used)
+    assert torch.get_num_threads() == of_torch
 
 
 @pytest.mark.skipif(library.functions() is None, reason="no C compiler")
@@ -44,15 +48,11 @@ def test_torch_has_one_thread_in_passes_of_few_rows_and_its_own_number_outside()
         numbers.append(torch.get_num_threads())
 
     engine = TorchEngine(loaded("llama"), on_logits=note)
-    before = torch.get_num_threads()
     torch.set_num_threads(3)
-    try:
-        prompt = (5,) * (library.MAX_ROWS + 1)
-        request = Request(prompt=prompt, params=SamplingParams(max_tokens=3))
-        engine.generate([request])
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    prompt = (5,) * (library.MAX_ROWS + 1)
+    request = Request(prompt=prompt, params=SamplingParams(max_tokens=3))
+    engine.generate([request])
+    assert torch.get_num_threads() == 3
     assert numbers[:3] == [3, 1, 1]
 
 

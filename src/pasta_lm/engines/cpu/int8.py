@@ -142,17 +142,17 @@ def round_layer(model: PreTrainedModel, name: str, weight: Tensor) -> None:
         return
     shared = nn.Parameter(codes, requires_grad=False)
     model.set_submodule(name, Int8Linear(shared, scales, layer.bias))  # type: ignore[arg-type]
-    if is_shared and type(inputs).forward is nn.Embedding.forward:
-        model.set_input_embeddings(Int8Embedding(shared, scales))
-    elif is_shared:  # it scales its rows, say
+    if is_shared and type(inputs).forward is not nn.Embedding.forward:  # it scales its rows, say
         before.data = dequantise(codes, scales)
-    else:
-        leave_memory(before)
+        return
+    if is_shared:
+        model.set_input_embeddings(Int8Embedding(shared, scales))
+    leave_memory(before)
 
 
 @torch.no_grad()
-def round_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """Give each linear layer codes, in place; other weights become float32. Return the model."""
+def round_weights(model: PreTrainedModel) -> None:
+    """Give each linear layer codes, in place; other weights become float32."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
             round_layer(model, name, module.weight)
@@ -163,7 +163,6 @@ def round_weights(model: PreTrainedModel) -> PreTrainedModel:
         if weight.is_floating_point():
             weight.data = weight.data.float()
     model.config.dtype = torch.float32
-    return model
 
 
 @torch.no_grad()
