@@ -271,6 +271,7 @@ def test_question_strategies_and_settings_are_sent_and_survive_a_reload_and_the_
     watched = watching(backend, key="very secret")
     page = watched.page
     page.get_by_label("API key").fill("very secret")
+    page.get_by_label("API key").blur()
     page.wait_for_load_state("networkidle")  # nothing moves under the click any more
     page.get_by_text("Settings").click()
     for name, value in {"Temperature": "0.7", "Max tokens": "30", "Seed": "7"}.items():

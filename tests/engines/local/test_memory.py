@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import weakref
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from pasta_lm.cli.app import _known
-from pasta_lm.engines.gpu.devices import budget_bytes, free_bytes
+from pasta_lm.engines.gpu.devices import budget_bytes
 from pasta_lm.engines.local import loading
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, pool_slots
@@ -128,10 +129,6 @@ def test_a_full_gpu_is_told_what_takes_its_memory(monkeypatch: pytest.MonkeyPatc
     assert isinstance(loose, DeviceMemoryError)
 
 
-def test_this_machine_has_memory() -> None:
-    assert free_bytes(torch.device("cpu")) > 1 << 20
-
-
 MEASURE = """
 import re, sys
 from pathlib import Path
@@ -162,6 +159,7 @@ def test_a_start_takes_a_third_more_memory_than_its_weights(
         model = random_llama(tokenizer, **settings).to(torch.bfloat16)
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
+    os.sync()  # pages that the disk has not can not leave memory
     command = [sys.executable, "-c", MEASURE, dtype, tmp_path / "tiny", tmp_path / "large"]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
     size_mb = model.num_parameters() * bytes_of_a_weight / 1e6
