@@ -16,7 +16,7 @@ FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.p
 
 # A layer imports from those to its left only, so neighbours in one layer never meet.
 ORDER = """errors < journal recipe machine < run_folder < language < interpreter < models < engines
-    < strategies < view < learn < measure serve < learn/teach < __init__ < cli < __main__"""
+    < strategies < view < learn < measure serve < teaching < __init__ < cli < __main__"""
 DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in layer.split()}
 
 # Through which door a third party comes in. What has no door stays out.
@@ -25,13 +25,17 @@ DOORS = {
     "models/": "torch transformers tokenizers safetensors gguf numpy",
     "models/adapter.py": "peft",
     "engines/schemas.py": "llguidance",
+    "engines/devices.py": "torch",
+    "engines/grammars.py": "torch transformers tokenizers llguidance",
+    "engines/passes/": "torch transformers",
+    "engines/capture/": "torch transformers",
     "engines/local/": "torch transformers tokenizers safetensors llguidance",
     "engines/cpu/": "torch transformers",
     "engines/gpu/": "torch triton",
     "engines/rows/": "torch transformers",
     "engines/servers/": "httpx2",
     "learn/random_model.py": "torch transformers tokenizers",
-    "learn/export.py": "torch transformers gguf numpy safetensors",
+    "models/export.py": "torch transformers gguf numpy safetensors",
     "learn/chat/": "httpx2",
     "learn/annotate/": "datasets",
     "learn/train/": "torch transformers tokenizers accelerate peft",
@@ -55,7 +59,7 @@ def imports(path: Path) -> list[str]:
 
 
 def room(dotted: str) -> str:
-    """Return the layer of a module below the package, such as ``engines`` or ``learn/teach``."""
+    """Return the layer of a module below the package, such as ``engines`` or ``teach``."""
     parts = dotted.split("/")
     pair = "/".join(parts[:2])
     return pair if pair in DEPTH else parts[0] if parts[0] in DEPTH else "__init__"

@@ -25,8 +25,8 @@ from pasta_lm import Pasta
 from pasta_lm.cli import app
 from pasta_lm.engines.local import loading
 from pasta_lm.errors import ModelNotFoundError, PastaError, UsageError
-from pasta_lm.learn import export
 from pasta_lm.learn.train import learner
+from pasta_lm.models import export
 from pasta_lm.models.names import BUILTIN, BUILTINS, PASTA_15B
 from pasta_lm.strategies.parts import PartsAnswer
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.sampling import Choice
+from pasta_lm.engines.passes.sampling import Choice
 from pasta_lm.engines.response import Response
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.pieces import tag_pieces

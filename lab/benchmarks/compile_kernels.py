@@ -31,7 +31,7 @@ from triton.runtime import driver, jit
 
 from pasta_lm.engines.gpu import attention, batch, kernels
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestSize, bucket_of
-from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.engines.passes.attention import LayerCall
 
 PAGE, MAX_SPILLED = 16, 64
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448, 120: 101_376}

@@ -30,9 +30,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from pasta_lm.engines.devices import free_bytes
 from pasta_lm.engines.gpu.batch import power_of_two
 from pasta_lm.engines.gpu.decoder import Function
-from pasta_lm.engines.gpu.devices import free_bytes
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams

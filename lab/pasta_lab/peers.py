@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from pasta_lab import llama_cpp
-from pasta_lm.engines.local.attention import NAME
 from pasta_lm.engines.local.loading import LoadedModel, load
+from pasta_lm.engines.passes.attention import NAME
 from pasta_lm.errors import PastaError
-from pasta_lm.learn.export import export_gguf
 from pasta_lm.measure.bench import (
     NUM_DECODED,
     BenchSettings,
@@ -29,6 +28,7 @@ from pasta_lm.measure.bench import (
     milliseconds,
     prompt_of,
 )
+from pasta_lm.models.export import export_gguf
 from pasta_lm.models.names import BUILTIN
 
 GENERATE, LLAMA_CPP = "generate", "llama.cpp"

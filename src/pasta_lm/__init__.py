@@ -19,12 +19,12 @@ if TYPE_CHECKING:
         ThreadEnded,
         ThreadStarted,
     )
+    from pasta_lm.engines.scripted import ScriptedEngine
     from pasta_lm.errors import PastaError
     from pasta_lm.language import Document, parse
-    from pasta_lm.learn.teach.run import teach
     from pasta_lm.strategies.model import Pasta
     from pasta_lm.strategies.parts import Part
-    from pasta_lm.view.scripted import ScriptedEngine
+    from pasta_lm.teaching.run import teach
 
 __version__ = "0.1.0"
 
@@ -50,10 +50,10 @@ __all__ = [
 _MODULES = {
     "engines.request": "Answer Finished SamplingParams StructuredOutputs Synced TextDelta "
     "ThreadEnded ThreadStarted",
-    "view.scripted": "ScriptedEngine",
+    "engines.scripted": "ScriptedEngine",
     "errors": "PastaError",
     "language": "Document parse",
-    "learn.teach.run": "teach",
+    "teaching.run": "teach",
     "strategies.model": "Pasta",
     "strategies.parts": "Part",
 }

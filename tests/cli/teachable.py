@@ -9,7 +9,7 @@ import torch
 
 from pasta_lm.journal import write_rows
 from pasta_lm.learn.data.annotated import write_records
-from pasta_lm.learn.teach.config import (
+from pasta_lm.teaching.config import (
     AnswersConfig,
     LearningConfig,
     MeasuresConfig,

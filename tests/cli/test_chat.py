@@ -14,9 +14,9 @@ import pytest
 
 from pasta_lm.cli.chat import Dialogue, talk
 from pasta_lm.engines.request import Request, SamplingParams, StreamEvent
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import UsageError
 from pasta_lm.language import parse
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.cli.conftest import Pasta, Terminal
 from tests.thinking import saying
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import check, fix, parse
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.cli.conftest import Pasta
 
 VALID = 'Two.<promise topic="a" tokens="1"/><async> One two three four five.</async><sync/>\n'

@@ -15,9 +15,9 @@ from pasta_lm.cli.terminal import console, harmless
 from pasta_lm.cli.thread_view import ThreadViews, picture, summary
 from pasta_lm.cli.view import read_scenes
 from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import check, parse
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.cli.conftest import Pasta
 
 SCENES = read_scenes()

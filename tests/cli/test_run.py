@@ -231,9 +231,9 @@ def test_doctor_names_the_extra_that_is_missing(
     pasta: Pasta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pasta_lm.cli.doctor.installed_version", lambda package: None)
-    monkeypatch.delitem(sys.modules, "pasta_lm.engines.local.self_test", raising=False)
+    monkeypatch.delitem(sys.modules, "pasta_lm.engines.passes.self_test", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delattr("pasta_lm.engines.local.self_test", raising=False)
+    monkeypatch.delattr("pasta_lm.engines.passes.self_test", raising=False)
     result = pasta("doctor")
     assert result.code == 0
     assert install_command("run") in " ".join(result.out.split())

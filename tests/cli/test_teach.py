@@ -15,12 +15,12 @@ import torch
 from pasta_lm.engines.local.loading import load
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.data.annotated import read_records
-from pasta_lm.learn.teach import run as teaching
-from pasta_lm.learn.teach import teach
-from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
-from pasta_lm.learn.teach.recipes import recipes_of
 from pasta_lm.learn.train.config import JudgeConfig
 from pasta_lm.recipe import toml_of
+from pasta_lm.teaching import run as teaching
+from pasta_lm.teaching import teach
+from pasta_lm.teaching.config import StageTwoConfig, TeachConfig
+from pasta_lm.teaching.recipes import recipes_of
 from tests.cli.conftest import Pasta
 from tests.cli.teachable import THINKING, recipe, save_teachable
 from tests.fakes.power_cut import PowerCutError, fail_after

@@ -16,12 +16,12 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Request, SamplingParams, TextDelta
+from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.models.text_stream import StopWatch
-from pasta_lm.view.scripted import ScriptedEngine, words
 from tests.architectures import loaded
 from tests.engines.conformance import *  # noqa: F403
 from tests.engines.conformance import Opener, Subject
@@ -177,7 +177,7 @@ def test_what_cannot_be_played_is_refused() -> None:
 
 def test_it_needs_the_standard_library_alone() -> None:
     heavy = {"torch", "transformers", "tokenizers", "typer", "rich"}
-    modules = "pasta_lm.view.scripted, pasta_lm.strategies.model"
+    modules = "pasta_lm.engines.scripted, pasta_lm.strategies.model"
     code = f"import {modules}, sys; sys.exit(' '.join({heavy!r} & {{*sys.modules}}) or 0)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

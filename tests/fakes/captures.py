@@ -16,7 +16,7 @@ from pasta_lm.engines.gpu import decoder
 from pasta_lm.engines.gpu.attention import LayerMemory, attend_gathered, place_entries
 from pasta_lm.engines.gpu.batch import Bucket, PagedBatch
 from pasta_lm.engines.gpu.decoder import Function
-from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.engines.passes.attention import LayerCall
 
 WAITS = (
     torch.ops.aten._local_scalar_dense.default,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, adjusted
+from pasta_lm.engines.passes.sampling import Choice, TokenMasks, adjusted
 from pasta_lm.engines.request import Answer, Finished, Request
 from pasta_lm.engines.response import Response
 from pasta_lm.interpreter.placement import Entries

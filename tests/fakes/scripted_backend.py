@@ -11,6 +11,7 @@ from threading import Event, Lock, Semaphore
 from types import MappingProxyType
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
@@ -19,7 +20,6 @@ from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
 from pasta_lm.serve.tool_calls import ToolTemplate
 from pasta_lm.strategies import PASTA, SEQUENTIAL, parts
 from pasta_lm.strategies.requests import STRATEGIES, bounded
-from pasta_lm.view.scripted import ScriptedEngine, words
 
 
 class ScriptedBackend:

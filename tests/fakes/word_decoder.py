@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pasta_lm.engines.live_thread import END_OF_TEXT
 from pasta_lm.engines.request import Request
 from pasta_lm.engines.response import Response
+from pasta_lm.engines.scripted import WordIds
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.placement import Entries, Placement
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -20,7 +21,6 @@ from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
-from pasta_lm.view.scripted import WordIds
 from tests.reference import PROMPT, Name, Place, Shape, is_visible
 
 OPEN, CLOSED = ASYNC_OPEN, ASYNC_CLOSE

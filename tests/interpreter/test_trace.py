@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.speed import (
     efficiency,
@@ -22,7 +23,6 @@ from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, SYNC, closing_piece
 from pasta_lm.learn.annotate.filters import count_words, critical_path, speedup
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.view.layout import critical_tokens, to_perfetto
-from pasta_lm.view.scripted import ScriptedEngine
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from pasta_lm.engines.local import self_test
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.self_test import check_exact, flattened_difference, tiny_model
+from pasta_lm.engines.passes import self_test
+from pasta_lm.engines.passes.self_test import check_exact, flattened_difference, tiny_model
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError, UnsupportedModelError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy

@@ -17,10 +17,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.app import Server, create_app
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend, PoisonedEngine, ScriptedBackend
 
 SCRIPT = (

@@ -15,6 +15,7 @@ from typing import Any
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.response import Response
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.backends import Events
@@ -22,7 +23,6 @@ from pasta_lm.serve.jobs import Job, ResponseStream
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.replies import Reply
 from pasta_lm.serve.service import EventStream
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"

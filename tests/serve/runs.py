@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pasta_lm.engines.request import Answer, SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
-from pasta_lm.view.scripted import ScriptedEngine
 
 FLAT = (
     'Two.<async topic="first part">alpha beta gamma</async> And'

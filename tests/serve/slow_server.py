@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.cli import main
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.serve import backends
 from pasta_lm.serve.backends import Events
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.load import script_of
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.language import parse
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
 from pasta_lm.serve.app import create_app
-from pasta_lm.view.scripted import ScriptedEngine, words
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import (
     CHAT,

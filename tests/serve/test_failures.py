@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.serve import Bounds, Queue, ServeRecipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events
@@ -24,7 +25,6 @@ from pasta_lm.serve.guard import JsonLines, PlainLines
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.serve.service import EventStream
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HangingBackend, HeldBackend, ScriptedBackend
 from tests.serve.conftest import (
     CHAT,

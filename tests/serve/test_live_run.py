@@ -10,6 +10,7 @@ import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Finished, Traced
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
@@ -21,7 +22,6 @@ from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import STRATEGIES
 from pasta_lm.view.run_data import LiveRun, run_data
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.architectures import loaded
 from tests.serve.conftest import CHAT, ask, post, scripted, streamed
 from tests.serve.runs import FLAT, NESTED, PARAMS, wide

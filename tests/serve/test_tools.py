@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.vocabulary import Vocabulary
@@ -21,7 +22,6 @@ from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.protocol import ChatCompletionRequest
 from pasta_lm.serve.tool_calls import CallReader, Message, ToolTemplate, as_text, tool_template
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.architectures import loaded
 from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import CHAT, LIMIT_S, post, scripted, serving, streamed

@@ -8,13 +8,13 @@ import pytest
 
 import pasta_lm.view.notebook  # noqa: F401  # draws answers and traces
 from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import Document
 from pasta_lm.language.document import Block
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
-from pasta_lm.view.scripted import ScriptedEngine
 
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</iframe><b>", "&quot;"]
 

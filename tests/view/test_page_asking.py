@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
@@ -18,7 +19,6 @@ from pasta_lm.language.events import Text
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
 from tests.serve.conftest import DOCUMENT, TEXT, held, scripted
 from tests.serve.runs import FLAT, HOSTILE, answered

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.view.page import STATIC
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
 from tests.serve.conftest import TEXT, scripted
 from tests.serve.runs import HOSTILE

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, Trace
 from pasta_lm.language import parse
 from pasta_lm.view.run_data import RunData, comparison_key, cut_at, run_data, speed_figures
-from pasta_lm.view.scripted import ScriptedEngine
 from tests.reference import is_visible
 from tests.serve.runs import FLAT, NESTED, PARAMS, answered, sequential, wide
 

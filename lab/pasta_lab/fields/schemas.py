@@ -20,7 +20,7 @@ import jsonschema  # type: ignore[import-untyped]
 from referencing.exceptions import Unresolvable  # type: ignore[import-not-found]
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.self_test import tiny_llama
+from pasta_lm.engines.passes.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.random_model import random_model, train_tokenizer

@@ -11,9 +11,9 @@ from pasta_lab.evaluate.tasks import graded
 from pasta_lab.tasks import Task, make
 from pasta_lab.tasks.gold import gold
 from pasta_lm.engines.request import Answer
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language.document import Document
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.view.scripted import ScriptedEngine
 
 FAMILIES = ("takings", "running_takings", "profiles")
 Structured = Callable[[Task], Document]

@@ -68,7 +68,8 @@ def _installation() -> Facts:
 def _test(facts: Facts, model: str | None, dtype: str | None, device: str | None) -> bool:
     """Add the devices and the tests to the facts; return whether all results are exact."""
     try:
-        from pasta_lm.engines.local import loading, self_test
+        from pasta_lm.engines.local import loading
+        from pasta_lm.engines.passes import self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise

@@ -39,14 +39,14 @@ def teach(
     stage two follows; it is measured against the untaught model. Each step is a verb with its
     recipe in DIR. The same command continues a run that was stopped in any way.
     """
-    from pasta_lm.learn.teach.config import TeachConfig
     from pasta_lm.recipe import read_recipe
+    from pasta_lm.teaching.config import TeachConfig
 
     config = read_recipe(recipe, TeachConfig, changes or ())
     if target is not None:
         require_one_of("--for", target, ["servers"])
         config = config.for_servers()
-    from pasta_lm.learn.teach import run
+    from pasta_lm.teaching import run
 
     if dry_run:
         typer.echo(run.describe(model, config), err=True)
@@ -122,7 +122,7 @@ def export(
     if merged is gguf:
         hint = "--merged writes a folder for vLLM and SGLang, --gguf a file for llama.cpp"
         raise UsageError("give either --merged or --gguf", hint=hint)
-    from pasta_lm.learn.export import export_gguf, export_merged
+    from pasta_lm.models.export import export_gguf, export_merged
     from pasta_lm.models.load import num_parameters
 
     if merged:

@@ -14,13 +14,13 @@ from rich.text import Text
 from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.cli.terminal import can_animate, console, print_facts, read_text, say, write_text
 from pasta_lm.cli.thread_view import live_threads, picture, summary
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.view.layout import to_perfetto, to_svg
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
-from pasta_lm.view.scripted import ScriptedEngine
 
 
 def view(

@@ -18,7 +18,7 @@ from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenReco
 from pasta_lm.models.text_stream import StopWatch
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.local.grammars import Matcher
+    from pasta_lm.engines.grammars import Matcher
 
 Record = TypeVar("Record")
 MatcherOf = Callable[[StructuredOutputs], "Matcher"]

@@ -139,7 +139,7 @@ def _provenance_of(model: Pasta) -> dict[str, str]:
 
 def machine_of(model: Pasta) -> str | None:
     """Return the name of the device on which a model runs; None if it is not known."""
-    from pasta_lm.engines.gpu.devices import devices  # imports torch
+    from pasta_lm.engines.devices import devices  # imports torch
 
     device = str(model.engine.loaded.device)
     return next((name for name in devices() if name.startswith(device)), None)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.devices import default_dtype, on_device
 from pasta_lm.engines.gpu.attention import (
     MIN_CAPABILITY,
     Attend,
@@ -19,10 +20,9 @@ from pasta_lm.engines.gpu.attention import (
     place_entries,
 )
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
-from pasta_lm.engines.gpu.devices import default_dtype, on_device
-from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.self_test import tiny_llama
+from pasta_lm.engines.passes.attention import LayerCall
+from pasta_lm.engines.passes.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.placement import PROMPT_ROW, Entry
 from pasta_lm.interpreter.visibility import PROMPT_OWNER

@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from pasta_lm.engines.gpu import attention, decoder, devices
+from pasta_lm.engines import devices
+from pasta_lm.engines.devices import default_dtype, on_device, unused_gpu, usable_device
+from pasta_lm.engines.gpu import attention, decoder
 from pasta_lm.engines.gpu.decoder import CudaGraphs, Function, PagedDecoder
-from pasta_lm.engines.gpu.devices import default_dtype, on_device, unused_gpu, usable_device
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.pool import Pool
-from pasta_lm.engines.local.runner import plain_logits
-from pasta_lm.engines.local.sampling import TokenMasks, draw, draw_likely
+from pasta_lm.engines.passes.pool import Pool
+from pasta_lm.engines.passes.runner import plain_logits
+from pasta_lm.engines.passes.sampling import TokenMasks, draw, draw_likely
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy

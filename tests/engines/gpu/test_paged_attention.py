@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pasta_lm.engines.gpu.attention import LayerMemory, attend_gathered, attend_split, place_entries
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
-from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.engines.passes.attention import LayerCall
 from pasta_lm.interpreter.placement import Entry
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 from tests.triton_kernels import DEVICE, needs_kernels

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pasta_lm.engines.local.attention import (
+from pasta_lm.engines.passes.attention import (
     LayerCall,
     additive,
     attend,
@@ -18,7 +18,7 @@ from pasta_lm.engines.local.attention import (
     in_window,
     visible,
 )
-from pasta_lm.engines.local.runner import plain_logits
+from pasta_lm.engines.passes.runner import plain_logits
 from pasta_lm.interpreter.placement import Entries
 
 # Legend: N entries (queries and keys alike), G key/value heads, D head size.

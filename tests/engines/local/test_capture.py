@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, MixtralConfig, PreTrainedModel
 
+from pasta_lm.engines.capture.tracing import CapturedModel, capture
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
-from pasta_lm.engines.cpu.tracing import CapturedModel, capture
-from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
-from pasta_lm.engines.local.self_test import tiny_model
+from pasta_lm.engines.passes.attention import NAME, register
+from pasta_lm.engines.passes.runner import KeyRecorder, plain_logits
+from pasta_lm.engines.passes.self_test import tiny_model
 from tests.architectures import ARCHITECTURES, build, loaded
 
 
@@ -103,7 +103,7 @@ def test_the_captured_pass_is_short() -> None:
 def test_a_large_model_runs_captured_on_its_weights_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pasta_lm.engines.cpu.rewrite.MAX_COPIED_ELEMENTS", 10)
+    monkeypatch.setattr("pasta_lm.engines.capture.rewrite.MAX_COPIED_ELEMENTS", 10)
     model, captured = capture_of("llama")
     kernels_ = linears(captured)
     assert len(kernels_) == 3 * 7 + 1
@@ -151,7 +151,7 @@ def test_a_captured_model_can_be_saved_and_read_back(architecture: str, tmp_path
 
 def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     model = attending("llama")
-    monkeypatch.setattr("pasta_lm.engines.cpu.patterns.sign_sin", lambda sin: sin)
+    monkeypatch.setattr("pasta_lm.engines.capture.patterns.sign_sin", lambda sin: sin)
     assert capture(model) is None
 
 

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pasta_lm.engines.capture.tracing import capture
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm, join
 from pasta_lm.engines.cpu.library import MAX_ROWS
-from pasta_lm.engines.cpu.tracing import capture
-from pasta_lm.engines.local.attention import NAME, register
+from pasta_lm.engines.passes.attention import NAME, register
 from tests.architectures import build
 from tests.engines.local.test_capture import capture_of
 

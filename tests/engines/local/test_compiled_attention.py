@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.capture.patterns import sign_sin, split_heads
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries
-from pasta_lm.engines.cpu.patterns import sign_sin, split_heads
-from pasta_lm.engines.local.attention import LayerCall, additive, attend
+from pasta_lm.engines.passes.attention import LayerCall, additive, attend
 from tests.architectures import loaded
 
 pytestmark = pytest.mark.skipif(library.functions() is None, reason="no C compiler")

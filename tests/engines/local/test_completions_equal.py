@@ -12,7 +12,7 @@ import torch
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
+from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.servers.client import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel

@@ -13,8 +13,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
+from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.grammars import Grammars
 from pasta_lm.engines.request import Answer, Request, SamplingParams, StructuredOutputs
 from pasta_lm.engines.schemas import FLEXIBLE, compact_schema
 from pasta_lm.errors import RequestError, UsageError

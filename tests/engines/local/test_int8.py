@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pasta_lm.engines.capture.tracing import capture
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.int8 import MAX_INT8, dequantise, quantise, round_weights
 from pasta_lm.engines.cpu.kernels import join
-from pasta_lm.engines.cpu.tracing import capture
 from pasta_lm.engines.local import loading
-from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
-from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
+from pasta_lm.engines.passes.attention import NAME, register
+from pasta_lm.engines.passes.runner import KeyRecorder, plain_logits
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from tests import architectures

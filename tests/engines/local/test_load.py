@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 import torch
 
-from pasta_lm.engines.local.batch import Batch
 from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.passes.batch import Batch
 from pasta_lm.engines.request import Finished, Request, SamplingParams, TextDelta
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument

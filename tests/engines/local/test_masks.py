@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.local.attention import (
+from pasta_lm.engines.passes.attention import (
     LayerCall,
     additive,
     attend,
@@ -16,9 +16,9 @@ from pasta_lm.engines.local.attention import (
     in_window,
     visible,
 )
-from pasta_lm.engines.local.batch import EntryTensors, RequestSpan, join_slices
-from pasta_lm.engines.local.pool import LayerShape, Pool, Run
-from pasta_lm.engines.local.runner import CachedPass
+from pasta_lm.engines.passes.batch import EntryTensors, RequestSpan, join_slices
+from pasta_lm.engines.passes.pool import LayerShape, Pool, Run
+from pasta_lm.engines.passes.runner import CachedPass
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.visibility import UNBOUNDED, Row
@@ -135,7 +135,7 @@ def test_a_gpus_prompts_store_no_scores_of_all_their_tokens(
         return softmax(scores, dim, **kwargs)
 
     noted = SimpleNamespace(scaled_dot_product_attention=attention)
-    monkeypatch.setattr("pasta_lm.engines.local.attention.F", noted)
+    monkeypatch.setattr("pasta_lm.engines.passes.attention.F", noted)
     monkeypatch.setattr(torch, "softmax", weights)
     place, entries = torch.device("meta"), Entries.of_prompt([1] * 600)
     pool = Pool([LayerShape(2, 8, 8)], 640, dtype=torch.float32, device=place)

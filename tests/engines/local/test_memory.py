@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pasta_lm.cli.app import _known
-from pasta_lm.engines.gpu.devices import budget_bytes
+from pasta_lm.engines.devices import budget_bytes
 from pasta_lm.engines.local import loading
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, pool_slots

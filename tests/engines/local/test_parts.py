@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, field_validator
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
+from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
@@ -357,7 +357,7 @@ def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
             compiled.append(grammar)
             return whole(tokens, grammar)
 
-    monkeypatch.setattr("pasta_lm.engines.local.grammars.LLMatcher", Counted)
+    monkeypatch.setattr("pasta_lm.engines.grammars.LLMatcher", Counted)
     schema = {"properties": {"a": {"enum": [1]}, "b": {"enum": [1]}, "c": {"enum": [2]}}}
     assert model().fill(PROMPT, schema, n=2).data == {"a": 1, "b": 1, "c": 2}
     assert len(compiled) == 2, "the same schema of two fields is one"

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from pasta_lm.engines.local.pool import LayerShape, Pool, Run
+from pasta_lm.engines.passes.pool import LayerShape, Pool, Run
 
 SHAPES = [LayerShape(2, 3, 4), LayerShape(1, 5, 2)]
 PAGE = 4

@@ -19,8 +19,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from pasta_lm.engines.local import sampling
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, adjusted, choose, uniform_number
+from pasta_lm.engines.passes import sampling
+from pasta_lm.engines.passes.sampling import Choice, TokenMasks, adjusted, choose, uniform_number
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.commands import EVERYTHING, PLAIN_TEXT, Legal

@@ -8,8 +8,8 @@ import torch
 from pasta_lm.engines.guesses import PromptLookup
 from pasta_lm.engines.local import scheduler as scheduling
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.pool import LayerShape, Pool
 from pasta_lm.engines.local.scheduler import Scheduler, Ticket
+from pasta_lm.engines.passes.pool import LayerShape, Pool
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.positions import PositionStrategy

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig
 
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.self_test import TINY_SCALE, tiny_model
+from pasta_lm.engines.passes.self_test import TINY_SCALE, tiny_model
 from pasta_lm.engines.rows.reader import find_reader
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES

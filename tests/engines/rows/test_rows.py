@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, pool_slots
-from pasta_lm.engines.local.self_test import TOLERANCE
+from pasta_lm.engines.passes.self_test import TOLERANCE
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.rows import runner
 from pasta_lm.engines.rows.reader import RowCache, RowReading, copy_cache

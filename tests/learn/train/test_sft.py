@@ -25,9 +25,9 @@ from transformers import (
     set_seed,
 )
 
-from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import load
+from pasta_lm.engines.passes.attention import LayerCall
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, PastaError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy

@@ -21,7 +21,7 @@ from pasta_lm.engines.local.loading import load
 from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
-from pasta_lm.learn.export import Export, export_gguf, export_merged, pre_tokenizer_name
+from pasta_lm.models.export import Export, export_gguf, export_merged, pre_tokenizer_name
 from pasta_lm.models.folder import save_model_folder
 from pasta_lm.models.load import DTYPES, load_pretrained
 from pasta_lm.models.pieces import tag_pieces
@@ -175,7 +175,7 @@ def test_templates_by_name_are_read_again(tmp_path: Path, export: Exporter, name
 def test_a_gguf_file_by_another_writer_keeps_tags_with_spaces_as_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pasta_lm.learn.export.TOKENIZER", "another.key")
+    monkeypatch.setattr("pasta_lm.models.export.TOKENIZER", "another.key")
     source = a_folder(tmp_path / "mine")
     export_gguf(source, tmp_path / "out.gguf", "float32")
     expected, found = load(source).vocabulary, load(tmp_path / "out.gguf").vocabulary
@@ -348,8 +348,8 @@ def test_after_an_error_nothing_is_left(
         raise OSError(28, "No space left on device")
 
     source = a_folder(tmp_path / "mine")
-    monkeypatch.setattr("pasta_lm.learn.export.write_pasta_config", full)
-    monkeypatch.setattr("pasta_lm.learn.export._write", full)
+    monkeypatch.setattr("pasta_lm.models.export.write_pasta_config", full)
+    monkeypatch.setattr("pasta_lm.models.export._write", full)
     with pytest.raises(PastaError, match="cannot be written: No space left"):
         export(source, tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex, num_splits, power_of_two
-from pasta_lm.engines.local.attention import LayerCall, additive, attend, in_window, visible
+from pasta_lm.engines.passes.attention import LayerCall, additive, attend, in_window, visible
 
 _TILE_BYTES = 16_384  # of the keys that an instance of the kernel holds at a time
 _TILE_BYTES_FLOAT32 = 8_192  # more would not fit into the registers

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, draw_likely, draw_settings
+from pasta_lm.engines.passes.sampling import Choice, TokenMasks, draw_likely, draw_settings
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.interpreter.placement import Entry
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.devices import on_device, warn_once
 from pasta_lm.engines.gpu.attention import (
     Attend,
     LayerMemory,
@@ -41,13 +42,12 @@ from pasta_lm.engines.gpu.batch import (
     choose_rows,
     settings_of,
 )
-from pasta_lm.engines.gpu.devices import on_device, warn_once
-from pasta_lm.engines.local.attention import LayerCall
-from pasta_lm.engines.local.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.pool import Pool
-from pasta_lm.engines.local.runner import LogitsFunction
-from pasta_lm.engines.local.sampling import Choice, TokenMasks
+from pasta_lm.engines.passes.attention import LayerCall
+from pasta_lm.engines.passes.batch import EntryTensors, RequestSpan
+from pasta_lm.engines.passes.pool import Pool
+from pasta_lm.engines.passes.runner import LogitsFunction
+from pasta_lm.engines.passes.sampling import Choice, TokenMasks
 from pasta_lm.interpreter.placement import Entries
 
 MAX_ROWS = 256  # of a pass

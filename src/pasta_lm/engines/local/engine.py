@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.cpu.library import MAX_ROWS, functions, torch_on_one_thread
+from pasta_lm.engines.devices import free_memory
 from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
-from pasta_lm.engines.gpu.devices import free_memory
+from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.live_thread import LiveThread
-from pasta_lm.engines.local.batch import join_slices
-from pasta_lm.engines.local.grammars import Grammars
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import ActiveRequest, PassPlan, Planner, check_request
-from pasta_lm.engines.local.pool import Pool
-from pasta_lm.engines.local.runner import Runner, plain_logits
-from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.local.scheduler import Scheduler
+from pasta_lm.engines.passes.batch import join_slices
+from pasta_lm.engines.passes.pool import Pool
+from pasta_lm.engines.passes.runner import Runner, plain_logits
+from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import (
     Answer,
     Failed,

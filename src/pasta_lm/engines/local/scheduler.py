@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from weakref import proxy
 
-from pasta_lm.engines.local.pool import Pool, Run
+from pasta_lm.engines.passes.pool import Pool, Run
 from pasta_lm.errors import RequestError
 
 FIRST_STRETCH = 256  # entries beyond the prompt that a run begins with

@@ -18,8 +18,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from pasta_lm.engines.gpu.devices import warn_once
-from pasta_lm.engines.local.self_test import check_exact, logits_alone, models_to_test
+from pasta_lm.engines.devices import warn_once
+from pasta_lm.engines.passes.self_test import check_exact, logits_alone, models_to_test
 from pasta_lm.errors import UnsupportedModelError
 
 CACHES = ("cache", "past_key_values", "cache_params", "state", "mems")  # as models name theirs

@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.local.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.local.planning import ActiveRequest
-from pasta_lm.engines.local.pool import LayerShape
+from pasta_lm.engines.passes.batch import EntryTensors, RequestSpan
+from pasta_lm.engines.passes.pool import LayerShape
 from pasta_lm.engines.request import Request
 from pasta_lm.engines.rows.reader import RowCache, RowReader, RowReading, copy_cache
 from pasta_lm.errors import RequestError

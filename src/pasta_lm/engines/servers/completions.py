@@ -25,7 +25,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from pasta_lm import errors
-from pasta_lm.engines.local.grammars import Grammars
+from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.cluster import Cluster, check_server

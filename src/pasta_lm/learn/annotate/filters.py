@@ -12,6 +12,7 @@ from enum import StrEnum
 from os.path import commonprefix
 from typing import NamedTuple
 
+from pasta_lm.engines.scripted import words
 from pasta_lm.interpreter.speed import speedup_over_text
 from pasta_lm.language.check import Diagnostic, check, render
 from pasta_lm.language.document import Document, parse
@@ -19,7 +20,6 @@ from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.faults import Fault
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape_topic
-from pasta_lm.view.scripted import words
 
 NUM_SHOWN = 40  # Characters shown where two texts differ.
 

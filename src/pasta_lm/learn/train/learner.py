@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from pasta_lm.engines.local.attention import NAME, register
+from pasta_lm.engines.passes.attention import NAME, register
 from pasta_lm.engines.rows.reader import exact_reader
 from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.interpreter.limits import Limits

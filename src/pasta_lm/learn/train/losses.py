@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from pasta_lm.engines.local import attention
+from pasta_lm.engines.passes import attention
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.models.vocabulary import Vocabulary
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import set_seed
 
-from pasta_lm.engines.gpu.devices import free_memory, usable_device
+from pasta_lm.engines.devices import free_memory, usable_device
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.pool import Spending
 from pasta_lm.learn.data.annotated import read_records

@@ -14,11 +14,11 @@ from pasta_lm.learn.annotate.own_answers import ROOM, AnswerConfig, read_instruc
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.learn.data.annotated import read_ids, read_records, write_records
 from pasta_lm.learn.data.preferences import ScoreConfig
-from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
 from pasta_lm.learn.train import config as training
 from pasta_lm.learn.train.learner import MODEL_FOLDER
 from pasta_lm.measure.instructions import InstructionSettings
 from pasta_lm.measure.prompt_sets import SetFiles
+from pasta_lm.teaching.config import StageTwoConfig, TeachConfig
 
 ANSWERS, ANNOTATED, PASTA = "01-answers", "02-annotated", "03-pasta"
 PREFERENCE, MEASURES = "04-preference", "05-measures"

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from pasta_lm.engines.cpu.int8 import linear_operation
-from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, join
-from pasta_lm.engines.cpu.library import HugePages
-from pasta_lm.engines.cpu.patterns import (
+from pasta_lm.engines.capture.patterns import (
     fuse_rotary,
     has_one_user,
     join_attention,
     parts_of,
     replace,
 )
+from pasta_lm.engines.cpu.int8 import linear_operation
+from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, join
+from pasta_lm.engines.cpu.library import HugePages
 
 aten = torch.ops.aten
 Node = fx.Node

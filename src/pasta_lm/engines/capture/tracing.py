@@ -16,12 +16,12 @@ import transformers
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pasta_lm.engines.capture.patterns import attend_joined, split_heads
+from pasta_lm.engines.capture.rewrite import rewrite
 from pasta_lm.engines.cpu.attention import Heads
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS
-from pasta_lm.engines.cpu.patterns import attend_joined, split_heads
-from pasta_lm.engines.cpu.rewrite import rewrite
-from pasta_lm.engines.local.attention import LayerCall, Pass, is_plain
-from pasta_lm.engines.local.runner import CachedPass, KeyRecorder, plain_logits
+from pasta_lm.engines.passes.attention import LayerCall, Pass, is_plain
+from pasta_lm.engines.passes.runner import CachedPass, KeyRecorder, plain_logits
 from pasta_lm.models.load import matrix_of
 
 logger = logging.getLogger(__name__)

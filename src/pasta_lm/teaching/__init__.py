@@ -1,5 +1,5 @@
 """``pasta teach``: a model learns PASTA-LANG from its own annotated answers."""
 
-from pasta_lm.learn.teach.run import teach
+from pasta_lm.teaching.run import teach
 
 __all__ = ["teach"]

@@ -25,25 +25,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from pasta_lm.engines.gpu.devices import free_memory, usable_device
+from pasta_lm.engines.devices import free_memory, usable_device
 from pasta_lm.errors import PastaError
 from pasta_lm.journal import Journal, Row, read_rows, write_whole
 from pasta_lm.learn.annotate.own_answers import USABLE, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.learn.annotate.run import annotate
-from pasta_lm.learn.teach.config import TeachConfig
-from pasta_lm.learn.teach.recipes import (
-    ANNOTATED,
-    ANSWERS,
-    MEASURES,
-    PASTA,
-    PREFERENCE,
-    Recipes,
-    hold_back,
-    recipes_of,
-    split_instructions,
-    write_held_out,
-)
 from pasta_lm.learn.train.config import PreferenceConfig, SftConfig
 from pasta_lm.learn.train.learner import MODEL_FOLDER, check_is_whole, full_disk_named
 from pasta_lm.learn.train.preference import Show, train_preference
@@ -57,6 +44,19 @@ from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import toml_of
 from pasta_lm.run_folder import RunFolder, hash_files, say, written_whole
 from pasta_lm.strategies.model import Pasta
+from pasta_lm.teaching.config import TeachConfig
+from pasta_lm.teaching.recipes import (
+    ANNOTATED,
+    ANSWERS,
+    MEASURES,
+    PASTA,
+    PREFERENCE,
+    Recipes,
+    hold_back,
+    recipes_of,
+    split_instructions,
+    write_held_out,
+)
 
 SETTINGS, JOURNAL, RECIPE, CARD = "teach.json", "journal", "recipe.toml", "README.md"
 MAY_CHANGE = {"answers.in_flight", "train.save_steps"}

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from pasta_lm.engines.cpu import attention as compiled
 from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries
-from pasta_lm.engines.local import attention
-from pasta_lm.engines.local.attention import LayerCall, Pass, attend
-from pasta_lm.engines.local.batch import Batch, RequestSlice
-from pasta_lm.engines.local.pool import LayerViews, Pool
+from pasta_lm.engines.passes import attention
+from pasta_lm.engines.passes.attention import LayerCall, Pass, attend
+from pasta_lm.engines.passes.batch import Batch, RequestSlice
+from pasta_lm.engines.passes.pool import LayerViews, Pool
 
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request,
 # G key/value heads, H query heads, D head size, W rows whose logits are wanted, V vocabulary,

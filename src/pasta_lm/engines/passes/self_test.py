@@ -17,7 +17,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from pasta_lm.engines.local.attention import NAME, LayerCall, additive, attend, in_window, register
+from pasta_lm.engines.passes.attention import NAME, LayerCall, additive, attend, in_window, register
 from pasta_lm.errors import PastaError, UnsupportedModelError
 from pasta_lm.models.load import last_position, matrix_of, rope_parameters
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pasta_lm.engines.local.attention import cutoff_table, visible
-from pasta_lm.engines.local.pool import Run
+from pasta_lm.engines.passes.attention import cutoff_table, visible
+from pasta_lm.engines.passes.pool import Run
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 

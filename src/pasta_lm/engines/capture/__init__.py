@@ -1,0 +1,1 @@
+"""Captures the graph of a pass, and joins its operations."""

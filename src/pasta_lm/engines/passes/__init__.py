@@ -1,0 +1,1 @@
+"""One exact pass of a model over the tokens of many threads."""
