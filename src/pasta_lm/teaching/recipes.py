@@ -161,7 +161,7 @@ def _stage_two(
 def packaged_instructions() -> Path:
     """Return the folder of the package's instructions; a clone has them in ``corpora``."""
     installed = Path(__file__).with_name("instructions")
-    in_clone = Path(__file__).parents[4] / "corpora" / "instructions"
+    in_clone = Path(__file__).parents[3] / "corpora" / "instructions"
     return installed if installed.is_dir() else in_clone
 
 
