@@ -24,8 +24,9 @@ from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY, resolve
+from pasta_lm.strategies.fields import MAX_FIELDS, SMALLEST
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of, instance
-from pasta_lm.strategies.parts import MAX_FIELDS, SMALLEST, PartsAnswer, check_fields
+from pasta_lm.strategies.parts import PartsAnswer, check_fields
 from pasta_lm.strategies.requests import (
     EXACT_SEQUENTIAL,
     POSITIONS,

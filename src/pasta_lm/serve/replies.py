@@ -29,6 +29,7 @@ from pasta_lm.engines.request import (
     TokenLogprobs,
     Traced,
 )
+from pasta_lm.engines.schemas import Schema
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
@@ -36,6 +37,7 @@ from pasta_lm.serve.errors import Json
 from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest
 from pasta_lm.serve.tool_calls import CallReader
 from pasta_lm.strategies import parts
+from pasta_lm.strategies.fields import fields_of
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 # JSON allows them as they are, but some clients split lines there.
@@ -295,8 +297,8 @@ class FilledText:
     A field comes when it has ended: one that a limit cuts is left out, and the text stays valid.
     """
 
-    def __init__(self, schema: parts.Schema) -> None:
-        self._schema, self._fields = schema, parts.fields_of(schema)
+    def __init__(self, schema: Schema) -> None:
+        self._schema, self._fields = schema, fields_of(schema)
         self._texts: dict[int, str] = defaultdict(str)  # by thread
         self._stopped: dict[int, bool] = {}  # of those that have ended, by themselves or cut
         self._sent = ""

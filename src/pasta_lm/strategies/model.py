@@ -26,7 +26,8 @@ from pasta_lm.models.thinking import kwargs_at_once, think_kwargs
 from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, requests, sequential_request
 from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.parts import Part, PartsAnswer
+from pasta_lm.strategies.fields import Part
+from pasta_lm.strategies.parts import PartsAnswer
 from pasta_lm.strategies.requests import PASTA_LOOKUP, STRATEGIES, Options, Positions
 
 Batch = list[str] | list[Sequence[Mapping[str, str]]]

@@ -18,8 +18,8 @@ from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
 from pasta_lm.strategies import parts, sequential_request
+from pasta_lm.strategies.fields import Part, fields_of
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.strategies.parts import Part
 from pasta_lm.view.layout import critical_tokens
 from tests.architectures import ARCHITECTURES, loaded, own_attention
 from tests.engines.local.test_grammars import BOOKING, model, tokens_of
@@ -301,7 +301,7 @@ def test_questions_are_answered_in_their_order_and_cut_ones_are_named() -> None:
     ],
 )  # fmt: skip
 def test_fields_are_the_values_of_fixed_keys(schema: dict[str, Any], names: list[str]) -> None:
-    assert [field.name for field in parts.fields_of(schema)] == names
+    assert [field.name for field in fields_of(schema)] == names
 
 
 @pytest.mark.parametrize("bound", [{"max_tokens": 8}, {"max_tokens_per_thread": 9}])
