@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from pasta_lm.engines import TokenText
+from pasta_lm.engines.choices import Choices, Ids
 from pasta_lm.engines.request import Expansion, Start, StructuredOutputs
 from pasta_lm.interpreter.commands import Command
 from pasta_lm.interpreter.interpreter import Interpreter
@@ -45,13 +46,15 @@ class LiveThread:
     next_token: int | None = None  # the decoded token that it feeds next
     prefix: Sequence[int] = ()  # fed in front of ``next_token``, in the same pass; not decoded
     guesses: Sequence[int] = ()  # fed behind it, in the same pass: right if decoded then
-    placements: Sequence[Placement] = ()  # of the guesses
+    placements: Sequence[Placement] = ()  # of the guesses, or of what choices begin with
     num_right: int = 0  # the guesses that were decoded so far
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
     max_tokens: int | None = None  # of it alone
     stops_alone: bool = False  # its stop strings end it, and not the answer
     matcher: Matcher | None = None  # of the schema that its text must match
+    choices: Choices | None = None  # scored instead of decoding
+    scores: dict[Ids, dict[int, float]] = field(default_factory=dict)  # as ``Choices`` reads them
     is_held: bool = False  # another thread of the response goes first; it stays out of the pass
 
     def ends_behind(self, token: int) -> bool:
@@ -86,7 +89,7 @@ def expand(
 
     def has_room(start: Start) -> bool:
         first = main.position if start.num_seen is None else start.num_seen
-        return limits.has_room(first + len(start.prefix))
+        return limits.has_room(first + start.num_positions)
 
     kept = [start for start in starts if has_room(start)][: limits.max_blocks]
     is_counted = not expansion.known

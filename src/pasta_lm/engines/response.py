@@ -6,7 +6,9 @@ Joins interpreter, placer and recorder to token ids; the engine decides when a t
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Sequence
+from math import exp
 
 from pasta_lm.engines import Tokens
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
@@ -41,7 +43,7 @@ from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Entries, Placer
 from pasta_lm.interpreter.positions import Join
-from pasta_lm.interpreter.thread import Thread, ThreadState
+from pasta_lm.interpreter.thread import Placement, Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind, spelling
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, bounded_topic, unescape_topic
@@ -68,6 +70,8 @@ class Response:
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
         self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
+        self.text_logprobs: defaultdict[int, float] = defaultdict(float)  # by thread
+        self.shares: dict[int, tuple[float, ...]] = {}  # as in ``Answer``
         self._tokens, self._num_tokens = tokens, num_tokens  # of the model: others are not guessed
         self._eos_ids, self._matcher_of = frozenset(eos_ids), matcher_of
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
@@ -100,6 +104,7 @@ class Response:
         stops = StopWatch(self.request.params.stop if own is None else own)
         live = LiveThread(thread, self._tokens.text_stream(), stops, stops_alone=own is not None)
         live.max_tokens = None if start is None else start.max_tokens
+        live.choices = None if start is None else start.choices
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
         if self._thought_of(live) is None:
@@ -147,13 +152,17 @@ class Response:
     def max_to_feed(self, live: LiveThread) -> int:
         feeds_again = live.joined is not None and self.request.join is Join.RECOMPUTE
         num_again = self.interpreter.num_tokens if feeds_again else 0
-        return len(live.prefix) + 1 + len(live.guesses) + num_again
+        num_choices = 0 if live.choices is None else len(live.choices.beginnings) - 1
+        return len(live.prefix) + 1 + len(live.guesses) + num_again + num_choices
 
     def begin_pass(self) -> None:
         self.recorder.step += 1
 
-    def feed(self, live: LiveThread) -> None:
-        """Place a thread's next tokens; the pass that is being made computes them."""
+    def feed(self, live: LiveThread) -> Placement:
+        """Place a thread's next tokens, which the pass that is being made computes.
+
+        Return the place of the last one; those of what its choices begin with stand behind it.
+        """
         thread, token, prefix = live.thread, live.next_token, live.prefix
         assert token is not None
         feed = self.placer.feed
@@ -172,6 +181,11 @@ class Response:
             self.recorder.fed(thread, placement)
         live.next_token = live.promised = live.joined = None
         live.prefix = ()
+        if live.choices is not None:
+            (_, *behind) = live.choices.beginnings
+            placed = self.placer.branch(thread, behind)
+            live.placements = [placed[beginning] for beginning in behind]
+        return last
 
     def passed(self, t_s: float) -> None:
         self.recorder.passed(t_s)
@@ -212,6 +226,18 @@ class Response:
             self._carry_out(self._end_of_text(live), t_s)
         elif thought is not None and thought.has_ended and live.matcher is None:
             self._match(live)  # from the next token on
+
+    def take_choice(self, live: LiveThread, *, t_s: float) -> None:
+        """End a thread with the likeliest of its choices; the next tokens of all are scored."""
+        assert live.choices is not None
+        shares = self.shares[live.thread.id] = live.choices.shares(live.scores)
+        for token in live.choices.members[shares.index(max(shares))]:
+            if live.thread.is_alive:
+                self._take_id(live, token, t_s, is_forced=False)
+        if live.thread.is_alive:
+            live.next_token = None
+            self._flush(live)
+            self._carry_out(self.interpreter.end_of_text(live.thread), t_s)
 
     def _forced_token(self, live: LiveThread) -> Drawn | None:
         if self.interpreter.forced(live.thread) is not None:
@@ -367,7 +393,10 @@ class Response:
         self.trace.num_illegal = self.interpreter.num_illegal
         self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
         document = self.interpreter.document()
-        answer = Answer(document, self.trace, self.logprobs, self._reasoning)
+        confidences = {thread: exp(logprob) for thread, logprob in self.text_logprobs.items()}
+        confidences |= {thread: max(shares) for thread, shares in self.shares.items()}
+        facts = self.logprobs, self._reasoning, confidences, self.shares
+        answer = Answer(document, self.trace, *facts)
         self.events.append(Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:

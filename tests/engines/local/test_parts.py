@@ -17,7 +17,7 @@ from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform
 from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
-from pasta_lm.strategies import parts, sequential_request
+from pasta_lm.strategies import parts, questions, sequential_request
 from pasta_lm.strategies.fields import Part, fields_of
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.view.layout import critical_tokens
@@ -88,8 +88,8 @@ def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
     if kind == "fill":
         request = parts.fill_request("Book a room.", BOOKING, vocabulary, params)
     else:
-        questions = ["Who came?", "Where?", "Why was he there?"]
-        request = parts.ask_request("Ada came to London.", questions, vocabulary, params)
+        wanted = ["Who came?", "Where?", "Why was he there?"]
+        request = questions.ask_request("Ada came to London.", wanted, vocabulary, params)
     ((answer,),) = engine.generate([request])
     starts = request.expansion.starts("")  # type: ignore[union-attr]
     assert len(starts) == len(answer.trace.threads) - 1 > 2
@@ -197,10 +197,10 @@ def test_a_part_ends_where_it_says_and_the_next_one_reads_on(
 
 def test_a_question_is_asked_in_a_message_of_its_own_behind_the_document() -> None:
     vocabulary = VOCABULARIES["byte_level"]
-    questions = ["Who came?", "Where?"]
-    request = parts.ask_request("Ada came.", questions, vocabulary, SamplingParams())
+    wanted = ["Who came?", "Where?"]
+    request = questions.ask_request("Ada came.", wanted, vocabulary, SamplingParams())
     starts = request.expansion.starts("")  # type: ignore[union-attr]
-    for start, question in zip(starts, questions, strict=True):
+    for start, question in zip(starts, wanted, strict=True):
         content = f"Ada came.\n\n{question}"
         expected = vocabulary.encode_prompt([{"role": "user", "content": content}])
         assert [*request.prompt, *start.prefix] == expected
