@@ -275,6 +275,26 @@ def test_streamed_parts_are_the_object_in_its_order_with_the_same_reasons(
     assert {"started", "text", "ended", "finished"} <= kinds
 
 
+@pytest.mark.parametrize("content", ["The Sol.", "An Aurora?"])
+def test_places_of_texts_are_in_the_last_message_or_the_prompt_of_their_choice(
+    content: str,
+) -> None:
+    fields = {"properties": {"a": {"const": "Sol"}, "b": {"const": "Aurora"}, "c": {"const": 1}}}
+    options = {"pasta": {"parts": True, "spans": True}, "n": 2}
+    expected = {"a": [4, 7] if "Sol" in content else None,
+                "b": [3, 9] if "Aurora" in content else None, "c": None}  # fmt: skip
+    asked = card(fields, **options)
+    asked["messages"] = [{"role": "system", "content": "Sol or Aurora"},
+                         {"role": "user", "content": content}]  # fmt: skip
+    choices = post(PATH, asked, app=tiny()).json()["pasta"]["choices"]
+    assert [choice["spans"] for choice in choices] == [expected] * 2
+    del asked["messages"]
+    asked["prompt"] = ["Sol", content]
+    texts = post("/v1/completions", asked, app=tiny()).json()["pasta"]["choices"]
+    assert [choice["spans"] for choice in texts[2:]] == [expected] * 2
+    assert [choice["spans"]["a"] for choice in texts[:2]] == [[0, 3]] * 2
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -282,6 +302,7 @@ def test_streamed_parts_are_the_object_in_its_order_with_the_same_reasons(
         ({"response_format": {"type": "json_object"}}, "so it has no parts"),
         ({"pasta": {"parts": True, "strategy": "pasta"}}, "no other strategy"),
         ({"pasta": {"after": {"nights": ["guest"]}}}, "after is for parts"),
+        ({"pasta": {"spans": True}}, "spans is for parts"),
         ({"pasta": {"parts": True, "after": {"x": ["guest"]}}}, "no part is named 'x'"),
         ({"pasta": {"parts": True, "after": {"nights": ["nights"]}}}, "wait for each other"),
         ({"continue_final_message": True}, "parts continue no message"),

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import distributions
 from json import loads
@@ -24,8 +25,8 @@ from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY, resolve
-from pasta_lm.strategies.fields import MAX_FIELDS, SMALLEST
-from pasta_lm.strategies.model import Pasta, Servers, baseline_of, instance
+from pasta_lm.strategies.fields import MAX_FIELDS, SMALLEST, Part, fields_of
+from pasta_lm.strategies.model import Pasta, Servers, Watch, baseline_of, instance
 from pasta_lm.strategies.parts import PartsAnswer, check_fields
 from pasta_lm.strategies.requests import (
     EXACT_SEQUENTIAL,
@@ -34,6 +35,7 @@ from pasta_lm.strategies.requests import (
     Options,
     sampling_params,
 )
+from pasta_lm.strategies.spans import spans_of
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
@@ -143,6 +145,8 @@ def fill(
         raise UsageError(f"{place}{sign} {exc.message}", hint=exc.hint) from exc
     loaded = load_model(model, servers, dtype=dtype, device=device)
     decode = partial(loaded.fill, schema=schema_of(wanted), after=waits, **settings)
+    if prompt and file:  # offsets are of the file
+        decode = partial(_filled_below, decode, fields_of(schema_of(wanted)), len(f"{prompt}\n\n"))
     answers = _print_each(texts, decode, trace, as_json=json)
     if not isinstance(wanted, str | Mapping):
         for answer in answers:
@@ -230,6 +234,13 @@ def _waits(rules: Iterable[str]) -> dict[str, list[str]]:
     return waits
 
 
+def _filled_below(
+    decode: Callable[..., PartsAnswer], fields: Sequence[Part], start: int, text: str, watch: Watch
+) -> PartsAnswer:
+    answer = decode(text, watch=watch)
+    return replace(answer, spans=spans_of(fields, answer.data, text[start:]))
+
+
 def _watched(decode: Callable[..., PartsAnswer], text: str) -> PartsAnswer:
     with live_threads() as show:
         return decode(text, watch=lambda event: show([event]))
@@ -247,7 +258,8 @@ def _print_each(
         if as_json:
             figures = {"critical_path": run.critical_path, "wall_s": round(run.wall_s, 6)}
             facts = {"unfinished": answer.unfinished, "usage": run.usage(), **figures}
-            terminal.print_json({"data": answer.data, **facts})
+            spans = {"spans": answer.spans} if answer.spans else {}  # questions have none
+            terminal.print_json({"data": answer.data, **spans, **facts})
         else:
             pairs = map("\n".join, zip(questions, answer.data, strict=False))
             terminal.print_answer("\n\n".join(pairs) or answer.text)

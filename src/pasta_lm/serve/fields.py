@@ -189,4 +189,5 @@ class PastaOptions(BaseModel):
     tags: Literal["strip", "keep"] = "strip"
     trace: bool = False
     parts: bool = False
+    spans: bool = False
     after: Annotated[dict[str, Names] | None, FewKeys] = None

@@ -108,8 +108,9 @@ class AnswerRequest(Fields):
         """Return the schema whose fields are parts, if they are; an ``ApiError`` without one."""
         options = self.options
         if not options.parts:
-            if options.after:
-                raise bad_request("after is for parts: add parts: true", "pasta.after")
+            for name in ("after", "spans"):
+                if getattr(options, name):
+                    raise bad_request(f"{name} is for parts: add parts: true", f"pasta.{name}")
             return None
         if options.strategy or options.positions:
             raise bad_request("parts have no other strategy, and no positions", "pasta.parts")
@@ -152,6 +153,11 @@ class AnswerRequest(Fields):
         return [
             made(part, schema=schema, after=options.after or {}) for part in self.contents(bounds)
         ]
+
+    @property
+    def documents(self) -> Sequence[str]:
+        """Return the texts of the prompts, of conversations the last message; of ids nothing."""
+        raise NotImplementedError
 
     def params(self, bounds: Bounds, defaults: Mapping[str, float]) -> SamplingParams:
         """Return the sampling parameters, tokens and threads lowered to the bounds.
@@ -286,6 +292,10 @@ class ChatCompletionRequest(AnswerRequest):
             for prompt in made
         ]
 
+    @property
+    def documents(self) -> Sequence[str]:
+        return [str(self.messages[-1].turn["content"])]
+
     def contents(self, bounds: Bounds) -> Sequence[Turns]:
         if (num := len(self.messages)) > bounds.messages:
             raise bad_request(f"{num} messages, but at most {bounds.messages}", "messages")
@@ -302,9 +312,17 @@ class CompletionRequest(AnswerRequest):
     def num_logprobs(self) -> int | None:
         return self.logprobs
 
-    def contents(self, bounds: Bounds) -> Sequence[str | TokenIds]:
+    @property
+    def documents(self) -> Sequence[str]:
+        return [row if isinstance(row, str) else "" for row in self._rows]
+
+    @property
+    def _rows(self) -> list[str | list[int]]:
         is_alone = isinstance(self.prompt, str) or isinstance(next(iter(self.prompt), None), int)
-        rows = cast("list[str | list[int]]", [self.prompt] if is_alone else self.prompt)
+        return cast("list[str | list[int]]", [self.prompt] if is_alone else self.prompt)
+
+    def contents(self, bounds: Bounds) -> Sequence[str | TokenIds]:
+        rows = self._rows
         if not 0 < len(rows) <= bounds.prompts:
             message = f"{len(rows)} prompts, but there must be from 1 to {bounds.prompts}"
             raise bad_request(message, "prompt")

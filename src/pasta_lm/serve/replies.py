@@ -115,6 +115,7 @@ class Reply:
         """Return the figures of an answer, and its trace and run if the client wants them."""
         filled = self._filled(answer)
         figures: Json = {
+            **self._spans(answer),
             "threads": [asdict(thread) for thread in answer.trace.threads],
             "forward_passes": answer.trace.forward_passes,
             **self._unfinished(answer),
@@ -127,6 +128,13 @@ class Reply:
 
     def _filled(self, answer: Answer) -> str | None:
         return None if self._schema is None else parts.filled(answer, self._schema).text
+
+    def _spans(self, answer: Answer) -> Json:
+        if self._schema is None or not self.body.options.spans:
+            return {}
+        sample = next(sample for sample, other in self.answers.items() if other is answer)
+        document = self.body.documents[sample // self.request.params.n]
+        return {"spans": parts.filled(answer, self._schema, document).spans}
 
     def _unfinished(self, answer: Answer) -> Json:
         names = () if self._schema is None else parts.filled(answer, self._schema).unfinished

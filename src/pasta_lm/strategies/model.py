@@ -240,7 +240,7 @@ class Pasta(AbstractContextManager["Pasta"]):
             return declared.assembled(self._decoded(request, watch), parts)
         wanted = schema_of(schema)
         request = declared.fill_request(prompt, wanted, vocabulary, params, after=after)
-        answer = declared.filled(self._decoded(request, watch), wanted)
+        answer = declared.filled(self._decoded(request, watch), wanted, prompt)
         return answer if isinstance(schema, str | Mapping) else instance(answer, schema)
 
     def ask(

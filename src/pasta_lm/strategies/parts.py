@@ -25,6 +25,7 @@ from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.tags import bounded_topic
 from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.fields import Part, fields_of
+from pasta_lm.strategies.spans import Spans, spans_of
 
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
@@ -63,7 +64,7 @@ def _waiting(schema: Schema, after: Mapping[str, Sequence[str]]) -> list[Part]:
     for name, others in after.items():
         for index in _named(name, fields):
             waits.setdefault(index, []).extend(others)
-    return [replace(field, after=tuple(waits.get(i, ()))) for i, field in enumerate(fields)]
+    return [replace(part, after=tuple(waits.get(i, ()))) for i, part in enumerate(fields)]
 
 
 def _named(name: str, parts: Sequence[Part]) -> list[int]:
@@ -176,17 +177,21 @@ class PartsAnswer:
     answer: Answer  # all that was decoded, with its log-probabilities
     confidence: dict[str, float | None] = field(default_factory=dict)
     """By part: the probability of its value under the model; None if it is cut or not known."""
+    spans: Spans = field(default_factory=dict)  # where the texts of fields stand in the prompt
 
     @property
     def trace(self) -> Trace:
         return self.answer.trace
 
 
-def filled(answer: Answer, schema: Schema) -> PartsAnswer:
+def filled(answer: Answer, schema: Schema, prompt: Prompt = "") -> PartsAnswer:
+    """Return the values of fields, with their places in the prompt or in its last message."""
     parts = fields_of(schema)
     data, cut = object_of(parts, chain(texts_of(answer), repeat(("", False))))
     confidence = _confidence(answer, [part.name for part in parts], cut)
-    return PartsAnswer(data, as_json(data), cut, answer, confidence)
+    document = prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or "")
+    spans = spans_of(parts, data, document)
+    return PartsAnswer(data, as_json(data), cut, answer, confidence, spans)
 
 
 def _confidence(
