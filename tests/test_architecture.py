@@ -32,7 +32,6 @@ DOORS = {
     "engines/local/": "torch transformers tokenizers safetensors llguidance",
     "engines/cpu/": "torch transformers",
     "engines/gpu/": "torch triton",
-    "engines/rows/": "torch transformers",
     "engines/servers/": "httpx2",
     "learn/random_model.py": "torch transformers tokenizers",
     "models/export.py": "torch transformers gguf numpy safetensors",

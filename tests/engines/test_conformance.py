@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta_lm.engines.live_thread import StopWatch
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.reading_order import ReadingOrder
@@ -21,7 +22,6 @@ from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.models.text_stream import StopWatch
 from tests.architectures import loaded
 from tests.engines.conformance import *  # noqa: F403
 from tests.engines.conformance import Opener, Subject

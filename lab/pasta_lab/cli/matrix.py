@@ -58,8 +58,8 @@ def examine(name: str) -> tuple[str, str]:
     """Return how a family runs, and why it is refused if it is."""
     from transformers import AutoConfig
 
+    from pasta_lm.engines.passes.row_reader import exact_reader
     from pasta_lm.engines.passes.self_test import tiny_model
-    from pasta_lm.engines.rows.reader import exact_reader
 
     silence_libraries()
     try:

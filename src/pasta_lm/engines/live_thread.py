@@ -16,7 +16,6 @@ from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.thread import Placement, Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews
-from pasta_lm.models.text_stream import StopWatch
 
 if TYPE_CHECKING:
     from pasta_lm.engines.grammars import Matcher
@@ -33,6 +32,39 @@ class Special(Enum):
 
 END_OF_TEXT: Final = Special.END_OF_TEXT
 Drawn = int | Literal[Special.END_OF_TEXT]
+
+
+class StopWatch:
+    """Finds stop strings in the text of one thread; holds back what may yet become one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+        self.has_matched = False
+
+    def feed(self, text: str) -> str:
+        """Take text and return the part that can be released: up to the first stop string."""
+        if not self._stops or self.has_matched:
+            return "" if self.has_matched else text
+        text = self._held + text
+        places = [(text.find(stop), len(stop)) for stop in self._stops]
+        # The first to be complete, as if the text had come one character at a time.
+        first = min(((at + size, at) for at, size in places if at >= 0), default=None)
+        if first is not None:
+            self.has_matched, self._held = True, ""
+            return text[: first[1]]
+        # Hold back the longest end of the text that begins a stop string.
+        cuts = range(max(0, len(text) - self._longest + 1), len(text))
+        begins_stop = (cut for cut in cuts if any(s.startswith(text[cut:]) for s in self._stops))
+        cut = next(begins_stop, len(text))
+        self._held = text[cut:]
+        return text[:cut]
+
+    def flush(self) -> str:
+        """Return the text that is held back: a tag or the end of the thread follows."""
+        held, self._held = self._held, ""
+        return held
 
 
 @dataclass(slots=True, eq=False)

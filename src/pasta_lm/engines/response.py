@@ -12,7 +12,15 @@ from math import exp
 
 from pasta_lm.engines import Tokens
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
-from pasta_lm.engines.live_thread import END_OF_TEXT, Drawn, LiveThread, MatcherOf, Recorder, expand
+from pasta_lm.engines.live_thread import (
+    END_OF_TEXT,
+    Drawn,
+    LiveThread,
+    MatcherOf,
+    Recorder,
+    StopWatch,
+    expand,
+)
 from pasta_lm.engines.request import (
     Answer,
     Deferred,
@@ -47,7 +55,6 @@ from pasta_lm.interpreter.thread import Placement, Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind, spelling
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, bounded_topic, unescape_topic
-from pasta_lm.models.text_stream import StopWatch
 from pasta_lm.models.thinking import Thought
 
 

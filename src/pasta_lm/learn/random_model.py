@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.rows.reader import exact_reader
+from pasta_lm.engines.passes.row_reader import exact_reader
 from pasta_lm.errors import InputError, ModelNotFoundError
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES

@@ -23,8 +23,7 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import EncodedDocument, PieceTable, encode_document
-from pasta_lm.models.tag_free import tag_free_copies
-from pasta_lm.models.text_stream import TextStream, TokenBytes
+from pasta_lm.models.plain_text import TextStream, TokenBytes, tag_free_copies
 from pasta_lm.models.thinking import Thinking, think_kwargs, thinking_of
 
 if TYPE_CHECKING:

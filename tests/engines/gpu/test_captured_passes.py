@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def test_what_is_captured_stays_on_the_device(name: str, monkeypatch: pytest.Mon
     pool = Pool(there.layer_shapes, 256, dtype=torch.float32, device=place)
     masks = TokenMasks(there.vocabulary, there.eos_ids, there.vocab_size, place)
     logits = partial(plain_logits, there.model)
-    passes = PagedDecoder(logits, pool, masks, vocab_size=there.vocab_size, num_query_heads=4)
+    passes = PagedDecoder(logits, pool, masks, num_query_heads=4)
     passes.prepare(2, 40)
     assert len(shapes) >= 2
 
@@ -342,9 +343,8 @@ def test_cards_older_than_tritons_run_over_views_and_it_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    model = replace(loaded("llama"))
-    model.device = torch.device("cuda:0")  # type: ignore[misc]
+    keys = MagicMock(device=torch.device("cuda:0"), __len__=lambda keys: 2)
     for _ in range(2):
-        assert decoder.paged_decoder(model, None, None, None, None) is None  # type: ignore[arg-type]
+        assert decoder.paged_decoder(MagicMock(), MagicMock(keys=[keys]), MagicMock(), 4) is None
     (message,) = caplog.messages
     assert "compute capability 7.5" in message

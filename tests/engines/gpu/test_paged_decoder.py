@@ -182,7 +182,7 @@ def test_rows_are_chosen_as_the_sampler_chooses(
 ) -> None:
     model, rng = loaded("llama"), random.Random(seed)
     masks = TokenMasks(model.vocabulary, model.eos_ids, model.vocab_size, model.device)
-    table = MaskTable(masks, model.vocab_size, model.device)
+    table = MaskTable(masks, model.device)
     generator = torch.Generator().manual_seed(seed)
     # Few different numbers: ties are common.
     logits = torch.randint(-6, 7, (8, model.vocab_size), generator=generator).float() / 2

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoConfig
 
 from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.passes.row_reader import find_reader
 from pasta_lm.engines.passes.self_test import TINY_SCALE, tiny_model
-from pasta_lm.engines.rows.reader import find_reader
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.vocabulary import Vocabulary

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.local import rows
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, pool_slots
+from pasta_lm.engines.passes.row_reader import RowCache, RowReading, copy_cache
 from pasta_lm.engines.passes.self_test import TOLERANCE
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.engines.rows import runner
-from pasta_lm.engines.rows.reader import RowCache, RowReading, copy_cache
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
@@ -100,7 +100,7 @@ def counted(model: LoadedModel, *failing: int) -> Iterator[tuple[list[int], list
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model.reader, "read", reading)
-        patch.setattr(runner, "copy_cache", copying)
+        patch.setattr(rows, "copy_cache", copying)
         yield read, copied
 
 

@@ -213,11 +213,11 @@ def _cutoffs(fed: Sequence[Entry], num_owners: int) -> list[list[int]]:
 class MaskTable:
     """Masks of legal tokens side by side, so that a row of a pass names one by its number."""
 
-    def __init__(self, masks: TokenMasks, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, masks: TokenMasks, device: torch.device) -> None:
         """Reserve the table; masks enter it on first use."""
         self._masks, self.fork_id = masks, masks.fork_id
         self._numbers: dict[tuple[Legal, bool], int] = {}
-        self.table_MV = torch.zeros(MAX_MASKS, vocab_size, device=device)
+        self.table_MV = torch.zeros(MAX_MASKS, masks.vocab_size, device=device)
 
     def number(self, choice: Choice) -> int | None:
         """Return the number of a choice's mask; None if the table is full."""

@@ -42,7 +42,6 @@ from pasta_lm.engines.gpu.batch import (
     choose_rows,
     settings_of,
 )
-from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.passes.attention import LayerCall
 from pasta_lm.engines.passes.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.passes.pool import Pool
@@ -184,21 +183,20 @@ class _Shape:
 class PagedDecoder:
     """Runs passes of a model over a pool: Triton and CUDA graphs on a GPU, plain torch elsewhere.
 
-    ``logits`` is the model, ``masks`` the legal tokens, ``vocab_size`` the columns of the logits.
+    ``logits`` is the model, ``masks`` the legal tokens.
     """
 
     def __init__(
-        self, logits: LogitsFunction, pool: Pool, masks: TokenMasks, *,
-        vocab_size: int, num_query_heads: int,
-    ) -> None:  # fmt: skip
+        self, logits: LogitsFunction, pool: Pool, masks: TokenMasks, num_query_heads: int
+    ) -> None:
         self._logits, self._pool = logits, pool
         self.device = pool.keys[0].device
         self._is_cuda = self.device.type == "cuda"
         self._group = max(num_query_heads // len(keys) for keys in pool.keys)
-        self._masks = MaskTable(masks, vocab_size, self.device)
+        self._masks = MaskTable(masks, self.device)
         self._entries = torch.zeros(2, pool.num_slots, dtype=torch.int32, device=self.device)
         self._attend: Attend = attend_split if self._is_cuda else attend_gathered
-        self._out_WV = torch.empty(MAX_ROWS, vocab_size, device=self.device)  # of all shapes
+        self._out_WV = torch.empty(MAX_ROWS, masks.vocab_size, device=self.device)  # all shapes'
         self._tokens_W = torch.empty(MAX_ROWS, dtype=torch.int64, device=self.device)
         with on_device(self.device):
             self._graphs = graphs_of(self.device)
@@ -351,23 +349,16 @@ class PagedDecoder:
 
 
 def paged_decoder(
-    loaded: LoadedModel, pool: Pool, masks: TokenMasks, logits: LogitsFunction, wanted: bool | None
+    logits: LogitsFunction, pool: Pool, masks: TokenMasks, num_query_heads: int
 ) -> PagedDecoder | None:
-    """Return a decoder of a model; None if passes should run over views of the pool.
-
-    ``wanted`` None stands for: on a GPU with Triton.
-    """
-    on_gpu = loaded.device.type == "cuda"
-    if loaded.reader or wanted is False or (wanted is None and not on_gpu):
+    """Return a decoder of a model; None if its passes must run over views of the pool."""
+    device = pool.keys[0].device
+    if max(num_query_heads // len(keys) for keys in pool.keys) > MAX_QUERIES:
         return None
-    groups = [loaded.num_query_heads // shape.num_heads for shape in loaded.layer_shapes]
-    if max(groups) > MAX_QUERIES:
-        return None
-    if on_gpu and (fault := fault_of(loaded.device)):
+    if device.type == "cuda" and (fault := fault_of(device)):
         warn_once(f"passes run without Triton, and more slowly: {fault}")
         return None
-    sizes = {"vocab_size": loaded.vocab_size, "num_query_heads": loaded.num_query_heads}
-    decoder = PagedDecoder(logits, pool, masks, **sizes)
+    decoder = PagedDecoder(logits, pool, masks, num_query_heads)
     try:
         decoder.try_out()
     except torch.OutOfMemoryError:

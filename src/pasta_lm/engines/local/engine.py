@@ -19,11 +19,12 @@ from torch import Tensor
 
 from pasta_lm.engines.cpu.library import MAX_ROWS, functions, torch_on_one_thread
 from pasta_lm.engines.devices import free_memory
-from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
+from pasta_lm.engines.gpu.decoder import PagedDecoder, PassPart, paged_decoder
 from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import ActiveRequest, PassPlan, Planner, check_request
+from pasta_lm.engines.local.rows import PLACES, RowsRunner, as_rows
 from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.passes.batch import join_slices
 from pasta_lm.engines.passes.pool import Pool
@@ -39,7 +40,6 @@ from pasta_lm.engines.request import (
     unless_failed,
 )
 from pasta_lm.engines.response import Response
-from pasta_lm.engines.rows.runner import PLACES, RowsRunner, as_rows
 from pasta_lm.errors import DeviceMemoryError
 
 DEFAULT_POOL_TOKENS = 16_384
@@ -79,7 +79,9 @@ class TorchEngine:
         self.rows = None if loaded.reader is None else RowsRunner(loaded.reader)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
         self.grammars = Grammars(loaded.vocabulary, loaded.vocab_size, [*loaded.eos_ids])
-        self.paged = paged_decoder(loaded, self.pool, self.masks, logits, paged)  # None: views run
+        self.paged: PagedDecoder | None = None  # None: passes run over views of the pool
+        if not loaded.reader and (paged or (paged is None and loaded.device.type == "cuda")):
+            self.paged = paged_decoder(logits, self.pool, self.masks, loaded.num_query_heads)
         self._planner = Planner(
             self.scheduler, loaded.device, max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens, max_rows=max_rows,

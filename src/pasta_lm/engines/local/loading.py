@@ -17,8 +17,8 @@ from pasta_lm.engines.capture.tracing import capture
 from pasta_lm.engines.cpu.int8 import INT8, restore_matrices, round_layer, round_weights
 from pasta_lm.engines.passes.attention import NAME, register
 from pasta_lm.engines.passes.pool import LayerShape
+from pasta_lm.engines.passes.row_reader import RowReader, exact_reader
 from pasta_lm.engines.passes.runner import LogitsFunction, plain_logits, probe
-from pasta_lm.engines.rows.reader import RowReader, exact_reader
 from pasta_lm.errors import UsageError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind

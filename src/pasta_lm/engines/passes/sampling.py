@@ -57,7 +57,7 @@ class TokenMasks:
         device: torch.device,
     ) -> None:  # fmt: skip
         self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
-        self._vocabulary, self._vocab_size, self._device = vocabulary, vocab_size, device
+        self._vocabulary, self.vocab_size, self._device = vocabulary, vocab_size, device
         self.fork_id = vocabulary.piece_ids.get(PROMISE_OPEN, 0)  # 0: nothing is ever added to it
         self.row = cache(self._row)
         """From a legal set, and whether no end is allowed, to float32 [V]: 0 or minus infinity."""
@@ -77,7 +77,7 @@ class TokenMasks:
             scores_WV = scores_WV[torch.tensor(rows, device=scores_WV.device)]
         scores_NV = scores_WV + masks_NV
         if any(choice.allowed is not None for choice in some):
-            everything = torch.ones(self._vocab_size, dtype=torch.bool)
+            everything = torch.ones(self.vocab_size, dtype=torch.bool)
             allowed = [everything if c.allowed is None else c.allowed for c in some]
             scores_NV.masked_fill_(~torch.stack(allowed).to(scores_NV.device), float("-inf"))
         return scores_NV
@@ -97,7 +97,7 @@ class TokenMasks:
 
     def _row(self, legal: Legal, ignore_eos: bool = False) -> Tensor:
         vocabulary = self._vocabulary
-        num_rows = max(self._vocab_size, vocabulary.num_tokens)
+        num_rows = max(self.vocab_size, vocabulary.num_tokens)
         allowed = torch.zeros(num_rows, dtype=torch.bool)
         if LexemeKind.TEXT in legal.kinds:
             allowed[: vocabulary.num_tokens] = True
@@ -111,8 +111,8 @@ class TokenMasks:
             assert lexeme is not None
             allowed[token_id] = legal.allows(lexeme)
         # A tokenizer may know tokens for which the model has no row.
-        forbidden = ~allowed[: self._vocab_size]
-        return torch.zeros(self._vocab_size).masked_fill(forbidden, float("-inf")).to(self._device)
+        forbidden = ~allowed[: self.vocab_size]
+        return torch.zeros(self.vocab_size).masked_fill(forbidden, float("-inf")).to(self._device)
 
 
 def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.passes.attention import NAME, register
-from pasta_lm.engines.rows.reader import exact_reader
+from pasta_lm.engines.passes.row_reader import exact_reader
 from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy

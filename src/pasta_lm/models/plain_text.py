@@ -1,13 +1,18 @@
-"""Copies of a tokenizer in which the tags do not exist.
+"""Text to token ids by copies of a tokenizer without the tags, and token ids to text.
 
 A token can be matched in two ways: as an added token, which is simply not added again, and as a
 word of the model's own vocabulary (by merges, by ``ignore_merges``, by a Unigram model). The
 second way is closed by rebuilding the model. Works on what ``tokenizer.json`` holds.
+
+Back to text each token is a fixed run of bytes in the middle of a text: a tokenizer's own decoder
+would drop a space at the beginning. No character is ever split.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -148,3 +153,68 @@ def _unigram_without(model: Json, spellings: set[str], ids: frozenset[int]) -> R
     kept = [place for place in range(len(pieces)) if place not in gone]
     unk_id = None if unknown is None else kept.index(unknown)
     return {**model, "vocab": [pieces[place] for place in kept], "unk_id": unk_id}, kept
+
+
+# Token ids to text
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+# The characters in which byte-level tokenizers spell bytes (GPT-2's table).
+_CHARACTERS = [*map(chr, _PRINTABLE), *map(chr, range(256, 256 + len(_OTHERS)))]
+_BYTE_OF_CHARACTER = dict(zip(_CHARACTERS, _PRINTABLE + _OTHERS, strict=True))
+
+
+class TokenBytes(dict[int, bytes]):
+    """The bytes of each token by its id, worked out when they are first needed.
+
+    ``silent`` tokens stand for no text: the tags and special tokens. ``anchor`` is a few ordinary
+    tokens; text decoded after them is in the middle of a text.
+    """
+
+    def __init__(
+        self, backend: Tokenizer, decoders: frozenset[str], *, silent: frozenset[int],
+        anchor: list[int],
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._silent, self._backend, self._decoders = silent, backend, decoders
+        self._anchor, self._anchor_text = anchor, backend.decode(anchor)
+        model, added = backend.model, backend.get_added_tokens_decoder()
+        # Those that are no words of the model are matched in the text itself.
+        self._added = {i: t.content for i, t in added.items() if model.id_to_token(i) is None}
+
+    def __missing__(self, token_id: int) -> bytes:
+        return self.setdefault(token_id, self._work_out(token_id))
+
+    def _work_out(self, token_id: int) -> bytes:
+        spelling = self._backend.id_to_token(token_id)
+        if spelling is None or token_id in self._silent:
+            return b""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        if "ByteLevel" in self._decoders:
+            try:
+                return bytes([_BYTE_OF_CHARACTER[character] for character in spelling])
+            except KeyError:  # a token that is special elsewhere may have no alphabet
+                return spelling.encode()
+        byte = _BYTE_TOKEN.fullmatch(spelling) if "ByteFallback" in self._decoders else None
+        if byte is not None:
+            return bytes.fromhex(byte[1])
+        text = self._backend.decode([*self._anchor, token_id])
+        return text[len(self._anchor_text) :].encode()
+
+
+class TextStream:
+    """The text of a stretch between two tags; bytes that become no character come out as U+FFFD."""
+
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        self._bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token_id: int) -> str:
+        return self._decoder.decode(self._bytes[token_id])
+
+    def close(self) -> str:
+        text = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return text
