@@ -49,7 +49,7 @@ class Contexts:
         self._is_read = request.guesser is not None or request.params.penalises
         self._ids: dict[int, list[int]] = {0: [*request.prompt] if self._is_read else []}
         self._num_inherited: dict[int, int] = {0: len(self._ids[0])}
-        self._num_given: dict[int, int] = {0: len(self._ids[0])}  # ids that are not of the answer
+        self._num_given: dict[int, int] = {0: len(self._ids[0])}  # ids outside of the answer
 
     def of(self, thread: Thread) -> Sequence[int]:
         return self._ids[thread.id]
@@ -128,18 +128,18 @@ class Pace:
     def synced(self, thread: Thread, joined: Iterable[Thread]) -> None:
         self._clocks[thread.id] = max([self.clock(thread) + 1, *map(self.clock, joined)])
 
-    def room(self, thread: Thread, num_wanted: int = 0) -> int:
-        """Return how many of some tokens beyond its next a thread may feed; -1: not even that."""
-        if self._is_uncut:
-            return num_wanted
-        max_tokens = self._interpreter.limits.max_tokens
-        first = self.clock(thread) + 1
-        counts = range(num_wanted, -1, -1)
-        return next((n for n in counts if self._max_tokens_after(first + n) < max_tokens), -1)
+    def can_feed(self, thread: Thread, num_guesses: int = 0) -> bool:
+        """Return whether a thread may feed its next token, and guesses behind it, out of step."""
+        clock = self.clock(thread) + 1 + num_guesses
+        is_below = self._max_tokens_after(clock) < self._interpreter.limits.max_tokens
+        return self._is_uncut or is_below
+            self._interpreter.limits.max_tokens,
+        )
+        return self._is_uncut or self._max_tokens_after(clock) < max_tokens
 
     def going(self, threads: Sequence[Thread], width: int | None) -> list[Thread]:
         """Return the threads that go next, ``width`` at most; near the limit those of one step."""
-        if any(self.room(thread) < 0 for thread in threads):
+        if not all(map(self.can_feed, threads)):
             first = min(map(self.clock, threads))
             return [thread for thread in threads if self.clock(thread) == first]
         # Main goes first, because it forks what can be decoded side by side; a thread begins
@@ -185,10 +185,11 @@ class Guesses:
                 continue
             guesses = takewhile(self._is_text, self._guesser.guess(self._contexts.of(thread)))
             live.guesses = tuple(guesses)[:room]
-            num_kept = len(live.guesses)
             if limits.max_position is not None:
-                num_kept = min(num_kept, limits.max_position - _first_position(thread))
-            live.guesses = live.guesses[: max(0, self._pace.room(thread, max(0, num_kept)))]
+                last = limits.max_position - _first_position(thread)
+                live.guesses = live.guesses[: max(0, last)]
+            while live.guesses and not self._pace.can_feed(thread, len(live.guesses)):
+                live.guesses = live.guesses[:-1]
             room -= len(live.guesses)
             if live.guesses:
                 self._guessing.append(live)

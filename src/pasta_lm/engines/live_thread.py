@@ -19,6 +19,7 @@ from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenReco
 
 if TYPE_CHECKING:
     from pasta_lm.engines.grammars import Matcher
+    from pasta_lm.models.thinking import Thought
 
 Record = TypeVar("Record")
 MatcherOf = Callable[[StructuredOutputs], "Matcher"]
@@ -87,6 +88,7 @@ class LiveThread:
     matcher: Matcher | None = None  # of the schema that its text must match
     choices: Choices | None = None  # scored instead of decoding
     scores: dict[Ids, dict[int, float]] = field(default_factory=dict)  # as ``Choices`` reads them
+    thought: Thought | None = None  # that comes first; None: there is none, or it is over
     is_held: bool = False  # another thread of the response goes first; it stays out of the pass
 
     def ends_behind(self, token: int) -> bool:

@@ -70,21 +70,18 @@ class Response:
         trace: Trace, eos_ids: Collection[int] = (), matcher_of: MatcherOf | None = None,
         num_tokens: int = sys.maxsize,
     ) -> None:  # fmt: skip
-        self.request = request
-        self.sample = sample
-        self.trace = trace
+        self.request, self.sample, self.trace = request, sample, trace
         self.interpreter = Interpreter(limits, entries.new_owner, request.form)
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
         self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
         self.text_logprobs: defaultdict[int, float] = defaultdict(float)  # by thread
         self.shares: dict[int, tuple[float, ...]] = {}  # as in ``Answer``
-        self._tokens, self._num_tokens = tokens, num_tokens  # of the model: others are not guessed
+        self._tokens, self._num_tokens = tokens, num_tokens  # larger ids are not guessed
         self._eos_ids, self._matcher_of = frozenset(eos_ids), matcher_of
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
         marks, bound = request.thinking, request.params.max_thinking_tokens
-        self._thought = None if marks is None else Thought(marks, bound)  # None: it is over
-        self._reasoning: str | None = None
+        self._thought = None if marks is None else Thought(marks, bound)
         is_alone = not request.forks and request.expansion is None
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
         guesser = request.guesser if self._pace.can_vary else None
@@ -107,26 +104,24 @@ class Response:
 
     def _open(self, thread: Thread) -> LiveThread:
         start = self._starts.get(thread.id)
-        own = None if start is None else start.stop
-        stops = StopWatch(self.request.params.stop if own is None else own)
-        live = LiveThread(thread, self._tokens.text_stream(), stops, stops_alone=own is not None)
+        stop = None if start is None else start.stop
+        stops = StopWatch(self.request.params.stop if stop is None else stop)
+        live = LiveThread(thread, self._tokens.text_stream(), stops, stops_alone=stop is not None)
         live.max_tokens = None if start is None else start.max_tokens
         live.choices = None if start is None else start.choices
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
-        if self._thought_of(live) is None:
+        live.thought = self._thought if thread.is_main else None
+        if live.thought is None:
             self._match(live)
         self.live[thread.id] = live
         return live
 
     def _match(self, live: LiveThread) -> None:
         start = self._starts.get(live.thread.id)
-        wanted = (start or self.request.params).structured_outputs
-        if wanted and self._matcher_of and (start or self.request.expansion is None):
-            live.matcher = self._matcher_of(wanted)
-
-    def _thought_of(self, live: LiveThread) -> Thought | None:
-        return self._thought if live.thread.is_main else None
+        form = (start or self.request.params).structured_outputs
+        if form and self._matcher_of and (start or self.request.expansion is None):
+            live.matcher = self._matcher_of(form)
 
     # Feeding
 
@@ -149,8 +144,8 @@ class Response:
     def _is_text(self, token: int) -> bool:
         if not 0 <= token < self._num_tokens:
             return False
-        text, thought = self._tokens.text_stream().feed(token), self._thought
-        is_kept = thought is None or thought.keeps(token, text)
+        text = self._tokens.text_stream().feed(token)
+        is_kept = self._thought is None or self._thought.keeps(token, text)
         return is_kept and token not in self._eos_ids and not self._is_tag(token)
 
     def _is_tag(self, token: int) -> bool:
@@ -208,8 +203,7 @@ class Response:
 
     def legal(self, live: LiveThread, ahead: int = 0) -> Legal:
         """Return the tokens that may be sampled for a thread, or ``ahead`` words of text later."""
-        thought = self._thought_of(live)
-        if not self.request.forks or not (thought is None or thought.may_fork):
+        if not self.request.forks or not (live.thought is None or live.thought.may_fork):
             return PLAIN_TEXT
         if not self.request.params.mask:
             return EVERYTHING
@@ -225,7 +219,7 @@ class Response:
                 self._carry_out(self._end_of_text(live), t_s)
                 return
             token = self._tokens.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
-        thought = self._thought_of(live)
+        thought = live.thought
         self._take_id(live, token, t_s, is_forced=forced is not None)
         if live.thread.is_alive and live.ends_behind(token):
             live.next_token = None
@@ -252,7 +246,7 @@ class Response:
         expansion, thread = self.request.expansion, live.thread
         if expansion and thread.is_main and thread.num_tokens >= expansion.max_main_tokens:
             return END_OF_TEXT
-        if (thought := self._thought_of(live)) and (token := thought.forced()) is not None:
+        if live.thought and (token := live.thought.forced()) is not None:
             return token
         return None if live.forced is None else next(live.forced, END_OF_TEXT)
 
@@ -266,8 +260,7 @@ class Response:
 
     def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:
         thread, lexeme = live.thread, self._tokens.id_to_lexeme(token)
-        thought = self._thought_of(live)
-        if lexeme is not None and thought is not None and not thought.may_fork:
+        if lexeme is not None and live.thought and not live.thought.may_fork:
             self.interpreter.num_illegal += 1  # servers have no mask
             lexeme = None
         is_skeleton = thread.is_main and self.request.expansion is not None
@@ -278,9 +271,9 @@ class Response:
         else:
             text = live.text.feed(token)
             role = Role.TOPIC if thread.in_topic or is_skeleton else Role.CONTENT
-            if thought is not None:
-                delta, text = self._think(live, thought.feed(token, text))
-                role, text = (role, text) if text else (Role.THOUGHT, delta)
+            if live.thought is not None:
+                thought, text = self._think(live, *live.thought.feed(token, text))
+                role, text = (role, text) if text else (Role.THOUGHT, thought)
         if live.stops.has_matched:
             lexeme = None  # a stop string ended before this tag: it is never fed and has no effect
         self.recorder.decoded(thread, token, text, role, t_s=t_s, is_forced=is_forced, tag=tag)
@@ -294,21 +287,18 @@ class Response:
         self._carry_out(commands, t_s)
 
     def _flush(self, live: LiveThread) -> None:
-        left, thought = live.text.close(), self._thought_of(live)
-        if thought is not None:
-            _, left = self._think(live, thought.close(left))
+        left = live.text.close()
+        if live.thought is not None:
+            _, left = self._think(live, *live.thought.close(left))
         if not live.thread.in_topic:  # the rest of a topic is an incomplete character
             self._emit(live, live.stops.feed(left) + live.stops.flush())
 
-    def _think(self, live: LiveThread, texts: tuple[str, str]) -> tuple[str, str]:
-        delta, _ = texts
-        if delta:
-            self._reasoning = (self._reasoning or "") + delta
-            self.events.append(ThoughtDelta(self.sample, live.thread.id, delta))
-        assert self._thought is not None
-        if self._thought.is_over:
-            self._thought = None
-        return texts
+    def _think(self, live: LiveThread, thought: str, answer: str) -> tuple[str, str]:
+        if thought:
+            self.events.append(ThoughtDelta(self.sample, live.thread.id, thought))
+        if live.thought is not None and live.thought.is_over:
+            live.thought = None
+        return thought, answer
 
     def _emit(self, live: LiveThread, text: str) -> None:
         if text:
@@ -400,9 +390,10 @@ class Response:
         self.trace.num_illegal = self.interpreter.num_illegal
         self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
         document = self.interpreter.document()
+        reasoning = self._thought.text or None if self._thought else None
         confidences = {thread: exp(logprob) for thread, logprob in self.text_logprobs.items()}
         confidences |= {thread: max(shares) for thread, shares in self.shares.items()}
-        facts = self.logprobs, self._reasoning, confidences, self.shares
+        facts = self.logprobs, reasoning, confidences, self.shares
         answer = Answer(document, self.trace, *facts)
         self.events.append(Finished(self.sample, answer))
 
