@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence, Set
 
 from pasta_lm.engines.request import Answer
-from pasta_lm.engines.servers.client import StockServer
+from pasta_lm.engines.servers.client import RetryPolicy
+from pasta_lm.engines.servers.cluster import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
-from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary

@@ -65,7 +65,7 @@ def __getattr__(name: str) -> object:
     if name not in LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(LAZY[name]), name)
-    import_module("pasta_lm.view.notebook")  # draws answers and traces
+    import_module("pasta_lm.view.page")  # draws answers and traces
     globals()[name] = value
     return value
 

@@ -22,7 +22,8 @@ from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, SYNC, closing_piece
 from pasta_lm.learn.annotate.filters import count_words, critical_path, speedup
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.view.layout import critical_tokens, to_perfetto
+from pasta_lm.view.page import to_perfetto
+from pasta_lm.view.run_data import critical_tokens
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import InputError
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge import LLMJudge

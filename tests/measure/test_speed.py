@@ -24,8 +24,7 @@ from pasta_lm.measure import bench
 from pasta_lm.measure.replay import Pair, Replay, replay
 from pasta_lm.measure.speed import read_systems, realised, speed, speed_report
 from pasta_lm.measure.table import Interval, to_json
-from pasta_lm.strategies import sequential_request
-from pasta_lm.strategies.requests import forced
+from pasta_lm.strategies.requests import forced, sequential_request
 from tests.architectures import build, load, loaded
 
 lengths = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=8)

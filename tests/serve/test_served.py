@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.servers.client import StockServer
+from pasta_lm.engines.servers.cluster import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
 from pasta_lm.language.document import Document, parse
 from pasta_lm.models.encoded import EncodedDocument

@@ -15,8 +15,7 @@ from pasta_lm.language.events import Promise, Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.parser import FORK_TOPIC, Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC
-from pasta_lm.strategies import apar_request
-from pasta_lm.strategies.requests import forced
+from pasta_lm.strategies.requests import apar_request, forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.reference import is_visible

@@ -12,9 +12,8 @@ from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
-from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.requests import forced
+from pasta_lm.strategies.requests import forced, sequential_request
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, PROMPTED
 from tests.architectures import build, load, loaded
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording

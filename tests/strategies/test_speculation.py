@@ -13,8 +13,7 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Guesser, Request, SamplingParams
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
-from pasta_lm.strategies import apar_request, sequential_request
-from pasta_lm.strategies.requests import LOOKUP
+from pasta_lm.strategies.requests import LOOKUP, apar_request, sequential_request
 from tests.architectures import build, load, loaded
 from tests.fakes.guessers import FunctionGuesser, knowing
 from tests.fakes.recording_engine import decoded

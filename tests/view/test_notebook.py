@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-import pasta_lm.view.notebook  # noqa: F401  # draws answers and traces
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace

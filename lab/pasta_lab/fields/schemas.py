@@ -24,7 +24,8 @@ from pasta_lm.engines.passes.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.random_model import random_model, train_tokenizer
-from pasta_lm.strategies import parts, sequential_request
+from pasta_lm.strategies import parts
+from pasta_lm.strategies.requests import sequential_request
 
 MAX_TOKENS, NUM_SAMPLES, NUM_PIECES, AT_ONCE = 300, 2, 1200, 16
 MAX_CHARACTERS = 60_000  # of a schema; the tokenizer is trained on the first hundred of each

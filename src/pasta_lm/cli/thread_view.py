@@ -30,7 +30,7 @@ from pasta_lm.engines.request import (
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.strategies.parts import NAME
-from pasta_lm.view.layout import RunLayout, layout
+from pasta_lm.view.run_data import RunLayout, layout
 
 MIN_VIEW_WIDTH = 22
 REFRESH_S = 1 / 20

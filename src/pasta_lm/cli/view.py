@@ -18,8 +18,7 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
-from pasta_lm.view.layout import to_perfetto, to_svg
-from pasta_lm.view.page import page_of
+from pasta_lm.view.page import page_of, to_perfetto, to_svg
 from pasta_lm.view.run_data import run_data
 
 

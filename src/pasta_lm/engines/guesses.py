@@ -133,9 +133,6 @@ class Pace:
         clock = self.clock(thread) + 1 + num_guesses
         is_below = self._max_tokens_after(clock) < self._interpreter.limits.max_tokens
         return self._is_uncut or is_below
-            self._interpreter.limits.max_tokens,
-        )
-        return self._is_uncut or self._max_tokens_after(clock) < max_tokens
 
     def going(self, threads: Sequence[Thread], width: int | None) -> list[Thread]:
         """Return the threads that go next, ``width`` at most; near the limit those of one step."""

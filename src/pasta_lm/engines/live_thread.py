@@ -83,9 +83,9 @@ class LiveThread:
     num_right: int = 0  # the guesses that were decoded so far
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
-    max_tokens: int | None = None  # of it alone
+    max_tokens: int | None = None  # its limit, beside those of the response
     stops_alone: bool = False  # its stop strings end it, and not the answer
-    matcher: Matcher | None = None  # of the schema that its text must match
+    matcher: Matcher | None = None  # holds its text to a schema
     choices: Choices | None = None  # scored instead of decoding
     scores: dict[Ids, dict[int, float]] = field(default_factory=dict)  # as ``Choices`` reads them
     thought: Thought | None = None  # that comes first; None: there is none, or it is over
@@ -117,7 +117,7 @@ def expand(
 ) -> tuple[list[Command], dict[int, Start]]:
     """End main and start the threads that write the answer, by id; if none, it is main's text."""
     main, limits = interpreter.main, interpreter.limits
-    starts = expansion.starts("".join(part for part in main.content if isinstance(part, str)))
+    starts = expansion.starts("".join(item for item in main.content if isinstance(item, str)))
     if not starts:
         return interpreter.end_of_text(main), {}
 
@@ -142,7 +142,7 @@ class Recorder:
         self.trace = trace
         self.step = -1  # the pass to which all records belong; -1: the prefill
         self._pending: defaultdict[int, deque[TokenRecord]] = defaultdict(deque)
-        self._known: dict[str, int] = {}  # how many records of each list ``news`` has returned
+        self._known: dict[str, int] = {}  # numbers of records that ``news`` has returned, by list
         self._unfed: list[tuple[int, TokenRecord]] = []  # those tokens of them that were not fed
         self.thread_started(main)
 

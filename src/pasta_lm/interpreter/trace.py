@@ -121,7 +121,7 @@ class Trace:
     tokens: list[TokenRecord] = field(default_factory=list)
     syncs: list[SyncRecord] = field(default_factory=list)
 
-    picture: ClassVar[Callable[[Trace], str] | None] = None  # HTML; ``view.notebook`` sets it
+    picture: ClassVar[Callable[[Trace], str] | None] = None  # HTML; ``view.page`` sets it
 
     @property
     def num_content_tokens(self) -> int:

@@ -31,8 +31,7 @@ from pasta_lm.measure.table import Figures, Table
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.load import matrix_of
 from pasta_lm.models.vocabulary import Vocabulary
-from pasta_lm.strategies import sequential_request
-from pasta_lm.strategies.requests import forced
+from pasta_lm.strategies.requests import forced, sequential_request
 
 MAX_ROWS = 64
 NUM_ROUNDS = 3

@@ -21,8 +21,8 @@ from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure import speed
 from pasta_lm.measure.table import Figures, Report, mean
-from pasta_lm.strategies import PASTA, sequential_request
-from pasta_lm.strategies.requests import forced
+from pasta_lm.strategies import PASTA
+from pasta_lm.strategies.requests import forced, sequential_request
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine

@@ -73,12 +73,9 @@ def create_app(
     recipe = recipe or ServeRecipe()
     service = Service(backend, recipe)
     app = FastAPI(
-        title="pasta-lm",
-        version=version,
-        lifespan=lambda _: service.engine.running(),
-        docs_url=None,
-        redoc_url=None,
-    )
+        title="pasta-lm", version=version, lifespan=lambda _: service.engine.running(),
+        docs_url=None, redoc_url=None,
+    )  # fmt: skip
     for error in (ApiError, PastaError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(error, _reply_to_error)
     app.state.service, app.state.recipe = service, recipe

@@ -78,11 +78,9 @@ class ModelBackend:
             hint = f"one of {', '.join(self.strategies)}"
             raise RequestError(f"strategy {prompt.strategy!r} is not offered", hint=hint)
         make = partial(
-            self._model.request,
-            params=params,
-            strategy=prompt.strategy,
+            self._model.request, params=params, strategy=prompt.strategy,
             chat_template_kwargs=prompt.chat_template_kwargs,
-        )
+        )  # fmt: skip
         return self._request(prompt, make)
 
     def _fill_request(

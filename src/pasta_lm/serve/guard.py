@@ -223,11 +223,9 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "facts", {}),
-        }
+            "level": record.levelname.lower(), "logger": record.name,
+            "message": record.getMessage(), **getattr(record, "facts", {}),
+        }  # fmt: skip
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True, default=str)

@@ -104,12 +104,10 @@ class Reply:
         num_thought = sum(answer.trace.num_thought_tokens for answer in self.answers.values())
         details = {"completion_tokens_details": {"reasoning_tokens": num_thought}}
         return {
-            "prompt_tokens": num_prompt,
-            "prompt_tokens_details": {"cached_tokens": num_cached},
-            "completion_tokens": num_decoded,
-            "total_tokens": num_prompt + num_decoded,
+            "prompt_tokens": num_prompt, "prompt_tokens_details": {"cached_tokens": num_cached},
+            "completion_tokens": num_decoded, "total_tokens": num_prompt + num_decoded,
             **(details if num_thought else {}),
-        }
+        }  # fmt: skip
 
     def figures(self, answer: Answer) -> Json:
         """Return the figures of an answer, and its trace and run if the client wants them."""
@@ -144,13 +142,11 @@ class Reply:
         params = self.request.params
         left_out = self.body.left_out(self.backend.tools)
         return {
-            "strategy": self.request.strategy,
-            "seed": params.seed,
-            "max_tokens": params.max_tokens,
+            "strategy": self.request.strategy, "seed": params.seed, "max_tokens": params.max_tokens,
             "max_threads": params.max_threads,
             "max_tokens_per_thread": params.max_tokens_per_thread,
             **({"ignored": left_out} if left_out else {}),
-        }
+        }  # fmt: skip
 
     # A whole answer
 
@@ -265,12 +261,9 @@ class Reply:
 
     def _head(self, chat_kind: str) -> Json:
         return {
-            "id": self.id,
-            "object": chat_kind if self.is_chat else "text_completion",
-            "created": self.created,
-            "model": self.backend.name,
-            "system_fingerprint": None,
-        }
+            "id": self.id, "object": chat_kind if self.is_chat else "text_completion",
+            "created": self.created, "model": self.backend.name, "system_fingerprint": None,
+        }  # fmt: skip
 
 
 class ReplayReply(Reply):
@@ -278,25 +271,19 @@ class ReplayReply(Reply):
 
     def figures(self, answer: Answer) -> Json:
         return super().figures(answer) | {
-            "strategy": answer.trace.strategy,
-            "positions": answer.trace.positions,
-            "max_threads": self.request.params.max_threads,
-            "finish_reason": answer.finish_reason,
-            "text": answer.text,
-            "program": answer.program,
+            "strategy": answer.trace.strategy, "positions": answer.trace.positions,
+            "max_threads": self.request.params.max_threads, "finish_reason": answer.finish_reason,
+            "text": answer.text, "program": answer.program,
             "sequential_tokens": self.backend.count_tokens(answer.text),
             "run": run_data(answer.trace, "replayed"),
-        }
+        }  # fmt: skip
 
     def whole(self) -> Json:
         (answer,) = self.finished
         return {
-            **self._head("replay"),
-            "object": "replay",
-            "kind": answer.trace.kind.value,
-            "usage": self.usage(),
-            **self.figures(answer),
-        }
+            **self._head("replay"), "object": "replay", "kind": answer.trace.kind.value,
+            "usage": self.usage(), **self.figures(answer),
+        }  # fmt: skip
 
 
 class FilledText:

@@ -61,12 +61,9 @@ class Service:
         strategy = self.recipe.strategy if self.recipe.strategy in names else SEQUENTIAL
         bounds = ("tokens", "default_tokens", "tokens_per_thread", "threads", "n")
         return {
-            "strategies": names,
-            "strategy": strategy,
-            "replays": self.backend.can_replay,
-            "limits": {name: limits[name] for name in bounds},
-            **self.backend.facts,
-        }
+            "strategies": names, "strategy": strategy, "replays": self.backend.can_replay,
+            "limits": {name: limits[name] for name in bounds}, **self.backend.facts,
+        }  # fmt: skip
 
     async def respond(self, body: AnyRequest, http: HttpRequest) -> Response:
         """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
@@ -206,11 +203,9 @@ class EventStream(EventSourceResponse):
         self, events: AsyncIterator[bytes], queue: Queue, close: Callable[[], None]
     ) -> None:
         super().__init__(
-            events,
-            ping=queue.ping_s,
-            send_timeout=queue.send_s,
+            events, ping=queue.ping_s, send_timeout=queue.send_s,
             ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
-        )
+        )  # fmt: skip
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

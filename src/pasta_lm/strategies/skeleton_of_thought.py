@@ -80,7 +80,7 @@ Skeleton:""",
 Now write out one point of your skeleton and no other: point {number}. Continue it in one or two \
 short sentences, and do not go on to the next point.""",
     is_turn=True,
-    opening="{number}. {point}:",  # given; behind the point's own full stop many models end
+    opening="{number}. {point}:",  # given; behind a full stop of the point many models end
 )
 
 
@@ -96,13 +96,13 @@ class Stages:
         alone, question = encode(prompt), prompt
         if isinstance(prompt, str):
             question = wording.question.format(question=prompt)
-        else:  # of several messages, the last is the question
+        else:  # the last of several messages is the question
             content = wording.question.format(question=prompt[-1]["content"])
             question = [*prompt[:-1], {**prompt[-1], "content": content}]
         self.prompt = (*encode(question), *vocabulary.encode_text(wording.lead))
         """Precedes the skeleton."""
         # The fallback reuses the cache of the tokens with which both prompts begin, except for its
-        # own last token, which is fed again: its logits choose the first token of the answer.
+        # last token, which is fed again: its logits choose the first token of the answer.
         num_shared = num_common(alone[:-1], self.prompt)
         self.fallback = Start(prefix=tuple(alone[num_shared:]), num_seen=num_shared)
         """Begins the sequential answer, if there are too few points."""
@@ -119,7 +119,7 @@ class Stages:
         opening = wording.opening.format(number=number, point=point.rstrip(".:"))
         encode = vocabulary.encode_reply if wording.is_turn else vocabulary.encode_text
         prefix = (*encode(prompt), *vocabulary.encode_text(opening))
-        # Given points stand on lines of their own; a trained model decodes its line breaks itself.
+        # A given point begins a line; a trained model decodes its line breaks itself.
         text = opening if is_first or not opening else f"\n{opening}"
         return Start(prefix=prefix, topic=bounded_topic(point), text=text)
 

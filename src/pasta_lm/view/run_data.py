@@ -1,69 +1,157 @@
-"""A trace as the data of the page: whole, or pass by pass while it is decoded.
+"""A trace as the data of the page, whole or pass by pass, and the layout of every drawing of it.
 
-The page computes no visibility, no critical path and no comparison. The one rule of comparisons:
-the clocks of two runs are divided only if both decoded the same text to its end with the same
-model. Otherwise each has its own tokens a second, and a run that a limit cut says where.
+The layout has a row for each thread and a column for each pass. The page computes no visibility, no
+critical path and no comparison. The one rule of comparisons: the clocks of two runs are divided
+only if both decoded the same text to its end with the same model. Otherwise a run has its tokens a
+second alone, and a run that a limit cut says where.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, TypedDict
+from itertools import pairwise
+from typing import NamedTuple
 
-from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, TokenRecord, Trace, TraceNews
+from pasta_lm.interpreter.trace import (
+    Kind,
+    Role,
+    SyncRecord,
+    ThreadRecord,
+    TokenRecord,
+    Trace,
+    TraceNews,
+)
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.tags import SYNC
-from pasta_lm.view.layout import Edge, RunLayout, Span, Syncs, Threads, Tokens, critical_tokens
+
+Threads = Iterable[ThreadRecord]
+Tokens = Iterable[TokenRecord]
+Syncs = Iterable[SyncRecord]
 
 
-class TokenData(TypedDict):
-    """One token of the page."""
+class Span(NamedTuple):
+    """Consecutive passes that fed a thread."""
 
     thread: int
-    text: str
-    role: str  # content, topic or tag; "given": a prefix's part of the answer, fed at once
-    decoded: int  # the pass that wrote it; -1 is the prefill
-    fed: int | None  # the pass that fed it
-    critical: bool  # whether it is on the critical path
-    forks: int | None  # the thread that this token, the end of a promise, forks
+    first: int
+    stop: int  # the pass after the last
 
 
-class Seen(TypedDict):
-    """The tokens that a thread could see from its token ``index`` on, its own ones apart."""
+class Edge(NamedTuple):
+    """A line between two threads: a fork, or a thread that a sync joins."""
 
-    index: int
-    prompt: int  # tokens of the prompt
-    threads: dict[int, int]  # by thread: its number of tokens, counted from its first
-
-
-class ThreadData(TypedDict):
-    """One thread of the page."""
-
-    id: int
-    parent: int | None
-    topic: str | None
-    promised: int | None
-    finish_reason: str | None
-    spans: list[Span]
-    seen: list[Seen] | None  # None: the trace does not name the place of the fork
+    source: int
+    start: int
+    target: int
+    end: int
 
 
-class RunData(TypedDict):
-    """One run of the page."""
+@dataclass(slots=True)
+class Lane:
+    """The row of one thread."""
 
-    name: str
-    facts: dict[str, str | int | float | None]
-    prefill_s: float
-    step_s: list[float]
-    threads: list[ThreadData]
-    tokens: list[TokenData]  # in the order in which they were decoded
-    syncs: list[dict[str, int | list[int]]]
-    forks: list[Edge]
-    joins: list[Edge]
-    critical: list[Span]
+    thread: ThreadRecord
+    spans: list[Span] = field(default_factory=list)
 
+
+@dataclass(slots=True)
+class RunLayout:
+    """The rows of all threads, and the lines between them."""
+
+    lanes: list[Lane] = field(default_factory=list)
+    forks: list[Edge] = field(default_factory=list)
+    joins: list[Edge] = field(default_factory=list)
+    critical: list[Span] = field(default_factory=list)  # in order; of a whole trace only
+    num_passes: int = 1
+    promise_ends: dict[int, TokenRecord] = field(default_factory=dict)  # by the forked thread
+
+    def grow(self, threads: Threads, tokens: Tokens, fed: Tokens, syncs: Syncs) -> None:
+        """Add new threads, tokens as they were decoded and as they were fed, and syncs."""
+        self.lanes += map(Lane, threads)
+        self.promise_ends |= {token.forks: token for token in tokens if token.forks is not None}
+        for token in fed:
+            number, step = token.thread, _fed_step(token)
+            lane, end = self.lanes[number], self.promise_ends.get(number)
+            if not lane.spans and lane.thread.parent is not None:
+                start = step if end is None or end.fed_step is None else end.fed_step
+                self.forks.append(Edge(lane.thread.parent, start, number, step))
+            _add_pass(lane.spans, number, step)
+            self.num_passes = max(self.num_passes, step + 1)
+        for sync in syncs:
+            if sync.step is not None:
+                self.joins += [
+                    Edge(child, self.lanes[child].spans[-1].stop, sync.thread, sync.step)
+                    for child in sync.joined
+                    if self.lanes[child].spans
+                ]
+
+    def add(self, trace: Trace) -> None:
+        fed = [token for token in trace.tokens if token.fed_step is not None]
+        fed.sort(key=lambda token: (_fed_step(token), token.slot or 0))
+        self.grow(trace.threads, trace.tokens, fed, trace.syncs)
+        self.num_passes = max(self.num_passes, trace.forward_passes)
+        for token in reversed(critical_tokens(trace)):
+            _add_pass(self.critical, token.thread, _fed_step(token))
+
+
+def layout(trace: Trace) -> RunLayout:
+    run = RunLayout()
+    run.add(trace)
+    return run
+
+
+def _add_pass(spans: list[Span], thread: int, step: int) -> None:
+    last = spans[-1] if spans else None
+    if last is not None and last.thread == thread and step <= last.stop:
+        spans[-1] = last._replace(stop=max(last.stop, step + 1))
+    elif last is None or step >= last.stop:  # an ``<async>`` is fed with its promise's end
+        spans.append(Span(thread, step, step + 1))
+
+
+def _fed_step(token: TokenRecord) -> int:
+    assert token.fed_step is not None
+    return token.fed_step
+
+
+def critical_tokens(trace: Trace) -> list[TokenRecord]:
+    """Return a longest chain of tokens that were decoded one after another, the last first."""
+    by_thread = trace.by_thread()
+    before = {id(b): a for tokens in by_thread.values() for a, b in pairwise(tokens)}
+    promise_ends = {token.forks: token for token in trace.tokens if token.forks is not None}
+    joins = {(sync.thread, sync.step): sync.joined for sync in trace.syncs}
+
+    def needed(token: TokenRecord) -> list[TokenRecord]:
+        last = [before[id(token)]] if id(token) in before else []
+        is_sync = token.tag == SYNC or not last  # it begins when others have ended
+        if not last:  # the first of its thread
+            parent = trace.threads[token.thread].parent
+            last = [] if parent is None else by_thread[parent][-1:]
+            last = [promise_ends[token.thread]] if token.thread in promise_ends else last
+        joined = joins.get((token.thread, token.fed_step), []) if is_sync else []
+        ends = (end for number in joined for end in by_thread[number])
+        return [*last, *(end for end in ends if depth(end) < depth(token))]
+
+    def depth(token: TokenRecord) -> int:
+        return token.depth or 0
+
+    chain: list[TokenRecord] = []
+    tokens = trace.tokens
+    while fed := [token for token in tokens if token.depth is not None]:
+        chain.append(max(fed, key=depth))
+        tokens = needed(chain[-1])
+    return chain
+
+
+RunData = dict[str, object]
+"""A run as JSON: what ``run_data`` returns, and the page draws."""
+Seen = dict[str, object]
+"""The tokens of others that a thread could see from its token ``index`` on.
+
+``prompt`` is a number of tokens of the prompt, ``threads`` has the number for each other thread.
+"""
 
 FACTS = (
     *("model", "engine", "strategy", "positions", "finish_reason", "num_prompt_tokens"),
@@ -73,16 +161,14 @@ FACTS = (
 
 
 def run_data(trace: Trace, name: str = "", text: str | None = None) -> RunData:
-    """Return the data of a run; ``text`` is its answer, where threads wrote only a part of that."""
+    """Return the data of a run; ``text`` is its answer, if threads wrote only some of it."""
     run = LiveRun(trace.num_prompt_tokens)
     run.add(trace)
     critical = {id(token) for token in critical_tokens(trace)}
     facts = {fact: getattr(trace, fact) for fact in FACTS}
     facts |= {
-        "kind": trace.kind.value,
-        "cut_at": cut_at(trace),
-        "compares": comparison_key(trace, text),
-    }
+        "kind": trace.kind.value, "cut_at": cut_at(trace), "compares": comparison_key(trace, text),
+    }  # fmt: skip
     return {
         "name": name or trace.strategy or "run",
         "facts": facts,
@@ -106,8 +192,8 @@ class _Sight:
 
     thread: ThreadRecord
     tokens: list[TokenRecord] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)  # of its fed tokens
-    rows: list[tuple[int, Row]] = field(default_factory=list)  # each with the slot it holds from
+    slots: list[int] = field(default_factory=list)  # the cache slots of the fed tokens
+    rows: list[tuple[int, Row]] = field(default_factory=list)  # with the first slot of a query
     seen: list[Seen] = field(default_factory=list)  # equal neighbours as one
     num_done: int = 0  # tokens that ``seen`` covers
     num_told: int = 0  # rows of ``seen`` that the page has
@@ -126,8 +212,8 @@ class LiveRun(RunLayout):
         self._num_prompt = num_prompt
         self._tokens: list[TokenRecord] = []
 
-    def take(self, news: TraceNews) -> dict[str, Any]:
-        """Return the parts of a ``RunData`` that are new, and three of their own.
+    def take(self, news: TraceNews) -> dict[str, object]:
+        """Return the new parts of a ``RunData``, and three more.
 
         ``fed`` has pairs of a token's number and the pass that fed it, for tokens that came
         before; ``lanes`` has pairs of a thread and a pass that fed it; ``seen`` has rows for a
@@ -142,23 +228,18 @@ class LiveRun(RunLayout):
         self._tokens += news.tokens
         num_forks, num_joins = len(self.forks), len(self.joins)
         self.grow(news.threads, news.tokens, fed, news.syncs)
-        seen: list[dict[str, Any]] = []
+        seen: list[dict[str, object]] = []
         for sight in self.sights:
             seen += [{"thread": sight.thread.id, **row} for row in sight.seen[sight.num_told :]]
             sight.num_told = len(sight.seen)
         return {
-            "kind": news.kind.value,
-            "prefill_s": news.prefill_s,
-            "step_s": news.step_s,
+            "kind": news.kind.value, "prefill_s": news.prefill_s, "step_s": news.step_s,
             "threads": [_thread(thread, [], None) for thread in news.threads],
             "tokens": [_token(token, is_critical=False) for token in news.tokens],
             "fed": [[index, record.fed_step] for index, record in news.fed],
-            "lanes": [[token.thread, token.fed_step] for token in fed],
-            "syncs": _syncs(news.syncs),
-            "forks": self.forks[num_forks:],
-            "joins": self.joins[num_joins:],
-            "seen": seen,
-        }
+            "lanes": [[token.thread, token.fed_step] for token in fed], "syncs": _syncs(news.syncs),
+            "forks": self.forks[num_forks:], "joins": self.joins[num_joins:], "seen": seen,
+        }  # fmt: skip
 
     def grow(self, threads: Threads, tokens: Tokens, fed: Tokens, syncs: Syncs) -> None:
         super().grow(threads, tokens, fed, syncs)
@@ -179,7 +260,7 @@ class LiveRun(RunLayout):
             self._look(sight)
 
     def _look(self, sight: _Sight) -> None:
-        """Find the view of each new token.
+        """Record the view of the new tokens.
 
         A token is written by the query of the token before it: it sees what that one sees. The
         first tokens of main come from the prefill, and ``<async>`` from the promise's end.
@@ -211,9 +292,9 @@ class LiveRun(RunLayout):
         return sight.rows
 
     def _seen(self, sight: _Sight, index: int, query: int) -> Seen:
-        place = bisect_right(sight.rows, query, key=lambda held: held[0]) - 1
-        row = sight.rows[max(place, 0)][1]
-        owners = row.cutoffs.keys() - {PROMPT_OWNER, sight.owner}  # of others nothing is seen
+        index_of_row = bisect_right(sight.rows, query, key=lambda held: held[0]) - 1
+        row = sight.rows[max(index_of_row, 0)][1]
+        owners = row.cutoffs.keys() - {PROMPT_OWNER, sight.owner}  # those that it sees
         others = [self.sights[owner - PROMPT_OWNER - 1] for owner in sorted(owners)]
         counts = {
             other.thread.id: count
@@ -244,40 +325,37 @@ def speed_figures(trace: Trace, num_text_tokens: int) -> dict[str, str | int | f
     """Return the figures of one run, whose text has a number of tokens without tags."""
     rate = trace.tokens_per_s
     return {
-        "critical_path_tokens": trace.critical_path,
-        "parallelism": round(trace.parallelism, 4),
+        "critical_path_tokens": trace.critical_path, "parallelism": round(trace.parallelism, 4),
         "theoretical_speedup": round(trace.speedup_over_text(num_text_tokens), 4),
-        "tokens_per_s": None if rate is None else round(rate, 2),
-        "wall_s": round(trace.wall_s, 6),
+        "tokens_per_s": None if rate is None else round(rate, 2), "wall_s": round(trace.wall_s, 6),
         "cut_at": cut_at(trace),
-    }
+    }  # fmt: skip
 
 
-def _thread(record: ThreadRecord, spans: list[Span], seen: list[Seen] | None) -> ThreadData:
+def _thread(
+    record: ThreadRecord, spans: Sequence[Span], seen: Sequence[Seen] | None
+) -> dict[str, object]:
     return {
-        "id": record.id,
-        "parent": record.parent,
-        "topic": record.topic,
-        "promised": record.promised_tokens,
-        "finish_reason": record.finish_reason,
+        "id": record.id, "parent": record.parent, "topic": record.topic,
+        "promised": record.promised_tokens, "finish_reason": record.finish_reason,
         "spans": spans,
-        "seen": seen,
-    }
+        "seen": seen,  # None: the trace does not say where the fork was
+    }  # fmt: skip
 
 
-def _token(token: TokenRecord, is_critical: bool) -> TokenData:
+def _token(token: TokenRecord, is_critical: bool) -> dict[str, object]:
+    is_given = token.role is Role.TAG and token.text  # the answer's share of a prefix, fed at once
     return {
-        "thread": token.thread,
-        "text": token.tag or token.text,
-        "role": "given" if token.role is Role.TAG and token.text else token.role.value,
-        "decoded": token.decoded_step,
+        "thread": token.thread, "text": token.tag or token.text,
+        "role": "given" if is_given else token.role.value,
+        "decoded": token.decoded_step,  # the pass that wrote it; -1 is the prefill
         "fed": token.fed_step,
         "critical": is_critical,
-        "forks": token.forks,
-    }
+        "forks": token.forks,  # the thread that this token, the end of a promise, forks
+    }  # fmt: skip
 
 
-def _syncs(syncs: Syncs) -> list[dict[str, int | list[int]]]:
+def _syncs(syncs: Syncs) -> list[dict[str, object]]:
     return [
         {"thread": sync.thread, "joined": sync.joined, "step": sync.step or 0} for sync in syncs
     ]

@@ -14,7 +14,7 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.engines.servers.client import StockServer
+from pasta_lm.engines.servers.cluster import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
 from pasta_lm.engines.servers.streamed_response import seed_of
 from pasta_lm.interpreter.commands import EVERYTHING

@@ -21,8 +21,8 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.serve.tool_calls import Function, ToolTemplate
-from pasta_lm.strategies import sequential_request
 from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.requests import sequential_request
 from tests.architectures import loaded, own_attention
 from tests.fakes.guessers import FunctionGuesser
 from tests.programs import words_of

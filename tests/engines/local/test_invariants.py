@@ -11,7 +11,7 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.document import parse
-from pasta_lm.view.layout import to_perfetto
+from pasta_lm.view.page import to_perfetto
 from tests.architectures import loaded
 from tests.engines.local.test_oracle import programs, replay
 from tests.fakes.recording_engine import Recorded, Recording

@@ -17,10 +17,11 @@ from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform
 from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
-from pasta_lm.strategies import parts, questions, sequential_request
+from pasta_lm.strategies import parts, questions
 from pasta_lm.strategies.fields import Part, fields_of
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.view.layout import critical_tokens
+from pasta_lm.strategies.requests import sequential_request
+from pasta_lm.view.run_data import critical_tokens
 from tests.architectures import ARCHITECTURES, loaded, own_attention
 from tests.engines.local.test_grammars import BOOKING, model, tokens_of
 from tests.taught import VOCABULARIES

@@ -13,7 +13,7 @@ from itertools import islice, pairwise, product
 import pytest
 
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams, ThreadStarted
-from pasta_lm.engines.servers.client import StockServer
+from pasta_lm.engines.servers.cluster import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel, connect
 from pasta_lm.engines.servers.dialects import DIALECTS, KEY_ENV, TokenRequest
 from pasta_lm.engines.servers.streamed_response import MAX_ASKED_AGAIN, seed_of

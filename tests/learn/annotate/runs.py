@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.learn.annotate.filters import FilterConfig
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig, SourceConfig, TeacherConfig
 from pasta_lm.learn.annotate.run import FAILURES, RECORDS, AnnotationRun, annotate

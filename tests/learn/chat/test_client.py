@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.engines.servers import client as http
 from pasta_lm.engines.servers import client as http_client
-from pasta_lm.engines.servers import request_pace
-from pasta_lm.engines.servers.client import HttpClient
-from pasta_lm.engines.servers.request_pace import (
+from pasta_lm.engines.servers.client import (
+    HttpClient,
     HttpReply,
     Pause,
     RetryPolicy,
@@ -94,7 +94,7 @@ def ask(transport: Answers, waits: list[float] | None = None) -> ChatReply:
         noted.append(delay_s)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_pace, "sleep", sleep)
+        patch.setattr(http, "sleep", sleep)
         return complete(transport, policy=POLICY)
 
 
@@ -417,7 +417,7 @@ def test_no_request_begins_during_a_pause(monkeypatch: pytest.MonkeyPatch) -> No
                 await asyncio.sleep(0)
             seen.append(f"{delay_s} s are over")
 
-        monkeypatch.setattr(request_pace, "sleep", sleep)
+        monkeypatch.setattr(http, "sleep", sleep)
         pause = Pause()
 
         async def one() -> None:

@@ -26,9 +26,8 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example,
 from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.serve.tool_calls import Message
-from pasta_lm.strategies import apar_request
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.requests import forced
+from pasta_lm.strategies.requests import apar_request, forced
 from tests.architectures import loaded
 from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import (

@@ -8,7 +8,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.engines.servers.request_pace import HttpReply, RetryPolicy
+from pasta_lm.engines.servers.client import HttpReply, RetryPolicy
 from pasta_lm.journal import Journal
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge import Comparison, LLMJudge, load_template

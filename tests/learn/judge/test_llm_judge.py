@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.servers.request_pace import HttpReply
+from pasta_lm.engines.servers.client import HttpReply
 from pasta_lm.errors import EndpointError, InputError, RemoteError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.chat.client import TokenCounts, read_reply

@@ -29,8 +29,8 @@ from pasta_lm.learn.train.packs import (
     pack_pairs,
     reference_log_probs,
 )
-from pasta_lm.strategies import APAR, PASTA, apar_request
-from pasta_lm.strategies.requests import forced
+from pasta_lm.strategies import APAR, PASTA
+from pasta_lm.strategies.requests import apar_request, forced
 from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import documents, encoded, is_seen, named_entries, names, program_of

@@ -1,53 +1,203 @@
-"""HTTP clients of model servers: whole replies, streams of lines, completions of token ids.
+"""HTTP clients of model servers: requests, the meaning of statuses, when a failure is retried.
 
-Importing this file needs the extra ``data``.
+A client needs the extra ``data``; the other names do without.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
-from typing import Any
+from asyncio import Event, sleep
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isnan
+from random import uniform
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
-import httpx2 as httpx
-
-from pasta_lm.engines.servers.dialects import (
-    DIALECTS,
-    KEY_ENV,
-    CompletionPiece,
-    Dialect,
-    Json,
-    TokenRequest,
-    int_or_none,
-)
-from pasta_lm.engines.servers.request_pace import (
-    ADVICE,
-    Attempts,
-    HttpReply,
-    Pause,
-    RetryPolicy,
-    TemporaryFailure,
-    check_address,
-    raise_for_status,
-)
-from pasta_lm.errors import EndpointError, RemoteError
+from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
 from pasta_lm.recipe import without_passwords
+
+if TYPE_CHECKING:
+    import httpx2 as httpx
+
+    from pasta_lm.engines.servers.dialects import Json
 
 MAX_REPLY_BYTES = 64 * 2**20
 """A longer reply is not kept in memory."""
 CONNECT_S = 5.0
-POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0)
-SERVER_ADVICE = {
-    **ADVICE,
-    401: f"its key is missing or wrong: set the environment variable {KEY_ENV}",
-    404: "it has no such page or model: check the address and the dialect",
+T = TypeVar("T")
+
+
+class Pause:
+    """A delay in which no request begins; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._num_waits = 0
+        self._over = Event()
+        self._over.set()
+
+    async def over(self) -> None:
+        await self._over.wait()
+
+    async def wait(self, delay_s: float) -> None:
+        """Let no request begin for a while: ``Retry-After`` holds for all requests."""
+        self._num_waits += 1
+        self._over.clear()
+        try:
+            await sleep(delay_s)
+        finally:
+            self._num_waits -= 1
+            if not self._num_waits:
+                self._over.set()
+
+
+ADVICE: Mapping[int, str] = {
+    401: "the key is missing or wrong: set the environment variable that 'api_key_env' names",
+    402: "the account has no credit",
+    403: "the key may not use this model",
+    404: "no such model or path: check 'base_url' (it ends in /v1) and 'model'",
 }
-_DATA, _DONE = "data:", "[DONE]"
-_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
-"""Errors of reading JSON that has another form."""
+OUT_OF_CREDIT = "insufficient_quota"
+"""Error code of a 429 that is permanent."""
+
+
+class HttpReply(NamedTuple):
+    """A whole answer; the names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class TemporaryFailure(Exception):
+    """A request that may succeed if it is sent again."""
+
+    def __init__(
+        self, reason: str, retry_after_s: float | None = None, *, is_too_fast: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+        self.is_too_fast = is_too_fast
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Number of requests for one reply, and the delays between them in seconds."""
+
+    max_requests: int = 8
+    first_delay_s: float = 1.0
+    max_delay_s: float = 60.0
+    max_retry_after_s: float = 600.0
+    """If a server asks for a longer delay, the request fails."""
+    max_busy_s: float = 0.0
+    """For so long a 429 counts as no failure."""
+
+    def delay_s(self, num_failed: int) -> float:
+        """Return a random delay between 0 and a bound that doubles with each failure.
+
+        Full jitter: requests that failed together are not retried together.
+        """
+        bound_s = self.first_delay_s * 2.0 ** (num_failed - 1)
+        return uniform(0, min(self.max_delay_s, bound_s))
+
+
+class Attempts:
+    """The failed attempts of one request, and the waits between them."""
+
+    def __init__(self, address: str, pause: Pause, policy: RetryPolicy) -> None:
+        self._address, self._pause, self._policy = address, pause, policy
+        self._busy_until_s = monotonic() + policy.max_busy_s
+        self._num_sent = self._num_failed = 0
+
+    async def reply(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Send a request, again after each temporary failure; errors as those of ``wait``."""
+        while True:
+            await self._pause.over()
+            try:
+                return await send()
+            except TemporaryFailure as failure:
+                await self.wait(failure)
+
+    async def wait(self, failure: TemporaryFailure) -> None:
+        """Wait before the next attempt: as long as the server asks, then a random time.
+
+        A RemoteError if there is none left, or the server asks for too long a delay.
+        """
+        self._num_sent += 1
+        wanted_s, delay_s = failure.retry_after_s or 0.0, self._policy.delay_s(self._num_sent)
+        if failure.is_too_fast and self._policy.max_busy_s:
+            is_last = monotonic() + wanted_s + delay_s >= self._busy_until_s
+        else:
+            self._num_failed += 1
+            is_last = self._num_failed >= self._policy.max_requests
+        if is_last:
+            times = f"{self._num_sent} request{'s' if self._num_sent > 1 else ''}"
+            raise RemoteError(f"{self._address}: no answer after {times}, the last: {failure}")
+        if wanted_s > self._policy.max_retry_after_s:
+            raise RemoteError(f"{self._address} asks to wait {wanted_s:.0f} s: {failure}")
+        if wanted_s:
+            await self._pause.wait(wanted_s)
+        await sleep(delay_s)
+
+
+def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Return the seconds that ``Retry-After`` asks for; None if it is absent or unreadable."""
+    value = headers.get("retry-after", "").strip()
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        aware = date if date.tzinfo else date.replace(tzinfo=UTC)
+        seconds = (aware - (now or datetime.now(UTC))).total_seconds()
+    return None if isnan(seconds) else max(0.0, seconds)
+
+
+def raise_for_status(
+    reply: HttpReply, address: str, what: str = "", advice: Mapping[int, str] = ADVICE
+) -> None:
+    """Raise the error of a reply's status: no request, or not this one, or not yet, can succeed."""
+    if 200 <= reply.status < 300:
+        return
+    code, message = _error_of(reply.body)
+    reason = f"HTTP {reply.status}: {message}"
+    if code == OUT_OF_CREDIT or reply.status in ADVICE:
+        hint = advice[402 if code == OUT_OF_CREDIT else reply.status]
+        raise EndpointError(f"{address} refuses {what or 'all requests'}: {reason}", hint=hint)
+    is_too_fast = reply.status == 429
+    if is_too_fast or reply.status in (408, 409) or reply.status >= 500:
+        raise TemporaryFailure(reason, retry_after(reply.headers), is_too_fast=is_too_fast)
+    raise RequestError(f"{address} refuses the request: {reason}")
+
+
+def _error_of(body: bytes) -> tuple[str, str]:
+    code, message = "", body[:200].decode(errors="replace")
+    with suppress(ValueError, AttributeError):
+        data = json.loads(body)
+        error = data.get("error", data)
+        if isinstance(error, dict):
+            code, message = str(error.get("code") or ""), str(error.get("message") or message)
+        else:
+            message = str(error)
+    return code, " ".join(message.split())[:200]
+
+
+def check_address(url: str) -> None:
+    """Raise a UsageError if a URL can be no address: no retry would help."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # the port is not a number, or a bracket is missing
+        is_address = False
+    if not is_address:
+        shown = without_passwords(url)
+        raise UsageError(f"{shown} is not an address", hint="for example http://localhost:8000/v1")
 
 
 class HttpClient:
@@ -56,10 +206,13 @@ class HttpClient:
     def __init__(self, url: str, api_key: str | None, timeout_s: float | None = None) -> None:
         """Prepare to connect; a UsageError if the URL is not an HTTP address.
 
-        ``timeout_s`` bounds the time until the first part of a reply, and between two.
+        ``timeout_s`` bounds the time until a reply begins, and between two pieces of it.
         """
+        import httpx2 as httpx  # not installed where no server is asked
+
         check_address(url)
         self._url = url.rstrip("/")
+        self._errors = (httpx.HTTPError, httpx.StreamError)
         self._client = httpx.AsyncClient(
             timeout=timeout_s and httpx.Timeout(timeout_s, connect=CONNECT_S, pool=None),
             limits=httpx.Limits(max_connections=None),
@@ -83,7 +236,7 @@ class HttpClient:
         try:
             async with self._client.stream(method, f"{self._url}{path}", json=body) as reply:
                 yield reply
-        except (httpx.HTTPError, httpx.StreamError) as exc:
+        except self._errors as exc:
             raise TemporaryFailure(f"no connection, or it broke: {exc!r}") from exc
 
     async def close(self) -> None:
@@ -98,168 +251,3 @@ async def read_whole(reply: httpx.Response) -> HttpReply:
             raise TemporaryFailure(f"the reply has more than {MAX_REPLY_BYTES} bytes")
     headers = {name.lower(): value for name, value in reply.headers.items()}
     return HttpReply(reply.status_code, headers, bytes(data))
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class StockServer:
-    """A server: its settings, its load, and its own words about its model."""
-
-    address: str  # without ``/v1``
-    _: KW_ONLY
-    dialect: Dialect | None = None  # None: as ``/v1/models`` says
-    api_key: str | None = None
-    timeout_s: float = 60.0  # until the first token, and between two
-    policy: RetryPolicy = POLICY
-    is_up: bool = False  # it takes responses: it was introduced, and has not been lost since
-    num_in_flight: int = 0  # responses that it decodes now
-    model: str = ""  # the name in requests
-    names: tuple[str, ...] = ()  # of the model: ``model``, and its folder or hub id
-    context: int | None = None  # tokens of prompt and answer
-
-    @property
-    def url(self) -> str:
-        return without_passwords(self.address)
-
-    def connection(self) -> Connection:
-        return Connection(self)
-
-
-class Connection:
-    """Requests to one server; belongs to one event loop."""
-
-    def __init__(self, server: StockServer) -> None:
-        self.server = server
-        self._client = HttpClient(server.address, server.api_key, server.timeout_s)
-        self._pause = Pause()
-
-    async def close(self) -> None:
-        await self._client.close()
-
-    @property
-    def dialect(self) -> Dialect:
-        assert self.server.dialect is not None
-        return self.server.dialect
-
-    async def introduce(self, *, once: bool) -> None:
-        """Read the server's model and, unless known, its dialect; ``once``: at the first try."""
-        server, listed = self.server, await self.ask("/v1/models", once=once)
-        try:
-            first = listed["data"][0]
-            server.model, owner = str(first["id"]), str(first.get("owned_by") or "")
-            server.names = tuple(str(name) for name in (server.model, first.get("root")) if name)
-            server.context = int_or_none(first.get("max_model_len"))
-        except _UNREADABLE as exc:
-            raise RemoteError("the reply to /v1/models names no model") from exc
-        owners = {dialect.owner: dialect for dialect in DIALECTS.values()}
-        server.dialect = server.dialect or owners.get(owner)
-        if server.dialect is None:
-            raise EndpointError(
-                f"{server.url} does not say of which kind it is, but {owner or 'nothing'!r}",
-                hint="name its dialect: --dialect vllm, sglang or llama.cpp",
-            )
-
-    async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Any:
-        """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
-        policy = self.server.policy
-        max_requests = 1 if once else policy.max_requests
-        policy = replace(policy, max_requests=max_requests, max_busy_s=0.0)
-        return await Attempts(self.server.url, self._pause, policy).reply(
-            partial(self._json, path, body)
-        )
-
-    async def _json(self, path: str, body: Json | None) -> Any:
-        try:
-            return json.loads(await self._body(path, body))
-        except ValueError as exc:
-            raise TemporaryFailure(str(exc)) from exc
-
-    async def _body(self, path: str, body: Json | None) -> bytes:
-        reply = await self._client.send("GET" if body is None else "POST", path, body)
-        raise_for_status(reply, self.server.url, advice=SERVER_ADVICE)
-        return reply.body
-
-    async def stream(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
-        """Yield the pieces of a completion, the last one with a finish reason.
-
-        429, 5xx, time-outs and broken connections are retried until the first piece came.
-
-        Raises:
-            RequestError: the server refuses this request; others may succeed.
-            EndpointError: it refuses every request.
-            RemoteError: no answer after all retries, or the stream broke.
-        """
-        attempts, has_begun = Attempts(self.server.url, self._pause, self.server.policy), False
-        while True:
-            try:
-                async for piece in self._stream_once(request):
-                    has_begun = has_begun or bool(piece.token_ids)
-                    yield piece
-                return
-            except TemporaryFailure as failure:
-                if has_begun:
-                    raise RemoteError(f"{self.server.url} broke off: {failure}") from failure
-                await attempts.wait(failure)
-
-    async def _stream_once(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
-        await self._pause.over()
-        received: list[int] = []
-        body = self.dialect.body(self.server.model, request)
-        replying = self._client.replying("POST", self.dialect.path, body)
-        async with replying as reply:
-            if not reply.is_success:
-                raise_for_status(await read_whole(reply), self.server.url, advice=SERVER_ADVICE)
-            async for line in reply.aiter_lines():
-                if not line.startswith(_DATA) or (text := line[len(_DATA) :].strip()) == _DONE:
-                    continue
-                piece = self._read(text, len(received))
-                if piece.num_unsent:
-                    piece = await self._with_unsent(request, received, piece)
-                received += piece.token_ids
-                yield piece
-                if piece.finish_reason is not None:
-                    return
-        raise TemporaryFailure("the stream ended without a finish reason")
-
-    def _read(self, text: str, num_received: int) -> CompletionPiece:
-        with self._understood(text):
-            data = json.loads(text)
-            if isinstance(data, Mapping) and data.get("error"):
-                raise TemporaryFailure(f"it reports {str(data['error'])[:200]}")
-            return self.dialect.piece(data, num_received)
-
-    async def _with_unsent(
-        self, request: TokenRequest, received: list[int], piece: CompletionPiece
-    ) -> CompletionPiece:
-        """Return a piece with the tokens that the server left out of the stream before it.
-
-        The same completion is requested again, not streamed. If it then goes another way, which a
-        near-tie can cause, the completion ends here and the next one goes on behind it.
-        """
-        num_due = piece.num_unsent + len(piece.token_ids)
-        token_ids: list[int] | None = None
-        if request.temperature > 0:  # the seed draws the same only from the beginning
-            whole = await self._completed(replace(request, max_tokens=len(received) + num_due))
-            token_ids = whole[len(received) :] if whole[: len(received)] == received else None
-        if token_ids is None:
-            behind = [*request.prompt, *received]
-            token_ids = await self._completed(replace(request, prompt=behind, max_tokens=num_due))
-        tail = [*piece.token_ids]
-        if tail and len(token_ids) == num_due and token_ids[-len(tail) :] == tail:
-            return replace(piece, token_ids=token_ids, num_unsent=0)
-        return CompletionPiece(token_ids, "length")
-
-    async def _completed(self, request: TokenRequest) -> list[int]:
-        body = self.dialect.body(self.server.model, request) | {"stream": False}
-        text = (await self._body(self.dialect.path, body)).decode(errors="replace")
-        with self._understood(text):
-            return self.dialect.tokens(json.loads(text))
-
-    @contextmanager
-    def _understood(self, text: str) -> Iterator[None]:
-        try:
-            yield
-        except _UNREADABLE as exc:
-            raise RemoteError(
-                f"{self.server.url} sends what {self.dialect.name} does not: {text[:120]}",
-                hint="is it another kind of server? Name its dialect",
-            ) from exc

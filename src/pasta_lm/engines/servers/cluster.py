@@ -1,4 +1,4 @@
-"""Several servers of one model: least loaded first, lost ones out until they answer again.
+"""Stock servers of one model: least loaded first, lost ones out until they answer again.
 
 A server takes responses once it was introduced and passed the check, a lost one only after both
 were repeated.
@@ -7,12 +7,26 @@ were repeated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pasta_lm import errors
-from pasta_lm.engines.servers.dialects import TokenRequest
+from pasta_lm.engines.servers import dialects
+from pasta_lm.engines.servers.client import (
+    ADVICE,
+    Attempts,
+    HttpClient,
+    Pause,
+    RetryPolicy,
+    TemporaryFailure,
+    raise_for_status,
+    read_whole,
+)
+from pasta_lm.engines.servers.dialects import CompletionPiece, Dialect, Json, TokenRequest
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,
     ASYNC_OPEN,
@@ -21,11 +35,20 @@ from pasta_lm.language.tags import (
     SYNC,
     closing_piece,
 )
+from pasta_lm.recipe import without_passwords
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.servers.client import Connection, StockServer
     from pasta_lm.models.vocabulary import Vocabulary
 
+POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0)
+SERVER_ADVICE = {
+    **ADVICE,
+    401: f"its key is missing or wrong: set the environment variable {dialects.KEY_ENV}",
+    404: "it has no such page or model: check the address and the dialect",
+}
+_DATA, _DONE = "data:", "[DONE]"
+_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
+"""Errors of reading JSON that has another form."""
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 10.0
 TEXT = "Rivers: 12,345 km - na\u00efve caf\u00e9, \u65e5\u672c.\n\n\tdef f(a_b): pass"
@@ -33,7 +56,167 @@ TAGS = (PROMISE_OPEN, closing_piece(1), ASYNC_OPEN, ASYNC_CLOSE, SYNC, closing_p
 QUESTION = "Describe spring, summer, autumn and winter."
 MAX_TOPIC_TOKENS = 24
 """A taught model ends a topic, which has three words, within so many tokens."""
-ADVICE = "serve what pasta export MODEL OUT --merged wrote, and name that folder with --model"
+EXPORTED = "serve what pasta export MODEL OUT --merged wrote, and name that folder with --model"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class StockServer:
+    """A server: its settings, its load, and what it says of its model."""
+
+    address: str  # without ``/v1``
+    _: KW_ONLY
+    dialect: Dialect | None = None  # None: as ``/v1/models`` says
+    api_key: str | None = None
+    timeout_s: float = 60.0  # until the first token, and between two
+    policy: RetryPolicy = POLICY
+    is_up: bool = False  # it takes responses: it was introduced, and has not been lost since
+    num_in_flight: int = 0  # responses that it decodes now
+    model: str = ""  # the name in requests
+    names: tuple[str, ...] = ()  # ``model``, and the model's folder or hub id
+    context: int | None = None  # tokens of prompt and answer
+
+    @property
+    def url(self) -> str:
+        return without_passwords(self.address)
+
+
+class Connection:
+    """Requests to one server; belongs to one event loop."""
+
+    def __init__(self, server: StockServer) -> None:
+        self.server = server
+        self._client = HttpClient(server.address, server.api_key, server.timeout_s)
+        self._pause = Pause()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @property
+    def dialect(self) -> Dialect:
+        assert self.server.dialect is not None
+        return self.server.dialect
+
+    async def introduce(self, *, once: bool) -> None:
+        """Read the server's model and, unless known, its dialect; ``once``: at the first try."""
+        server, listed = self.server, await self.ask("/v1/models", once=once)
+        try:
+            first = listed["data"][0]
+            server.model, owner = str(first["id"]), str(first.get("owned_by") or "")
+            server.names = tuple(str(name) for name in (server.model, first.get("root")) if name)
+            server.context = dialects.int_or_none(first.get("max_model_len"))
+        except _UNREADABLE as exc:
+            raise errors.RemoteError("the reply to /v1/models names no model") from exc
+        owners = {dialect.owner: dialect for dialect in dialects.DIALECTS.values()}
+        server.dialect = server.dialect or owners.get(owner)
+        if server.dialect is None:
+            raise errors.EndpointError(
+                f"{server.url} does not say of which kind it is, but {owner or 'nothing'!r}",
+                hint="name its dialect: --dialect vllm, sglang or llama.cpp",
+            )
+
+    async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Any:
+        """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
+        policy = self.server.policy
+        max_requests = 1 if once else policy.max_requests
+        policy = replace(policy, max_requests=max_requests, max_busy_s=0.0)
+        return await Attempts(self.server.url, self._pause, policy).reply(
+            partial(self._json, path, body)
+        )
+
+    async def _json(self, path: str, body: Json | None) -> Any:
+        reply = await self._client.send("GET" if body is None else "POST", path, body)
+        raise_for_status(reply, self.server.url, advice=SERVER_ADVICE)
+        try:
+            return json.loads(reply.body)
+        except ValueError as exc:
+            raise TemporaryFailure(str(exc)) from exc
+
+    async def stream(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
+        """Yield the pieces of a completion, the last one with a finish reason.
+
+        429, 5xx, time-outs and broken connections are retried until the first piece came.
+
+        Raises:
+            RequestError: the server refuses this request; others may succeed.
+            EndpointError: it refuses every request.
+            RemoteError: no answer after all retries, or the stream broke.
+        """
+        attempts, has_begun = Attempts(self.server.url, self._pause, self.server.policy), False
+        while True:
+            try:
+                async for piece in self._stream_once(request):
+                    has_begun = has_begun or bool(piece.token_ids)
+                    yield piece
+                return
+            except TemporaryFailure as failure:
+                if has_begun:
+                    raise errors.RemoteError(f"{self.server.url} broke off: {failure}") from failure
+                await attempts.wait(failure)
+
+    async def _stream_once(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
+        await self._pause.over()
+        received: list[int] = []
+        body = self.dialect.body(self.server.model, request)
+        replying = self._client.replying("POST", self.dialect.path, body)
+        async with replying as reply:
+            if not reply.is_success:
+                raise_for_status(await read_whole(reply), self.server.url, advice=SERVER_ADVICE)
+            async for line in reply.aiter_lines():
+                if not line.startswith(_DATA) or (text := line[len(_DATA) :].strip()) == _DONE:
+                    continue
+                piece = self._read(text, len(received))
+                if piece.num_unsent:
+                    piece = await self._with_unsent(request, received, piece)
+                received += piece.token_ids
+                yield piece
+                if piece.finish_reason is not None:
+                    return
+        raise TemporaryFailure("the stream ended without a finish reason")
+
+    def _read(self, text: str, num_received: int) -> CompletionPiece:
+        with self._understood(text):
+            data = json.loads(text)
+            if isinstance(data, Mapping) and data.get("error"):
+                raise TemporaryFailure(f"it reports {str(data['error'])[:200]}")
+            return self.dialect.piece(data, num_received)
+
+    async def _with_unsent(
+        self, request: TokenRequest, received: list[int], piece: CompletionPiece
+    ) -> CompletionPiece:
+        """Return a piece with the tokens that the server left out of the stream before it.
+
+        The same completion is requested again, not streamed. If it then goes another way, which a
+        near-tie can cause, the completion ends here and the next one goes on behind it.
+        """
+        num_due = piece.num_unsent + len(piece.token_ids)
+        token_ids: list[int] | None = None
+        if request.temperature > 0:  # the seed draws the same only from the beginning
+            whole = await self._completed(replace(request, max_tokens=len(received) + num_due))
+            token_ids = whole[len(received) :] if whole[: len(received)] == received else None
+        if token_ids is None:
+            behind = [*request.prompt, *received]
+            token_ids = await self._completed(replace(request, prompt=behind, max_tokens=num_due))
+        tail = [*piece.token_ids]
+        if tail and len(token_ids) == num_due and token_ids[-len(tail) :] == tail:
+            return replace(piece, token_ids=token_ids, num_unsent=0)
+        return CompletionPiece(token_ids, "length")
+
+    async def _completed(self, request: TokenRequest) -> list[int]:
+        body = self.dialect.body(self.server.model, request) | {"stream": False}
+        data = await self._json(self.dialect.path, body)
+        with self._understood(str(data)):
+            return self.dialect.tokens(data)
+
+    @contextmanager
+    def _understood(self, text: str) -> Iterator[None]:
+        try:
+            yield
+        except _UNREADABLE as exc:
+            raise errors.RemoteError(
+                f"{self.server.url} sends what {self.dialect.name} does not: {text[:120]}",
+                hint="is it another kind of server? Name its dialect",
+            ) from exc
+
 
 Check = Callable[["Connection"], Awaitable[None]]
 """Raises an error if a server cannot be used."""
@@ -93,7 +276,7 @@ class Cluster:
         async with self._gate:
             await self._require_any(once=True)
             servers = [*self._connections]
-            server = min(servers, key=lambda each: (not each.is_up, each.num_in_flight))
+            server = min(servers, key=lambda server: (not server.is_up, server.num_in_flight))
             server.num_in_flight += 1
             try:
                 yield self._connections[server]
@@ -131,7 +314,7 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
     barred = TokenRequest(prompt=prompt, max_tokens=1, barred=chosen)
     if chosen and await _greedy(connection, barred) == chosen:
         reason = f"{connection.server.url} chose token {chosen[0]}, which the request barred"
-        hint = "it must keep to logit_bias: PASTA's tags are legal in some places only"
+        hint = "it must keep to logit_bias: PASTA's tags are not legal everywhere"
         raise errors.EndpointError(reason, hint=hint)
     if not (is_taught and vocabulary.has_pieces):
         return
@@ -143,23 +326,23 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
         raise errors.ModelError(
             f"{connection.server.url} holds a model that was not taught the tags: it began a "
             f"promise with {vocabulary.text(decoded)[:40]!r} and did not end it",
-            hint=f"{ADVICE}; --allow-inexact (servers.allow_inexact) uses it all the same",
+            hint=f"{EXPORTED}; --allow-inexact (servers.allow_inexact) uses it all the same",
         )
 
 
 async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
     prefix = vocabulary.prompt_prefix
-    own = vocabulary.encode_prompt(TEXT)[len(prefix) :]
+    expected = vocabulary.encode_prompt(TEXT)[len(prefix) :]
     ids = await _ids(connection, TEXT)
     if ids is None:
         return
     if tuple(ids[: len(prefix)]) == prefix:
         ids = ids[len(prefix) :]
-    if ids != own:
+    if ids != expected:
         raise errors.VocabularyError(
             f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as "
-            f"{ids[:5]}, the model's as {own[:5]}",
-            hint=ADVICE,
+            f"{ids[:5]}, the model's as {expected[:5]}",
+            hint=EXPORTED,
         )
     if not vocabulary.has_pieces:
         return
@@ -169,7 +352,7 @@ async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
         raise errors.VocabularyError(
             f"{connection.server.url} has other tags than the model: it encodes them as "
             f"{ids[:8]}, the model's ids are {pieces}",
-            hint=ADVICE,
+            hint=EXPORTED,
         )
 
 

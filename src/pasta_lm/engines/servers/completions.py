@@ -4,8 +4,8 @@ The interpreter runs here; every thread is a streaming completion there. It is e
 causal texts: positions ``continue`` and, from a sync on, join ``recompute``. A response stays on
 one server, where its prefix is cached; responses are spread by load.
 
-The event loop has a thread of its own, so that requests go on while the caller does something
-else, also where the caller has an event loop itself.
+The event loop runs in another thread, so that requests go on while the caller does something else,
+also where the caller has an event loop itself.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pasta_lm import errors
 from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
-from pasta_lm.engines.servers.cluster import Cluster, check_server
+from pasta_lm.engines.servers.cluster import Cluster, Connection, StockServer, check_server
 from pasta_lm.engines.servers.dialects import KEY_ENV, dialect_of, server_urls
 from pasta_lm.engines.servers.streamed_response import StreamedResponse
 from pasta_lm.interpreter.placement import Entries
@@ -40,11 +40,8 @@ from pasta_lm.models.generation import sampling_settings
 from pasta_lm.models.load import last_position, load_without_weights
 from pasta_lm.models.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from pasta_lm.engines.servers.client import Connection, StockServer
-
 MAX_RESPONSES = 64
-"""Responses of each server that are decoded at once; others wait here."""
+"""Responses that a server decodes at once; others wait here."""
 NO_REQUEST = -1
 SERVERS = "servers"
 T = TypeVar("T")
@@ -138,7 +135,7 @@ class CompletionsEngine:
         self._checks = checks
         self._numbers = count()
         self._events: SimpleQueue[tuple[int, StreamEvent | Failed | None]] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the connections, once opened
+        self._loop: asyncio.AbstractEventLoop | None = None  # the connections', once opened
         self._cluster: Cluster | None = None
 
     @property
@@ -166,7 +163,7 @@ class CompletionsEngine:
         """
         if self._loop is not None:
             return
-        connections = [server.connection() for server in self.servers]
+        connections = [Connection(server) for server in self.servers]
         self._cluster = Cluster(connections, self._check_server, self.max_responses)
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="pasta-servers", daemon=True)
@@ -194,15 +191,15 @@ class CompletionsEngine:
             self.wake()
 
     async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        own = {asyncio.current_task()}
-        for task in (tasks := asyncio.all_tasks() - own):
+        this = {asyncio.current_task()}
+        for task in (tasks := asyncio.all_tasks() - this):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert self._cluster is not None
         await self._cluster.close()
         await loop.shutdown_asyncgens()
-        # Generators that were left close in tasks of their own.
-        await asyncio.gather(*(asyncio.all_tasks() - own), return_exceptions=True)
+        # Generators that were left close in other tasks.
+        await asyncio.gather(*(asyncio.all_tasks() - this), return_exceptions=True)
 
     def _start(self, work: Coroutine[object, object, T]) -> Future[T]:
         assert self._loop is not None
@@ -337,8 +334,8 @@ class CompletionsEngine:
                 "a stock server's penalties count tag pieces and other threads, ours do not",
                 hint="leave out repetition_penalty, presence_penalty and frequency_penalty",
             )
-        for name, wanted in request.structures:
-            self._grammars.matcher(wanted, name)
+        for name, form in request.structures:
+            self._grammars.matcher(form, name)
         if params.max_thinking_tokens is not None:  # its mark is no token of the server's choice
             problem = "a stock server ends no thought after a number of tokens"
             raise errors.RequestError(problem, hint="leave out max_thinking_tokens")
@@ -368,8 +365,6 @@ def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
     """
     if not find_spec("httpx2"):
         raise errors.MissingExtraError(f"asking {addresses}", "serve")
-    from pasta_lm.engines.servers.client import StockServer
-
     key = os.environ.get(KEY_ENV) or None
     kind = None if dialect is None else dialect_of(dialect)
     return [StockServer(url, dialect=kind, api_key=key) for url in server_urls(addresses)]

@@ -45,7 +45,7 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompletionPiece:
-    """A part of a streamed completion."""
+    """A piece of a streamed completion."""
 
     token_ids: Sequence[int] = ()
     finish_reason: str | None = None  # ``stop``, ``length``; None: it goes on
@@ -58,7 +58,7 @@ class Dialect(ABC):
 
     name: ClassVar[str]
     owner: ClassVar[str]  # in the reply to ``/v1/models``
-    path: ClassVar[str]  # of completions
+    path: ClassVar[str]  # where completions are requested
     tokenize_path: ClassVar[str] = "/tokenize"
 
     @abstractmethod
@@ -80,17 +80,12 @@ class Dialect(ABC):
 
 def _sampling(request: TokenRequest) -> dict[str, Any]:
     return {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "min_p": request.min_p,
-        "top_k": request.top_k or -1,
-        **NO_PENALTIES,
-        "repetition_penalty": 1.0,
+        "temperature": request.temperature, "top_p": request.top_p, "min_p": request.min_p,
+        "top_k": request.top_k or -1, **NO_PENALTIES, "repetition_penalty": 1.0,
         "stop_token_ids": list(request.stop_ids),
         "logit_bias": {str(token): bias for token, bias in request.biases.items()},
-        "ignore_eos": request.ignore_eos,
-        "skip_special_tokens": False,
-    }
+        "ignore_eos": request.ignore_eos, "skip_special_tokens": False,
+    }  # fmt: skip
 
 
 class Vllm(Dialect):
@@ -101,14 +96,9 @@ class Vllm(Dialect):
 
     def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
         return {
-            "model": model,
-            "prompt": list(request.prompt),
-            "max_tokens": request.max_tokens,
-            "seed": request.seed,
-            **_sampling(request),
-            "return_token_ids": True,
-            "stream": True,
-        }
+            "model": model, "prompt": list(request.prompt), "max_tokens": request.max_tokens,
+            "seed": request.seed, **_sampling(request), "return_token_ids": True, "stream": True,
+        }  # fmt: skip
 
     def piece(self, data: Json, num_received: int) -> CompletionPiece:
         if not data["choices"]:  # a last chunk may hold the usage alone
@@ -165,22 +155,14 @@ class LlamaCpp(Dialect):
     def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
         biases, barred = request.biases, request.barred
         return {
-            "prompt": list(request.prompt),
-            "n_predict": request.max_tokens,
-            "temperature": request.temperature,
-            "top_p": request.top_p,
-            "top_k": request.top_k or 0,
-            "min_p": request.min_p,
-            **NO_PENALTIES,
-            "repeat_penalty": 1.0,
-            "dry_multiplier": 0.0,
+            "prompt": list(request.prompt), "n_predict": request.max_tokens,
+            "temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k or 0,
+            "min_p": request.min_p, **NO_PENALTIES, "repeat_penalty": 1.0, "dry_multiplier": 0.0,
             "seed": request.seed % 2**32,
             "logit_bias": [[id_, False if id_ in barred else bias] for id_, bias in biases.items()],
-            "ignore_eos": request.ignore_eos,
-            "cache_prompt": True,
-            "return_tokens": True,
+            "ignore_eos": request.ignore_eos, "cache_prompt": True, "return_tokens": True,
             "stream": True,
-        }
+        }  # fmt: skip
 
     def piece(self, data: Json, num_received: int) -> CompletionPiece:
         token_ids, reason = data["tokens"], None

@@ -1,6 +1,6 @@
 """One response whose threads a stock server decodes: one streamed completion a thread.
 
-Each thread is on a clock of its own. A fork opens a completion while main's goes on; a sync ends
+Threads run on different clocks. A fork opens a completion while main's goes on; a sync ends
 main's, and the join opens the next one. Every thread is a plain causal text, so its completion
 is what the local engine decodes.
 """
@@ -12,20 +12,17 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from pasta_lm.engines.live_thread import END_OF_TEXT, Drawn, LiveThread
 from pasta_lm.engines.request import StreamEvent
 from pasta_lm.engines.response import Response
+from pasta_lm.engines.servers.cluster import Connection
 from pasta_lm.engines.servers.dialects import CompletionPiece, TokenRequest
 from pasta_lm.errors import BrokenAnswerError, RemoteError
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.models.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from pasta_lm.engines.servers.client import Connection
 
 MAX_ASKED_AGAIN = 8
 """Times that one token is asked for again because it was illegal; then it counts as malformed."""
@@ -285,7 +282,7 @@ def seed_of(seed: int, sample: int, path: tuple[int, ...], index: int) -> int:
 def set_steps(trace: Trace) -> None:
     """Set the steps of a finished trace by depth: those of a local engine with unlimited threads.
 
-    Threads on clocks of their own have no common passes. A step then ends when the last token that
+    Threads on different clocks have no common passes. A step then ends when the last token that
     was chosen from it has come, or one from an earlier step.
     """
     trace.forward_passes = trace.critical_path

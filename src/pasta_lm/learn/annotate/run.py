@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import InputError, PastaError, RequestError, cause
 from pasta_lm.journal import Journal, Row, write_rows
 from pasta_lm.language.document import Document

@@ -10,14 +10,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from pasta_lm.engines.servers import request_pace
+from pasta_lm.engines.servers.client import (
+    Attempts,
+    HttpClient,
+    HttpReply,
+    Pause,
+    RetryPolicy,
+    TemporaryFailure,
+    raise_for_status,
+)
 from pasta_lm.errors import MissingExtraError, RemoteError, UsageError
 from pasta_lm.recipe import check_positive, without_passwords
-
-if TYPE_CHECKING:
-    from pasta_lm.engines.servers.client import HttpClient
 
 Message = Mapping[str, str]  # One turn: ``{"role", "content"}``.
 MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
@@ -133,8 +138,6 @@ class Endpoint:
 def connect(endpoint: Endpoint) -> list[HttpClient]:
     if not find_spec("httpx2"):
         raise MissingExtraError(f"asking {endpoint.address}", "annotate")
-    from pasta_lm.engines.servers.client import HttpClient
-
     key = endpoint.api_key()
     return [HttpClient(url, key) for url in endpoint.base_url.split(",")]
 
@@ -146,12 +149,12 @@ class ChatClient:
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, policy: request_pace.RetryPolicy | None = None,
+        self, endpoint: Endpoint, *, policy: RetryPolicy | None = None,
         servers: Sequence[HttpClient] | None = None,
     ) -> None:  # fmt: skip
         self.endpoint = endpoint
-        self._pause = request_pace.Pause()
-        self._policy = policy or request_pace.RetryPolicy()
+        self._pause = Pause()
+        self._policy = policy or RetryPolicy()
         self._servers = servers or connect(endpoint)
         self._turns = cycle(self._servers)
         self._sending: set[asyncio.Task[Any]] = set()
@@ -184,7 +187,7 @@ class ChatClient:
             RequestError: the server refuses this request; others may succeed.
             RemoteError: no answer after all retries.
         """
-        attempts = request_pace.Attempts(self.endpoint.address, self._pause, self._policy)
+        attempts = Attempts(self.endpoint.address, self._pause, self._policy)
         return await attempts.reply(partial(self._attempt, request))
 
     async def _attempt(self, request: ChatRequest) -> ChatReply:
@@ -195,19 +198,19 @@ class ChatClient:
             # Of the whole answer: HTTP clients bound the time between two pieces.
             async with asyncio.timeout(endpoint.timeout_s):
                 reply = await self._post(request)
-            request_pace.raise_for_status(reply, endpoint.address, f"model {endpoint.model!r}")
+            raise_for_status(reply, endpoint.address, f"model {endpoint.model!r}")
             return read_reply(reply.body)
         except TimeoutError:
-            failure = request_pace.TemporaryFailure(f"nothing within {endpoint.timeout_s:g} s")
+            failure = TemporaryFailure(f"nothing within {endpoint.timeout_s:g} s")
         except RemoteError as exc:
-            failure = request_pace.TemporaryFailure(exc.message)
-        except request_pace.TemporaryFailure as exc:
+            failure = TemporaryFailure(exc.message)
+        except TemporaryFailure as exc:
             failure = exc
         finally:
             self._sending.discard(task)
         raise asyncio.CancelledError if self._is_draining else failure
 
-    async def _post(self, request: ChatRequest) -> request_pace.HttpReply:
+    async def _post(self, request: ChatRequest) -> HttpReply:
         """Send a request, again under another key where the model wants its limit there."""
         model, send = self.endpoint.model, partial(next(self._turns).send, "POST", PATH)
         reply = await send(request.body(model, self._limit_key))

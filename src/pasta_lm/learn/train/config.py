@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
-from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
 from pasta_lm.journal import Journal
