@@ -69,9 +69,9 @@ def install_command(extra: str) -> str:
         return f"in a clone of the repository: pip install '.[{extra}]'"
     if origin is None:
         return f"pip install 'pasta-lm[{extra}]'"
-    place = json.loads(origin)
-    kind = f"{place['vcs_info']['vcs']}+" if "vcs_info" in place else ""
-    return f"pip install 'pasta-lm[{extra}] @ {kind}{place['url']}'"
+    source = json.loads(origin)
+    kind = f"{source['vcs_info']['vcs']}+" if "vcs_info" in source else ""
+    return f"pip install 'pasta-lm[{extra}] @ {kind}{source['url']}'"
 
 
 class ModelNotFoundError(UsageError):

@@ -20,7 +20,7 @@ PART = ".part-"  # begins the name of what is being written in the cache
 
 NUM_CORES = os.cpu_count() or 1
 SECONDS_OF_A_MEASUREMENT = 1.0
-ALMOST_FREE = 0.3  # of a core that others use counts as free
+ALMOST_FREE = 0.3  # a core counts as free if others use less of it
 
 
 def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[str, str | int]:
@@ -130,7 +130,7 @@ class IdleCores:
         self._others = OtherProcesses()
 
     def __call__(self) -> int:
-        """Return how many threads would not wait for each other's core."""
+        """Return the number of idle cores, at least 1."""
         if self._others.passed_s > SECONDS_OF_A_MEASUREMENT:
             self.count = max(1, int(NUM_CORES - self._others.num_cores + ALMOST_FREE))
             self._others = OtherProcesses()

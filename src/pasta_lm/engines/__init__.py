@@ -41,20 +41,20 @@ class ModelFacts(Protocol):
     @property
     def max_position(self) -> int | None: ...  # the last position that it may be given; None: any
     @property
-    def positions(self) -> PositionStrategy: ...  # of its training
+    def positions(self) -> PositionStrategy: ...  # that it was trained with
     @property
     def trained_strategy(self) -> str: ...  # if it has tag pieces
     @property
-    def fork_bias(self) -> float: ...  # of its training
+    def fork_bias(self) -> float: ...  # that its training chose
     @property
     def sampling(self) -> Mapping[str, float]: ...  # its authors', as fields of SamplingParams
     @property
-    def kind(self) -> Kind: ...  # of the answers that it generates
+    def kind(self) -> Kind: ...  # how its answers come about
     @property
     def device(self) -> object: ...
     @property
     def dtype_name(self) -> str: ...
-    def join_with(self, positions: PositionStrategy) -> Join: ...  # of its training, if it fits
+    def join_with(self, positions: PositionStrategy) -> Join: ...  # the trained one, if it fits
 
 
 class Engine(Protocol):
@@ -67,7 +67,7 @@ class Engine(Protocol):
     @property
     def is_remote(self) -> bool: ...  # servers decode: no forced tokens, weights or cache here
     @property
-    def served_names(self) -> Mapping[str, Sequence[str]]: ...  # of its model, by server address
+    def served_names(self) -> Mapping[str, Sequence[str]]: ...  # the model's, by server address
     @property
     def has_work(self) -> bool: ...  # a request is unfinished
 

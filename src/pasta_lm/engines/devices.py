@@ -33,7 +33,7 @@ def devices() -> list[str]:
 def unused_gpu(
     gpu: Path = Path("/dev/nvidia0"), driver: Path = Path("/proc/driver/nvidia/version")
 ) -> str | None:
-    """Return why torch cannot use this machine's GPU; None: it can, or there is none."""
+    """Return the reason for which torch cannot use the GPU; None: it can, or there is none."""
     if torch.cuda.is_available() or not gpu.exists() or "CUDA_VISIBLE_DEVICES" in os.environ:
         return None
     words = driver.read_text("utf-8").split() if driver.exists() else []
@@ -47,19 +47,19 @@ def unused_gpu(
 
 def usable_device(name: str | None) -> torch.device:
     """Return a device that this machine has: a GPU if there is one and none is named."""
-    wanted = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
     if name is None and (fault := unused_gpu()):
         warn_once(fault)
     try:
-        return torch.zeros(1, device=wanted).device  # launches a kernel: has this torch any for it?
+        return torch.zeros(1, device=chosen).device  # launches a kernel: has this torch any for it?
     except (RuntimeError, AssertionError) as exc:  # unknown name, no such GPU, torch without CUDA
         reason = str(exc).partition("\n")[0]
-        if name is None and wanted != "cpu":
+        if name is None and chosen != "cpu":
             warn_once(f"the GPU is not used: {reason}")
             return torch.device("cpu")
         gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
         hint = f"this machine has {', '.join(['cpu', *gpus])}"
-        raise UsageError(f"device {wanted!r} cannot be used: {reason}", hint=hint) from exc
+        raise UsageError(f"device {chosen!r} cannot be used: {reason}", hint=hint) from exc
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
@@ -67,21 +67,21 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def weights_dtype(name: str | None, place: torch.device) -> torch.dtype | None:
+def weights_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
     if name is None or name == AUTO:
-        return faster_dtype()[0] if name and place.type == "cpu" else default_dtype(place)
+        return faster_dtype()[0] if name and device.type == "cpu" else default_dtype(device)
     if name not in DTYPE_NAMES:
         raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
-    if name == INT8 and place.type != "cpu":
+    if name == INT8 and device.type != "cpu":
         raise UsageError(f"{name} weights are read by a CPU only", hint="bfloat16, or device cpu")
     return torch.float32 if name == INT8 else DTYPES[name]
 
 
-def default_dtype(place: torch.device) -> torch.dtype | None:
+def default_dtype(device: torch.device) -> torch.dtype | None:
     """Return the dtype of weights on a device; None: as saved."""
-    if place.type != "cuda":
-        return torch.float32 if place.type == "cpu" else None
-    with on_device(place):
+    if device.type != "cuda":
+        return torch.float32 if device.type == "cpu" else None
+    with on_device(device):
         has_it = torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.bfloat16 if has_it else torch.float16
 
@@ -97,7 +97,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
 
 
 SHAPES_BYTES = 64 * (25 << 20)  # the driver's, of as many captured passes as are kept
-PASS_BYTES = 3 << 29  # of a pass: activations, logits, the workspaces of libraries
+PASS_BYTES = 3 << 29  # for a pass: activations, logits, the workspaces of libraries
 
 
 def default_budget(free: int) -> int:

@@ -26,8 +26,8 @@ BEHIND = re.compile(rb" ?[,}\]\n]\Z")
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
 ASCII = {bytes([byte]) for byte in range(32, 127)}
-BEYOND = {bytes([byte]) for byte in (*range(128, 192), *range(194, 245))}  # of other characters
-MAX_MISSING = 16  # of these: SmolLM2 lacks two, which begin characters that Unicode leaves out
+BEYOND = {bytes([byte]) for byte in (*range(128, 192), *range(194, 245))}  # in other characters
+MAX_MISSING = 16  # SmolLM2 lacks two, which begin characters that Unicode leaves out
 _DIGIT = re.compile(r"(?<!\\)((?:\\\\)*)\\d")
 """An escaped d: 0 to 9, as in a schema's pattern, where llguidance takes digits of all scripts."""
 
@@ -105,8 +105,8 @@ class Matcher:
             if matcher.try_consume_tokens([*guesses]) < len(guesses):
                 return torch.ones(self._vocab_size, dtype=torch.bool)
         bits = torch.frombuffer(bytearray(matcher.compute_bitmask()), dtype=torch.uint8)
-        places = torch.arange(8, dtype=torch.uint8)
-        allowed = ((bits[:, None] >> places) & 1).flatten().bool()[: self._vocab_size]
+        shifts = torch.arange(8, dtype=torch.uint8)
+        allowed = ((bits[:, None] >> shifts) & 1).flatten().bool()[: self._vocab_size]
         allowed = torch.nn.functional.pad(allowed, (0, self._vocab_size - len(allowed)))
         allowed[[*self._tag_ids]] = False
         allowed[self._eos_ids] = matcher.is_accepting()
@@ -173,11 +173,11 @@ class Grammars:
         words = TokenizerWrapper(self._words)
         return LLTokenizer(words, n_vocab=max(size, ends[-1] + 1), eos_token=ends)
 
-    def matcher(self, wanted: StructuredOutputs, name: str = "") -> Matcher:
+    def matcher(self, form: StructuredOutputs, name: str = "") -> Matcher:
         """Return a matcher at its beginning; a UsageError says why the form of a text has none."""
-        tokens, fault = self._tokens, f"{name}the {wanted.kind} of the answer cannot be used"
+        tokens, fault = self._tokens, f"{name}the {form.kind} of the answer cannot be used"
         try:
-            matcher = self._compiled(tokens, _grammar_of(wanted))
+            matcher = self._compiled(tokens, _grammar_of(form))
         except ValueError as exc:
             raise UsageError(f"{fault}: {str(exc).strip()}") from exc
         except UsageError as exc:
@@ -194,15 +194,15 @@ class Grammars:
         return matcher
 
 
-def _grammar_of(wanted: StructuredOutputs) -> str:
-    if wanted.json is not None:
-        schema = checked_schema(wanted.json)
-        if not wanted.is_inside:
+def _grammar_of(form: StructuredOutputs) -> str:
+    if form.json is not None:
+        schema = checked_schema(form.json)
+        if not form.is_inside:
             return LLMatcher.grammar_from_json_schema(schema)
         start = "start: / ?/ value (/ ?/ LAST)?"
         return LLMatcher.grammar_from_lark(f"{start}\nvalue: %json {schema}\n{LAST_BYTES}")
-    if wanted.regex is not None:
-        return LLMatcher.grammar_from_regex(_DIGIT.sub(r"\1[0-9]", wanted.regex))
-    if wanted.choice is not None:
-        return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, wanted.choice))}")
-    return LLMatcher.grammar_from_lark(wanted.grammar or "")
+    if form.regex is not None:
+        return LLMatcher.grammar_from_regex(_DIGIT.sub(r"\1[0-9]", form.regex))
+    if form.choice is not None:
+        return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, form.choice))}")
+    return LLMatcher.grammar_from_lark(form.grammar or "")

@@ -130,9 +130,8 @@ class Pace:
 
     def can_feed(self, thread: Thread, num_guesses: int = 0) -> bool:
         """Return whether a thread may feed its next token, and guesses behind it, out of step."""
-        clock = self.clock(thread) + 1 + num_guesses
-        is_below = self._max_tokens_after(clock) < self._interpreter.limits.max_tokens
-        return self._is_uncut or is_below
+        clock, limits = self.clock(thread) + 1 + num_guesses, self._interpreter.limits
+        return self._is_uncut or self._max_tokens_after(clock) < limits.max_tokens
 
     def going(self, threads: Sequence[Thread], width: int | None) -> list[Thread]:
         """Return the threads that go next, ``width`` at most; near the limit those of one step."""

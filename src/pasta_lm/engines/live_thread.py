@@ -49,9 +49,9 @@ class StopWatch:
         if not self._stops or self.has_matched:
             return "" if self.has_matched else text
         text = self._held + text
-        places = [(text.find(stop), len(stop)) for stop in self._stops]
+        matches = [(text.find(stop), len(stop)) for stop in self._stops]
         # The first to be complete, as if the text had come one character at a time.
-        first = min(((at + size, at) for at, size in places if at >= 0), default=None)
+        first = min(((at + size, at) for at, size in matches if at >= 0), default=None)
         if first is not None:
             self.has_matched, self._held = True, ""
             return text[: first[1]]

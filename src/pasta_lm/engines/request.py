@@ -57,7 +57,7 @@ class SamplingParams:
     """How tokens are chosen and when a response ends. Names as OpenAI, vLLM and transformers."""
 
     max_tokens: int = 1024  # tokens of all threads together, tags included
-    max_thinking_tokens: int | None = None  # of them at most so many are a thought
+    max_thinking_tokens: int | None = None  # those of a thought, at most
     temperature: float = 0.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int | None = None
@@ -187,21 +187,21 @@ class Request:
 
     @property
     def max_entries(self) -> int:
-        """Return how many cache entries it can need; a join can feed each decoded token again."""
+        """Return the cache entries that it can need; a join can feed each decoded token again."""
         times_fed = 2 if self.join is Join.RECOMPUTE else 1
         num_decoded = times_fed * self.params.n * self.params.max_tokens
         return len(self.prompt) + num_decoded + self.num_given
 
     @property
     def num_given(self) -> int:
-        """Return how many entries are needed for what its known threads are given."""
+        """Return the entries that prefixes of its known threads need, over all samples."""
         return self.params.n * sum(start.num_entries for start in self.known)
 
     @property
     def structures(self) -> list[tuple[str, StructuredOutputs]]:
         forms = ((f"part {start.topic!r}: ", start.structured_outputs) for start in self.known)
-        wanted = ("", self.params.structured_outputs), *forms
-        return [(name, form) for name, form in wanted if form is not None]
+        pairs = ("", self.params.structured_outputs), *forms
+        return [(name, form) for name, form in pairs if form is not None]
 
     def check(self, max_position: int | None, num_tokens: int) -> None:
         """Raise a ``RequestError`` for what no engine decodes, as a token that there is not."""

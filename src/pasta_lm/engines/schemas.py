@@ -58,10 +58,10 @@ class PydanticModel(Protocol):
     def model_validate(cls, obj: object) -> Self: ...
 
 
-def schema_of(wanted: Schema | str | type[PydanticModel]) -> Schema:
-    if isinstance(wanted, str):
-        return listed_fields(wanted)
-    return wanted if isinstance(wanted, Mapping) else wanted.model_json_schema()
+def schema_of(form: Schema | str | type[PydanticModel]) -> Schema:
+    if isinstance(form, str):
+        return listed_fields(form)
+    return form if isinstance(form, Mapping) else form.model_json_schema()
 
 
 def listed_fields(text: str) -> Schema:

@@ -23,8 +23,8 @@ class Limits:
 
     max_tokens: int = 2048  # tokens of all threads together, tags included
     max_threads: int | None = None  # decoding in the same step; others are deferred, not dropped
-    max_blocks: int = 64  # of the whole response; beyond it no promise can be sampled
-    max_tokens_per_thread: int | None = None  # of one block, its two tags included
+    max_blocks: int = 64  # blocks of the response; beyond it no promise can be sampled
+    max_tokens_per_thread: int | None = None  # tokens of a block, its two tags included
     max_topic_tokens: int = 12  # tokens of a topic; after them only closing pieces can be sampled
     max_depth: int = 1  # how deep blocks may nest
     max_position: int | None = None  # the model's last position

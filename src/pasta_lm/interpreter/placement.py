@@ -61,7 +61,7 @@ class Entries:
         return len(self.items) - 1
 
     def keep(self, first: int, slots: Sequence[int]) -> None:
-        """Of the entries from a slot on, keep those in these slots; they move up in their order."""
+        """Keep the entries before a slot, and those in these slots, which move up in order."""
         self.items[first:] = [self.items[slot] for slot in slots]
 
 
@@ -106,7 +106,7 @@ class Placer:
     def guess(self, thread: Thread, tokens: Sequence[int]) -> list[Placement]:
         """Place guesses behind all else that the pass feeds; wrong ones are removed later."""
         pairs = enumerate(tokens, start=thread.position)
-        return [self._append(thread, token, place, thread.depth) for place, token in pairs]
+        return [self._append(thread, token, position, thread.depth) for position, token in pairs]
 
     def branch(
         self, thread: Thread, beginnings: Iterable[tuple[int, ...]]
@@ -221,7 +221,7 @@ class Placer:
 
 
 def num_common(first: Iterable[object], second: Iterable[object]) -> int:
-    """Return the length of the common beginning of two rows of items."""
+    """Return the length of the common prefix."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -231,8 +231,8 @@ def _num_kept(entries: Entries, written: Sequence[int]) -> int:
     # form exactly if it saw everything before it: it is what a plain causal pass would compute.
     # This holds up to the end of the first block, and for all that an earlier sync fed again, so
     # that no token is fed more than twice.
-    places = enumerate(written)
-    return next((i for i, slot in places if entries[slot].position != i), len(written))
+    pairs = enumerate(written)
+    return next((i for i, slot in pairs if entries[slot].position != i), len(written))
 
 
 def _written(thread: Thread, by_owner: Mapping[int, Sequence[int]]) -> Iterator[int]:

@@ -59,13 +59,13 @@ class Thread:
     content: list[str | Thread | Sync] = field(default_factory=list)
     """Its text, children and syncs in document order."""
 
-    num_topic_tokens: int | None = None  # of the topic being decoded; None outside promises
+    num_topic_tokens: int | None = None  # tokens of the topic so far; None outside promises
     has_topic_text: bool = False  # whether that topic has a character other than space
 
     row: Row | None = None
     position: int = 0  # where its next token will stand
     depth: int = 0  # depth of the last token that it fed; 0 before the first
-    fork_point: Placement | None = None  # of the end of its promise: it begins behind it
+    fork_point: Placement | None = None  # the end of its promise: it begins behind it
 
     @property
     def is_main(self) -> bool:

@@ -55,7 +55,7 @@ class TokenRecord:
     slot: int | None = None
     position: int | None = None
     depth: int | None = None
-    tag: str | None = None  # of a tag piece: its spelling, also where the grammar has no such tag
+    tag: str | None = None  # the spelling of a tag piece, also where the grammar has no such tag
     forks: int | None = None  # the thread that this token, the end of a promise, forks
 
 
@@ -108,7 +108,7 @@ class Trace:
     positions: str | None = None
     join: str = Join.SHARED.value
     num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0  # of the prompt, whose keys another request had computed
+    num_cached_tokens: int = 0  # tokens of the prompt whose keys another request had computed
     finish_reason: str | None = None
     forward_passes: int = 0  # passes after the prefill in which this response took part
     critical_path: int = 0  # largest depth; the number of passes if threads are unlimited
@@ -125,7 +125,7 @@ class Trace:
 
     @property
     def num_content_tokens(self) -> int:
-        """Return how many tokens thought and answer have, tags and topics excluded."""
+        """Return the number of tokens of thought and answer, without tags and topics."""
         return sum(token.role in WORDS for token in self.tokens)
 
     @property

@@ -49,9 +49,9 @@ def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> lis
     for problem in _Walk(text, Form(form), max_depth).problems:
         line = bisect_right(line_starts, problem.start)
         column = problem.start - line_starts[line - 1] + 1
-        fault, place = problem.fault, (problem.start, problem.end - problem.start)
+        fault, span = problem.fault, (problem.start, problem.end - problem.start)
         words = fault.message(problem.detail), fault.hint
-        diagnostics.append(Diagnostic(fault.code, fault.severity, line, column, *words, *place))
+        diagnostics.append(Diagnostic(fault.code, fault.severity, line, column, *words, *span))
     return diagnostics
 
 
@@ -68,7 +68,7 @@ def render(diagnostic: Diagnostic, text: str) -> str:
 def describe(diagnostic: Diagnostic, text: str) -> str:
     """Return the message of a diagnostic, its place, and the line with a caret, in three lines."""
     weight = "" if diagnostic.severity == "error" else "warning: "
-    place = f"line {diagnostic.line}, column {diagnostic.column}"
+    where = f"line {diagnostic.line}, column {diagnostic.column}"
     offset, line_start = diagnostic.offset, diagnostic.offset - diagnostic.column + 1
     begin = max(line_start, offset - _BEFORE)
     line = text[begin : offset + _AFTER + 1].partition("\n")[0]
@@ -77,7 +77,7 @@ def describe(diagnostic: Diagnostic, text: str) -> str:
     caret = " " * (len(lead) + offset - begin) + "^" * num_carets
     rest = "..." if len(shown) < len(line) else ""
     shown = "".join(letter if letter.isprintable() else " " for letter in shown)
-    message = f"{place}: {weight}{diagnostic.message} ({diagnostic.code})"
+    message = f"{where}: {weight}{diagnostic.message} ({diagnostic.code})"
     return f"{message}\n    {lead}{shown}{rest}\n    {caret}"
 
 
@@ -157,8 +157,8 @@ class _Walk:
             before, after = next(moved)
             if before.endswith(" ") and not after.endswith(" "):
                 num_moved = len(before) - len(before.rstrip(" "))
-                place = max(run[-1].start, run[-1].end - num_moved), run[-1].end
-                self.problems.append(Problem(Fault.SPACE_BEFORE_TAG, "", *place))
+                span = max(run[-1].start, run[-1].end - num_moved), run[-1].end
+                self.problems.append(Problem(Fault.SPACE_BEFORE_TAG, "", *span))
             yield after
 
     def _put_blocks_after_promises(self, pieces: list[_Piece]) -> Iterator[_Piece]:
@@ -173,8 +173,8 @@ class _Walk:
                 end = end if has_block else at + 1
                 between = pieces[at + 1 : end]
                 if readable := [piece for piece in between if piece.kind]:
-                    place = readable[0].start, readable[-1].end
-                    self.problems.append(Problem(Fault.BETWEEN, "", *place))
+                    span = readable[0].start, readable[-1].end
+                    self.problems.append(Problem(Fault.BETWEEN, "", *span))
                 yield from between
             yield pieces[at]
             at = end
@@ -297,8 +297,8 @@ def _pieces(text: str) -> Iterator[_Piece]:
         topic, units = lexeme.topic, lexeme.units
         if lexeme.kind is LexemeKind.PROMISE_OPEN:
             topic, units = next(lexemes).text, next(lexemes).units
-        place = lexeme.start, lexeme.end
-        yield _Piece(kind, lexeme.text, *place, "", topic, units, lexeme.problems)
+        span = lexeme.start, lexeme.end
+        yield _Piece(kind, lexeme.text, *span, "", topic, units, lexeme.problems)
     if run:
         yield _text_piece(text, run)
 

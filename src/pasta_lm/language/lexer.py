@@ -41,7 +41,7 @@ class Lexer:
 
     def __init__(self) -> None:
         self._buffer = ""
-        self._offset = 0  # of the buffer in all the text fed
+        self._offset = 0  # where the buffer begins in all the text fed
         self._searched = 0  # how much of the tag at the buffer's start is known; 0: no tag
         self._quote = ""  # the quote that is open there
         self._is_run = False  # the buffer's first & was passed on before: see _pass_run
@@ -103,7 +103,7 @@ class Lexer:
         return self._pass_run(lexemes, match.start(), excess) if excess > 0 else match.start()
 
     def _pass_run(self, lexemes: list[Lexeme], at: int, excess: int) -> int:
-        # Of an undecided entity all but the last ``amp;`` is text; an ``&`` stands in for it.
+        # All but the last ``amp;`` of an undecided entity is text; an ``&`` stands in for it.
         end = at + 1 + excess
         begin = at + 1 if self._is_run else at
         lexemes.append(self._lexeme(LexemeKind.TEXT, begin, end))

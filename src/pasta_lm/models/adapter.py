@@ -49,7 +49,7 @@ _KNOWN = """peft_type r lora_alpha fan_in_fan_out bias
 # Others, such as PiSSA, take the first adapter out of the base, whose weights are other ones then.
 _KEEPS_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 _HINT = "merge it with peft (merge_and_unload), and save the model as a folder"
-VARIABLE = "PASTA_BASE"  # of the environment: the machine's own copy of a base
+VARIABLE = "PASTA_BASE"  # names the machine's copy of a base in the environment
 _SAMPLE = 4096  # values of each weight that the hash of a model reads
 _PROBE = "Hello, world!  1234 items:\n\n- it's 5 o'clock\tin a caf\u00e9 \u2615"
 
@@ -60,7 +60,7 @@ class Adapter:
 
     low_rank: Mapping[str, tuple[Tensor, Tensor]]  # A [r, in] and B [out, r]; the change is B A
     rows: Mapping[str, Tensor]  # [n, d], of the tokens that were trained
-    token_ids: Mapping[str, Sequence[int]]  # of these rows
+    token_ids: Mapping[str, Sequence[int]]  # one for each of these rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class BaseReference:
     path: str | None = None  # a model folder or a GGUF file of this machine
     package: str | None = None  # an installed distribution that holds a GGUF file
     hub_id: str | None = None
-    revision: str | None = None  # of the hub's repository
+    revision: str | None = None  # that of the hub's repository
     file: str | None = None  # the GGUF file in the repository, if the weights are one
     weights_sha256: str | None = None  # None: not checked
     tokenizer_sha256: str | None = None  # None: not checked
@@ -179,7 +179,7 @@ def _weight(model: PreTrainedModel, module: nn.Module | None, name: str) -> Tens
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
-def own_tokenizer(
+def adapted_tokenizer(
     folder: Path, base: PreTrainedTokenizerFast, adapter: Adapter, known: Collection[str]
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer and chat template that an adapter brings; what it lacks is its base's.
@@ -187,18 +187,19 @@ def own_tokenizer(
     Of tokens that the base lacks it must have rows, or they are known to get some.
     """
     settings, template = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    own, ids = base, dict[str, int]()
+    template_of_base = base.chat_template
+    tokenizer, ids = base, dict[str, int]()
     if any((folder / name).is_file() for name in _VOCABULARIES):
         try:
-            ids = (own := read_tokenizer(folder)).get_vocab()
+            ids = (tokenizer := read_tokenizer(folder)).get_vocab()
         except Exception as exc:  # whatever a damaged file does in tokenizers
             reason = f"the tokenizer of the adapter {folder} cannot be read: {first_line(exc)}"
             raise ModelError(reason, hint="save tokenizer and adapter again") from exc
     elif template.is_file():
-        own.chat_template = template.read_text(encoding="utf-8")
+        tokenizer.chat_template = template.read_text(encoding="utf-8")
     elif settings.is_file():
-        own.chat_template = read_object(settings).get("chat_template") or own.chat_template
-    own.chat_template = own.chat_template or base.chat_template
+        tokenizer.chat_template = read_object(settings).get("chat_template")
+    tokenizer.chat_template = tokenizer.chat_template or template_of_base
     of_base, rows = base.get_vocab(), {i for ids in adapter.token_ids.values() for i in ids}
     for token, token_id in sorted(ids.items()):
         if of_base.get(token, token_id) != token_id:
@@ -207,7 +208,7 @@ def own_tokenizer(
         if token not in of_base and token not in known and token_id not in rows:
             reason = f"the adapter {folder} has no row of {token!r}, a token that its base lacks"
             raise ModelError(reason, hint=_HINT)
-    return own
+    return tokenizer
 
 
 def _other_base(reason: str) -> ModelError:
@@ -261,10 +262,10 @@ def read_base(folder: Path) -> BaseReference:
 
 
 def reference_to(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **places: str | None
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **source: str | None
 ) -> BaseReference:
     weights, words = hash_weights(model), hash_tokenizer(tokenizer)
-    return BaseReference(**places, weights_sha256=weights, tokenizer_sha256=words)
+    return BaseReference(**source, weights_sha256=weights, tokenizer_sha256=words)
 
 
 def place_of(source: str) -> dict[str, str]:
@@ -299,9 +300,9 @@ def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 def check_base(
     reference: BaseReference, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    own = reference_to(model, tokenizer)
+    measured = reference_to(model, tokenizer)
     for part in ("weights", "tokenizer"):
-        expected, actual = (getattr(base, f"{part}_sha256") for base in (reference, own))
+        expected, actual = (getattr(base, f"{part}_sha256") for base in (reference, measured))
         if expected is not None and expected != actual:
             hashes = f"{actual[:12]}, not {expected[:12]}"
             raise _other_base(f"the {part} of this one have the hash {hashes}")
@@ -313,11 +314,11 @@ def base_named() -> Iterator[None]:
     try:
         yield
     except PastaError as exc:
-        own = os.environ.get(VARIABLE)
-        if own is None or VARIABLE in str(exc.message):
+        name = os.environ.get(VARIABLE)
+        if name is None or VARIABLE in str(exc.message):
             raise
         hint = f"unset {VARIABLE}; it is for adapters of one base alone. {exc.hint or ''}".rstrip()
-        raise type(exc)(f"{VARIABLE}={own}: {exc.message}", hint=hint) from exc
+        raise type(exc)(f"{VARIABLE}={name}: {exc.message}", hint=hint) from exc
 
 
 def find_base(folder: Path) -> tuple[str | Path, str | None]:
@@ -326,11 +327,13 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
     ``PASTA_BASE`` in the environment names the machine's own copy: a folder, a file or a hub id.
     """
     base, reason, commands = read_base(folder), "", list[str]()
-    if own := os.environ.get(VARIABLE):
+    if name := os.environ.get(VARIABLE):
         if base.weights_sha256 is None:
             named = base.path or base.hub_id or "none"
-            note(f"{VARIABLE}={own} is merged with {folder}, which has no hashes and names {named}")
-        return own, None
+            note(
+                f"{VARIABLE}={name} is merged with {folder}, which has no hashes and names {named}"
+            )
+        return name, None
     if base.path is not None and Path(base.path).exists():
         return base.path, None
     if base.package is not None:

@@ -37,7 +37,7 @@ from pasta_lm.models.folder import FILE_NAME, LANGUAGE_VERSION, PASTA
 from pasta_lm.models.pieces import tag_pieces
 
 SUFFIX = ".gguf"
-FORMAT = 3  # of a kept copy: another number whenever a file is read in another way
+FORMAT = 3  # changes whenever a file is read in another way: kept copies have the number
 MAX_KEPT = 4  # copies of GGUF files, the last used
 SUMS = "sums.json"  # SHA-256 of each file of a copy
 Checkpoint: TypeAlias = "tuple[PreTrainedModel, PreTrainedTokenizerFast]"
@@ -153,7 +153,7 @@ def _load_whole(source: str | Path, label: str, **settings: object) -> PreTraine
 
 def _cannot_load(source: str | Path, exc: Exception) -> ModelError:
     line = first_line(exc)
-    if line.startswith("Validation error"):  # of its configuration
+    if line.startswith("Validation error"):  # its configuration is wrong
         line = f"config.json: {' '.join(str(exc).split())}"
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or no such setting
         config = json.loads((Path(source) / "config.json").read_text("utf-8"))
@@ -172,10 +172,11 @@ def gguf_of_package(name: str) -> Path | None:
     """Return the GGUF file of a package that is installed, or in the cache's folder ``weights``."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         return None
-    places = [*sys.path, str(cache_folder() / "weights")]
-    packages = distributions(name=name, path=places)  # whose code is not imported
-    files = (Path(str(each.locate_file(file))) for each in packages for file in each.files or ())
-    return next((file for file in files if file.suffix == SUFFIX and file.is_file()), None)
+    folders = [*sys.path, str(cache_folder() / "weights")]
+    packages = distributions(name=name, path=folders)  # whose code is not imported
+    paths = (file.locate() for package in packages for file in package.files or ())
+    files = (file for path in paths if (file := Path(str(path))).suffix == SUFFIX)
+    return next(filter(Path.is_file, files), None)
 
 
 def dequantised(file: Path) -> Path:

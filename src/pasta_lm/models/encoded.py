@@ -79,9 +79,9 @@ class EncodedDocument:
             for number in range(1, num_inside + 1):
                 add((*path, number))
 
-        places = count(1)
+        numbers = count(1)
         while len(by_path) <= len(self.blocks):
-            add((next(places),))
+            add((next(numbers),))
         return by_path
 
 
@@ -105,10 +105,10 @@ def encode_document(
                     yield from encode_promise(item)
 
     def encode_promise(block: Block) -> Iterator[int]:
-        place = len(blocks)
+        index = len(blocks)
         blocks.append(())  # takes its place before the blocks inside it
-        blocks[place] = tuple(encode_items(block.items))
-        length = sum(len(ids) + NUM_BLOCK_TAGS for ids in blocks[place:])
+        blocks[index] = tuple(encode_items(block.items))
+        length = sum(len(ids) + NUM_BLOCK_TAGS for ids in blocks[index:])
         units = tags.units_for(length) if block.units is None else block.units
         yield pieces.piece_id(tags.PROMISE_OPEN)
         if form is not Form.FORKED:

@@ -21,7 +21,7 @@ FILE_NAME = "pasta_config.json"
 LANGUAGE_VERSION = 1
 _KEYS = {"language_version", "piece_ids", "positions", "limits"}
 PASTA = "pasta"
-MARKS = ("start", "end", "skip")  # of a thought
+MARKS = ("start", "end", "skip")  # around a thought
 TAUGHT = (PASTA, "apar", "sot")  # the trained strategies; the first is the default
 
 

@@ -29,7 +29,7 @@ KEY, NO_TOKEN = "eos_token_id", "the id of a token of the model"
 _TURN = "(the turn of the model)"  # marks the model's words in a chat template
 _BY_NAME = ("<|eot_id|>", "<|eom_id|>")  # Llama 3's, which its files do not always name
 _HINT = "mend the file; a key that it does not need can be left out"
-_RULES = {  # of the settings that are obeyed: the minimum, the maximum, and both in words
+_RULES = {  # settings that are obeyed: the minimum, the maximum, and both in words
     "temperature": (0, 1e9, "a number, at least 0"),
     "top_p": (0, 1, "a number from 0 to 1"),
     "top_k": (-1, 1e9, "a whole number; 0 and -1 switch it off"),
@@ -55,22 +55,22 @@ def read_settings(source: str | Path, revision: str | None = None) -> Row:
     return data
 
 
-def settle(model: PreTrainedModel, tokenizer: Tokenizer, place: str) -> frozenset[int]:
-    """Return the ends of a turn; ``generation_config``, of ``place``, is checked and gets them."""
-    ends, config = eos_ids(model, tokenizer, place), getattr(model, "generation_config", None)
+def settle(model: PreTrainedModel, tokenizer: Tokenizer, folder: str) -> frozenset[int]:
+    """Return the ends of a turn; ``generation_config``, of ``folder``, is checked and gets them."""
+    ends, config = eos_ids(model, tokenizer, folder), getattr(model, "generation_config", None)
     if config is not None:
-        _check_sampling(config, f"{place}/{GENERATION_CONFIG_NAME}")
+        _check_sampling(config, f"{folder}/{GENERATION_CONFIG_NAME}")
         if {*listed(config.eos_token_id)} != ends:
             config.eos_token_id, config._from_model_config = sorted(ends), False
     return ends
 
 
-def eos_ids(model: PreTrainedModel, tokenizer: Tokenizer, place: str = "") -> frozenset[int]:
+def eos_ids(model: PreTrainedModel, tokenizer: Tokenizer, folder: str = "") -> frozenset[int]:
     """Return every id that ends a turn: of the settings, the tokenizer and the chat template."""
     text_config, num_rows = model.config.get_text_config(), num_token_rows(model)
     of_config = [getattr(part, KEY, None) for part in (model.config, text_config)]
     settings = getattr(getattr(model, "generation_config", None), KEY, None)
-    file = f"{place}/{GENERATION_CONFIG_NAME}"
+    file = f"{folder}/{GENERATION_CONFIG_NAME}"
     # What the configuration has was copied from there.
     ends = {*_ids(file, settings, tokenizer)} if settings not in of_config else set[int]()
     if ends and max(ends) >= num_rows:
@@ -79,12 +79,12 @@ def eos_ids(model: PreTrainedModel, tokenizer: Tokenizer, place: str = "") -> fr
     named = [i for i, token in added.items() if token in _BY_NAME]
     others = tokenizer.eos_token_id, turn_end(tokenizer), *named
     ends |= {end for end in others if end is not None and end < num_rows}
-    file = f"{place}/config.json"
+    file = f"{folder}/config.json"
     by_class = getattr(type(text_config), KEY, None) if ends else None  # written by no one
     for end in {end for value in of_config for end in _ids(file, value, tokenizer)} - ends:
         if end < num_rows and (end != by_class or end in added):
             ends.add(end)
-        elif place:
+        elif folder:
             reason = "no special token" if end < num_rows else "no token of the model"
             note(f"{file}: {KEY} {end} is {reason}, and ends nothing")
     return frozenset(ends)
@@ -112,8 +112,8 @@ def turn_end(tokenizer: Tokenizer) -> int | None:
     turns = [user], [user], [user, {"role": "assistant", "content": _TURN}]
     try:
         opened, closed, whole = (
-            str(tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=not i))
-            for i, each in enumerate(turns)
+            str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=not i))
+            for i, turn in enumerate(turns)
         )
     except Exception:  # there is none, or it is a program that fails
         return None

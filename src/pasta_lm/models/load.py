@@ -32,9 +32,9 @@ PARTS = {
 }
 """Patterns of the files of a model, by what they are part of."""
 
-PAGE_OUT = 21  # of madvise in Linux: drops what a file has, harms nothing else
+PAGE_OUT = 21  # advice to Linux (madvise): drops what a file has, harms nothing else
 NUM_COMPARED = 256  # rows of the input and the output matrix
-MAX_ROUNDING = 0.3  # of a matrix by norm; two roundings of Qwen's differ by 0.08, two matrices by 1
+MAX_ROUNDING = 0.3  # share of a matrix's norm; two roundings of Qwen's differ by 0.08
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,18 @@ def load_pretrained(
     source = resolve(source)
     if adapters.is_adapter(Path(source)):
         return _named(source, Path(source), _read_adapted(Path(source), dtype, change))
-    place = _place(source)
-    return _named(source, Path(place), _read(place, dtype))
+    folder = _folder(source)
+    return _named(source, Path(folder), _read(folder, dtype))
 
 
 def files_of(source: str | Path) -> list[Path] | None:
     """Return the files that ``load_pretrained`` reads; None: some come from the hub."""
-    places = [resolve(source)]
-    if adapters.is_adapter(Path(places[0])):
-        places.append(adapters.find_base(Path(places[0]))[0])
+    sources = [resolve(source)]
+    if adapters.is_adapter(Path(sources[0])):
+        sources.append(adapters.find_base(Path(sources[0]))[0])
     files = list[Path]()
-    for place in places:
-        path = checkpoint.gguf_of_package(str(place)) or Path(place)
+    for name in sources:
+        path = checkpoint.gguf_of_package(str(name)) or Path(name)
         if not path.exists():
             return None
         files += filter(Path.is_file, path.iterdir() if path.is_dir() else [path])
@@ -104,8 +104,8 @@ def hashes_of(key: str, source: str | Path | None) -> dict[str, str]:
     files = [] if source is None else files_of(source)
     if files is None:
         return {f"{key} (name)": str(source)}
-    own = {part: [f for f in files if any(map(f.match, PARTS[part]))] for part in PARTS}
-    return {f"{key} ({part})": " ".join(sorted(map(hash_files, own[part]))) for part in PARTS}
+    by_part = {part: [f for f in files if any(map(f.match, PARTS[part]))] for part in PARTS}
+    return {f"{key} ({part})": " ".join(sorted(map(hash_files, by_part[part]))) for part in PARTS}
 
 
 def load_without_weights(source: str | Path) -> Pretrained:
@@ -119,17 +119,17 @@ def _named(source: str | Path, folder: Path, read: checkpoint.Checkpoint) -> Pre
     return Pretrained(*read, model_name(source), settle(*read, str(folder)), config)
 
 
-def _place(source: str | Path) -> str | Path:
+def _folder(source: str | Path) -> str | Path:
     is_file = Path(source).suffix == checkpoint.SUFFIX
     file = Path(source) if is_file else checkpoint.gguf_of_package(str(source))
     return source if file is None else checkpoint.dequantised(file)
 
 
 def _read(
-    place: str | Path, dtype: torch.dtype | None, revision: str | None = None
+    folder: str | Path, dtype: torch.dtype | None, revision: str | None = None
 ) -> checkpoint.Checkpoint:
-    read_settings(place, revision)  # which transformers ignores if it is no JSON
-    return checkpoint.read_checkpoint(place, dtype, revision)
+    read_settings(folder, revision)  # which transformers ignores if it is no JSON
+    return checkpoint.read_checkpoint(folder, dtype, revision)
 
 
 def _read_adapted(
@@ -139,15 +139,15 @@ def _read_adapted(
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
     with adapters.base_named():
         source, revision = adapters.find_base(folder)
-        place = _place(source)
-        model, tokenizer = _read(place, None, revision)
+        base = _folder(source)
+        model, tokenizer = _read(base, None, revision)
         adapters.check_base(adapters.read_base(folder), model, tokenizer)
-        ends = settle(model, tokenizer, str(place))
+        ends = settle(model, tokenizer, str(base))
     known = PIECES if config is not None else ()
-    tokenizer = adapters.own_tokenizer(folder, tokenizer, adapter, known)
+    tokenizer = adapters.adapted_tokenizer(folder, tokenizer, adapter, known)
     if dtype is torch.float32 or change is not None:
-        others = (each for each in model.modules() if isinstance(each, transformers.Conv1D))
-        _cast([*token_matrices(model).values(), *(each.weight for each in others)], torch.float32)
+        others = (m.weight for m in model.modules() if isinstance(m, transformers.Conv1D))
+        _cast([*token_matrices(model).values(), *others], torch.float32)
     if config is not None:
         add_pieces(model, tokenizer)
         check_same_ids(config.piece_ids, tokenizer.get_vocab())
@@ -199,7 +199,7 @@ def num_parameters(model: transformers.PreTrainedModel) -> int:
     if first is last or first.shape != last.shape:
         return num_weights
     ids = torch.arange(0, len(first), -(-len(first) // NUM_COMPARED))
-    a, b = (getattr(each, "rows", matrix_of(each).__getitem__)(ids).float() for each in modules)
+    a, b = (getattr(m, "rows", matrix_of(m).__getitem__)(ids).float() for m in modules)
     return num_weights - last.numel() * bool((a - b).norm() < MAX_ROUNDING * a.norm())
 
 

@@ -23,11 +23,11 @@ _DTYPES |= {"float": "float32", "fp32": "float32"}
 
 def builtin_folder(name: str | Path) -> Path:
     """Return the adapter folder of a model that comes with the package, or with its clone."""
-    places = [Path(__file__).parent, *_clone()]
-    for folder in (place / name for place in places):
+    roots = [Path(__file__).parent, *_clone()]
+    for folder in (root / name for root in roots):
         if (folder / "adapter_config.json").is_file():
             return folder
-    reason = f"the model {name} is missing in this installation: {places[0] / name}"
+    reason = f"the model {name} is missing in this installation: {roots[0] / name}"
     hint = "install pasta-lm again, or name another model with --model"
     if name in (BUILTIN_CONTINUE, PASTA_15B):
         reason = f"the model {name} is not in this installation: it comes with a clone"

@@ -125,7 +125,7 @@ def _words_without(model: Json, spellings: set[str], ids: frozenset[int]) -> Reb
     if not gone and not has_gaps:
         return None
     words = sorted(vocab.keys() - gone, key=vocab.__getitem__)
-    changed: Json = {"vocab": {word: place for place, word in enumerate(words)}}
+    changed: Json = {"vocab": {word: index for index, word in enumerate(words)}}
     if "merges" in model:
         made = zip(model["merges"], _merged(model), strict=True)
         changed["merges"] = [pair for pair, word in made if gone.isdisjoint((*pair, word))]
@@ -146,13 +146,13 @@ def _merged(model: Json) -> Iterator[str]:
 
 def _unigram_without(model: Json, spellings: set[str], ids: frozenset[int]) -> Rebuilt:
     pieces, unknown = model["vocab"], model["unk_id"]
-    gone = {place for place, (piece, _) in enumerate(pieces) if piece in spellings or place in ids}
+    gone = {index for index, (piece, _) in enumerate(pieces) if piece in spellings or index in ids}
     gone.discard(unknown)
     if not gone:
         return None
-    kept = [place for place in range(len(pieces)) if place not in gone]
+    kept = [index for index in range(len(pieces)) if index not in gone]
     unk_id = None if unknown is None else kept.index(unknown)
-    return {**model, "vocab": [pieces[place] for place in kept], "unk_id": unk_id}, kept
+    return {**model, "vocab": [pieces[index] for index in kept], "unk_id": unk_id}, kept
 
 
 # Token ids to text

@@ -242,7 +242,7 @@ class Vocabulary(PieceTable):
         return self._bytes[token_id]
 
     def token_text(self, token_id: int) -> str:
-        """Return how a token reads in the middle of a text; tags and specials read as nothing."""
+        """Return the token's text in the middle of a text; that of tags and specials is empty."""
         return self._bytes[token_id].decode("utf-8", "replace")
 
     @cached_property
@@ -275,9 +275,10 @@ class Vocabulary(PieceTable):
     def check_round_trip(self, text: str) -> None:
         back = self.text(self.encode_text(text))
         if back != text:
-            place = len(commonprefix([text, back]))
-            before, after = (each[place : place + 20] for each in (text, back))
+            offset = len(commonprefix([text, back]))
+            before, after = (whole[offset : offset + 20] for whole in (text, back))
+            where = f"(character {offset + 1})"
             raise VocabularyError(
-                f"the tokenizer changes text: {before!r} becomes {after!r} (character {place + 1})",
+                f"the tokenizer changes text: {before!r} becomes {after!r} {where}",
                 hint="train with a tokenizer that keeps case, spaces and characters as they are",
             )

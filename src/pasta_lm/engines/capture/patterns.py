@@ -95,7 +95,7 @@ def fuse_rotary(graph: fx.GraphModule) -> None:
         if not parts:
             continue
         x, cos, sin = (parts[name] for name in ("x", "cos", "sin"))
-        sizes = {each.meta["val"].shape[-1] for each in (x, cos, sin)}
+        sizes = {node.meta["val"].shape[-1] for node in (x, cos, sin)}
         if len(sizes) > 1 or parts["half"] != sizes.pop() // 2:
             continue
         if sin not in signed:
@@ -122,7 +122,7 @@ _FLATTENING = (
 
 
 def attend_joined(
-    joined_1NC: Tensor, turned_by: tuple[Tensor, Tensor] | None, layer: int, *shape: int
+    joined_1NC: Tensor, rotation: tuple[Tensor, Tensor] | None, layer: int, *shape: int
 ) -> Tensor:
     """Stand for attention in a graph, with rotation before it: [1, N, H * D].
 
@@ -133,7 +133,7 @@ def attend_joined(
 
 
 def split_heads(
-    joined_1NC: Tensor, turned_by: tuple[Tensor, Tensor] | None, *shape: int
+    joined_1NC: Tensor, rotation: tuple[Tensor, Tensor] | None, *shape: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries [H, N, D], keys [G, N, D], both rotated, and values [G, N, D]."""
     *starts, num_heads, num_groups, size = shape
@@ -142,8 +142,8 @@ def split_heads(
         part = joined_1NC[:, :, start : start + heads * size]
         parts.append(part.unflatten(-1, (heads, size)).transpose(1, 2))
     q, k, v = parts
-    if turned_by is not None:
-        q, k = rotate(q, *turned_by), rotate(k, *turned_by)
+    if rotation is not None:
+        q, k = rotate(q, *rotation), rotate(k, *rotation)
     return q[0], k[0], v[0]
 
 
@@ -152,17 +152,17 @@ def join_attention(graph: fx.GraphModule, attend: Any) -> None:
     for node in list(graph.graph.nodes):
         if node.target is not attend:
             continue
-        last, heads = _flattened(node), [_head(each) for each in node.args[:3]]
-        values = [each.meta["val"] for each in node.args[:3]]
+        last, heads = _flattened(node), [_head(arg) for arg in node.args[:3]]
+        values = [arg.meta["val"] for arg in node.args[:3]]
         if last is None or not all(heads) or not fits(values[0], values[2]):
             continue
         q, k, v = heads
-        is_same = q["joined"] is k["joined"] is v["joined"] and q["turned_by"] == k["turned_by"]
+        is_same = q["joined"] is k["joined"] is v["joined"] and q["rotation"] == k["rotation"]
         is_like = k["shape"] == v["shape"] and q["shape"][-1] == k["shape"][-1]
-        if is_same and is_like and v["turned_by"] is None:
+        if is_same and is_like and v["rotation"] is None:
             starts = (q["start"], k["start"], v["start"])
             shape = (*starts, q["shape"][2], *k["shape"][2:])
-            args = (q["joined"], q["turned_by"], node.args[3], *shape)
+            args = (q["joined"], q["rotation"], node.args[3], *shape)
             replace(graph, last, attend_joined, args)
 
 
@@ -173,9 +173,9 @@ def _head(node: Any) -> dict[str, Any]:
         return {}
     turned = node.args[0].args[0] if "cos" in head else node.args[0]
     head["shape"] = turned.args[0].meta["val"].shape
-    head["turned_by"] = (head["cos"], head["sin"]) if "cos" in head else None
+    head["rotation"] = (head["cos"], head["sin"]) if "cos" in head else None
     sizes = {(4, head["shape"][-1])}
-    sizes |= {(f.meta["val"].dim(), f.meta["val"].shape[-1]) for f in head["turned_by"] or ()}
+    sizes |= {(f.meta["val"].dim(), f.meta["val"].shape[-1]) for f in head["rotation"] or ()}
     num_columns = head["shape"][2] * head["shape"][3]
     return head if len(sizes) == 1 and head["stop"] - head["start"] == num_columns else {}
 

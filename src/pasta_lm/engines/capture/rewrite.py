@@ -125,7 +125,7 @@ def _casts_around(node: Node, x: Node) -> tuple[Node, Node] | None:
     if not (parts and last is not None and has_one_user(node) and last.target is cast):
         return None
     source = parts["source"]
-    dtypes = [each.meta["val"].dtype for each in (source, x, last)]
+    dtypes = [part.meta["val"].dtype for part in (source, x, last)]
     is_around = dtypes == [torch.bfloat16, torch.float32, torch.bfloat16]
     return (source, last) if is_around else None
 
@@ -175,7 +175,7 @@ def _linear_parts(node: Node) -> dict[str, Any]:
     parts = parts_of(node, *_LINEARS, (linear_operation(), "x", "weight", "scales", "bias"))
     if not parts or parts["weight"].op != "get_attr":
         return {}
-    values = [each.meta.get("val") for each in (parts["x"], node)]
+    values = [part.meta.get("val") for part in (parts["x"], node)]
     is_layer = all(value is not None and value.dim() == 3 for value in values)
     return parts if is_layer else {}
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 # so that ``rewrite`` can tell them apart from the model's constants.
 TRACED_TOKENS = 61
 TRACED_WANTED = 53
-CHECKED_TOKENS = (1, 2, 7, 40)  # of a large model, the first and the last
+CHECKED_TOKENS = (1, 2, 7, 40)  # for a large model, the first and the last
 TOLERANCES = {torch.float32: 2e-4, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 """Largest difference from the model itself, relative to the largest logit."""
 
@@ -85,14 +85,14 @@ class CapturedModel:
         return self._pass.attend(self._calls[layer], q_HND, k_GND, v_GND)
 
     def _attend_joined(
-        self, joined_1NC: Tensor, turned_by: tuple[Tensor, Tensor] | None, layer: int, *shape: int
+        self, joined_1NC: Tensor, rotation: tuple[Tensor, Tensor] | None, layer: int, *shape: int
     ) -> Tensor:
         run, call = self._pass, self._calls[layer]
         if isinstance(run, CachedPass) and run.is_on_cpu and is_plain(call):
             heads = Heads.joined(joined_1NC[0], *shape)
-            return run.attend_compiled(call, heads, turned_by)[None]
+            return run.attend_compiled(call, heads, rotation)[None]
         assert run is not None
-        q_HND, k_GND, v_GND = split_heads(joined_1NC, turned_by, *shape)
+        q_HND, k_GND, v_GND = split_heads(joined_1NC, rotation, *shape)
         out_HND = run.attend(call, q_HND, k_GND, v_GND)
         return out_HND.transpose(0, 1).flatten(1)[None]
 

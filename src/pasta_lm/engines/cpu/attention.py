@@ -49,33 +49,33 @@ class Heads(NamedTuple):
     num_groups: int  # G
     size: int  # D
     dtype: torch.dtype
-    places: Sequence[tuple[int, int, int]]
-    """Of each: the address of its first element, and the strides of rows and heads in elements."""
+    layouts: Sequence[tuple[int, int, int]]
+    """Address of the first element, strides of rows and heads in elements: of q, k and v."""
 
     @classmethod
     def of(cls, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Heads:
-        """Return the places of three tensors, whose last dimension must be contiguous."""
+        """Return the heads of three tensors, whose last dimension must be contiguous."""
         tensors = (q_HND, k_GND, v_GND)
-        places = [(each.data_ptr(), each.stride(1), each.stride(0)) for each in tensors]
-        return cls(len(q_HND), len(k_GND), q_HND.shape[-1], q_HND.dtype, places)
+        layouts = [(x.data_ptr(), x.stride(1), x.stride(0)) for x in tensors]
+        return cls(len(q_HND), len(k_GND), q_HND.shape[-1], q_HND.dtype, layouts)
 
     @classmethod
     def joined(cls, joined_NC: Tensor, *shape: int) -> Heads:
-        """Return the places of heads side by side in the columns of one tensor.
+        """Return the heads that stand side by side in the columns of one tensor.
 
         ``shape`` is the first column of queries, of keys and of values, then H, G and D.
         """
         *starts, num_heads, num_groups, size = shape
         first, width, row = joined_NC.data_ptr(), joined_NC.element_size(), joined_NC.stride(0)
-        places = [(first + start * width, row, size) for start in starts]
-        return cls(num_heads, num_groups, size, joined_NC.dtype, places)
+        layouts = [(first + start * width, row, size) for start in starts]
+        return cls(num_heads, num_groups, size, joined_NC.dtype, layouts)
 
 
 class Queries(NamedTuple):
     """The new tokens of one request in a pass."""
 
     num_queries: int  # Q
-    first_slot: int  # of the first of them, in the request's run
+    first_slot: int  # the slot of the first of them in the request's run
     origin: int  # the pool's slot at which that run begins
     visible_QK: Tensor | None  # bool, which entries each query sees; None: all up to its own
 
@@ -92,11 +92,12 @@ class CompiledAttention:
         counts = torch.tensor([queries.num_queries for queries in requests])
         request_of = torch.arange(len(requests), dtype=torch.int32).repeat_interleave(counts)
         row = first_row
-        for each, queries in zip(self._requests, requests, strict=True):
-            each.first_slot, each.first_row, each.origin = queries.first_slot, row, queries.origin
+        for request, queries in zip(self._requests, requests, strict=True):
+            request.first_slot, request.first_row = queries.first_slot, row
+            request.origin = queries.origin
             row += queries.num_queries
             if queries.visible_QK is not None:
-                self._see(each, queries.visible_QK)
+                self._see(request, queries.visible_QK)
         self._kept.append(request_of)
         self._layout = _Attention(
             requests=ctypes.addressof(self._requests), request_of=request_of.data_ptr(),
@@ -113,13 +114,13 @@ class CompiledAttention:
         request.slots, request.starts = slots.data_ptr(), starts.data_ptr()
 
     def __call__(
-        self, heads: Heads, turned_by: tuple[Tensor, Tensor] | None, keys: Tensor, values: Tensor,
+        self, heads: Heads, rotation: tuple[Tensor, Tensor] | None, keys: Tensor, values: Tensor,
         scale: float | None, out: Tensor,
     ) -> None:  # fmt: skip
         """Write the new keys and values, then the attention output of the requests' tokens.
 
         ``keys`` and ``values`` are the pool's, [G, S, D], ``out`` [N, H * D], contiguous. cos and
-        sin in ``turned_by`` are [N, D], contiguous, the first half of sin negated; None: queries
+        sin in ``rotation`` are [N, D], contiguous, the first half of sin negated; None: queries
         and keys are rotated already.
         """
         layout = self._layout
@@ -131,8 +132,8 @@ class CompiledAttention:
             (layout.q, layout.q_row, layout.q_head),
             (layout.k, layout.k_row, layout.k_head),
             (layout.v, layout.v_row, layout.v_head),
-        ) = heads.places
-        layout.cos, layout.sin = map(address, turned_by or (None, None))
+        ) = heads.layouts
+        layout.cos, layout.sin = map(address, rotation or (None, None))
         layout.keys, layout.values = keys.data_ptr(), values.data_ptr()
         layout.scale = heads.size**-0.5 if scale is None else scale
         layout.out = out.data_ptr()

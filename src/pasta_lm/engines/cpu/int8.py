@@ -19,8 +19,8 @@ from pasta_lm.models.load import leave_memory
 
 INT8 = "int8"  # the dtype that asks for it
 MAX_INT8 = 127
-ROWS_AT_ONCE = 256  # of a weight while it is rounded: they stay in the processor
-_KEPT_BITS = ~0x7F  # of a scale: 17 significant bits, so that its product with 7 bits is exact
+ROWS_AT_ONCE = 256  # rows of a weight that are rounded together: they stay in the processor
+_KEPT_BITS = ~0x7F  # leaves a scale 17 significant bits: its product with 7 bits is exact
 
 # Legend: I inputs, O outputs, V vocabulary.
 
@@ -31,7 +31,7 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     Quantising ``dequantise`` of the result gives the same codes and scales.
     """
     codes, scales = torch.empty(weight.shape, dtype=torch.int8), torch.empty(len(weight))
-    parts = (each.split(ROWS_AT_ONCE) for each in (weight, codes, scales))
+    parts = (tensor.split(ROWS_AT_ONCE) for tensor in (weight, codes, scales))
     for part, some_codes, some_scales in zip(*parts, strict=True):
         for target, value in zip((some_codes, some_scales), _quantise(part.float()), strict=True):
             target.copy_(value)

@@ -41,7 +41,7 @@ class Linear:
         if weight.is_contiguous() and library.fits(weight):
             self.compiled = CompiledLinear(weight, bias, scales, dtype)
         has_faster = has_amx() if dtype == torch.bfloat16 else scales is None
-        self._max_rows = MAX_ROWS if has_faster else math.inf  # of a compiled product
+        self._max_rows = MAX_ROWS if has_faster else math.inf  # that a compiled product takes
         self.__name__ = "linear"  # its name in a printed graph
 
     def put_before(self, before: RmsNorm | Gate) -> None:
@@ -63,7 +63,7 @@ class Linear:
         return self.uncompiled(x, residual)
 
     def uncompiled(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Do the same by torch's own operations."""
+        """Reference implementation in plain torch."""
         x = x if self.before is None else self.before(x)
         if self.scales is None:
             out = F.linear(x, self.weight, self.bias)
@@ -84,12 +84,12 @@ def join(
     """
     weight = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
     bias, pages = _joined(weights, biases), pages or HugePages()
-    known = [each for each in scales if each is not None]
+    known = [scale for scale in scales if scale is not None]
     if (may_copy or known) and weight.is_contiguous() and library.fits(weight):
         weight = pages.copy(weight)
-    for each, part in zip(weights, weight.split(list(map(len, weights))), strict=True):
-        before, each.data = each.data, part
-        if before.data_ptr() != part.data_ptr():
+    for weight_OI, view in zip(weights, weight.split(list(map(len, weights))), strict=True):
+        before, weight_OI.data = weight_OI.data, view
+        if before.data_ptr() != view.data_ptr():
             leave_memory(before)
     if known:
         return Linear(weight, bias, torch.cat(known), torch.float32)

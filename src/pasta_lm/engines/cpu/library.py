@@ -33,7 +33,7 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-shared", "-fPIC", "-fopenmp", "-fno-strict-aliasing")
 STEP = 32  # sizes that are summed over are multiples of it
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-MAX_ROWS = 32  # of a compiled product where torch's is faster for more: as many as decode in a pass
+MAX_ROWS = 32  # for a compiled product where torch's is faster for more: those of a pass
 BEFORE = {None: 0, "rms_norm": 1, "silu": 2, "gelu": 3}
 PAGE = 2 << 20
 BLOCK = 32 * PAGE  # bytes that are taken from the system at once
@@ -116,7 +116,7 @@ def _compile(file: Path) -> None:
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Return where a tensor's first element lies, or None for a null pointer."""
+    """Return the address of the first element; None, a null pointer, without a tensor."""
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -140,7 +140,7 @@ class CompiledLinear:
     def __init__(
         self, weight: Tensor, bias: Tensor | None, scales: Tensor | None, dtype: torch.dtype
     ) -> None:
-        floats = [None if each is None else each.detach().float() for each in (scales, bias)]
+        floats = [None if x is None else x.detach().float() for x in (scales, bias)]
         self._kept: list[Tensor | None] = [weight, *floats]  # the structure has their addresses
         self._num_outputs, inputs = weight.shape
         self._layout = _Linear(

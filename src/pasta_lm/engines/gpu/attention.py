@@ -17,7 +17,7 @@ from torch import Tensor
 from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex, num_splits, power_of_two
 from pasta_lm.engines.passes.attention import LayerCall, additive, attend, in_window, visible
 
-_TILE_BYTES = 16_384  # of the keys that an instance of the kernel holds at a time
+_TILE_BYTES = 16_384  # keys that an instance of the kernel holds at a time
 _TILE_BYTES_FLOAT32 = 8_192  # more would not fit into the registers
 MIN_CAPABILITY = 8, 0  # Triton compiles for older cards without their tensor cores
 _MIN_TILE = 16  # the smallest side of a product in Triton
@@ -30,7 +30,7 @@ def has_triton() -> bool:
 
 
 def fault_of(device: torch.device) -> str | None:
-    """Return why the kernels cannot run on a GPU; None: they can."""
+    """Return the reason for which the kernels cannot run on a GPU; None: they can."""
     capability = torch.cuda.get_device_capability(device)
     if capability < MIN_CAPABILITY:
         number = ".".join(map(str, capability))
@@ -58,13 +58,13 @@ Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch], 
 
 def place_entries(batch: PagedBatch, entries: Tensor) -> None:
     """Write owners and positions of the pass into their slots of the pool."""
-    places = batch.rows[RowIndex.PLACE]
+    pool_slots = batch.rows[RowIndex.POOL_SLOT]
     if entries.is_cuda:
-        _kernels().place[(len(places),)](batch.rows, entries, len(places), entries.shape[1])
+        _kernels().place[(len(pool_slots),)](batch.rows, entries, len(pool_slots), entries.shape[1])
         return
-    is_row = places >= 0
+    is_row = pool_slots >= 0
     lines = batch.rows[[RowIndex.OWNER, RowIndex.POSITION]]
-    entries[:, places[is_row]] = lines[:, is_row]
+    entries[:, pool_slots[is_row]] = lines[:, is_row]
 
 
 def place_keys(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBatch) -> None:
@@ -72,10 +72,10 @@ def place_keys(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBa
     if k_GND.is_cuda:
         _launch_write(k_GND, v_GNV, memory, batch)
         return
-    places_N = batch.rows[RowIndex.PLACE]
-    is_row = places_N >= 0
-    memory.keys_GSD[:, places_N[is_row]] = k_GND[:, is_row]
-    memory.values_GSV[:, places_N[is_row]] = v_GNV[:, is_row]
+    pool_slots_N = batch.rows[RowIndex.POOL_SLOT]
+    is_row = pool_slots_N >= 0
+    memory.keys_GSD[:, pool_slots_N[is_row]] = k_GND[:, is_row]
+    memory.values_GSV[:, pool_slots_N[is_row]] = v_GNV[:, is_row]
 
 
 def _launch_write(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBatch) -> None:
@@ -99,13 +99,13 @@ def attend_gathered(
         if num_rows == 0:
             continue
         span = slice(start, start + num_rows)
-        places_K = (batch.table[request, :, None] * batch.page_size + in_page).flatten()[:num_keys]
-        owners_K, positions_K = memory.entries[:, places_K]
+        slots_K = (batch.table[request, :, None] * batch.page_size + in_page).flatten()[:num_keys]
+        owners_K, positions_K = memory.entries[:, slots_K]
         seen = visible(batch.rows[RowIndex.SLOT, span], batch.cutoffs[span], owners_K)
         if call.window is not None:
             seen &= in_window(batch.rows[RowIndex.POSITION, span], positions_K, call.window)
         mask = additive(seen, q_HND.dtype)
-        keys, values = memory.keys_GSD[:, places_K], memory.values_GSV[:, places_K]
+        keys, values = memory.keys_GSD[:, slots_K], memory.values_GSV[:, slots_K]
         out[:, span] = attend(call, q_HND[:, span], keys, values, mask)
     return out
 
@@ -151,7 +151,7 @@ def _sizes(key: int, value: int) -> dict[str, int]:
 
 
 def _tiles(keys_GSD: Tensor, num_queries: int) -> dict[str, int]:
-    """Return how the kernel is launched: as large as fits cards of 99 KiB of shared memory."""
+    """Return the sizes of a launch: as large as fits cards of 99 KiB of shared memory."""
     tile, kind = _tile(keys_GSD.shape[-1]), keys_GSD.dtype
     tile_bytes = _TILE_BYTES_FLOAT32 if kind == torch.float32 else _TILE_BYTES
     block_keys = max(_MIN_TILE, min(128, tile_bytes // (tile * kind.itemsize)))

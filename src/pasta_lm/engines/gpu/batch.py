@@ -27,7 +27,7 @@ MAX_SPLITS = 64
 WANTED_INSTANCES = 264  # two for each multiprocessor of an H100 or H200
 _STEP = 4  # ratio of neighbouring sizes where padding costs next to nothing
 MAX_MASKS = 64  # rows of the table of legal tokens: a grammar needs about a dozen
-NUM_LINES = 7  # of settings: those of a draw, then the bias of a fork and the mask
+NUM_LINES = 7  # settings of a choice: those of a draw, then the bias of a fork and the mask
 
 # Legend: N rows (padding included), W rows whose logits are wanted, B blocks of rows of one
 # request, R requests, P pages of a request at most, O owners at most, V vocabulary, M masks.
@@ -39,7 +39,7 @@ class Bucket(NamedTuple):
     num_rows: int
     num_blocks: int
     num_requests: int
-    num_pages: int  # of each request
+    num_pages: int  # the pages of each request
     num_owners: int
     block_rows: int  # rows of a block at most
     num_wanted: int = 1  # rows whose logits are wanted
@@ -48,7 +48,7 @@ class Bucket(NamedTuple):
 class RowIndex:
     """The lines of ``PagedBatch.rows``, as the kernels number them."""
 
-    TOKEN, POSITION, SLOT, PLACE, OWNER = range(5)
+    TOKEN, POSITION, SLOT, POOL_SLOT, OWNER = range(5)
 
 
 class RequestSize(NamedTuple):
@@ -65,7 +65,7 @@ class RequestRows:
 
     fed: Sequence[Entry]  # entries that the pass feeds, one row each
     first_slot: int  # the slot of the first; the others follow
-    pages: Sequence[int]  # of the pool, in order of slot
+    pages: Sequence[int]  # the pool's, in order of slot
     num_owners: int
 
     @property
@@ -117,8 +117,8 @@ class PagedBatch:
 
     bucket: Bucket
     page_size: int
-    rows: Tensor  # [5, N]: token, position, slot in its request, place in the pool, owner; no slot
-    # and no place (-1) in padding
+    rows: Tensor  # [5, N]: token, position, slot in its request, slot in the pool, owner; padding
+    # has no slot (-1)
     blocks: Tensor  # [4, B]: first row, number of rows (padding: 0), request, keys of the request
     table: Tensor  # [R, P]: the pages of each request
     cutoffs: Tensor  # [N, O]: for each row the first slot of each owner that it may not see
@@ -160,13 +160,13 @@ class PagedBatch:
             array.fill(0)
         rows, blocks, table, cutoffs, wanted_rows = arrays
         wanted_rows[: len(wanted)] = wanted
-        rows[RowIndex.SLOT : RowIndex.PLACE + 1] = NO_SLOT
+        rows[RowIndex.SLOT : RowIndex.POOL_SLOT + 1] = NO_SLOT
         fed = [entry for request in requests for entry in request.fed]
         if not fed:
             return
         slots = [request.first_slot + i for request in requests for i in range(len(request.fed))]
-        places = [place for request in requests for place in self._places(request)]
-        lines = ([e.token for e in fed], [e.position for e in fed], slots, places)
+        pool_slots = [slot for request in requests for slot in self._pool_slots(request)]
+        lines = ([e.token for e in fed], [e.position for e in fed], slots, pool_slots)
         rows[:, : len(fed)] = [*lines, [e.owner for e in fed]]
         described = _blocks(requests, self.bucket.block_rows)
         blocks.T[: len(described)] = described
@@ -174,7 +174,7 @@ class PagedBatch:
             table[index, : len(request.pages)] = request.pages
         cutoffs[: len(fed)] = _cutoffs(fed, self.bucket.num_owners)
 
-    def _places(self, request: RequestRows) -> list[int]:
+    def _pool_slots(self, request: RequestRows) -> list[int]:
         size, stop = self.page_size, request.first_slot + len(request.fed)
         return [request.pages[s // size] * size + s % size for s in range(request.first_slot, stop)]
 

@@ -49,7 +49,7 @@ from pasta_lm.engines.passes.runner import LogitsFunction
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks
 from pasta_lm.interpreter.placement import Entries
 
-MAX_ROWS = 256  # of a pass
+MAX_ROWS = 256  # rows of a pass
 MAX_REQUEST_ROWS = 64  # beyond it fused attention over a view reads keys less often
 MAX_CHOSEN_ROWS = 64  # that a captured choice takes: a draw's numbers are three times its logits
 MAX_SHAPES = 64  # that are kept; the one that was not used for longest goes
@@ -151,7 +151,7 @@ class Result(NamedTuple):
     """What a pass gives; valid until the next one."""
 
     logits_WV: Tensor  # float32, of the wanted rows
-    tokens: list[int] | None  # of the wanted rows; None: the choices need more than a pass can hold
+    tokens: list[int] | None  # for the same; None: the choices need more than a pass can hold
 
 
 class PagedPass:
@@ -174,7 +174,7 @@ class _Shape:
     host: Tensor
     there: Tensor
     run: Function
-    batch: PagedBatch | None = None  # of a bucket: the arrays in the memory of the host
+    batch: PagedBatch | None = None  # the arrays of a bucket in the memory of the host
 
     def send(self) -> None:
         self.there.copy_(self.host, non_blocking=True)
@@ -297,8 +297,8 @@ class PagedDecoder:
         """Reserve the arrays of a bucket, and capture a pass of padding alone."""
         size = PagedBatch.num_numbers(bucket)
         host = torch.empty(size, dtype=torch.int32, pin_memory=self._is_cuda)
-        own = PagedBatch.of_numbers(bucket, self._pool.page_size, host)
-        own.fill([])
+        on_host = PagedBatch.of_numbers(bucket, self._pool.page_size, host)
+        on_host.fill([])
         there = host.to(self.device, copy=True)
         batch = PagedBatch.of_numbers(bucket, self._pool.page_size, there)
         out_WV = self._out_WV[: bucket.num_wanted]
@@ -309,7 +309,7 @@ class PagedDecoder:
             run = PagedPass(batch, self._pool, self._entries, self._attend)
             return out_WV.copy_(self._logits(tokens, positions, batch.wanted.long(), run))
 
-        return _Shape(host, there, self._captured(forward), own)
+        return _Shape(host, there, self._captured(forward), on_host)
 
     def _choice(self, num_wanted: int, draws: bool) -> _Shape:
         """Return the memory of the choices of so many rows; ``draws``: some have a temperature."""

@@ -46,8 +46,8 @@ def write(
 
 
 @triton.jit
-def _places(pages, slots, is_slot, PAGE: tl.constexpr):
-    """Return where the entries in some slots of a request stand in the pool."""
+def _pool_slots(pages, slots, is_slot, PAGE: tl.constexpr):
+    """Return the pool's slots that hold some slots of a request."""
     page = tl.load(pages + slots // PAGE, mask=is_slot, other=0)
     return page.to(tl.int64) * PAGE + slots % PAGE
 
@@ -89,15 +89,15 @@ def attend(
     for first in range(split * part, stop, BLOCK_K):
         k = first + tl.arange(0, BLOCK_K)
         is_key = k < stop
-        place_k = _places(table + request * table_stride, k, is_key, PAGE)
-        owner = tl.load(entries + place_k, mask=is_key, other=0)
+        slot_k = _pool_slots(table + request * table_stride, k, is_key, PAGE)
+        owner = tl.load(entries + slot_k, mask=is_key, other=0)
         valid = is_query[:, None] & is_key[None, :]
         cutoff = tl.load(cutoffs + row_cutoffs[:, None] + owner[None, :], mask=valid, other=0)
         seen = valid & (k[None, :] <= slots[:, None]) & (k[None, :] < cutoff)
         if HAS_WINDOW:
-            stands = tl.load(entries + num_slots + place_k, mask=is_key, other=0)
+            stands = tl.load(entries + num_slots + slot_k, mask=is_key, other=0)
             seen = seen & (positions[:, None] - stands[None, :] < window)
-        at_k = head * pool_k_stride + place_k[None, :] * KEY_SIZE + d[:, None]
+        at_k = head * pool_k_stride + slot_k[None, :] * KEY_SIZE + d[:, None]
         key = tl.load(keys + at_k, mask=is_key[None, :] & (d[:, None] < KEY_SIZE), other=0.0)
         scores = tl.dot(queries, key, input_precision="ieee") * scale
         if HAS_CAP:
@@ -108,7 +108,7 @@ def attend(
         weights = tl.exp(scores - finite[:, None])
         shrink = tl.exp(largest - finite)
         total = total * shrink + tl.sum(weights, 1)
-        at_v = head * pool_v_stride + place_k[:, None] * VALUE_SIZE + e[None, :]
+        at_v = head * pool_v_stride + slot_k[:, None] * VALUE_SIZE + e[None, :]
         value = tl.load(values + at_v, mask=is_key[:, None] & (e[None, :] < VALUE_SIZE), other=0.0)
         weights = weights.to(value.dtype)
         summed = summed * shrink[:, None] + tl.dot(weights, value, input_precision="ieee")

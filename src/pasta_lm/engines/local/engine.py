@@ -24,7 +24,7 @@ from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import ActiveRequest, PassPlan, Planner, check_request
-from pasta_lm.engines.local.rows import PLACES, RowsRunner, as_rows
+from pasta_lm.engines.local.rows import SLOTS_ONLY, RowsRunner, as_rows
 from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.passes.batch import join_slices
 from pasta_lm.engines.passes.pool import Pool
@@ -68,7 +68,7 @@ class TorchEngine:
         paged: bool | None = None, on_logits: LogitsHook | None = None,
     ) -> None:  # fmt: skip
         self.loaded = loaded
-        shapes = loaded.layer_shapes if loaded.reader is None else PLACES
+        shapes = loaded.layer_shapes if loaded.reader is None else SLOTS_ONLY
         self.pool = Pool(shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
         self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes and not loaded.reader)
         self.num_passes = 0
@@ -89,19 +89,19 @@ class TorchEngine:
         self._on_logits = on_logits
         self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
         self.unread: dict[int, deque[StreamEvent | Failed]] = {}
-        self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
+        self._errors: dict[int, Exception] = {}  # in this step, by the requests that they ended
 
     def warm_up(self, max_rows: int = 16, max_entries: int | None = None) -> None:
         """Capture a GPU's passes now, so that the first requests do not wait."""
         if self.paged is not None:
             num_slots = self.pool.num_slots
-            own = SamplingParams(**self.loaded.sampling)  # type: ignore[arg-type]
-            draws = own.temperature > 0 if own.repetition_penalty == 1 else None
+            sampling = SamplingParams(**self.loaded.sampling)  # type: ignore[arg-type]
+            draws = sampling.temperature > 0 if sampling.repetition_penalty == 1 else None
             self.paged.prepare(max_rows, min(num_slots, max_entries or num_slots), draws)
 
     @property
     def num_shapes(self) -> int:
-        """Return the number of captured shapes; a time during which it grew is no measurement."""
+        """Return the number of captured shapes; a timing during which it grew has a capture."""
         return 0 if self.paged is None else self.paged.num_shapes
 
     @property
@@ -120,8 +120,8 @@ class TorchEngine:
         """
         check_request(request, self.loaded)
         request = request if self.rows is None else as_rows(request)
-        for name, wanted in request.structures:
-            self.grammars.matcher(wanted, name)
+        for name, form in request.structures:
+            self.grammars.matcher(form, name)
         params = request.params.resolved(secrets.randbits(63), self.loaded.fork_bias)
         request = replace(request, params=params)
         ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)
@@ -145,8 +145,8 @@ class TorchEngine:
             for request in requests:
                 numbers.append(self.submit(request))
             while any(number in self.active for number in numbers):
-                own = [(n, unless_failed(event)) for n, event in self._advance() if n in numbers]
-                answers |= {(n, e.sample): e.answer for n, e in own if isinstance(e, Finished)}
+                pairs = [(n, unless_failed(event)) for n, event in self._advance() if n in numbers]
+                answers |= {(n, e.sample): e.answer for n, e in pairs if isinstance(e, Finished)}
         finally:
             for number in numbers:
                 self.cancel(number)

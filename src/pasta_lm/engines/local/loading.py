@@ -28,7 +28,7 @@ from pasta_lm.models.load import last_position, load_pretrained, matrix_of, num_
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
-MAX_DEFAULT_SLOTS = 64 * 8192  # of a GPU's cache that nobody has sized: the rest is others'
+MAX_DEFAULT_SLOTS = 64 * 8192  # in a GPU's cache that nobody has sized
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class LoadedModel:
     fork_bias: float = 0.0
     join: Join = Join.SHARED  # the join that it was trained with
     is_int8: bool = False  # the weights of its linear layers are ones that int8 codes stand for
-    reader: RowReader | None = None  # of threads as rows; None: it calls our attention function
+    reader: RowReader | None = None  # threads are rows; None: it calls our attention function
 
     def __post_init__(self) -> None:
         """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
@@ -132,8 +132,8 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
     ``dtype`` None: float32 on a CPU, bfloat16 on a GPU, float16 where it lacks that. 'auto' is
     bfloat16 on a CPU that multiplies it; 'int8' (CPU) is that of linear layers, beside float32.
     """
-    place = devices.usable_device(device)
-    weights = devices.weights_dtype(dtype, place)
+    target = devices.usable_device(device)
+    weights = devices.weights_dtype(dtype, target)
     is_int8 = dtype == INT8
     change = round_layer if is_int8 else None
     pretrained = load_pretrained(source, dtype=None if is_int8 else weights, change=change)
@@ -141,7 +141,7 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
     if is_int8:
         round_weights(model)
     reader = exact_reader(model)
-    model.to(place)  # type: ignore[arg-type]
+    model.to(target)  # type: ignore[arg-type]
     facts = pretrained.vocabulary, pretrained.name, pretrained.eos_ids
     loaded = LoadedModel(model, *facts, is_int8=is_int8, reader=reader)
     if config is not None:
@@ -164,7 +164,7 @@ def with_pieces(loaded: LoadedModel) -> LoadedModel:
 def pool_slots(
     memory: str | None, loaded: LoadedModel, num_tokens: int | None = None
 ) -> int | None:
-    """Return how many entries a cache has, ``num_tokens`` at most; None: as suits the engine.
+    """Return the entries of a cache, ``num_tokens`` at most; None: as suits the engine.
 
     ``memory`` is '2GiB', or '40%' of what is free beside the weights. A GPU's cache never exceeds
     what is free there when the layers are joined.

@@ -186,7 +186,7 @@ class PassPlan:
     """A forward pass in the making."""
 
     parts: list[tuple[ActiveRequest, RequestSpan]] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)  # of each row's token in the pass
+    indices: list[int] = field(default_factory=list)  # the index of each row's token in the pass
     rows: list[LogitsRow] = field(default_factory=list)
     decoding: list[ActiveRequest] = field(default_factory=list)
     computing: list[ActiveRequest] = field(default_factory=list)
@@ -268,7 +268,7 @@ class Planner:
         waiting = [active for active in scheduled if not active.is_computed]
         left = {item.number: len(item.entries) - item.ticket.num_computed for item in waiting}
         room = self._max_batch_tokens if len(left) == len(scheduled) else self._chunk_tokens
-        has_end = any(num <= room // len(left) for num in left.values())  # of a prompt: a token
+        has_end = any(num <= room // len(left) for num in left.values())  # a prompt yields a token
         unfinished = min(room, self._chunk_tokens) if has_end and len(left) > 1 else room
         shares, oldest = dict.fromkeys(left, 0), min(left, default=0)  # the oldest takes part
         for rank, number in enumerate(sorted(left, key=lambda n: (n != oldest, left[n]))):
@@ -318,7 +318,7 @@ class Planner:
             response.guesses.feed()
         if len(active.entries) > num_placed:
             active.first_guess = num_placed
-        start = plan.num_tokens - first  # of the request's first slot in the pass
+        start = plan.num_tokens - first  # where the request's first slot is in the pass
         for response in active.responses:
             for live in response.threads_to_decode():
                 guessed = [placement.slot for placement in live.placements]

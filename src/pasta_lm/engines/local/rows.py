@@ -27,8 +27,8 @@ from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 from pasta_lm.language.parser import Form
 
-PLACES = (LayerShape(1, 1, 1),)
-"""The pool's layers: it counts the places of tokens, whose keys are in the caches of rows."""
+SLOTS_ONLY = (LayerShape(1, 1, 1),)
+"""The layers of a pool that only counts slots: the keys are in the caches of rows."""
 
 # Legend: W rows whose logits are wanted, V vocabulary (rows of the model's output matrix).
 
@@ -61,10 +61,10 @@ class RowsRunner:
         """Return the logits of the tokens at these indices of a pass, float32 [W, V]."""
         logits: dict[int, Tensor] = {}
         for active, part in parts:
-            wanted = sorted({index for index in indices if part.start <= index < part.stop})
-            if not wanted and self._reader.reading is RowReading.PARTS:
+            due = sorted({index for index in indices if part.start <= index < part.stop})
+            if not due and self._reader.reading is RowReading.PARTS:
                 self._read(active, part.num_entries - 1)  # a part of a prompt
-            for index in wanted:
+            for index in due:
                 logits[index] = self._read(active, part.first_slot + index - part.start)
             caches = self.caches.get(active.tensors, {})
             for owner in caches.keys() - _needed(active, caches):
@@ -93,14 +93,14 @@ class RowsRunner:
 def plain_text(entries: Entries, slot: int) -> tuple[int, ...]:
     """Return the tokens that the one in a slot sees, itself the last, from left to right."""
     row, items = entries[slot].row, entries.items[: slot + 1]
-    seen = (entry for place, entry in enumerate(items) if place < row.cutoff(entry.owner))
+    seen = (entry for index, entry in enumerate(items) if index < row.cutoff(entry.owner))
     return tuple(entry.token for entry in sorted(seen, key=lambda entry: entry.position))
 
 
 def _needed(active: ActiveRequest, caches: Collection[int], but: int | None = None) -> set[int]:
     """Return the owners from whose caches texts, but that of one owner, go on."""
     interpreters = [response.interpreter for response in active.responses]
-    owners = {each.owner for it in interpreters for each in it.threads if each.is_alive}
+    owners = {thread.owner for it in interpreters for thread in it.threads if thread.is_alive}
     owners |= {_first_unjoined(interpreter.main).owner for interpreter in interpreters}
     owners -= {but}
     return owners if owners <= {*caches} else owners | {PROMPT_OWNER}

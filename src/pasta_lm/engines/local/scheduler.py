@@ -88,7 +88,7 @@ class Ticket:
     run: Run | None = None
     num_computed: int = 0  # entries whose keys are in the pool; a preemption resets it
     num_preemptions: int = 0
-    page_hashes: Sequence[bytes] = ()  # of its prompt, if prompts may share pages
+    page_hashes: Sequence[bytes] = ()  # those of its prompt, if prompts may share pages
     num_shared: int | None = None  # entries that were copied when it was first admitted
 
 

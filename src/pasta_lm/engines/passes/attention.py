@@ -87,7 +87,7 @@ def register() -> None:
 
 
 MAX_GROUPED_ROWS = 256  # rows of queries that share a pass over the keys of their group
-MAX_STORED_ROWS = 256  # of queries whose scores a GPU stores at a time
+MAX_STORED_ROWS = 256  # queries whose scores a GPU stores at a time
 
 
 def attend(
@@ -116,7 +116,7 @@ def attend(
 
 
 def attend_causal(call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor) -> Tensor:
-    """Do as ``attend`` in a plain layer on a GPU: the queries are the last keys, in order."""
+    """Return ``attend`` of a plain layer on a GPU; the queries are the last keys, in order."""
     k_HKD, v_HKD = for_each_head(q_HQD, k_GKD, v_GKD)
     num_queries, num_keys = q_HQD.shape[1], k_HKD.shape[1]
     is_whole = num_queries == num_keys
@@ -142,7 +142,7 @@ def is_plain(call: LayerCall) -> bool:
 def attend_grouped(
     call: LayerCall, q_QGHD: Tensor, k_1GKD: Tensor, v_1GKD: Tensor, mask_RK: Tensor | None
 ) -> Tensor:
-    """Do as ``attend`` in a plain layer for few queries: heads of a group are rows of one head.
+    """Return ``attend`` of a plain layer for few queries; heads of a group are rows of one head.
 
     Queries and the output are [Q, G, H / G, D], keys and values [1, G, K, D]; the mask is that of
     ``row_mask``, or None.
@@ -165,7 +165,7 @@ def row_mask(mask_QK: Tensor, num_heads: int) -> Tensor:
 def attend_by_products(
     call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor, mask_QK: Tensor | None
 ) -> Tensor:
-    """Do as ``attend``, by matrix products and a softmax, with all scores in memory."""
+    """Return ``attend`` by matrix products and a softmax, with all scores in memory."""
     num_heads, num_queries, head_size = q_HQD.shape
     q = q_HQD.reshape(len(k_GKD), -1, head_size)  # [G, H/G * Q, D]
     scale = head_size**-0.5 if call.scaling is None else call.scaling
@@ -201,7 +201,7 @@ def visible(query_slots_Q: Tensor, cutoffs_QO: Tensor, owners_K: Tensor) -> Tens
 
 
 def in_window(query_positions_Q: Tensor, key_positions_K: Tensor, window: int) -> Tensor:
-    """Return which keys a window shows a query, bool [Q, K]; differences may be negative."""
+    """Return the keys in a window of each query, bool [Q, K]; differences may be negative."""
     return query_positions_Q[:, None] - key_positions_K < window
 
 

@@ -27,7 +27,7 @@ class RequestSpan:
 
     start: int  # the index of its first token in the pass; the others follow in order of slot
     first_slot: int
-    num_entries: int  # of the request, those of this pass included
+    num_entries: int  # the request's, those of this pass included
     run: Run
 
     @property
@@ -69,7 +69,8 @@ class EntryTensors:
         self._table_key: tuple[int, ...] = ()
         self._table = torch.empty(0)
         self._has_all = False
-        self.num_placed, self.first_page = 0, -1  # entries beside the pool's keys, and where
+        self.num_placed = 0  # entries beside the pool's keys
+        self.first_page: int | None = None  # their page in the pool; None: there are none
 
     def owners_and_positions(self, first_slot: int, stop_slot: int) -> Tensor:
         """Return owner and position of entries [first_slot, stop_slot), int32 [2, K]."""

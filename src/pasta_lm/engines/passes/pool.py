@@ -57,7 +57,7 @@ class Pool:
     ) -> None:  # fmt: skip
         self.page_size = page_size
         self.num_pages = -(-num_slots // page_size)
-        self.runs: list[Run] = []  # in order of place
+        self.runs: list[Run] = []  # in order of their pages
         self.kept: list[Run] = []  # the one that was used longest ago first
         self.on_evict: Callable[[Run], None] = lambda run: None  # a kept run loses its pages
 
@@ -115,7 +115,7 @@ class Pool:
         if num_pages <= run.num_pages:
             return
         assert self.can_grow(run, num_slots)
-        while (hole := self._place_to_grow(run, num_pages)) is None and self.kept:
+        while (hole := self._page_for(run, num_pages)) is None and self.kept:
             self._evict()
         if hole is None:
             self._make_last(run)
@@ -153,7 +153,7 @@ class Pool:
     def _evict(self) -> None:
         self.on_evict(self.kept.pop(0))
 
-    def _place_to_grow(self, run: Run, num_pages: int) -> int | None:
+    def _page_for(self, run: Run, num_pages: int) -> int | None:
         ends = [other.first_page for other in self._taken() if other.first_page > run.first_page]
         if run.first_page + num_pages <= min(ends, default=self.num_pages):
             return run.first_page
@@ -164,7 +164,7 @@ class Pool:
         self._copy(self._slide(), *self._memories)
 
     def _slide(self) -> list[tuple[int, int, int]]:
-        """Give all runs their places at the front; return what is to be copied."""
+        """Give all runs the first pages; return what is to be copied."""
         while self.kept:
             self._evict()
         page, moves = 0, []
@@ -176,10 +176,10 @@ class Pool:
         return moves
 
     def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
-        """Return the places in the pool, int64 [N], of slots [first, stop) of runs."""
+        """Return the pool's slots, int64 [N], that hold slots [first, stop) of runs."""
         spans = [(self.start(run), first, stop) for run, first, stop in parts]
-        places = [start + slot for start, first, stop in spans for slot in range(first, stop)]
-        return torch.tensor(places, dtype=torch.int64, device=self.keys[0].device)
+        pool_slots = [start + slot for start, first, stop in spans for slot in range(first, stop)]
+        return torch.tensor(pool_slots, dtype=torch.int64, device=self.keys[0].device)
 
     def write(self, layer: int, slots_N: Tensor, k_GND: Tensor, v_GND: Tensor) -> None:
         self.keys[layer].index_copy_(1, slots_N, k_GND)
@@ -227,7 +227,7 @@ class Pool:
     def _copy(self, moves: Iterable[tuple[int, int, int]], *memories: Tensor) -> None:
         for memory, (before, after, num_pages) in product(memories, moves):
             old, new = self._span(before, num_pages), self._span(after, num_pages)
-            memory[:, new] = memory[:, old].clone()  # the places may overlap
+            memory[:, new] = memory[:, old].clone()  # the pages may overlap
 
     def _span(self, page: int, num_pages: int) -> slice:
         return slice(page * self.page_size, (page + num_pages) * self.page_size)

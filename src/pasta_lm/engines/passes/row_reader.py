@@ -76,7 +76,7 @@ class RowReader:
 
     def _pass(self, tokens: Sequence[int], start: int, kept: object) -> tuple[object, Tensor]:
         ids = torch.tensor([[*tokens]], device=self.model.device)
-        name = next((each for each in CACHES if each in self._parameters), "")
+        name = next((name for name in CACHES if name in self._parameters), "")
         settings: dict[str, object] = {} if kept is None else {name: kept}
         if "logits_to_keep" in self._parameters:
             settings["logits_to_keep"] = 1
@@ -112,7 +112,7 @@ def find_reader(model: transformers.PreTrainedModel) -> RowReader:
     tested, reason = models_to_test(model), ""
     for reading, counts in product(RowReading, (False, True)):
         try:
-            difference = max(rows_difference(RowReader(each, reading, counts)) for each in tested)
+            difference = max(rows_difference(RowReader(other, reading, counts)) for other in tested)
         except Exception as exc:  # whatever a foreign architecture does
             reason = f"{type(exc).__name__}: {exc}"
             continue

@@ -44,7 +44,7 @@ class KeyRecorder:
 def probe(model: nn.Module, token: int, position: int) -> KeyRecorder:
     """Return the keys and values [G, 1, D] of one token that stands alone at a position."""
     device, recorder = next(model.parameters()).device, KeyRecorder()
-    tokens, positions = (torch.tensor([each], device=device) for each in (token, position))
+    tokens, positions = (torch.tensor([number], device=device) for number in (token, position))
     with torch.inference_mode():
         plain_logits(model, tokens, positions, torch.tensor([0], device=device), recorder)
     return recorder
@@ -89,17 +89,17 @@ class CachedPass:
         return out.reshape(num_tokens, num_heads, -1).transpose(0, 1)
 
     def attend_compiled(
-        self, call: LayerCall, heads: Heads, turned_by: tuple[Tensor, Tensor] | None
+        self, call: LayerCall, heads: Heads, rotation: tuple[Tensor, Tensor] | None
     ) -> Tensor:
-        """Do as ``attend`` compiled, which rotates if cos and sin are given; return [N, H * D]."""
+        """Return the compiled form of ``attend``, [N, H * D]; it rotates by cos and sin, if any."""
         num_columns = heads.num_heads * heads.size
         out = torch.empty((len(self._batch.tokens), num_columns), dtype=heads.dtype)
-        if turned_by is not None:
-            turned_by = turned_by[0].contiguous(), turned_by[1].contiguous()
+        if rotation is not None:
+            rotation = rotation[0].contiguous(), rotation[1].contiguous()
         if call.window not in self._compiled:
             self._compiled[call.window] = self._compile(call.window)
         keys, values = self._pool.keys[call.layer], self._pool.values[call.layer]
-        self._compiled[call.window](heads, turned_by, keys, values, call.scaling, out)
+        self._compiled[call.window](heads, rotation, keys, values, call.scaling, out)
         return out
 
     def _compile(self, window: int | None) -> CompiledAttention:

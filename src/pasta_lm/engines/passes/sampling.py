@@ -21,7 +21,7 @@ from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.models.vocabulary import Vocabulary
 
 CPU_DRAWS = 1  # rows that are drawn together: the numbers of one stay in a core's cache
-MAX_LIKELY = 1024  # of the largest logits, which nearly every drawn token is one of
+MAX_LIKELY = 1024  # largest logits among which nearly every drawn token is
 
 # Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).
 
@@ -161,7 +161,7 @@ def adjusted(logits_WV: Tensor, choices: Sequence[Choice], fork_id: int) -> Tens
         scores[rows, ids] = torch.where(old > 0, old / penalty, old * penalty)
     added = [(row, *pair) for row, choice in enumerate(choices) for pair in choice.added.items()]
     if added:
-        rows, ids = torch.tensor([each[:2] for each in added], device=scores.device).T
+        rows, ids = torch.tensor([pair[:2] for pair in added], device=scores.device).T
         scores[rows, ids] += scores.new_tensor([amount for _, _, amount in added])
     if any(choice.fork_bias for choice in choices):
         scores[:, fork_id] += scores.new_tensor([choice.fork_bias for choice in choices])
@@ -187,7 +187,7 @@ def draw(scores_NV: Tensor, settings: Tensor) -> Tensor:
 
 
 def draw_likely(scores_NV: Tensor, settings: Tensor, num_likely: int = MAX_LIKELY) -> Tensor:
-    """Do as ``draw`` with the largest logits alone; -1 where a less likely token may be drawn."""
+    """Sample from the largest logits; -1 if the sample may lie outside of them: call ``draw``."""
     temperature, top_p, uniform, top_k, min_p = settings[..., None]
     num_tokens = scores_NV.shape[-1]
     num_likely = min(num_likely, num_tokens)

@@ -23,9 +23,9 @@ from pasta_lm.models.load import last_position, matrix_of, rope_parameters
 
 TOLERANCE = 1e-3  # largest difference of logits, float32, at which a model still counts as exact
 MAX_TESTED_PARAMETERS = 20_000_000  # larger models are tested at tiny width alone
-MAX_PARAMETERS_WITHOUT_TWIN = 300_000_000  # of a model that cannot be made tiny
+MAX_PARAMETERS_WITHOUT_TWIN = 300_000_000  # for a model that cannot be made tiny
 NUM_CACHED_STEPS = 3  # tokens of each input that are fed one by one, beside the cache
-MIN_LENGTHS, MAX_LENGTH = (24, 13), 1100  # of the inputs: the first grows with the windows
+MIN_LENGTHS, MAX_LENGTH = (24, 13), 1100  # tokens of the inputs: the first grows with windows
 TINY_SCALE = 0.2  # deviation of weights: large enough for logits to depend on every token
 _SPANS = ("window", "window_size", "chunk_size", "chunk_length")  # ends of names of settings
 
@@ -36,7 +36,7 @@ class FlattenedPass:
     """Passes over several inputs with one cache; each token sees the past of its own input."""
 
     def __init__(self, name: str, device: torch.device) -> None:
-        self._name = name  # of the model, for errors
+        self._name = name  # the model's, for errors
         self._cache: dict[int, tuple[Tensor, Tensor]] = {}
         self._done: set[int] = set()  # layers that have attended in this pass
         self._inputs_K = self._positions_K = torch.empty(0, dtype=torch.int64, device=device)
@@ -121,14 +121,14 @@ def flattened_difference(model: transformers.PreTrainedModel) -> float:
     flattened = FlattenedPass(type(model).__name__, inputs[0].device)
     differences = []
     with _attention(model, NAME):
-        for places in _passes([*map(len, inputs)]):
-            positions_N = flattened.begin(*zip(*places, strict=True))
+        for tokens in _passes([*map(len, inputs)]):
+            positions_N = flattened.begin(*zip(*tokens, strict=True))
             out = model(
-                input_ids=torch.stack([inputs[index][place] for index, place in places])[None],
+                input_ids=torch.stack([inputs[index][i] for index, i in tokens])[None],
                 position_ids=positions_N[None], use_cache=False, pasta_pass=flattened,
             )  # fmt: skip
             flattened.check_attended()
-            expected = torch.stack([alone[index][place] for index, place in places])
+            expected = torch.stack([alone[index][i] for index, i in tokens])
             differences.append((out.logits[0].float() - expected.float()).abs().max())
     return float(torch.stack(differences).nan_to_num(torch.inf, torch.inf).max())
 
@@ -147,7 +147,7 @@ def logits_alone(model: transformers.PreTrainedModel) -> tuple[list[Tensor], lis
 def _passes(lengths: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
     # The input and the position of each token: a pass of all but the last, then steps.
     bounds = [range(max(1, length - NUM_CACHED_STEPS), length) for length in lengths]
-    yield [(index, place) for index, steps in enumerate(bounds) for place in range(steps.start)]
+    yield [(index, i) for index, steps in enumerate(bounds) for i in range(steps.start)]
     for step in range(max(map(len, bounds))):
         yield [(index, steps[step]) for index, steps in enumerate(bounds) if step < len(steps)]
 
@@ -199,8 +199,8 @@ _TINY: dict[str, int] = {
     "embedding_dim": 64, "attention_head_dim": 32, "decoder_attention_heads": 4,
 }  # fmt: skip
 _LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
-_PLACES = ("attn_layer_indices", "hybrid_layer_ids")
-_FIXED = (AttributeError, ValueError)  # of settings that follow from others
+_LAYER_INDICES = ("attn_layer_indices", "hybrid_layer_ids")
+_FIXED = (AttributeError, ValueError)  # raised by settings that follow from others
 
 
 def tiny_model(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel:
@@ -212,7 +212,7 @@ def tiny_model(config: transformers.PreTrainedConfig) -> transformers.PreTrained
             tiny: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
                 small, attn_implementation="eager", trust_remote_code=False
             )
-            for matrix in (each for each in tiny.eval().parameters() if each.dim() > 1):
+            for matrix in (weight for weight in tiny.eval().parameters() if weight.dim() > 1):
                 matrix.normal_(0, TINY_SCALE)
             tiny(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as exc:  # a foreign configuration may refuse anything
@@ -230,7 +230,7 @@ def _small(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConf
     num_heads, num_groups, num_layers = (getattr(config, name, None) for name in names)
     if inner := getattr(config, "attention_hidden_size", None):
         sizes["attention_hidden_size"] = sizes["hidden_size"] * inner // config.hidden_size
-    for name in filter(lambda name: getattr(config, name, None), _PLACES):
+    for name in filter(lambda name: getattr(config, name, None), _LAYER_INDICES):
         setattr(small, name, [1, 3])
     if num_groups == num_heads:
         sizes["num_key_value_heads"] = _TINY["num_attention_heads"]
@@ -242,15 +242,15 @@ def _small(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConf
         values = getattr(config, name, None)
         if isinstance(values, list) and (len(values) == num_layers or name in _LAYER_LISTS):
             # Few layers, but every kind among them.
-            kinds = [value for place, value in enumerate(values) if value not in values[:place]]
+            kinds = [value for index, value in enumerate(values) if value not in values[:index]]
             with suppress(*_FIXED):
                 setattr(small, name, [*kinds, *kinds, *values][: _TINY["num_hidden_layers"]])
     if by_layer:
-        settings = {config.layer_types[int(place)]: each for place, each in by_layer.items()}
+        by_kind = {config.layer_types[int(layer)]: items for layer, items in by_layer.items()}
         small.per_layer_config = {
-            layer: {name: sizes[name] // 2 if name in sizes else value for name, value in each}
+            layer: {name: sizes[name] // 2 if name in sizes else value for name, value in items}
             for layer, kind in enumerate(small.layer_types)
-            if (each := settings.get(kind, {}).items())
+            if (items := by_kind.get(kind, {}).items())
         }
     small.dtype = torch.float32
     return small
