@@ -182,7 +182,7 @@ class Grammars:
             raise UsageError(f"{fault}: {str(exc).strip()}") from exc
         except UsageError as exc:
             raise UsageError(f"{fault}: {exc.message}", hint=exc.hint) from exc
-        words = self._words if wanted.is_inside else None
+        words = self._words if form.is_inside else None
         own = matcher.deep_copy(), self._vocab_size, self._eos_ids, self._tag_ids
         return Matcher(*own, words)
 
