@@ -271,8 +271,6 @@ def test_question_strategies_and_settings_are_sent_and_survive_a_reload_and_the_
     watched = watching(backend, key="very secret")
     page = watched.page
     page.get_by_label("API key").fill("very secret")
-    page.get_by_label("API key").blur()
-    page.wait_for_load_state("networkidle")  # nothing moves under the click any more
     page.get_by_text("Settings").click()
     for name, value in {"Temperature": "0.7", "Max tokens": "30", "Seed": "7"}.items():
         page.get_by_label(name).fill(value)
@@ -294,6 +292,22 @@ def test_question_strategies_and_settings_are_sent_and_survive_a_reload_and_the_
     expect(page.get_by_label("Temperature")).to_have_value("0.7")
     expect(page.get_by_label("same text, one thread")).not_to_be_checked()
     expect(page.get_by_label("API key")).to_have_value("")
+
+
+def test_a_click_that_ends_the_typing_of_the_key_meets_what_was_under_it(
+    watching: Watching,
+) -> None:
+    page = watching(scripted(), key="very secret").page
+    page.get_by_label("API key").fill("very secret")
+    page.get_by_text("Settings").hover()
+    with page.expect_response("**/v1/models") as reply:
+        page.mouse.down()  # the field loses the focus, and the key is tried
+    reply.value.finished()
+    expect(page.get_by_role("status")).not_to_be_empty()  # until the pointer goes up
+    page.wait_for_timeout(100)
+    page.mouse.up()
+    page.get_by_label("Temperature").wait_for()
+    expect(page.get_by_role("status")).to_be_empty()
 
 
 def test_the_chat_is_one_click_away_in_the_same_theme_and_a_file_has_neither(

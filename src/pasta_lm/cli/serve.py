@@ -77,7 +77,7 @@ def serve(
     limits, model = _limits_and_model(source, model)
     recipe = read_recipe(limits, ServeRecipe, changes or ())
     require_one_of("strategy", recipe.strategy, STRATEGIES)
-    with bind(host, port) as place:
+    with bind(host, port) as bound:
         loaded = load_model(
             model, servers, dtype=dtype, device=device, pool_tokens=recipe.pool_tokens,
             cache_memory=recipe.cache_memory, shares_prefixes=recipe.shares_prefixes,
@@ -91,8 +91,8 @@ def serve(
             version=__version__,
         )  # fmt: skip
         write_log(sys.stderr)
-        server = Server(app, lambda: _greet(backend, address_of(place)))
-        _run(server, place, app.state.service.engine)
+        server = Server(app, lambda: _greet(backend, address_of(bound)))
+        _run(server, bound, app.state.service.engine)
 
 
 def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | None, str | None]:
@@ -103,11 +103,11 @@ def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | Non
     return None, source
 
 
-def _run(server: Server, place: socket, engine: EngineLoop) -> None:
+def _run(server: Server, bound: socket, engine: EngineLoop) -> None:
     if sys.stderr.isatty():
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the greeting says as much
     gc.freeze()  # else each large body has all objects of the libraries looked through
-    server.run([place])
+    server.run([bound])
     gc.unfreeze()
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it

@@ -13,20 +13,20 @@ class Bounds:
 
     body_bytes: int = 2 * 1024 * 1024
     messages: int = 512
-    prompts: int = 64  # of one completion request; each is queued by itself
+    prompts: int = 64  # in one completion request; queued one by one
     n: int = 16  # more is refused: a client counts on the number of its choices
     stops: int = 16
     stop_characters: int = 256
-    tokens: int = 4096  # of all threads together
+    tokens: int = 4096  # all threads together
     default_tokens: int = 1024  # when a request does not say
-    tokens_per_thread: int = 1024  # of one block
+    tokens_per_thread: int = 1024  # in one block
     threads: int = 65  # that decode in the same step
     blocks: int = 64  # threads of a whole response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """The numbers of requests that run and wait, and the times that each may take."""
+    """The numbers of requests that run and wait, and the time that everything may take."""
 
     running: int = 256  # as far as the cache has room
     waiting: int = 512  # beyond it: 503
@@ -41,7 +41,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRecipe:
-    """The settings of ``pasta serve`` that have no flag of their own."""
+    """The settings of ``pasta serve`` that have no flag."""
 
     limits: Bounds = field(default_factory=Bounds)
     queue: Queue = field(default_factory=Queue)
@@ -54,8 +54,8 @@ class ServeRecipe:
     def __post_init__(self) -> None:
         if self.pool_tokens is not None and self.cache_memory is not None:
             raise UsageError("pool_tokens and cache_memory both size the cache", hint="give one")
-        for table, part in (("limits", self.limits), ("queue", self.queue)):
-            for key, value in asdict(part).items():
+        for table in ("limits", "queue"):
+            for key, value in asdict(getattr(self, table)).items():
                 if not value >= (0 if key in ("waiting", "blocks", "drain_s") else 1e-3):
                     raise UsageError(f"{table}.{key} is {value}, which is too small")
         if self.limits.tokens_per_thread < 3:

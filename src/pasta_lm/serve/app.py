@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
 
 import uvicorn
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from prometheus_client import CONTENT_TYPE_LATEST
+from sse_starlette.sse import AppStatus
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -26,18 +25,18 @@ from starlette.types import Scope
 from pasta_lm.errors import PastaError, UsageError, cause
 from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.errors import ApiError, bad_request, from_error, internal
+from pasta_lm.serve.errors import ApiError, Json, bad_request, from_error, internal
 from pasta_lm.serve.fields import INSTEAD
 from pasta_lm.serve.guard import Guard, JsonLines, PlainLines, StrictRoute, error_response
-from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
-from pasta_lm.serve.service import Service, check_model
-from pasta_lm.view.page import STATIC, page_of
+from pasta_lm.serve.protocol import ChatCompletionRequest
+from pasta_lm.serve.service import Service
+from pasta_lm.view.page import STATIC
 
-Responses = dict[int | str, dict[str, Any]]  # of a route, by their status
+Responses = dict[int | str, Json]  # the descriptions of a route's replies, by status
 
 _IS_KIND = re.compile(r"body|str|int|list\[.*\]|function-.*|literal\[.*\]|Tool")
-"""Parts of the place of an error that the client did not write: the kind that failed."""
-FIELDS = [*ChatCompletionRequest.model_fields]  # that a name of no field may be meant for
+"""Items of the location of an error that name the kind that failed; no client wrote them."""
+FIELDS = [*ChatCompletionRequest.model_fields]  # that a misspelt name may mean
 
 
 class PageFiles(StaticFiles):
@@ -48,17 +47,17 @@ class PageFiles(StaticFiles):
         self._routes = [route for route in routes if isinstance(route, Route)]
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        method, place = scope["method"], scope["path"][:200]
+        method, shown = scope["method"], scope["path"][:200]
         matches = [route for route in self._routes if route.path_regex.match(scope["path"])]
         if methods := {name for route in matches for name in route.methods or ()}:
             allow = ", ".join(sorted(methods))
-            message = f"{place} takes {allow}, not {method}"
+            message = f"{shown} takes {allow}, not {method}"
             raise HTTPException(405, message, headers={"Allow": allow})
         if any(route.path_regex.match(f"/v1{scope['path']}") for route in self._routes):
-            message = f"there is no {place} here, but /v1{place}: the base URL ends in /v1"
+            message = f"there is no {shown} here, but /v1{shown}: the base URL ends in /v1"
             raise HTTPException(404, message)
         if method not in ("GET", "HEAD"):
-            raise HTTPException(404, f"there is no {method} {place} here")
+            raise HTTPException(404, f"there is no {method} {shown} here")
         return await super().get_response(path, scope)
 
 
@@ -71,7 +70,7 @@ def create_app(
     With ``only_loopback``, requests to other names than this machine's own are refused.
     """
     recipe = recipe or ServeRecipe()
-    service = Service(backend, recipe)
+    service = Service(backend, recipe, version)
     app = FastAPI(
         title="pasta-lm", version=version, lifespan=lambda _: service.engine.running(),
         docs_url=None, redoc_url=None,
@@ -79,7 +78,7 @@ def create_app(
     for error in (ApiError, PastaError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(error, _reply_to_error)
     app.state.service, app.state.recipe = service, recipe
-    router = _routes(service, version)
+    router = _routes(service)
     app.include_router(router)
     app.mount("/", PageFiles(router.routes), name="page")
     app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
@@ -88,57 +87,27 @@ def create_app(
             CORSMiddleware,
             allow_origins=list(recipe.cors_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["*"],  # the official browser client sends headers of its own
+            allow_headers=["*"],  # the official browser client sends several more
             expose_headers=["X-Request-Id", "Retry-After"],
         )
     return app
 
 
-def _routes(service: Service, number: str) -> APIRouter:
+def _routes(service: Service) -> APIRouter:
     errors: Responses = {kind: {"description": f"{kind} error"} for kind in ("4XX", "5XX")}
-    router = APIRouter(route_class=StrictRoute, responses=errors)
     streams: Responses = {200: {"content": {"text/event-stream": {}}}}
+    router = APIRouter(route_class=StrictRoute, responses=errors)
     router.post("/v1/replay", responses=streams)(service.replay_answer)
-    name = service.backend.name
-    about = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "pasta-lm"}
-
-    @router.post("/v1/chat/completions", responses=streams)
-    async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
-        return await service.respond(body, request)
-
-    @router.post("/v1/completions", responses=streams)
-    async def completions(body: CompletionRequest, request: Request) -> Response:
-        return await service.respond(body, request)
-
-    @router.head("/v1/models", include_in_schema=False)
-    @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        ours = {"version": number, **service.about()}
-        return {"object": "list", "data": [{**about, "pasta": ours}]}
-
-    @router.get("/v1/page", response_class=HTMLResponse)
-    async def page() -> str:
-        return page_of([])
-
-    @router.get("/v1/models/{model_id:path}")
-    async def model(model_id: str) -> dict[str, Any]:
-        check_model(model_id, name)
-        return about
-
-    @router.head("/health", include_in_schema=False)
-    @router.get("/health")
-    async def health() -> JSONResponse:
-        status = service.engine.status
-        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
-
-    @router.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        return Response(service.engine.metrics.text(), media_type=CONTENT_TYPE_LATEST)
-
-    @router.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": number}
-
+    router.post("/v1/chat/completions", responses=streams)(service.chat_completions)
+    router.post("/v1/completions", responses=streams)(service.completions)
+    router.get("/v1/models")(service.models)
+    router.get("/v1/page", response_class=HTMLResponse)(service.page)
+    router.get("/v1/models/{model_id:path}")(service.model)
+    router.get("/health")(service.health)
+    router.get("/metrics", response_class=PlainTextResponse)(service.metrics)
+    router.get("/version")(service.version)
+    router.head("/v1/models", include_in_schema=False)(service.models)
+    router.head("/health", include_in_schema=False)(service.health)
     return router
 
 
@@ -159,17 +128,17 @@ async def _reply_to_error(_: Request, error: Exception) -> Response:
 
 def _of_mistake(error: RequestValidationError) -> ApiError:
     mistake = max(error.errors(), key=lambda entry: len(entry["loc"]))  # the most exact
-    *parts, last = (str(part)[:100] for part in mistake["loc"])
-    is_unknown = mistake["type"] == "extra_forbidden"  # then the client wrote the last part
-    kept = [part for part in parts if not _IS_KIND.fullmatch(part)]
+    *above, last = (str(item)[:100] for item in mistake["loc"])
+    is_unknown = mistake["type"] == "extra_forbidden"  # then the client wrote the last item
+    kept = [item for item in above if not _IS_KIND.fullmatch(item)]
     kept += [last] if is_unknown or not _IS_KIND.fullmatch(last) else []
-    place = ".".join(kept)
+    path = ".".join(kept)
     if not is_unknown:
-        message = f"{place or 'the body'}: {mistake['msg'].removeprefix('Value error, ')}"
-        return bad_request(message, place or None)
+        message = f"{path or 'the body'}: {mistake['msg'].removeprefix('Value error, ')}"
+        return bad_request(message, path or None)
     near = INSTEAD.get(last) or next(iter(get_close_matches(last, FIELDS, 1, 0.8)), None)
     hint = "leave it out" if near is None or near == last else f"{near} is known here"
-    return bad_request(f"{place} is not supported; {hint}", place, "unsupported")
+    return bad_request(f"{path} is not supported; {hint}", path, "unsupported")
 
 
 class Server(uvicorn.Server):
@@ -183,13 +152,15 @@ class Server(uvicorn.Server):
             log_config=None,
             server_header=False,
             proxy_headers=False,
-            # The engine ends requests at its own deadline; this is for those that do not end.
+            # The engine ends requests at its deadline; this is for those that do not end.
             timeout_graceful_shutdown=int(service.recipe.queue.drain_s) + 5,
             timeout_keep_alive=30,
             lifespan="on",
             ws="none",  # there are no WebSockets; a request for one is answered as any other
         )
         super().__init__(config)
+        # SIGTERM must not cut running streams: the engine loop ends them at its deadline.
+        AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
         self._drain, self._greet = service.engine.drain, greet
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -198,7 +169,7 @@ class Server(uvicorn.Server):
             self._greet()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal; uvicorn's own would raise it again at the end, and not exit with 0."""
+        """Take a signal; uvicorn would raise it again at the end, and not exit with 0."""
         self.force_exit = self.should_exit
         if not self.should_exit:
             self._drain()
@@ -207,19 +178,19 @@ class Server(uvicorn.Server):
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a bound socket that does not listen yet: a model takes a while to load."""
-    place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        place.bind((host.strip("[]"), port))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host.strip("[]"), port))
     except OSError as error:
-        place.close()
+        bound.close()
         hint = "--port N takes another port; --port 0 a free one"
         raise UsageError(f"port {port} of {host}: {cause(error)}", hint=hint) from error
-    return place
+    return bound
 
 
-def address_of(place: socket.socket) -> str:
-    host, port = place.getsockname()[:2]
+def address_of(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

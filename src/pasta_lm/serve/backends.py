@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 Events = Sequence[tuple[int, StreamEvent | Failed]]
 """The events of a step, each with the number of its request."""
 
-PART_CHARACTERS = (8, 32)  # for each token of the context: of these beginnings the tokens count
+PREFIX_CHARACTERS = (8, 32)  # a token of the context; prefixes of this length are encoded first
 MAX_TEMPLATE_TOKENS = 256
 
 
 class ModelBackend:
-    """The calls that are the same for every engine; its steps run in a thread of their own."""
+    """The calls that are the same for every engine; its steps run in another thread."""
 
     _engine: TorchEngine | CompletionsEngine
 
@@ -84,14 +84,10 @@ class ModelBackend:
         return self._request(prompt, make)
 
     def _fill_request(
-        self,
-        prompt: ClientPrompt,
-        params: SamplingParams,
-        content: Prompt,
-        *,
-        continues: bool,
-        positions: str | None,  # parts have none
-    ) -> Request:
+        self, prompt: ClientPrompt, params: SamplingParams, content: Prompt, *, continues: bool,
+        positions: str | None,
+    ) -> Request:  # fmt: skip
+        """Return the request of parts, which have no positions."""
         check_prompt(content)
         if continues and not isinstance(content, str):
             raise RequestError("parts continue no message", hint="end the messages with a question")
@@ -116,7 +112,7 @@ class ModelBackend:
                     f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
                     hint="encode the prompt without the tags, or send it as a text",
                 )
-        request = make("ids", positions=positions, continues=True)  # a word in their place
+        request = make("ids", positions=positions, continues=True)  # a word instead of them
         return replace(request, prompt=content)
 
     def _check_length(self, content: str | TokenIds | Turns) -> None:
@@ -129,12 +125,12 @@ class ModelBackend:
             return
         turns = [{"content": content}] if isinstance(content, str) else content
         text = "\n".join(turn.get("reasoning_content", "") + turn["content"] for turn in turns)
-        for size in (last * characters for characters in PART_CHARACTERS):
+        for size in (last * characters for characters in PREFIX_CHARACTERS):
             if len(text) <= size:
                 return
-            turn = {"role": "user", "content": text[:size]}
-            part = turn["content"] if isinstance(content, str) else [turn]
-            num = len(self._loaded.vocabulary.encode_prompt(part)) - MAX_TEMPLATE_TOKENS
+            prefix = text[:size]
+            prompt = prefix if isinstance(content, str) else [{"role": "user", "content": prefix}]
+            num = len(self._loaded.vocabulary.encode_prompt(prompt)) - MAX_TEMPLATE_TOKENS
             if num > last + 1:
                 raise ContextLengthError(num, last + 1, is_partial=True)
 
@@ -153,6 +149,9 @@ class ModelBackend:
 
     async def step(self) -> Events:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.step)
+
+    def wake(self) -> None:
+        """End a wait for events; a step of the local engine ends by itself."""
 
     def abort(self, number: int) -> None:
         self._engine.cancel(number)
@@ -187,7 +186,7 @@ class LocalBackend(ModelBackend):
         request = super().prepare(prompt, params)
         num_prompt, max_tokens = len(request.prompt), request.params.max_tokens
         num_fixed = num_prompt + request.num_given
-        entries_a_token = (request.max_entries - num_fixed) // max_tokens  # of all samples
+        entries_a_token = (request.max_entries - num_fixed) // max_tokens  # all samples together
         num_slots = self._engine.pool.num_slots
         room = (num_slots - num_fixed) // entries_a_token
         if room < 1:
@@ -222,9 +221,6 @@ class LocalBackend(ModelBackend):
     def has_room(self, request: Request) -> bool:
         return self._engine.scheduler.has_room(len(request.prompt), request.max_entries)
 
-    def wake(self) -> None:
-        """Do nothing: a step ends by itself."""
-
     @property
     def cache_usage(self) -> float:
         pool = self._engine.pool
@@ -246,6 +242,13 @@ class ServedBackend(ModelBackend):
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, if servers can decode it exactly."""
         return self._engine.check_request(super().prepare(prompt, params))
+
+    def prepare_replay(
+        self, prompt: ClientPrompt, document: Document, max_threads: int | None
+    ) -> Request:
+        """Raise a ``RequestError``: servers choose every token themselves."""
+        hint = "serve the model with the local engine to replay answers"
+        raise RequestError("stock servers decode no given answer", hint=hint)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -271,7 +274,7 @@ class ServedBackend(ModelBackend):
 
     @property
     def cache_usage(self) -> float:
-        """Return the used share of the responses that may run; caches are the servers' own."""
+        """Return the used share of the responses that may run; the caches are not seen."""
         return min(1.0, self._num_running / self._engine.max_responses)
 
 

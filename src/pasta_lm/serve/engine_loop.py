@@ -27,7 +27,7 @@ from pasta_lm.strategies import SEQUENTIAL
 log = logging.getLogger(__name__)
 
 MAX_FAILED_STEPS = 3  # without a good one between them; then the engine is tried by itself
-MAX_TRIAL_STEPS = 100  # of a request of one token
+MAX_TRIAL_STEPS = 100  # for a request of one token
 STOP_S = 5.0  # for the step that runs when the server ends
 SHUTDOWN = "the server is shutting down"
 
@@ -89,17 +89,17 @@ class EngineLoop:
         """Queue the requests of one stream, or refuse them as ``ApiError``: full, dead, draining.
 
         The samples of the stream are numbered from request to request. Clients take turns; where
-        the queue is full, one that waits with fewer requests takes the place of another's newest.
+        the queue is full, one that waits with fewer requests displaces the newest of another.
         """
         if self.status != "ok":
             raise unavailable(f"the server takes no requests: it is {self.status}", self.status)
         num_excess = len(self._waiting) + len(requests) - 1 - self.queue.waiting
         if num_excess > 0:
-            num_own = sum(job.client == client for job in self._waiting) + len(requests)
+            num_ours = sum(job.client == client for job in self._waiting) + len(requests)
             most = Counter(job.client for job in self._waiting).most_common(1)
             other, num_theirs = most[0] if most else (client, 0)
             error = unavailable(f"{len(self._waiting)} requests are waiting", "queue_full")
-            if num_theirs - num_excess < num_own:
+            if num_theirs - num_excess < num_ours:
                 self.metrics.failed("queue_full")
                 raise error
             for job in [job for job in self._waiting if job.client == other][-num_excess:]:
@@ -225,7 +225,7 @@ class EngineLoop:
         return step.result()
 
     async def _try_alone(self) -> None:
-        """Decode a token of our own: requests that fail whatever runs must not end the engine."""
+        """Decode a token for a test: requests that fail whatever runs must not end the engine."""
         self._abort_closed()
         params = SamplingParams(max_tokens=1)
         prompt = ClientPrompt("a", strategy=SEQUENTIAL)

@@ -1,4 +1,4 @@
-"""Which fields an object of a request may have, and what becomes of others.
+"""The fields of the objects of a request, and what becomes of others.
 
 A field that this server does not know is refused by name, unless its value asks for nothing or the
 field changes no answer: ``IGNORED`` says which those are, and why.
@@ -29,7 +29,7 @@ ANY_OBJECT: Json = {"type": "object"}
 
 
 def with_few_keys(value: object) -> object:
-    """Refuse an object of many keys before each of them is checked."""
+    """Refuse an object of many keys before their values are checked."""
     if isinstance(value, dict) and len(value) > MAX_KEYS:
         raise ValueError(f"it has {len(value)} keys, but at most {MAX_KEYS}")
     return value
@@ -56,7 +56,7 @@ _IGNORED: tuple[tuple[str, str, str], ...] = (
      "what clients note on an earlier reply and its calls"),
     ("messages", "cache_control", "as prompt_cache_key"),
 )  # fmt: skip
-IGNORED = {(place, name): why for place, names, why in _IGNORED for name in names.split()}
+IGNORED = {(owner, name): why for owner, names, why in _IGNORED for name in names.split()}
 """Fields that change no answer, by the object they are in, with the reason."""
 
 _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
@@ -86,7 +86,7 @@ _INSTEAD = {
     "guided_json guided_regex guided_choice guided_grammar": "structured_outputs",
     "json_schema regex ebnf grammar": "structured_outputs",
 }
-INSTEAD = {name: own for names, own in _INSTEAD.items() for name in names.split()}
+INSTEAD = {name: ours for names, ours in _INSTEAD.items() for name in names.split()}
 """Fields of other servers, with those that do the same here."""
 
 
@@ -94,7 +94,7 @@ class Fields(BaseModel):
     """An object of a request: it has no field that is neither obeyed nor without effect."""
 
     model_config = STRICT
-    place: ClassVar[str] = ""  # in ``IGNORED``
+    owner: ClassVar[str] = ""  # the name of the object in ``IGNORED``
     _sent: Json = PrivateAttr(default_factory=dict)
 
     @property
@@ -112,30 +112,30 @@ class Fields(BaseModel):
             # One of them is enough for the error: an object may have a million.
             first = next(cls._unknown(value, known), None)
             other = {} if first is None else {first: value[first]}
-            value = {name: part for name, part in value.items() if name in known}
+            value = {name: item for name, item in value.items() if name in known}
         made = handler({**value, **other})
         made._sent = value
         return made
 
     @classmethod
     def _unknown(cls, value: Json, known: set[str]) -> Iterator[str]:
-        for name, part in value.items():
-            has_effect = part is not None and part not in NEUTRAL.get(name, ())
-            if has_effect and name not in known and (cls.place, name) not in IGNORED:
+        for name, item in value.items():
+            has_effect = item is not None and item not in NEUTRAL.get(name, ())
+            if has_effect and name not in known and (cls.owner, name) not in IGNORED:
                 yield name
 
 
 class StreamOptions(Fields):
     """OpenAI's options of a stream."""
 
-    place = "stream_options"
+    owner = "stream_options"
     include_usage: bool | None = None
 
 
 class JsonSchema(Fields):
     """A schema and its name, which the model does not see."""
 
-    place = "json_schema"
+    owner = "json_schema"
     name: str | None = None
     schema_: Json = Field(alias="schema")
 

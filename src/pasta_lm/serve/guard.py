@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Any, Never
+from typing import Never
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -30,7 +30,7 @@ FACTS = "pasta.facts"
 """The key of a scope under which handlers leave facts for the log."""
 
 PRIVATE = ("/v1/", "/metrics/", "/version/", "/openapi.json/")
-"""Paths that need the key. The others are ``/health`` and the page's own files."""
+"""Paths that need the key. The others are ``/health`` and the page's files."""
 
 MAX_BRACKETS = 50_000  # lists and objects
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
@@ -81,11 +81,11 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         headers = Headers(scope=scope)
-        path = re.sub("/{2,}", "/", scope["path"])  # of clients whose base URL ends in a slash
+        path = re.sub("/{2,}", "/", scope["path"])  # the base URL of some clients ends in a slash
         scope["path"] = path.rstrip("/") if path.startswith("/v1/") else path
         named = _REQUEST_ID.fullmatch(headers.get("x-request-id", ""))
         request_id = named[0] if named else uuid.uuid4().hex
-        facts: dict[str, Any] = {"request_id": request_id, "status": None}
+        facts: dict[str, object] = {"request_id": request_id, "status": None}
         scope[FACTS] = facts
         began_s = time.monotonic()
 
@@ -128,9 +128,9 @@ def error_response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body, error.status, headers=error.headers)
 
 
-def parse_json(raw: bytes) -> Any:
+def parse_json(raw: bytes) -> object:
     """Return the value of a body; an ``ApiError`` for NaN, infinity and half a surrogate pair."""
-    if raw.count(b"[") + raw.count(b"{") > MAX_BRACKETS:  # each takes a microsecond of everybody's
+    if raw.count(b"[") + raw.count(b"{") > MAX_BRACKETS:  # a microsecond for one
         raise bad_request(f"the body has more than {MAX_BRACKETS} brackets", code="no_json")
     try:
         text = raw.decode("utf-8")
@@ -161,13 +161,13 @@ class StrictRequest(Request):
         size = 0
         if int(self.headers.get("content-length", 0)) > bound:
             raise too_large
-        async for part in super().stream():
-            size += len(part)
+        async for piece in super().stream():
+            size += len(piece)
             if size > bound:
                 raise too_large
-            yield part
+            yield piece
 
-    async def json(self) -> Any:
+    async def json(self) -> object:
         if not hasattr(self, "_json"):
             self._json = parse_json(await self.body())
         return self._json
@@ -176,7 +176,7 @@ class StrictRequest(Request):
 class StrictRoute(APIRoute):
     """A route whose body is read by ``StrictRequest``, before anything else looks at it."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
         handle = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
@@ -204,7 +204,7 @@ class PlainLines(logging.Formatter):
     """Writes each record as a line to read: a request's status, tokens and seconds."""
 
     def format(self, record: logging.LogRecord) -> str:
-        facts: Mapping[str, Any] = getattr(record, "facts", {})
+        facts: Mapping[str, object] = getattr(record, "facts", {})
         message = record.getMessage()
         if facts:
             message = (

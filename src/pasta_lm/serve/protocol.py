@@ -1,7 +1,7 @@
 """The requests and errors of OpenAI's API, and the requests of written answers.
 
 Tools that the model is free to call are dropped, and the reply says so, where its chat template
-knows none: some clients offer theirs each time.
+knows none: some clients offer theirs with every request.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TokenKey = Annotated[str, Field(pattern="^[0-9]{1,9}$")]  # JSON has no other ke
 class AnswerRequest(Fields):
     """The fields of both kinds of request."""
 
-    place = "request"
+    owner = "request"
     model: str | None = None
     max_tokens: Limit = None
     max_completion_tokens: Limit = None
@@ -150,9 +150,8 @@ class AnswerRequest(Fields):
         options, schema = self.options, self.schema_of_parts
         strategy = options.strategy or (strategy if schema is None else parts.NAME)
         made = partial(ClientPrompt, strategy=strategy, positions=options.positions)
-        return [
-            made(part, schema=schema, after=options.after or {}) for part in self.contents(bounds)
-        ]
+        after, contents = options.after or {}, self.contents(bounds)
+        return [made(content, schema=schema, after=after) for content in contents]
 
     @property
     def documents(self) -> Sequence[str]:
@@ -219,7 +218,7 @@ class ChatCompletionRequest(AnswerRequest):
         return [tool.function for tool in tools]
 
     def form_of_calls(self, template: ToolTemplate) -> StructuredOutputs | None:
-        """Return the form of the calls that the answer must be, or of these and its own form."""
+        """Return the form of the calls that the answer must be, or of these and the other form."""
         choice, functions, form = self.tool_choice, self.offered, self.structure
         is_single = self.parallel_tool_calls is False
         if choice in (None, "none", "auto"):
@@ -227,7 +226,7 @@ class ChatCompletionRequest(AnswerRequest):
                 return None
             return template.calls(functions, is_single=is_single, answer=form.json)
         if isinstance(choice, Tool):
-            functions = [each for each in functions if each.name == choice.function.name]
+            functions = [tool for tool in functions if tool.name == choice.function.name]
         if not functions:
             raise bad_request("tool_choice needs a function among the tools", "tool_choice")
         named = {"type": "function", "function": {"name": functions[0].name}}
@@ -271,8 +270,8 @@ class ChatCompletionRequest(AnswerRequest):
             if kwargs.get(name) not in (None, value):
                 message = f"reasoning_effort is {effort!r}, but chat_template_kwargs.{name} is not"
                 raise bad_request(f"{message} {value!r}: leave one of them out", "reasoning_effort")
-        own = off or {"reasoning_effort": effort}
-        return {**own, **kwargs, **own}
+        variables = off or {"reasoning_effort": effort}
+        return {**variables, **kwargs, **variables}
 
     @property
     def num_logprobs(self) -> int | None:

@@ -7,10 +7,11 @@ temperature, for the tokens of the plain text in reading order; tags have none.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate, count, takewhile
 
@@ -33,12 +34,15 @@ from pasta_lm.engines.schemas import Schema
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.errors import Json
+from pasta_lm.serve.errors import ApiError, Json, internal
+from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest
 from pasta_lm.serve.tool_calls import CallReader
 from pasta_lm.strategies import parts
 from pasta_lm.strategies.fields import fields_of
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
+
+log = logging.getLogger(__name__)
 
 # JSON allows them as they are, but some clients split lines there.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -51,7 +55,7 @@ def sse(data: Json) -> bytes:
 
 
 class Reply:
-    """One reply to one client: its names, and the part of it that was sent."""
+    """One reply to one client, whole or as a stream of server-sent events."""
 
     def __init__(self, body: AnyRequest, requests: Iterable[Request], backend: Backend) -> None:
         """Prepare the reply to requests, one a prompt; their samples are numbered in order."""
@@ -82,20 +86,55 @@ class Reply:
     def _reader(self) -> CallReader | None:
         return self.body.call_reader(self.backend.tools)
 
-    @property
-    def finished(self) -> list[Answer]:
-        return [self.answers[sample] for sample in sorted(self.answers)]
+    async def whole(self, batches: ResponseStream) -> Json:
+        while not self.is_complete:
+            self._take(await batches.next())
+        return self._whole()
+
+    async def stream(self, batches: ResponseStream) -> AsyncIterator[bytes]:
+        """Yield the server-sent events; ``[DONE]`` is always last."""
+        try:
+            opening = self._first()
+            if self.body.options.stream == "events":
+                yield opening
+                opening = b""
+            while not self.is_complete:
+                # Clients take the first piece for the first token: it goes with the first text.
+                if pieces := self._pieces(await batches.next()):
+                    yield opening + pieces
+                    opening = b""
+            if last := self._last():
+                yield last
+        except ApiError as error:
+            yield sse(error.body)
+        except Exception:
+            log.exception("a stream failed")
+            yield sse(internal("internal_error").body)
+        yield DONE
 
     @property
     def is_complete(self) -> bool:
         return len(self.answers) == len(self._orders)
 
-    def take(self, events: Iterable[StreamEvent]) -> None:
+    def log_facts(self) -> Json:
+        """Return the figures for the log, which has no text of an answer."""
+        return {
+            "strategy": self.request.strategy, **self._usage(),
+            "finish_reasons": [answer.finish_reason for answer in self._finished],
+            "num_threads": [len(answer.trace.threads) for answer in self._finished],
+            "parallelism": [round(answer.trace.parallelism, 3) for answer in self._finished],
+        }  # fmt: skip
+
+    @property
+    def _finished(self) -> list[Answer]:
+        return [self.answers[sample] for sample in sorted(self.answers)]
+
+    def _take(self, events: Iterable[StreamEvent]) -> None:
         """Keep the finished answers among the events."""
         finished = (event for event in events if isinstance(event, Finished))
         self.answers |= {event.sample: event.answer for event in finished}
 
-    def usage(self) -> Json:
+    def _usage(self) -> Json:
         """Return the tokens of all samples; each prompt counts once."""
         num_prompt = sum(len(request.prompt) for request in self.requests)
         num_decoded = sum(answer.trace.num_tokens for answer in self.answers.values())
@@ -150,12 +189,12 @@ class Reply:
 
     # A whole answer
 
-    def whole(self) -> Json:
+    def _whole(self) -> Json:
         return {
             **self._head("chat.completion"),
             "choices": [self._choice(sample) for sample in sorted(self.answers)],
-            "usage": self.usage(),
-            "pasta": {**self._limits(), "choices": [*map(self.figures, self.finished)]},
+            "usage": self._usage(),
+            "pasta": {**self._limits(), "choices": [*map(self.figures, self._finished)]},
         }
 
     def _choice(self, sample: int) -> Json:
@@ -187,26 +226,26 @@ class Reply:
 
     # A stream
 
-    def first(self) -> bytes:
+    def _first(self) -> bytes:
         """Return the beginning of a stream: the role, and the limits."""
         delta: Json = {"role": "assistant", "content": ""}
         pieces = [self._piece(sample, delta) for sample in range(len(self._orders))]
         pieces[0]["pasta"] = self._limits()
         return b"".join(map(sse, pieces))
 
-    def pieces(self, events: Sequence[StreamEvent]) -> bytes:
-        self.take(events)
+    def _pieces(self, events: Sequence[StreamEvent]) -> bytes:
+        self._take(events)
         pieces: list[Json] = []
         for sample, order in enumerate(self._orders):
-            own = [event for event in events if event.sample == sample]
-            if not own:
+            batch = [event for event in events if event.sample == sample]
+            if not batch:
                 continue
-            is_end = any(isinstance(event, Finished) for event in own)
-            delta = self._delta(sample, order.feed(own), is_end=is_end)
+            is_end = any(isinstance(event, Finished) for event in batch)
+            delta = self._delta(sample, order.feed(batch), is_end=is_end)
             if self.body.options.stream == "events":
-                pieces += self._events(own, delta)
+                pieces += self._events(batch, delta)
                 delta = {}
-            elif thought := "".join(e.text for e in own if isinstance(e, ThoughtDelta)):
+            elif thought := "".join(e.text for e in batch if isinstance(e, ThoughtDelta)):
                 delta = {"reasoning_content": thought, **delta}
             if delta:
                 pieces.append(self._piece(sample, delta))
@@ -229,13 +268,13 @@ class Reply:
         shown = [{"index": index, **call.shown()} for index, call in enumerate(calls, first)]
         return ({"content": content} if content else {}) | ({"tool_calls": shown} if shown else {})
 
-    def last(self) -> bytes:
+    def _last(self) -> bytes:
         """Return the end of a stream: its usage, if the client wants it, and the figures."""
         if not self._sends_usage:
             return b""
-        end = {**self._head("chat.completion.chunk"), "choices": [], "usage": self.usage()}
-        if self.body.options.stream == "text":  # each event ``finished`` has them
-            end["pasta"] = {"choices": [*map(self.figures, self.finished)]}
+        end = {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
+        if self.body.options.stream == "text":  # the events ``finished`` had them
+            end["pasta"] = {"choices": [*map(self.figures, self._finished)]}
         return sse(end)
 
     def _events(self, events: Sequence[StreamEvent], delta: Json) -> Iterator[Json]:
@@ -266,26 +305,6 @@ class Reply:
         }  # fmt: skip
 
 
-class ReplayReply(Reply):
-    """The reply to a replay of one answer."""
-
-    def figures(self, answer: Answer) -> Json:
-        return super().figures(answer) | {
-            "strategy": answer.trace.strategy, "positions": answer.trace.positions,
-            "max_threads": self.request.params.max_threads, "finish_reason": answer.finish_reason,
-            "text": answer.text, "program": answer.program,
-            "sequential_tokens": self.backend.count_tokens(answer.text),
-            "run": run_data(answer.trace, "replayed"),
-        }  # fmt: skip
-
-    def whole(self) -> Json:
-        (answer,) = self.finished
-        return {
-            **self._head("replay"), "object": "replay", "kind": answer.trace.kind.value,
-            "usage": self.usage(), **self.figures(answer),
-        }  # fmt: skip
-
-
 class FilledText:
     """One sample's object as JSON, its fields in their order, as far as it is certain.
 
@@ -295,7 +314,7 @@ class FilledText:
     def __init__(self, schema: Schema) -> None:
         self._schema, self._fields = schema, fields_of(schema)
         self._texts: dict[int, str] = defaultdict(str)  # by thread
-        self._stopped: dict[int, bool] = {}  # of those that have ended, by themselves or cut
+        self._stopped: dict[int, bool] = {}  # whether an ended thread stopped, and was not cut
         self._sent = ""
 
     def feed(self, events: Sequence[StreamEvent]) -> str:
@@ -315,27 +334,21 @@ class FilledText:
         return text
 
 
+EVENT_KINDS = {
+    Traced: "traced", Finished: "finished", ThoughtDelta: "thought", TextDelta: "text",
+    ThreadEnded: "ended", Synced: "synced", Deferred: "deferred", ThreadStarted: "started",
+}  # fmt: skip
+EVENT_KEYS = {
+    **{key: key for key in ("thread", "parent", "topic", "promised_tokens", "joined")},
+    "text": "delta", "reason": "finish_reason",
+}  # fmt: skip
+"""Fields of events, with their keys in a stream."""
+
+
 def _event_facts(event: StreamEvent) -> Json:
-    facts: Json = {"thread": 0, "parent": None, "delta": ""}  # every kind has these keys
-    match event:
-        case Traced():
-            return {**facts, "kind": "traced"}
-        case Finished():
-            return {**facts, "kind": "finished"}
-        case ThoughtDelta(text=text):
-            facts |= {"kind": "thought", "delta": text}
-        case TextDelta(text=text):
-            facts |= {"kind": "text", "delta": text}
-        case ThreadEnded(reason=reason):
-            facts |= {"kind": "ended", "finish_reason": reason.value}
-        case Synced(joined=joined):
-            facts |= {"kind": "synced", "joined": list(joined)}
-        case Deferred(parent=parent):
-            facts |= {"kind": "deferred", "parent": parent}
-        case ThreadStarted(parent=parent, topic=topic, promised_tokens=promised):
-            facts |= {"kind": "started", "parent": parent}
-            facts |= {"topic": topic, "promised_tokens": promised}
-    return {**facts, "thread": event.thread}
+    facts = {"kind": EVENT_KINDS[type(event)], "thread": 0, "parent": None, "delta": ""}
+    shown = {key: getattr(event, name) for name, key in EVENT_KEYS.items() if hasattr(event, name)}
+    return {**facts, **shown}
 
 
 def _tokens(answer: Answer) -> Iterator[tuple[int, TokenLogprobs]]:
@@ -343,7 +356,7 @@ def _tokens(answer: Answer) -> Iterator[tuple[int, TokenLogprobs]]:
     left = len(answer.text)
     # Without points a skeleton is the answer itself, of tokens that were no content before.
     role = Role.CONTENT if answer.trace.num_content_tokens else Role.TOPIC
-    indices: dict[int, count[int]] = defaultdict(count)  # each thread is in order by itself
+    indices: dict[int, count[int]] = defaultdict(count)  # a thread's tokens are in order
     for record in answer.trace.in_reading_order():
         scores = answer.logprobs.get((record.thread, next(indices[record.thread])))
         if record.role is not role or record.token is None or scores is None:

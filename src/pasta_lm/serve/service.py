@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict, replace
 from typing import TypeVar
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from sse_starlette.sse import AppStatus
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from pasta_lm.engines.request import Request
-from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.engines.request import Answer, Request
+from pasta_lm.errors import UsageError
 from pasta_lm.language.document import NUM_BLOCK_TAGS
 from pasta_lm.serve import Queue, ServeRecipe
-from pasta_lm.serve.backends import Backend, ServedBackend
+from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.engine_loop import EngineLoop
-from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, bad_request, internal
+from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, bad_request
 from pasta_lm.serve.guard import FACTS
-from pasta_lm.serve.jobs import ResponseStream
-from pasta_lm.serve.protocol import AnyRequest, ReplayRequest
-from pasta_lm.serve.replies import DONE, ReplayReply, Reply, sse
+from pasta_lm.serve.protocol import (
+    AnyRequest,
+    ChatCompletionRequest,
+    CompletionRequest,
+    ReplayRequest,
+)
+from pasta_lm.serve.replies import Reply
 from pasta_lm.serve.tool_calls import ClientPrompt
 from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.requests import default_sampling
+from pasta_lm.view.page import page_of
+from pasta_lm.view.run_data import run_data
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
-MAX_CHARACTERS_A_TOKEN = 16  # of a written answer with its tags; longer ones are not even read
-
-# SIGTERM must not cut running streams: the engine loop ends them at its own deadline.
-AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+MAX_CHARACTERS_A_TOKEN = 16  # a written answer, tags included, that is longer is not even read
 
 
 def check_model(name: str | None, served: str) -> None:
@@ -48,24 +50,51 @@ def check_model(name: str | None, served: str) -> None:
 class Service:
     """One engine, and all of its clients."""
 
-    def __init__(self, backend: Backend, recipe: ServeRecipe) -> None:
+    def __init__(self, backend: Backend, recipe: ServeRecipe, number: str = "unknown") -> None:
+        """Prepare to serve; ``number`` is the version."""
         self.backend, self.recipe = backend, recipe
         self.engine = EngineLoop(backend, recipe.queue)
+        self._number, self._started = number, int(time.time())
         if recipe.strategy not in (PASTA, *backend.strategies):
             problem = f"strategy {recipe.strategy!r} is not offered by {backend.name}"
             raise UsageError(problem, hint=f"one of {', '.join(backend.strategies)}")
 
-    def about(self) -> Json:
-        """Return the facts of the model for ``/v1/models``, and the limits of a request."""
+    async def models(self) -> Json:
         limits, names = asdict(self.recipe.limits), self.backend.strategies
         strategy = self.recipe.strategy if self.recipe.strategy in names else SEQUENTIAL
         bounds = ("tokens", "default_tokens", "tokens_per_thread", "threads", "n")
-        return {
-            "strategies": names, "strategy": strategy, "replays": self.backend.can_replay,
+        facts = {
+            "version": self._number, "strategies": names, "strategy": strategy,
+            "replays": self.backend.can_replay,
             "limits": {name: limits[name] for name in bounds}, **self.backend.facts,
         }  # fmt: skip
+        return {"object": "list", "data": [{**await self.model(self.backend.name), "pasta": facts}]}
 
-    async def respond(self, body: AnyRequest, http: HttpRequest) -> Response:
+    async def model(self, model_id: str) -> Json:
+        name = self.backend.name
+        check_model(model_id, name)
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "pasta-lm"}
+
+    async def page(self) -> str:
+        return page_of([])
+
+    async def health(self) -> JSONResponse:
+        status = self.engine.status
+        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+
+    async def metrics(self) -> Response:
+        return Response(self.engine.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def version(self) -> dict[str, str]:
+        return {"version": self._number}
+
+    async def chat_completions(self, body: ChatCompletionRequest, request: HttpRequest) -> Response:
+        return await self._respond(body, request)
+
+    async def completions(self, body: CompletionRequest, request: HttpRequest) -> Response:
+        return await self._respond(body, request)
+
+    async def _respond(self, body: AnyRequest, http: HttpRequest) -> Response:
         """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
         may_call = bool(body.offered) and self.backend.tools.shows
@@ -97,84 +126,63 @@ class Service:
         if (num := len(document.blocks)) > bounds.blocks:
             message = f"{num} blocks, but a response has at most {bounds.blocks}"
             raise bad_request(message, "response")
-        if isinstance(backend, ServedBackend):  # servers choose every token themselves
-            hint = "serve the model with the local engine to replay answers"
-            raise RequestError("stock servers decode no given answer", hint=hint)
         threads = min(body.pasta.max_threads or bounds.threads, bounds.threads)
         request = backend.prepare_replay(prompt, document, threads)
         forced = request.forced
         assert forced is not None
         longest = max((len(ids) + NUM_BLOCK_TAGS for ids in forced.blocks), default=0)
-        for part, num, limit in (
+        for kind, num, limit in (
             ("the answer", forced.num_tokens, bounds.tokens),
             ("a block", longest, bounds.tokens_per_thread),
         ):
             if num > limit:
-                message = f"{part} has {num} tokens, but at most {limit} are decoded"
+                message = f"{kind} has {num} tokens, but at most {limit} are decoded"
                 raise bad_request(message, "response")
         return request
 
     async def _decode(self, reply: Reply, http: HttpRequest) -> Response:
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
-        stream = self.engine.submit(reply.requests, http.client.host if http.client else "")
+        batches = self.engine.submit(reply.requests, http.client.host if http.client else "")
+
+        def close() -> None:
+            self.engine.abort(batches)
+            facts.update(reply.log_facts(), is_complete=reply.is_complete)
+
         is_handed_on = False
         try:
-            await until_gone(http.receive, stream.next())  # a refusal is a status, not an event
+            await until_gone(http.receive, batches.next())  # a refusal is a status, not an event
             if reply.body.stream:
                 is_handed_on = True
-                return self._event_stream(reply, stream, facts)
-            await until_gone(http.receive, _collect(reply, stream))
-            facts |= _log_figures(reply)
-            return JSONResponse(reply.whole())
+                return EventStream(reply.stream(batches), self.recipe.queue, close)
+            whole = await until_gone(http.receive, reply.whole(batches))
+            facts |= reply.log_facts()
+            return JSONResponse(whole)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         finally:
             if not is_handed_on:
-                self.engine.abort(stream)
-
-    def _event_stream(self, reply: Reply, stream: ResponseStream, facts: Json) -> EventStream:
-        def close() -> None:
-            self.engine.abort(stream)
-            facts.update(_log_figures(reply), is_complete=reply.is_complete)
-
-        return EventStream(self._events(reply, stream), self.recipe.queue, close)
-
-    async def _events(self, reply: Reply, stream: ResponseStream) -> AsyncIterator[bytes]:
-        """Yield the server-sent events of a reply; ``[DONE]`` is always last."""
-        try:
-            opening = reply.first()
-            if reply.body.options.stream == "events":
-                yield opening
-                opening = b""
-            while not reply.is_complete:
-                # Clients take the first piece for the first token: it goes with the first text.
-                if pieces := reply.pieces(await stream.next()):
-                    yield opening + pieces
-                    opening = b""
-            if last := reply.last():
-                yield last
-        except ApiError as error:
-            yield sse(error.body)
-        except Exception:
-            log.exception("a stream failed")
-            yield sse(internal("internal_error").body)
-        yield DONE
+                self.engine.abort(batches)
 
 
-async def _collect(reply: Reply, stream: ResponseStream) -> None:
-    while not reply.is_complete:
-        reply.take(await stream.next())
+class ReplayReply(Reply):
+    """The reply to a replay of one answer."""
 
+    def figures(self, answer: Answer) -> Json:
+        return super().figures(answer) | {
+            "strategy": answer.trace.strategy, "positions": answer.trace.positions,
+            "max_threads": self.request.params.max_threads, "finish_reason": answer.finish_reason,
+            "text": answer.text, "program": answer.program,
+            "sequential_tokens": self.backend.count_tokens(answer.text),
+            "run": run_data(answer.trace, "replayed"),
+        }  # fmt: skip
 
-def _log_figures(reply: Reply) -> Json:
-    return {  # never its text
-        "strategy": reply.request.strategy,
-        **reply.usage(),
-        "finish_reasons": [answer.finish_reason for answer in reply.finished],
-        "num_threads": [len(answer.trace.threads) for answer in reply.finished],
-        "parallelism": [round(answer.trace.parallelism, 3) for answer in reply.finished],
-    }
+    def _whole(self) -> Json:
+        (answer,) = self._finished
+        return {
+            **self._head("replay"), "object": "replay", "kind": answer.trace.kind.value,
+            "usage": self._usage(), **self.figures(answer),
+        }  # fmt: skip
 
 
 async def until_gone(receive: Receive, work: Coroutine[object, object, T]) -> T:

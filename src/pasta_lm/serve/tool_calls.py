@@ -24,7 +24,7 @@ from pasta_lm.strategies import PASTA
 
 FOR_TEMPLATE = ConfigDict(extra="allow")  # the chat template is shown all that came
 
-MAX_ITEMS = 8192  # of a list that is no list of ids, whatever a recipe allows
+MAX_ITEMS = 8192  # the longest list, ids excepted, whatever a recipe allows
 # A list ends at its first wrong element: a long list of wrong ones would cost minutes.
 Few = Field(max_length=MAX_ITEMS, fail_fast=True)
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -46,7 +46,7 @@ _QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 class Call(Fields):
     """The function of a tool and its arguments, which are JSON in a text."""
 
-    place = "messages"
+    owner = "messages"
     name: str
     arguments: str
 
@@ -58,7 +58,7 @@ class Call(Fields):
 class ToolCall(Fields):
     """A call that an assistant made earlier."""
 
-    place = "messages"
+    owner = "messages"
     id: str | None = None
     type: Literal["function"] = "function"
     function: Call
@@ -79,9 +79,9 @@ def _refuse_other_kinds(kind: object) -> object:
 
 
 class TextPart(Fields):
-    """A part of a message: text is the only kind."""
+    """An item of a message's content: text is the only kind."""
 
-    place = "messages"
+    owner = "messages"
     type: Annotated[Literal["text"], BeforeValidator(_refuse_other_kinds)]
     text: str
 
@@ -92,7 +92,7 @@ THOUGHT = ("reasoning_content", "thinking")  # the keys of a turn's thought; gpt
 class Message(Fields):
     """One turn of a conversation."""
 
-    place = "messages"
+    owner = "messages"
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Few] | None = None
     reasoning_content: str | None = None  # an earlier thought; the template leaves it out or not
@@ -103,9 +103,9 @@ class Message(Fields):
     @property
     def turn(self) -> Json:
         """Return the turn of a chat template, its keys in order; tags in its text are text."""
-        parts = self.content or ""
-        # A line break between two parts, as in vLLM.
-        text = parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
+        content = self.content or ""
+        # A line break between two texts, as in vLLM.
+        text = content if isinstance(content, str) else "\n".join(item.text for item in content)
         thought = dict.fromkeys(THOUGHT, self.reasoning_content)
         calls = {"tool_calls": [call.shown for call in self.tool_calls or ()] or None}
         role = "system" if self.role == "developer" else self.role
@@ -125,7 +125,7 @@ class ClientPrompt:
     """Messages for the chat template, or a text or ids to continue as they stand.
 
     ``continues`` continues the last message; ``tools`` are for the chat template; the fields of a
-    ``schema`` are decoded at the same time, but each after those that ``after`` names.
+    ``schema`` are decoded at the same time, but a field after those that ``after`` names.
     """
 
     content: str | TokenIds | Turns
@@ -163,7 +163,7 @@ class ToolTemplate(NamedTuple):
     """What a chat template makes of tools."""
 
     shows: bool = False  # it writes them, and the calls of earlier turns
-    key: str | None = None  # of the arguments of a call; None: calls are not read from the text
+    key: str | None = None  # a call's key of its arguments; None: calls are not read
     opening: str = ""  # around a call, in the grammar of llguidance
     closing: str = ""
     names: Collection[str] = ()  # all words of the template, its variables among them
@@ -199,7 +199,7 @@ def tool_template(template: str, token_id: Callable[[str], int | None]) -> ToolT
     names = frozenset(re.findall(r"[A-Za-z_]\w*", template))
     if "tools" not in names:
         return ToolTemplate(names=names)
-    if OPENING in template:  # some write the arguments inside as tags of their own
+    if OPENING in template:  # some write the arguments inside as further tags
         opening, closing = f'{written(OPENING)} "\\n"', f'"\\n" {written(CLOSING)}'
         is_json = "<function=" not in template and "<arg_key>" not in template
         made = ToolTemplate(True, "arguments", opening, closing, names)
@@ -261,8 +261,8 @@ class CallReader:
             self._may_be_bare = False
         match = _TAG.search(self._held)
         if match is None:
-            part = None if is_end else _PART_OF_TAG.search(self._held)
-            return self._text(part.start() if part else len(self._held))
+            begun = None if is_end else _PART_OF_TAG.search(self._held)
+            return self._text(begun.start() if begun else len(self._held))
         if match.start():
             return self._text(match.start())
         end, call = self._tagged_call(match.end(), is_end)
@@ -278,7 +278,7 @@ class CallReader:
         return call
 
     def _bare_call(self, start: int) -> tuple[int, Call | None]:
-        """Return the end of the object at a place, 0 if it has none, and the call that it is."""
+        """Return the end of an object, 0 if it has none, and the call that it is."""
         try:
             value, end = json.JSONDecoder().raw_decode(self._held, start)
         except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pasta_lm import errors
 from pasta_lm.engines.servers import dialects
@@ -114,7 +114,7 @@ class Connection:
                 hint="name its dialect: --dialect vllm, sglang or llama.cpp",
             )
 
-    async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Any:
+    async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Json:
         """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
         policy = self.server.policy
         max_requests = 1 if once else policy.max_requests
@@ -123,13 +123,14 @@ class Connection:
             partial(self._json, path, body)
         )
 
-    async def _json(self, path: str, body: Json | None) -> Any:
+    async def _json(self, path: str, body: Json | None) -> Json:
         reply = await self._client.send("GET" if body is None else "POST", path, body)
         raise_for_status(reply, self.server.url, advice=SERVER_ADVICE)
         try:
-            return json.loads(reply.body)
+            data: Json = json.loads(reply.body)
         except ValueError as exc:
             raise TemporaryFailure(str(exc)) from exc
+        return data
 
     async def stream(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
         """Yield the pieces of a completion, the last one with a finish reason.
@@ -234,10 +235,7 @@ class Cluster:
     async def open(self) -> None:
         """Introduce and check the servers unless that was done before; one that is up is enough.
 
-        Raises:
-            RemoteError: none can be reached.
-            EndpointError: one refuses every request, or its dialect is unknown.
-            PastaError: one fails the check.
+        A RemoteError if none can be reached, the error of a server that refuses or fails the check.
         """
         await self._require_any(once=False)
         for server in self._connections:
@@ -267,15 +265,12 @@ class Cluster:
     async def reserved(self) -> AsyncIterator[Connection]:
         """Give a response to the server that has the fewest, while the block lasts.
 
-        A server that fails gets no more responses until it answers again.
-
-        Raises:
-            RemoteError: all are lost, and none answers now.
-            PastaError: as ``open``.
+        A server that fails gets no more responses until it answers again. If all are lost, errors
+        are those of ``open``.
         """
         async with self._gate:
             await self._require_any(once=True)
-            servers = [*self._connections]
+            servers = self._connections
             server = min(servers, key=lambda server: (not server.is_up, server.num_in_flight))
             server.num_in_flight += 1
             try:

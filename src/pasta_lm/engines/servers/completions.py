@@ -71,10 +71,8 @@ class ServedModel:
 def read_served(source: str | Path) -> ServedModel:
     """Return the facts of the model that servers hold, from its folder or hub id.
 
-    Raises:
-        ModelNotFoundError: there are no configuration and tokenizer, as in an adapter or GGUF file.
-        ModelError: its ``pasta_config.json`` is broken.
-        VocabularyError: that file and its tokenizer disagree.
+    A ``ModelNotFoundError`` if there are no configuration and tokenizer, as in an adapter or GGUF
+    file; a ``ModelError`` if its ``pasta_config.json`` is broken or disagrees with the tokenizer.
     """
     pretrained = load_without_weights(source)
     config, sampling = pretrained.config, sampling_settings(pretrained.model)
@@ -120,7 +118,7 @@ class CompletionsEngine:
             allow_inexact: Replace positions and joins that servers cannot compute, and use models
                 that were not taught.
             checks: Whether a server must show that it holds the model before it is used.
-            num_again: How often ``generate`` decodes a request anew that a failing server ended.
+            num_again: ``generate`` decodes a request anew so often if a server fails inside it.
         """
         if not servers:
             raise errors.UsageError("no server is named", hint="for example http://localhost:8000")

@@ -62,7 +62,7 @@ class Dialect(ABC):
     tokenize_path: ClassVar[str] = "/tokenize"
 
     @abstractmethod
-    def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
+    def body(self, model: str, request: TokenRequest) -> dict[str, object]:
         """Return the JSON body that asks for a streamed completion."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Dialect(ABC):
         """Read an object of a stream, before which so many ids were received."""
 
     @abstractmethod
-    def tokenize_body(self, model: str, text: str) -> dict[str, Any]:
+    def tokenize_body(self, model: str, text: str) -> dict[str, object]:
         """Return the JSON body that asks for the ids of a text, whose tags are tags."""
 
     def tokens(self, data: Json) -> list[int]:
@@ -78,7 +78,7 @@ class Dialect(ABC):
         return [*data["tokens"]]
 
 
-def _sampling(request: TokenRequest) -> dict[str, Any]:
+def _sampling(request: TokenRequest) -> dict[str, object]:
     return {
         "temperature": request.temperature, "top_p": request.top_p, "min_p": request.min_p,
         "top_k": request.top_k or -1, **NO_PENALTIES, "repetition_penalty": 1.0,
@@ -94,7 +94,7 @@ class Vllm(Dialect):
     name = owner = "vllm"
     path = "/v1/completions"
 
-    def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
+    def body(self, model: str, request: TokenRequest) -> dict[str, object]:
         return {
             "model": model, "prompt": list(request.prompt), "max_tokens": request.max_tokens,
             "seed": request.seed, **_sampling(request), "return_token_ids": True, "stream": True,
@@ -111,7 +111,7 @@ class Vllm(Dialect):
         matched = int_or_none(choice.get("stop_reason"))
         return CompletionPiece(token_ids or (), choice.get("finish_reason"), matched)
 
-    def tokenize_body(self, model: str, text: str) -> dict[str, Any]:
+    def tokenize_body(self, model: str, text: str) -> dict[str, object]:
         return {"model": model, "prompt": text, "add_special_tokens": False}
 
 
@@ -121,7 +121,7 @@ class Sglang(Dialect):
     name = owner = "sglang"
     path = tokenize_path = "/generate"
 
-    def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
+    def body(self, model: str, request: TokenRequest) -> dict[str, object]:
         sampling = {
             "max_new_tokens": request.max_tokens,
             "sampling_seed": request.seed,
@@ -137,7 +137,7 @@ class Sglang(Dialect):
         reason = about.get("finish_reason") or {}
         return CompletionPiece(token_ids, reason.get("type"), int_or_none(reason.get("matched")))
 
-    def tokenize_body(self, model: str, text: str) -> dict[str, Any]:
+    def tokenize_body(self, model: str, text: str) -> dict[str, object]:
         # Not all versions have a page that encodes, but all name the ids of log-probabilities.
         about = {"return_logprob": True, "logprob_start_len": 0}
         return {"text": text, "sampling_params": {"max_new_tokens": 1}, **about}
@@ -152,7 +152,7 @@ class LlamaCpp(Dialect):
     name, owner = "llama.cpp", "llamacpp"
     path = "/completion"
 
-    def body(self, model: str, request: TokenRequest) -> dict[str, Any]:
+    def body(self, model: str, request: TokenRequest) -> dict[str, object]:
         biases, barred = request.biases, request.barred
         return {
             "prompt": list(request.prompt), "n_predict": request.max_tokens,
@@ -172,7 +172,7 @@ class LlamaCpp(Dialect):
         num_unsent = data.get("tokens_predicted", 0) - num_received - len(token_ids)
         return CompletionPiece(token_ids, reason, num_unsent=max(0, num_unsent))
 
-    def tokenize_body(self, model: str, text: str) -> dict[str, Any]:
+    def tokenize_body(self, model: str, text: str) -> dict[str, object]:
         return {"content": text, "add_special": False, "parse_special": True}
 
 

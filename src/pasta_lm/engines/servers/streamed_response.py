@@ -62,10 +62,8 @@ class StreamedResponse:
     async def run(self) -> None:
         """Decode to the end.
 
-        Raises:
-            BrokenAnswerError: the server failed after the first token.
-            RemoteError: it failed before.
-            RequestError: it refuses a thread's request.
+        A server that fails is a RemoteError before the first token, a BrokenAnswerError after it;
+        a RequestError if it refuses a thread's request.
         """
         response = self.response
         try:

@@ -112,10 +112,10 @@ export class AskForm {
       this.isTaught = strategies.includes("pasta");
       this.choices.offer(strategies, { canReplay: replays, limits });
       this.turnTo(this.isTaught || this.choices.kept.mode ? this.mode : "fields");
-      this.said.textContent = "";
+      if (!this.stopping) this.said.textContent = "";
     } catch (error) {
       if (error.status === 401) this.key.hidden = false;
-      this.tell(error, () => this.learn());
+      if (!this.stopping) this.tell(error, () => this.learn());
     }
   }
 

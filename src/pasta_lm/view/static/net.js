@@ -3,6 +3,11 @@
 const UNREACHED = "The server does not answer.";
 const BROKEN = "The connection broke before the answer was complete.";
 
+let isPressed = false; // a pointer, from its going down until its click was taken
+document.addEventListener("pointerdown", () => { isPressed = true; }, true);
+const release = () => setTimeout(() => { isPressed = false; });
+for (const kind of ["pointerup", "pointercancel"]) document.addEventListener(kind, release, true);
+
 export class Refused extends Error {
   constructor(message, { status = null, code = null, param = null, wait = null, hasKey = false } = {}) {
     super(message);
@@ -23,9 +28,14 @@ export async function reach(path, { key = "", body = null, signal = null } = {})
   throw new Refused(message, { status: reply.status, code, param, wait: reply.headers.get("Retry-After"), hasKey: key !== "" });
 }
 
-// The served model: its name, and what the server can do with it.
+// The served model: its name, and what the server can do with it. The click that ended the typing of
+// the key comes first: what the reply changes would move its target away.
 export async function servedModel(key) {
-  return (await (await reach("v1/models", { key })).json()).data[0];
+  try {
+    return (await (await reach("v1/models", { key })).json()).data[0];
+  } finally {
+    while (isPressed) await new Promise((resolve) => setTimeout(resolve));
+  }
 }
 
 // The pieces of a streamed reply, up to [DONE].
