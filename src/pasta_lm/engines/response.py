@@ -215,16 +215,14 @@ class Response:
         token = sampled if forced is None else forced
         if token is END_OF_TEXT or token in self._eos_ids:
             if live.thread.is_main or not self.request.forks:
-                self._flush(live)
-                self._carry_out(self._end_of_text(live), t_s)
+                self._end_text(live, t_s)
                 return
             token = self._tokens.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
         thought = live.thought
         self._take_id(live, token, t_s, is_forced=forced is not None)
         if live.thread.is_alive and live.ends_behind(token):
             live.next_token = None
-            self._flush(live)
-            self._carry_out(self._end_of_text(live), t_s)
+            self._end_text(live, t_s)
         elif thought is not None and thought.has_ended and live.matcher is None:
             self._match(live)  # from the next token on
 
@@ -250,13 +248,15 @@ class Response:
             return token
         return None if live.forced is None else next(live.forced, END_OF_TEXT)
 
-    def _end_of_text(self, live: LiveThread) -> list[Command]:
+    def _end_text(self, live: LiveThread, t_s: float) -> None:
+        self._flush(live)
         expansion, thread = self.request.expansion, live.thread
-        if expansion is None or not thread.is_main:
+        if expansion is not None and thread.is_main:
+            commands, self._starts = expand(expansion, self.interpreter, self.placer)
+        else:
             is_cut = live.is_full and live.matcher is not None and not live.matcher.is_complete
-            return self.interpreter.end_of_text(thread, is_cut=is_cut)
-        commands, self._starts = expand(expansion, self.interpreter, self.placer)
-        return commands
+            commands = self.interpreter.end_of_text(thread, is_cut=is_cut)
+        self._carry_out(commands, t_s)
 
     def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:
         thread, lexeme = live.thread, self._tokens.id_to_lexeme(token)
@@ -264,10 +264,10 @@ class Response:
             self.interpreter.num_illegal += 1  # servers have no mask
             lexeme = None
         is_skeleton = thread.is_main and self.request.expansion is not None
-        tag = None if lexeme is None else spelling(lexeme)
+        tag = None
         if lexeme is not None:
             self._flush(live)
-            text, role = "", Role.TAG
+            text, role, tag = "", Role.TAG, spelling(lexeme)
         else:
             text = live.text.feed(token)
             role = Role.TOPIC if thread.in_topic or is_skeleton else Role.CONTENT

@@ -240,11 +240,13 @@ class TorchEngine:
                 with torch_on_one_thread() if is_small else nullcontext():
                     return self._run_whole(plan, is_paged=is_paged)
             plans = plan.only(few), plan.only([pair for pair in plan.parts if pair not in few])
-            tokens = dict[int, int]()
+            tokens = dict[tuple[LiveThread, int], int]()
             for some in plans:
                 chosen = self._run_whole(some, is_paged=some is plans[0])
-                tokens |= zip(map(id, some.rows), chosen, strict=True)
-            return [tokens[id(row)] for row in plan.rows]
+                tokens |= zip(
+                    ((row.live, row.num_guessed) for row in some.rows), chosen, strict=True
+                )
+            return [tokens[row.live, row.num_guessed] for row in plan.rows]
         except torch.OutOfMemoryError as exc:
             model = sum(part.nbytes for part in self.loaded.model.parameters()) / 1e9
             sizes = f"; the model has {model:.1f} GB, the cache {self.pool.num_bytes / 1e9:.1f}"

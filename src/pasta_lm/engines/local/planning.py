@@ -136,6 +136,7 @@ class LogitsRow(NamedTuple):
     active: ActiveRequest
     response: Response
     live: LiveThread
+    at: int  # the index of its token in the pass
     num_guessed: int = 0
     """The row counts only if so many guesses before it were right; or which beginning it is of."""
 
@@ -158,7 +159,7 @@ class LogitsRow(NamedTuple):
 
     def note(self, logits_V: Tensor, token: int) -> None:
         """Keep the log-probabilities that the request asks for, or by which choices are scored."""
-        _, response, live, number = self
+        response, live, number = self.response, self.live, self.num_guessed
         num_top = response.request.params.logprobs
         if live.choices is not None:
             beginning = live.choices.beginnings[number]
@@ -170,7 +171,7 @@ class LogitsRow(NamedTuple):
             response.logprobs[live.thread.id, index] = token_logprobs(logits_V, token, num_top)
 
     def take(self, token: int, t_s: float) -> None:
-        _, response, live, num_guessed = self
+        response, live, num_guessed = self.response, self.live, self.num_guessed
         if response.trace.prefill_s == 0.0:
             response.trace.prefill_s = t_s
         if live.choices is not None:
@@ -186,12 +187,15 @@ class PassPlan:
     """A forward pass in the making."""
 
     parts: list[tuple[ActiveRequest, RequestSpan]] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)  # the index of each row's token in the pass
     rows: list[LogitsRow] = field(default_factory=list)
     decoding: list[ActiveRequest] = field(default_factory=list)
     computing: list[ActiveRequest] = field(default_factory=list)
     num_tokens: int = 0
     spare_rows: int | None = None  # for threads beyond the first of each response; None: no bound
+
+    @property
+    def indices(self) -> list[int]:
+        return [row.at for row in self.rows]
 
     def threads_to_feed(self, response: Response) -> list[LiveThread]:
         if self.spare_rows is None:
@@ -206,19 +210,14 @@ class PassPlan:
         for active, part in parts:
             start = plan.num_tokens
             plan.parts.append((active, replace(part, start=start)))
-            rows = [(i, row) for i, row in self._pairs() if row.active is active]
-            plan.indices += [start + index - part.start for index, _ in rows]
-            plan.rows += [row for _, row in rows]
+            rows = (row for row in self.rows if row.active is active)
+            plan.rows += [row._replace(at=start + row.at - part.start) for row in rows]
             plan.computing += [active] if active in self.computing else []
             plan.num_tokens += part.num_rows
         return plan
 
-    def _pairs(self) -> list[tuple[int, LogitsRow]]:
-        return [*zip(self.indices, self.rows, strict=True)]
-
     def keep(self, numbers: Container[int]) -> None:
-        kept = [(index, row) for index, row in self._pairs() if row.active.number in numbers]
-        self.indices, self.rows = [index for index, _ in kept], [row for _, row in kept]
+        self.rows = [row for row in self.rows if row.active.number in numbers]
         self.decoding = [active for active in self.decoding if active.number in numbers]
         self.computing = [active for active in self.computing if active.number in numbers]
 
@@ -294,8 +293,7 @@ class Planner:
         plan.computing.append(active)
         if active.is_computed and not active.has_decoded:
             for response in active.responses:
-                plan.indices.append(plan.num_tokens - 1)
-                plan.rows.append(LogitsRow(active, response, response.live[0]))
+                plan.rows.append(LogitsRow(active, response, response.live[0], plan.num_tokens - 1))
 
     def _plan_decoding(self, plan: PassPlan, active: ActiveRequest) -> None:
         # Every thread of a request feeds its next tokens, or none if pages are missing.
@@ -322,9 +320,8 @@ class Planner:
         for response in active.responses:
             for live in response.threads_to_decode():
                 guessed = [placement.slot for placement in live.placements]
-                slots = [last[response.sample, live.thread.id], *guessed]
-                plan.indices += [start + slot for slot in slots]
-                plan.rows += [LogitsRow(active, response, live, k) for k in range(len(slots))]
+                slots = enumerate([last[response.sample, live.thread.id], *guessed])
+                plan.rows += [LogitsRow(active, response, live, start + s, k) for k, s in slots]
         plan.decoding.append(active)
         self._add(plan, active, first, len(active.entries))
 
