@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
@@ -17,11 +17,13 @@ from pasta_lm.engines.cpu.kernels import Linear
 
 aten = torch.ops.aten
 Node = fx.Node
+Argument: TypeAlias = Any
+"""What traced operations take: nodes, numbers, functions and lists of them."""
 
 # Legend: N tokens, H query heads, G key/value heads, D head size, C columns of a joined tensor.
 
 
-def _matches(node: Any, pattern: Any, names: dict[str, Any]) -> bool:
+def _matches(node: Argument, pattern: Argument, names: dict[str, Argument]) -> bool:
     """Compare a node with a pattern, and note the parts that it names.
 
     A pattern is (function, patterns of its first arguments), a list of patterns, the name of a
@@ -43,17 +45,17 @@ def _matches(node: Any, pattern: Any, names: dict[str, Any]) -> bool:
     return bool(node == pattern)
 
 
-def parts_of(node: Any, *patterns: Any) -> dict[str, Any]:
+def parts_of(node: Argument, *patterns: Argument) -> dict[str, Argument]:
     """Return the named parts of the first pattern that a node is; none: it is another."""
     for pattern in patterns:
-        names: dict[str, Any] = {}
+        names: dict[str, Argument] = {}
         if _matches(node, pattern, names):
             return names
     return {}
 
 
 def replace(
-    graph: fx.GraphModule, node: Node, function: Callable[..., Any], args: tuple[Any, ...]
+    graph: fx.GraphModule, node: Node, function: Callable[..., Argument], args: tuple[Argument, ...]
 ) -> None:
     with graph.graph.inserting_before(node):
         new = graph.graph.call_function(function, args)
@@ -61,7 +63,7 @@ def replace(
     node.replace_all_uses_with(new)
 
 
-def has_one_user(node: Any) -> bool:
+def has_one_user(node: Argument) -> bool:
     return isinstance(node, Node) and len(node.users) == 1
 
 
@@ -147,7 +149,7 @@ def split_heads(
     return q[0], k[0], v[0]
 
 
-def join_attention(graph: fx.GraphModule, attend: Any) -> None:
+def join_attention(graph: fx.GraphModule, attend: Argument) -> None:
     """Replace each attention whose queries, keys and values are parts of one product."""
     for node in list(graph.graph.nodes):
         if node.target is not attend:
@@ -166,7 +168,7 @@ def join_attention(graph: fx.GraphModule, attend: Any) -> None:
             replace(graph, last, attend_joined, args)
 
 
-def _head(node: Any) -> dict[str, Any]:
+def _head(node: Argument) -> dict[str, Argument]:
     """Return the source of a head: columns of a product, viewed as heads, perhaps rotated."""
     head = parts_of(node, *_HEAD_PATTERNS)
     if not head or not isinstance(head["joined"].target, Linear):

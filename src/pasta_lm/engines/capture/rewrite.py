@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import fx
 
 from pasta_lm.engines.capture.patterns import (
+    Argument,
     fuse_rotary,
     has_one_user,
     join_attention,
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 Node = fx.Node
 
 
-def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int, attend: Any) -> None:
+def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int, attend: Argument) -> None:
     """Rewrite a traced pass in place; its inputs are tokens [N], positions [N], wanted rows [W].
 
     ``num_tokens`` and ``num_wanted`` stood for N and W while tracing; they become free sizes.
@@ -53,7 +53,7 @@ def _free_sizes(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None
         sizes[num_wanted] = graph.graph.call_function(aten.sym_size.int, (wanted, 0))
         sizes[num_tokens] = graph.graph.call_function(aten.sym_size.int, (tokens, 0))
 
-    def freed(value: Any) -> Any:
+    def freed(value: Argument) -> Argument:
         return sizes[value] if type(value) is int and value in sizes else value
 
     for node in graph.graph.nodes:
@@ -83,11 +83,11 @@ def _merge_equal(graph: fx.GraphModule) -> None:
             seen[key] = node
 
 
-def _attribute(graph: fx.GraphModule, node: Node) -> Any:
+def _attribute(graph: fx.GraphModule, node: Node) -> Argument:
     return operator.attrgetter(str(node.target))(graph)
 
 
-def _is_alike(first: Any, second: Any) -> bool:
+def _is_alike(first: Argument, second: Argument) -> bool:
     nodes = (first, second)
     if not all(isinstance(node, Node) and "val" in node.meta for node in nodes):
         return False
@@ -95,7 +95,7 @@ def _is_alike(first: Any, second: Any) -> bool:
     return bool(here.shape == there.shape and here.dtype == there.dtype)
 
 
-def _is_activation(node: Any, like: Node) -> bool:
+def _is_activation(node: Argument, like: Node) -> bool:
     return _is_alike(node, like) and node.meta["val"].dim() == 3
 
 
@@ -170,7 +170,7 @@ def _fuse_linears(graph: fx.GraphModule) -> None:
         _replace_linears(graph, group, layers[group[0]]["x"], kernel)
 
 
-def _linear_parts(node: Node) -> dict[str, Any]:
+def _linear_parts(node: Node) -> dict[str, Argument]:
     """Return input, weight and the like if a node is the end of a linear layer over [1, N, D]."""
     parts = parts_of(node, *_LINEARS, (linear_operation(), "x", "weight", "scales", "bias"))
     if not parts or parts["weight"].op != "get_attr":
@@ -227,7 +227,7 @@ def _fuse_inputs(graph: fx.GraphModule) -> None:
             node.args = (source, *node.args[1:])
 
 
-def _norm_before(graph: fx.GraphModule, node: Any) -> tuple[Node, RmsNorm] | None:
+def _norm_before(graph: fx.GraphModule, node: Argument) -> tuple[Node, RmsNorm] | None:
     if not has_one_user(node):
         return None
     if isinstance(node.target, RmsNorm):
@@ -246,7 +246,7 @@ def _norm_before(graph: fx.GraphModule, node: Any) -> tuple[Node, RmsNorm] | Non
     return None
 
 
-def _gate_before(node: Any) -> tuple[Node, Gate] | None:
+def _gate_before(node: Argument) -> tuple[Node, Gate] | None:
     for name, pattern in _GATES.items():
         parts = parts_of(node, pattern)
         if not parts or not has_one_user(node) or not has_one_user(node.args[0]):

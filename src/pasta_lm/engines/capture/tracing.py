@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pasta_lm.engines.capture.patterns import attend_joined, split_heads
+from pasta_lm.engines.capture.patterns import Argument, attend_joined, split_heads
 from pasta_lm.engines.capture.rewrite import rewrite
 from pasta_lm.engines.cpu.attention import Heads
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS
@@ -38,8 +37,7 @@ TOLERANCES = {torch.float32: 2e-4, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 
 
 @cache
-def _attend_operation() -> Any:
-
+def _attend_operation() -> Argument:
     @torch.library.custom_op("pasta_lm::attend", mutates_args=())
     def attend(q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
         raise AssertionError("the traced operation is replaced before it runs")
