@@ -118,7 +118,7 @@ def layer(heads: Heads, requests: list[RequestSize], dtype: torch.dtype) -> None
     sinks = torch.empty(heads.query, dtype=dtype) if heads.has_sinks else None
     call = LayerCall(0, None, heads.window, heads.softcap, sinks)
     kernels.place[(rows,)](run.rows, entries, rows, slots)
-    attention.attend_split(call, *new, attention.LayerMemory(*pool, entries), run)
+    attention.attend_split(call, *new, attention.LayerMemory(*pool, entries, run))
 
 
 def main() -> int:

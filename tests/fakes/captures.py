@@ -115,7 +115,7 @@ def _attend(
 ) -> Tensor:  # fmt: skip
     layer, bucket, page_size = _calls[call]
     batch = PagedBatch(bucket, page_size, *arrays)
-    return attend_gathered(layer, q, k, v, LayerMemory(keys, values, entries), batch)
+    return attend_gathered(layer, q, k, v, LayerMemory(keys, values, entries, batch))
 
 
 @torch.library.custom_op("pasta_tests::place", mutates_args={"entries"})
@@ -127,14 +127,11 @@ def _arrays(batch: PagedBatch) -> list[Tensor]:
     return [batch.rows, batch.blocks, batch.table, batch.cutoffs, batch.wanted]
 
 
-def attend(
-    call: LayerCall, q: Tensor, k: Tensor, v: Tensor, memory: LayerMemory, batch: PagedBatch
-) -> Tensor:
-    """Do as ``attend_gathered``, as one operation."""
+def attend(call: LayerCall, q: Tensor, k: Tensor, v: Tensor, memory: LayerMemory) -> Tensor:
+    """Return ``attend_gathered`` as one operation."""
+    *tensors, batch = memory
     _calls.append((call, batch.bucket, batch.page_size))
-    return _attend(
-        q, k, v, memory.keys_GSD, memory.values_GSV, memory.entries, _arrays(batch), len(_calls) - 1
-    )
+    return _attend(q, k, v, *tensors, _arrays(batch), len(_calls) - 1)
 
 
 def place(batch: PagedBatch, entries: Tensor) -> None:

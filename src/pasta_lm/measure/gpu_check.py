@@ -99,10 +99,10 @@ def _kernel_fault(
 
     def out(function: Attend) -> Tensor:
         owners = torch.full_like(slots, PROMPT_OWNER)
-        memory = LayerMemory(keys.clone(), values.clone(), torch.stack([owners, slots]))
+        memory = LayerMemory(keys.clone(), values.clone(), torch.stack([owners, slots]), batch)
         place_entries(batch, memory.entries)
         call = LayerCall(0, scaling=None, window=None, softcap=None, sinks_H=None)
-        return function(call, q_HND, k_GND, v_GND, memory, batch)[:, :num_rows].float()
+        return function(call, q_HND, k_GND, v_GND, memory)[:, :num_rows].float()
 
     try:
         difference = float((out(attend) - out(attend_gathered)).abs().max())

@@ -108,6 +108,7 @@ def check(
         normal(num_key_heads, NUM_PAGES * PAGE, sizes[1]),
         # As a request that has ended left them: more owners than these have.
         torch.full((2, NUM_PAGES * PAGE), 99, dtype=torch.int32, device=DEVICE),
+        batch,
     )
     for request, entries in enumerate(drawn.entries):
         for slot, entry in enumerate(entries[: drawn.rows[request].first_slot]):
@@ -118,7 +119,7 @@ def check(
     v = normal(bucket.num_rows, num_key_heads, sizes[1]).transpose(0, 1)
     before = memory.keys_GSD.clone()
     place_entries(batch, memory.entries)
-    found = attend(call, q, k, v, memory, batch)
+    found = attend(call, q, k, v, memory)
     row, touched = 0, set()
     for request, one in enumerate(drawn.rows):
         for slot in range(one.first_slot, one.first_slot + len(one.fed)):
@@ -161,7 +162,7 @@ PLAIN = LayerCall(0, None, None, None, None)
 @pytest.mark.parametrize("num_splits", [1, 2, 8, 16])
 def test_the_number_of_parts_changes_nothing(num_splits: int) -> None:
     def attend(*args: object) -> Tensor:
-        return attend_split(*args, num_splits)  # type: ignore[arg-type]
+        return attend_split(*args, splits=num_splits)  # type: ignore[arg-type]
 
     for seed in range(3):
         check(attend, Drawn(random.Random(seed), 2, 3), PLAIN, (4, 2), (16, 16))

@@ -67,7 +67,7 @@ class Drawn:
         out = torch.empty(first_row + num_queries, num_heads * size, dtype=self.q.dtype)
         queries = Queries(num_queries, self.num_before, FIRST, visible_QK)
         run = CompiledAttention([queries], first_row)
-        run(Heads.of(*tensors), None, *(memory[0] for memory in self.pool), None, out)
+        run(Heads.of(*tensors), None, tuple(memory[0] for memory in self.pool), None, out)
         return out[first_row:].view(num_queries, num_heads, size).transpose(0, 1)
 
 
@@ -140,7 +140,7 @@ def test_rotation_is_that_of_the_traced_pass(dtype: torch.dtype) -> None:
     q, k, v = split_heads(joined, turned_by, *shape)
     run(Heads.of(q, k, v), None, *pools[:2], None, outs[0])
     heads = Heads.joined(joined[0], *shape)
-    run(heads, turned_by, *pools[2:], None, outs[1])
+    run(heads, turned_by, tuple(pools[2:]), None, outs[1])
     assert torch.equal(pools[1], pools[3])
     tolerance = 1e-6 if dtype == torch.float32 else 2**-7  # an ulp where torch fuses, or does not
     torch.testing.assert_close(pools[0], pools[2], atol=tolerance, rtol=tolerance)
@@ -172,6 +172,6 @@ def test_requests_of_one_pass_have_the_bits_that_each_has_alone(dtype: torch.dty
         torch.cat(parts, dim=1) for parts in zip(*((o.q, o.k, o.v) for o in drawn), strict=True)
     ]
     out = torch.empty(4, 9 * size, dtype=dtype)
-    CompiledAttention(requests)(Heads.of(*tensors), None, *pool, None, out)
+    CompiledAttention(requests)(Heads.of(*tensors), None, tuple(pool), None, out)
     alone = torch.cat([one.found(one.visible_QK) for one in drawn], dim=1)
     assert torch.equal(out.view(4, 9, size).transpose(0, 1), alone)

@@ -114,16 +114,16 @@ class CompiledAttention:
         request.slots, request.starts = slots.data_ptr(), starts.data_ptr()
 
     def __call__(
-        self, heads: Heads, rotation: tuple[Tensor, Tensor] | None, keys: Tensor, values: Tensor,
+        self, heads: Heads, rotation: tuple[Tensor, Tensor] | None, pool: tuple[Tensor, Tensor],
         scale: float | None, out: Tensor,
     ) -> None:  # fmt: skip
         """Write the new keys and values, then the attention output of the requests' tokens.
 
-        ``keys`` and ``values`` are the pool's, [G, S, D], ``out`` [N, H * D], contiguous. cos and
+        ``pool`` are its keys and values, [G, S, D], ``out`` [N, H * D], contiguous. cos and
         sin in ``rotation`` are [N, D], contiguous, the first half of sin negated; None: queries
         and keys are rotated already.
         """
-        layout = self._layout
+        layout, (keys, values) = self._layout, pool
         layout.num_groups, layout.size = heads.num_groups, heads.size
         layout.num_heads = heads.num_heads // heads.num_groups
         layout.num_pool_slots = keys.stride(-3) // heads.size

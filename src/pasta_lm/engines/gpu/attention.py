@@ -46,14 +46,15 @@ def _kernels():  # type: ignore[no-untyped-def]
 
 
 class LayerMemory(NamedTuple):
-    """The pool as one layer sees it."""
+    """The pool as one layer sees it, and the pass over it."""
 
     keys_GSD: Tensor
     values_GSV: Tensor
     entries: Tensor  # int32 [2, S]: the owner and the position of the entry in each slot
+    batch: PagedBatch
 
 
-Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch], Tensor]
+Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory], Tensor]
 
 
 def place_entries(batch: PagedBatch, entries: Tensor) -> None:
@@ -67,32 +68,33 @@ def place_entries(batch: PagedBatch, entries: Tensor) -> None:
     entries[:, pool_slots[is_row]] = lines[:, is_row]
 
 
-def place_keys(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBatch) -> None:
+def place_keys(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory) -> None:
     """Write the new keys and values of a layer into their slots of the pool."""
     if k_GND.is_cuda:
-        _launch_write(k_GND, v_GNV, memory, batch)
+        _launch_write(k_GND, v_GNV, memory)
         return
-    pool_slots_N = batch.rows[RowIndex.POOL_SLOT]
+    pool_slots_N = memory.batch.rows[RowIndex.POOL_SLOT]
     is_row = pool_slots_N >= 0
     memory.keys_GSD[:, pool_slots_N[is_row]] = k_GND[:, is_row]
     memory.values_GSV[:, pool_slots_N[is_row]] = v_GNV[:, is_row]
 
 
-def _launch_write(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBatch) -> None:
+def _launch_write(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory) -> None:
     k_GND, v_GNV = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_GND, v_GNV))
     (num_key_heads, num_rows, key_size), keys, values = k_GND.shape, *memory[:2]
     _kernels().write[(num_rows, num_key_heads)](
-        k_GND, v_GNV, keys, values, batch.rows, num_rows, *k_GND.stride()[:2], *v_GNV.stride()[:2],
-        keys.stride(0), values.stride(0), **_sizes(key_size, v_GNV.shape[-1]),
+        k_GND, v_GNV, keys, values, memory.batch.rows, num_rows, *k_GND.stride()[:2],
+        *v_GNV.stride()[:2], keys.stride(0), values.stride(0),
+        **_sizes(key_size, v_GNV.shape[-1]),
     )  # fmt: skip
 
 
 def attend_gathered(
-    call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
-    batch: PagedBatch,
-) -> Tensor:  # fmt: skip
+    call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory
+) -> Tensor:
     """Write the new keys and values, then attend; plain torch; return [H, N, V], padding 0."""
-    place_keys(k_GND, v_GNV, memory, batch)
+    place_keys(k_GND, v_GNV, memory)
+    batch = memory.batch
     out = q_HND.new_zeros(*q_HND.shape[:2], v_GNV.shape[-1])
     in_page = torch.arange(batch.page_size, device=q_HND.device)
     for start, num_rows, request, num_keys in batch.blocks.t().tolist():
@@ -111,15 +113,15 @@ def attend_gathered(
 
 
 def attend_split(
-    call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
-    batch: PagedBatch, splits: int | None = None,
+    call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, *,
+    splits: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Write the new keys and values, then attend; Triton kernels; return [H, N, V], padding 0."""
-    kernels, bucket = _kernels(), batch.bucket
+    kernels, (keys, values, entries, batch) = _kernels(), memory
+    bucket = batch.bucket
     (num_heads, num_rows, key_size), (num_key_heads, _, value_size) = q_HND.shape, v_GNV.shape
-    _launch_write(k_GND, v_GNV, memory, batch)
+    _launch_write(k_GND, v_GNV, memory)
     q_HND = q_HND if q_HND.stride(-1) == 1 else q_HND.contiguous()
-    keys, values, entries = memory
     sizes = _sizes(key_size, value_size)
     splits = splits or num_splits(bucket, num_key_heads, batch.page_size)
     parts = q_HND.new_empty(splits, num_rows, num_heads, value_size, dtype=torch.float32)

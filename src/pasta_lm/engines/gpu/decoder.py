@@ -163,8 +163,8 @@ class PagedPass:
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Write the new keys and values into the pool, then attend over each request's pages."""
         keys, values = self._pool.keys[call.layer], self._pool.values[call.layer]
-        memory = LayerMemory(keys, values, self._entries)
-        return self._attend(call, q_HND, k_GND, v_GND, memory, self._batch)
+        memory = LayerMemory(keys, values, self._entries, self._batch)
+        return self._attend(call, q_HND, k_GND, v_GND, memory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Pass(Protocol):
 
 
 def pasta_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
     s_aux: Tensor | None = None, pasta_pass: Pass | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip

@@ -98,8 +98,8 @@ class CachedPass:
             rotation = rotation[0].contiguous(), rotation[1].contiguous()
         if call.window not in self._compiled:
             self._compiled[call.window] = self._compile(call.window)
-        keys, values = self._pool.keys[call.layer], self._pool.values[call.layer]
-        self._compiled[call.window](heads, rotation, keys, values, call.scaling, out)
+        pool = self._pool.keys[call.layer], self._pool.values[call.layer]
+        self._compiled[call.window](heads, rotation, pool, call.scaling, out)
         return out
 
     def _compile(self, window: int | None) -> CompiledAttention:
