@@ -305,7 +305,7 @@ class Servers:
 
     addresses: str  # Their URLs, separated by commas.
     dialect: str | None = None
-    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are """
+    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are asked."""
     allow_inexact: bool = False
     """Whether a model that was trained for what servers cannot compute is decoded all the same."""
 
