@@ -51,7 +51,7 @@ _IGNORED: tuple[tuple[str, str, str], ...] = (
      "how Ollama loads a model: this one is loaded, with its whole context"),
     ("stream_options", "include_obfuscation", "padding of the pieces, which have none"),
     ("json_schema", "strict", "an answer always matches"),
-    ("json_schema", "description", "the model does not see the schema: write it in a message"),
+    ("json_schema", "description", "as parts the model sees the schema alone: write it there"),
     ("messages", "annotations index parsed parsed_arguments provider_specific_fields",
      "what clients note on an earlier reply and its calls"),
     ("messages", "cache_control", "as prompt_cache_key"),

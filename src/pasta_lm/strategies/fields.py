@@ -77,8 +77,16 @@ class Part:
         return "}" * (len(before) - num_same - 1) + (", " if before else "{") + opened
 
 
-def _mapping(value: object) -> Schema:
+def mapping(value: object) -> Schema:
     return value if isinstance(value, Mapping) else {}
+
+
+def definitions_of(schema: Schema) -> dict[str, object]:
+    return {
+        f"#/{place}/{name.replace('~', '~0').replace('/', '~1')}": part
+        for place in ("$defs", "definitions")
+        for name, part in mapping(schema.get(place)).items()
+    }
 
 
 def fields_of(schema: Schema) -> list[Part]:
@@ -87,11 +95,7 @@ def fields_of(schema: Schema) -> list[Part]:
     Lists, maps, values with alternatives and objects with rules over several keys are one field
     each. A UsageError if the schema itself is no object that can be opened.
     """
-    definitions = {
-        f"#/{place}/{name.replace('~', '~0').replace('/', '~1')}": part
-        for place in ("$defs", "definitions")
-        for name, part in _mapping(schema.get(place)).items()
-    }
+    definitions = definitions_of(schema)
     kept = {key: schema[key] for key in KEPT & schema.keys()}
     references = re.findall(r'"\$(?:dynamic)?ref": "([^"]*)', json.dumps(schema), re.IGNORECASE)
     if strange := [name for name in references if not name.startswith(REFERENCES)]:
@@ -100,7 +104,7 @@ def fields_of(schema: Schema) -> list[Part]:
 
     def below(path: tuple[str, ...], part: Schema, opened: tuple[str, ...]) -> Iterator[Part]:
         name = str(part.get("$ref", ""))
-        whole = _mapping(definitions.get(name, part))
+        whole = mapping(definitions.get(name, part))
         reason, is_defined = _why_whole(whole), not name or name in definitions
         if name and (beside := sorted(part.keys() - NOTES - {"$ref"})):
             reason = f"{beside[0]} stands beside $ref"
@@ -112,7 +116,7 @@ def fields_of(schema: Schema) -> list[Part]:
             yield Part(name=".".join(path), schema={**part, **kept}, path=path)
             return
         for key, value in whole["properties"].items():
-            yield from below((*path, key), _mapping(value), (*opened, name))  # true: anything
+            yield from below((*path, key), mapping(value), (*opened, name))  # true: anything
 
     fields = list(islice(below((), schema, ()), MAX_FIELDS + 1))  # references may open more
     names = Counter(field.name for field in fields)

@@ -25,6 +25,7 @@ from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.tags import bounded_topic
 from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.fields import Part, fields_of
+from pasta_lm.strategies.form import Form
 from pasta_lm.strategies.spans import Spans, spans_of
 
 if TYPE_CHECKING:
@@ -53,10 +54,20 @@ def fill_request(
 ) -> Request:  # fmt: skip
     """Return the request that decodes the fields of a schema; ``max_tokens`` is of the values.
 
+    The last message shows the form of the schema; a text is continued as it stands.
     ``after`` has the names of fields that a field waits for; an object stands for all its fields.
     """
     parts = _waiting(schema, after or {})
-    return parts_request(prompt, parts, vocabulary, params, chat_template_kwargs)
+    return parts_request(_shown(prompt, schema), parts, vocabulary, params, chat_template_kwargs)
+
+
+def _shown(prompt: Prompt, schema: Schema) -> Prompt:
+    if isinstance(prompt, str):
+        return prompt
+    text, form = prompt[-1].get("content"), Form(schema).text
+    if not isinstance(text, str) or form in text:
+        return prompt
+    return [*prompt[:-1], {**prompt[-1], "content": f"{text}\n\nForm: {form}"}]
 
 
 def _waiting(schema: Schema, after: Mapping[str, Sequence[str]]) -> list[Part]:

@@ -19,6 +19,7 @@ from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
 from pasta_lm.strategies import parts, questions
 from pasta_lm.strategies.fields import Part, fields_of
+from pasta_lm.strategies.form import Form
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sequential_request
 from pasta_lm.view.run_data import critical_tokens
@@ -87,7 +88,10 @@ def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
     vocabulary, engine = loaded(name).vocabulary, model(name).engine
     params = SamplingParams(max_tokens=120)
     if kind == "fill":
-        request = parts.fill_request("Book a room.", BOOKING, vocabulary, params)
+        messages = [{"role": "user", "content": "Book a room."}]
+        request = parts.fill_request(messages, BOOKING, vocabulary, params)
+        messages[0]["content"] += f"\n\nForm: {Form(BOOKING).text}"
+        assert [*request.prompt] == vocabulary.encode_prompt(messages)
     else:
         wanted = ["Who came?", "Where?", "Why was he there?"]
         request = questions.ask_request("Ada came to London.", wanted, vocabulary, params)

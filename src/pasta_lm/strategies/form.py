@@ -1,0 +1,67 @@
+"""A schema as a prompt shows it: its keys and types in the form of TypeScript, with its words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from pasta_lm.engines.schemas import Schema
+from pasta_lm.strategies.fields import MAX_DEPTH, MAX_FIELDS, definitions_of, mapping
+
+ANY = "any"  # also what stands too deep, or behind too many others
+
+
+class Form:
+    """Keys, types and members of a schema, and above a key its title and description."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._definitions, self._num_left = definitions_of(schema), MAX_FIELDS
+        words = _words("", schema)
+        self.text = (f"{words}\n" if words else "") + self._form(schema, ())
+
+    def _form(self, part: Schema, opened: tuple[str, ...], depth: int = 0) -> str:
+        """Return the type of a value; a reference inside itself is its name."""
+        whole, name = self._resolved(part), str(part.get("$ref", ""))
+        self._num_left -= 1
+        if name in opened or depth > MAX_DEPTH or self._num_left < 0:
+            return name.rpartition("/")[2] or ANY
+        opened = (*opened, name) if name else opened
+        members = whole.get("enum", [whole["const"]] if "const" in whole else None)
+        if isinstance(members, list):
+            return " | ".join(json.dumps(member, ensure_ascii=False) for member in members)
+        for key in ("anyOf", "oneOf"):
+            if isinstance(cases := whole.get(key), list):
+                return " | ".join(self._form(mapping(case), opened, depth) for case in cases)
+        if properties := mapping(whole.get("properties")):
+            return self._object(properties, opened, depth)
+        if isinstance(items := whole.get("items"), Mapping):
+            item = self._form(items, opened, depth)
+            return f"({item})[]" if " | " in item else f"{item}[]"
+        kinds = whole.get("type", ANY)
+        names = map(str, kinds if isinstance(kinds, list) else [kinds])
+        return " | ".join(str(whole.get("format", n)) if n == "string" else n for n in names)
+
+    def _object(self, properties: Schema, opened: tuple[str, ...], depth: int) -> str:
+        """Return an object in a line, or with a line for each key where one has words."""
+        lines = list[str]()
+        for key, value in properties.items():
+            part = mapping(value)
+            words = _words(key, self._resolved(part))
+            name = key if re.fullmatch(r"\w+", key) else json.dumps(key, ensure_ascii=False)
+            form = f"{name}: {self._form(part, opened, depth + 1)}"
+            lines.append(f"// {words}\n{form}" if words else form)
+        if not any("\n" in line for line in lines):
+            return f"{{{', '.join(lines)}}}"
+        inner = ",\n".join(lines).replace("\n", "\n  ")
+        return f"{{\n  {inner}\n}}"
+
+    def _resolved(self, part: Schema) -> Schema:
+        return {**mapping(self._definitions.get(str(part.get("$ref", "")))), **part}
+
+
+def _words(key: str, part: Schema) -> str:
+    """Return title and description in a line; a title that only repeats the key is left out."""
+    title, description = (str(part.get(name) or "") for name in ("title", "description"))
+    is_new = re.sub(r"[\W_]", "", title).casefold() != re.sub(r"[\W_]", "", key).casefold()
+    return ": ".join(" ".join(text.split()) for text in (title * is_new, description) if text)
