@@ -18,7 +18,8 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig, check_stage_one
 from pasta_lm.learn.train.learner import MAY_CHANGE, Learner, open_output
 from pasta_lm.learn.train.packs import Encode, Pack, check_context
-from pasta_lm.learn.train.sft import begin_learner, finetune
+from pasta_lm.learn.train.sft import finetune
+from pasta_lm.learn.train.trainer import loader
 from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import PASTA
 
@@ -63,7 +64,7 @@ class TaskSftConfig:
         check_positive("data", self.data, "max_tokens")
         if self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
-        check_stage_one(self.model, self.train, self.lora, PASTA)
+        check_stage_one(self.train, self.lora, PASTA)
 
 
 def train_sft_on_tasks(
@@ -72,7 +73,7 @@ def train_sft_on_tasks(
     """Carry out a recipe, as ``train_sft`` does; return the folder of the trained model."""
     train = recipe.train
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
-        learner = begin_learner(recipe.model, train, recipe.lora, PASTA)
+        learner = loader(train, recipe.lora, PASTA)(recipe.model.base)
         packs = packs_of_tasks(recipe, learner)
         run.begin(asdict(recipe), may_change=MAY_CHANGE)
         return finetune(learner, packs, train, recipe.lora, resume=resume)

@@ -11,7 +11,6 @@ from transformers import AutoTokenizer, LlamaConfig
 
 from pasta_lm.errors import ModelError
 from pasta_lm.language.tags import SYNC
-from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.models import checkpoint
 from pasta_lm.models.generation import sampling_settings, turn_end
@@ -68,7 +67,7 @@ def test_the_ends_are_those_of_all_files_together(
 def test_decoding_ends_at_each_and_training_learns_that_of_the_template(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(CHATML)
     change(folder / SETTINGS, {"eos_token_id": 7})
-    model, learner = Pasta.from_pretrained(folder), load_learner(ModelConfig(base=str(folder)))
+    model, learner = Pasta.from_pretrained(folder), load_learner(str(folder))
     assert learner.eos_id == turn_end(learner.tokenizer) != learner.tokenizer.eos_token_id
     assert {7, learner.eos_id, learner.tokenizer.eos_token_id} == model.engine.loaded.eos_ids
     for token in model.engine.loaded.eos_ids:

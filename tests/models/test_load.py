@@ -26,7 +26,6 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.servers.completions import read_served
 from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, VocabularyError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import dtype_as_saved, load_learner
 from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models import adapter, checkpoint
@@ -275,7 +274,7 @@ def test_a_gguf_file_runs_in_the_engine_and_can_be_trained(tmp_path: Path) -> No
     assert loaded.name == "tiny.gguf"
     assert not loaded.vocabulary.has_pieces
     assert loaded.eos_ids == {a_tokenizer().eos_token_id}
-    learner = load_learner(ModelConfig(base=str(tmp_path / "tiny.gguf")))
+    learner = load_learner(str(tmp_path / "tiny.gguf"))
     assert learner.vocabulary.has_pieces
     assert all(weight.requires_grad for weight in learner.model.parameters())
 

@@ -13,7 +13,6 @@ from pasta_lm import Pasta, SamplingParams
 from pasta_lm.cli.demo import FIELDS, by_json_mode, by_one_thread, by_parts, in_threads
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
-from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models import adapter, names
@@ -124,7 +123,7 @@ def test_a_package_installed_from_a_clone_takes_the_large_models_from_there(
 
 
 def test_recipes_may_name_a_model_of_the_package() -> None:
-    assert load_learner(ModelConfig(base="builtin")).model.config.model_type == "llama"
+    assert load_learner("builtin").model.config.model_type == "llama"
 
 
 def test_a_missing_base_is_an_error_with_the_commands_that_get_it(

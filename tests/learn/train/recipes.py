@@ -114,7 +114,7 @@ def sft(model: ModelConfig, out: Path, data: DataConfig | None = None, **train: 
 
 def packs(config: SftConfig, learner: Learner | None = None) -> list[Pack]:
     """Return the packs of a recipe, in the order in which they are learned."""
-    learner = learner or load_learner(config.model)
+    learner = learner or load_learner(config.model.base)
     return packs_of(config.data, learner.encoder(config.train), config.train.seed)
 
 

@@ -94,7 +94,7 @@ def model_of(config: SftConfig) -> Path:
 
 
 def learner_of(folder: Path) -> Learner:
-    return load_learner(ModelConfig(base=str(folder)))
+    return load_learner(str(folder))
 
 
 def logits_of(model: nn.Module, pack: Pack) -> Tensor:
@@ -127,7 +127,7 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     tmp_path: Path, data: DataConfig, is_tied: bool
 ) -> None:
     config = begin(tmp_path, tie_word_embeddings=is_tied)
-    learner = load_learner(config)
+    learner = load_learner(config.base)
     pack, *_ = packs(sft(config, tmp_path, data), learner)
     plain = logits_of(learner.model, pack)
     model = adapted(learner, LoraConfig(rank=RANK)).eval()
@@ -196,7 +196,7 @@ def test_frozen_weights_have_the_saved_dtype_and_adapters_are_float32(recipe: Re
     config = recipe(steps=1, dtype="bfloat16")
     folder = train_sft(config)
     assert {weight.dtype for weight in weights(folder).values()} == {torch.bfloat16}
-    model = adapted(load_learner(config.model, torch.bfloat16), LORA)
+    model = adapted(load_learner(config.model.base, torch.bfloat16), LORA)
     assert {w.dtype for w in model.parameters() if w.requires_grad} == {torch.float32}
 
 

@@ -225,7 +225,7 @@ def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
         "score": {"quality_weight": inf, "smoothing": 0.5},
         "loss": {"alpha": 0.1, "beta": 1},
         "train.rounds": 3,
-        "train.weight_decay": 0.1,
+        "train.warmup": 0.1,
     }
     assert read_preference(tmp_path, changes) == PreferenceConfig(
         model=StartConfig(base="sft", baseline="plain"),
@@ -233,7 +233,7 @@ def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
         rollouts=RolloutsConfig(samples=4, temperature=0.8, max_tokens=64, pool_tokens=4096),
         score=ScoreConfig(quality_weight=inf, smoothing=0.5),
         loss=LossConfig(alpha=0.1, beta=1.0),
-        train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, weight_decay=0.1),
+        train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, warmup=0.1),
     )
 
 

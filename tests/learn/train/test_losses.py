@@ -101,13 +101,13 @@ def test_no_more_logits_than_the_bound_exist_at_a_time(monkeypatch: pytest.Monke
 def test_beta_equals_bonbons_formula_unless_the_recipe_has_one(
     num_samples: int, beta: float
 ) -> None:
-    assert LossConfig().beta_for(num_samples) == pytest.approx(beta, rel=1e-5)
-    assert LossConfig(beta=0.3).beta_for(num_samples) == 0.3
+    assert LossConfig().for_samples(num_samples).beta == pytest.approx(beta, rel=1e-5)
+    assert LossConfig(beta=0.3).for_samples(num_samples).beta == 0.3
 
 
 def test_a_single_sample_has_no_beta() -> None:
     with pytest.raises(ValueError, match="no pair"):
-        LossConfig().beta_for(1)
+        LossConfig().for_samples(1)
 
 
 def test_bonbon_losses_equal_values_computed_by_hand() -> None:
@@ -135,7 +135,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def recipe(base: Path, out: Path, **train: object) -> SftConfig:
-    settings = {"learning_rate": RATE, "tag_learning_rate": TAG_RATE, "weight_decay": 0.1, **train}
+    settings = {"learning_rate": RATE, "tag_learning_rate": TAG_RATE, **train}
     return sft(ModelConfig(base=str(base)), out, **settings)
 
 
@@ -200,7 +200,7 @@ def test_many_steps_are_those_of_an_optimiser_with_that_rate() -> None:
 def test_the_loss_is_the_mean_that_weighs_decisions(base: Path, tmp_path: Path) -> None:
     config = recipe(base, tmp_path, steps=1, decision_weight=8.0)
     train_sft(config)
-    learner = load_learner(config.model)
+    learner = load_learner(config.model.base)
     pack = packs(config, learner)[0]
     logits, labels = labelled_logits(learner.model, collate([pack]))
     losses = -logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0]

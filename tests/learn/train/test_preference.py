@@ -292,7 +292,7 @@ def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path)
 STOPS = {
     # A batch of prompts is two calls of an engine, and a round of 24 prompts six.
     "while it samples round two": (TorchEngine, "generate", 9),
-    "before it has scored": (preference, "pair_round", 1),
+    "before it has scored": (preference, "pair", 1),
     "while it asks the reference": (packs, "over_labels", 1),
     "while it learns round two": (preference, "pair_log_probs", 16),
     "while it keeps the last model": (trainer, "save", 1),
@@ -329,8 +329,7 @@ def config(tmp_path: Path) -> RecordsConfig:
 
 
 def shares(config: RecordsConfig) -> Sequence[Prompts]:
-    whole = recipe("base", "baseline", Path("out"), rounds=2)
-    return prompts_of(replace(whole, data=PairsConfig(records=config)))
+    return prompts_of(config, 2)
 
 
 @pytest.mark.parametrize(("num_prompts", "expected"), [(None, NUM_RECORDS // 2), (3, 3)])

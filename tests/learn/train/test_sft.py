@@ -90,7 +90,7 @@ def folder_of(config: SftConfig) -> Path:
 
 def fresh(config: SftConfig) -> Learner:
     set_seed(config.train.seed)
-    return load_learner(config.model)
+    return load_learner(config.model.base)
 
 
 def loss_of(model: PreTrainedModel, pack: Pack, **weights: float) -> Tensor:
@@ -162,7 +162,7 @@ def test_more_than_one_process_is_refused(
 def test_an_interrupted_run_resumes_with_the_same_result(
     model: ModelConfig, file: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"epochs": 3, "save_steps": 5, "accumulate": 2, "warmup": 0.2, "weight_decay": 0.1}
+    settings = {"epochs": 3, "save_steps": 5, "accumulate": 2, "warmup": 0.2}
     whole, parts = (sft(model, tmp_path / name, file, **settings) for name in ("whole", "parts"))
     train_sft(whole)
     with monkeypatch.context() as patch:
@@ -300,7 +300,7 @@ def test_a_model_without_tag_pieces_gets_them(
     untaught: Path, file: DataConfig, tmp_path: Path
 ) -> None:
     config = sft(ModelConfig(base=str(untaught)), tmp_path, file, steps=8, learning_rate=1e-2)
-    learner = load_learner(config.model)
+    learner = load_learner(config.model.base)
     assert learner.vocabulary.has_pieces
     loaded = load(train_sft(config))
     assert loaded.vocabulary.piece_ids == learner.vocabulary.piece_ids
@@ -386,7 +386,7 @@ def test_a_training_that_damages_the_bases_own_text_stops(
     assert (untrained["step"], {row["step"] for row in later} <= {*range(2, 13, 2)}) == (0, True)
     assert later[-1]["own_text_nats"] - untrained["own_text_nats"] > 0.02
     # The figure of the untrained model is that of the base, whose tags nobody promised to like.
-    learner = load_learner(base)
+    learner = load_learner(base.base)
     own = own_examples(data, learner.encoder(recipe.train))
     assert [example.id for example in own] == [record.id for record in OWN]
     assert not {e.id for pack in packs(recipe, learner) for e in pack} & {e.id for e in own}

@@ -226,7 +226,9 @@ def row(config: PreferenceConfig, prompt: PromptWithReference) -> dict[str, Any]
     return {
         "id": prompt.id,
         "prompt": prompt.prompt,
-        "sampled": asdict(sampling_of(config, round_of(config))),
+        "sampled": asdict(
+            sampling_of(config.model, config.rollouts, round_of(config), config.train.seed)
+        ),
         "baseline": asdict(sample("Very well.", path=20, content=20)),
         "samples": [asdict(sample(text)) for text in texts],
     }

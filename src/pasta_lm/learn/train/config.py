@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -73,44 +73,63 @@ def _paths(names: str | tuple[str, ...]) -> list[Path]:
     return [Path(name) for name in ((names,) if isinstance(names, str) else names)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
-    """Optimiser, schedule and output of a training run."""
+@dataclass(frozen=True, kw_only=True)
+class Placing:
+    """Positions and views that a model learns."""
 
-    out: str  # Folder of the checkpoints, the log and, under ``model``, the trained model.
-    steps: int | None = None  # Optimiser steps; exactly one of this and ``epochs``.
-    epochs: float | None = None  # Passes over all packs.
-    learning_rate: float = 1e-5  # AdamW's, at its highest.
-    tag_learning_rate: float | None = None  # Of the tag pieces' rows; None: as ``learning_rate``.
-    freeze_old_rows: bool = False  # Keep the rows of old tokens, which no adapter can hold.
-    decision_weight: float = 1.0  # Of main's decisions and the ends of blocks; others weigh 1.
-    first_promise_weight: float | None = None  # Of an answer's first promise; None: the same.
-    weight_decay: float = 0.0  # AdamW's.
-    schedule: Literal["linear", "cosine", "constant"] = "linear"  # Of the rate after the warmup.
-    warmup: float = 0.0  # Share of the steps in which the learning rate grows.
-    accumulate: int = 1  # Packs of one step; each label, or pair, weighs as in one large pack.
-    workers: int = 0  # Data loader processes.
     positions: Literal["predict", "continue", "oracle"] = "predict"
     """Positions of main after a promise and at a sync."""
     join: Literal["shared", "recompute"] = "shared"
     """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
     thoughts: Literal["none", "context", "loss"] = "none"
     """Thoughts of the records: left out, read before the answer, or learnt with it."""
-    save: Literal["merged", "adapter"] = "merged"  # A whole model or an adapter, from ``[lora]``.
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the saved weights and of frozen ones; None: as the base was saved, frozen ones float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """Steps, learning rates, and the weights of labels."""
+
+    steps: int | None = None  # Optimiser steps; exactly one of this and ``epochs``.
+    epochs: float | None = None  # Passes over all packs.
+    learning_rate: float = 1e-5  # Highest learning rate of AdamW.
+    tag_learning_rate: float | None = None
+    """Learning rate of the rows of the tag pieces; None: ``learning_rate``."""
+    freeze_old_rows: bool = False  # Keep the rows of old tokens, which no adapter can hold.
+    decision_weight: float = 1.0
+    """Weight of main's decisions and of the ends of blocks; other labels weigh 1."""
+    first_promise_weight: float | None = None
+    """Weight of an answer's first promise; None: ``decision_weight``."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"  # The rate after the warmup.
+    warmup: float = 0.0  # Share of the steps in which the learning rate grows.
+    accumulate: int = 1  # Packs of one step; each label, or pair, weighs as in one large pack.
+    workers: int = 0  # Data loader processes.
     mixed_precision: bool = False
     """Matrix products, and frozen weights by default, in bfloat16 where that is fast (GPU, AMX)."""
-    seed: int = 0  # Of the order of the data and of new weights.
-    log_steps: int = 10  # Steps between two rows of the log.
-    save_steps: int = 500  # Steps between two checkpoints; the last two are kept.
-    max_own_text_rise: float = 0.03
-    """Nats a token by which ``data.own_text`` may become less likely; more stops the training."""
+    seed: int = 0  # Random seed of the order of the data and of new weights.
     checkpointing: bool | None = None
     """Recompute each layer in the backward pass to save memory; None: above a billion weights."""
 
     def num_steps(self, num_packs: int) -> int:
         return self.steps or ceil((self.epochs or 1) * ceil(num_packs / self.accumulate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The log, the checkpoints and the model of a training."""
+
+    out: str  # Folder of the checkpoints, the log and, under ``model``, the trained model.
+    save: Literal["merged", "adapter"] = "merged"  # A whole model or an adapter, from ``[lora]``.
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Saved weights and frozen ones; None: as the base was saved, frozen ones float32."""
+    log_steps: int = 10  # Steps between two rows of the log.
+    save_steps: int = 500  # Steps between two checkpoints; the last two are kept.
+    max_own_text_rise: float = 0.03
+    """Nats a token by which ``data.own_text`` may become less likely; more stops the training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Placing, Optimiser, Output):
+    """A whole table ``[train]``; its readers take the part that they read."""
 
     def __post_init__(self) -> None:
         check_one_of("train", steps=self.steps, epochs=self.epochs)
@@ -290,16 +309,19 @@ class LossConfig:
         else:
             check_choice("loss.beta", self.beta, (BY_RULE, "a number"))
 
-    def beta_for(self, num_samples: int) -> float:
-        return self.beta if isinstance(self.beta, float) else bonbon_beta(num_samples)
+    def for_samples(self, num_samples: int) -> LossConfig:
+        """Return the loss with a number for ``beta``, by BoNBoN's rule where it is ``auto``."""
+        known = isinstance(self.beta, float)
+        return self if known else replace(self, beta=bonbon_beta(num_samples))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PreferenceTrainConfig(TrainConfig):
-    """Optimiser, schedule and output; ``steps`` and ``epochs`` are per round; ``[train]``."""
+    """A whole table ``[train]``; ``steps`` and ``epochs`` are those of a round."""
 
-    learning_rate: float = 5e-7  # AdamW's, at its highest; the paper's for 7B.
-    rounds: int = 2  # Of sampling and training; each begins with the model of the one before.
+    learning_rate: float = 5e-7  # Highest learning rate of AdamW; the paper's for 7B.
+    rounds: int = 2
+    """Rounds of sampling and training; each begins with the model of the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
-from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig
+from pasta_lm.learn.train.config import LoraConfig, Output, Placing, TrainConfig
 from pasta_lm.learn.train.losses import reads_texts
 from pasta_lm.learn.train.packs import Encode
 from pasta_lm.models.adapter import (
@@ -81,10 +81,10 @@ class Learner:
     def last_position(self) -> int | None:
         return last_position(self.model)
 
-    def encoder(self, train: TrainConfig) -> Encode:
+    def encoder(self, placing: Placing) -> Encode:
         """Return the function that encodes records for this model and its strategy."""
         vocabulary, eos_id = self.vocabulary, self.eos_id
-        positions, join = PositionStrategy(train.positions), Join(train.join)
+        positions, join = PositionStrategy(placing.positions), Join(placing.join)
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
         form = Form.FORKED if self.trained_strategy == APAR else Form.MAIN
@@ -96,30 +96,35 @@ class Learner:
             )
         return partial(
             encode_example, vocabulary=vocabulary, eos_id=eos_id, strategy=positions, form=form,
-            join=join, thoughts=train.thoughts,
+            join=join, thoughts=placing.thoughts,
         )  # fmt: skip
 
-    def saved_dtype(self, train: TrainConfig) -> torch.dtype:
+    def saved_dtype(self, output: Output) -> torch.dtype:
         """Return the dtype of the saved weights: the recipe's, else the base's."""
-        return self.dtype if train.dtype is None else DTYPES[train.dtype]
+        return self.dtype if output.dtype is None else DTYPES[output.dtype]
 
-    def pasta_config(self, train: TrainConfig) -> PastaConfig:
+    def pasta_config(self, placing: Placing) -> PastaConfig:
+        thinks = placing.thoughts != "none"
         return PastaConfig(
-            piece_ids=self.vocabulary.piece_ids, positions=PositionStrategy(train.positions),
-            limits=Limits(), trained_strategy=self.trained_strategy, join=Join(train.join),
-            thinks=train.thoughts != "none",
-            thinking=self.vocabulary.thinking if train.thoughts != "none" else None,
+            piece_ids=self.vocabulary.piece_ids, positions=PositionStrategy(placing.positions),
+            limits=Limits(), trained_strategy=self.trained_strategy, join=Join(placing.join),
+            thinks=thinks, thinking=self.vocabulary.thinking if thinks else None,
         )  # fmt: skip
 
 
-def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Learner:
-    """Load a model with the tag pieces and our attention; float32 to be trained."""
-    pretrained = load_pretrained(config.base, dtype=dtype)
+def load_learner(
+    base: str, dtype: torch.dtype = torch.float32, strategy: str | None = None
+) -> Learner:
+    """Load a model with the tag pieces and our attention; float32 to be trained.
+
+    It will be trained for a strategy; None: for the one that it knows.
+    """
+    pretrained = load_pretrained(base, dtype=dtype)
     model, tokenizer, known = pretrained.model, pretrained.tokenizer, pretrained.config
     end = turn_end(tokenizer)  # learned is the end that the chat template writes
     eos_id = tokenizer.eos_token_id if end is None else end
     if not isinstance(eos_id, int):
-        raise ModelError(f"[model] {config.base}: its tokenizer has no end-of-text")
+        raise ModelError(f"[model] {base}: its tokenizer has no end-of-text")
     reader = exact_reader(model)
     make_savable(model.generation_config)
     add_pieces(model, tokenizer)
@@ -127,9 +132,9 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
         register()
         model.set_attn_implementation(NAME)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
-    strategy = known.trained_strategy if known else PASTA
-    saved_dtype = dtype_as_saved(config.base)
-    return Learner(model, tokenizer, vocabulary, eos_id, strategy, config.base, saved_dtype)
+    strategy = strategy or (known.trained_strategy if known else PASTA)
+    saved_dtype = dtype_as_saved(base)
+    return Learner(model, tokenizer, vocabulary, eos_id, strategy, base, saved_dtype)
 
 
 def dtype_as_saved(base: str) -> torch.dtype:

@@ -12,50 +12,27 @@ Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 
 import torch
 from torch import Tensor
-from transformers import set_seed
 
 from pasta_lm.engines.devices import free_memory, usable_device
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.pool import Spending
+from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.annotated import read_records
-from pasta_lm.learn.data.preferences import (
-    PreferencePair,
-    PromptWithReference,
-    Rollout,
-    Sampling,
-    ScoreConfig,
-    comparisons_of,
-    read_pairs,
-    roll_out,
-    select_pairs,
-    write_pairs,
-)
+from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, Rollout
 from pasta_lm.learn.judge import Judge, LLMJudge, describe_missing, missing_to_json
-from pasta_lm.learn.train.config import ModelConfig, PreferenceConfig, RolloutsConfig, judge_of
-from pasta_lm.learn.train.learner import (
-    LOG,
-    MAY_CHANGE,
-    MODEL_FOLDER,
-    append_row,
-    load_learner,
-    open_output,
-)
+from pasta_lm.learn.train import config, packs
+from pasta_lm.learn.train.config import LoraConfig, PreferenceConfig, PreferenceTrainConfig
+from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, MODEL_FOLDER, append_row, open_output
 from pasta_lm.learn.train.losses import Batch, bonbon_loss
-from pasta_lm.learn.train.packs import (
-    collate_pairs,
-    pack_pairs,
-    pair_log_probs,
-    reference_log_probs,
-    sizes,
-)
-from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype, is_mixed
+from pasta_lm.learn.train.packs import LogProbs, PairPack, pair_log_probs
+from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, loader
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.models.load import hashes_of
 from pasta_lm.run_folder import hash_files, say
@@ -107,16 +84,17 @@ def train_preference(
     ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``. ``resume``
     continues an interrupted run, at whatever point it stopped; ``overwrite`` deletes it first.
     """
-    check(recipe, prompts, judge)
-    newest = recipe.model.base
-    with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
-        drawn = prompts or prompts_of(recipe)
-        data, model = recipe.data, recipe.model
+    check_sources(recipe, prompts, judge)
+    data, model, train = recipe.data, recipe.model, recipe.train
+    check_taught(model.base, train)
+    with open_output(train.out, resume=resume, overwrite=overwrite) as run:
+        drawn = prompts or prompts_of(data.records, train.rounds)
         inputs = hashes_of("model.base", model.base) | hashes_of("model.baseline", model.baseline)
         if file := data.file or (data.records and data.records.file):
             inputs |= {"data": hash_files(file)}
         run.begin(asdict(recipe), may_change=_MAY_CHANGE, inputs=inputs)
-        for number in range(1, recipe.train.rounds + 1):
+        newest = model.base
+        for number in range(1, train.rounds + 1):
             round = Round(number, run.path / f"round-{number}", newest, show)
             folder = round.folder / MODEL_FOLDER
             if folder.is_dir():
@@ -124,29 +102,41 @@ def train_preference(
             else:
                 pairs = pairs_of(recipe, round, drawn[number - 1], judge)
                 free_memory()
-                optimise(recipe, round, pairs)
+                optimise(
+                    round, model.base, pairs, train=train, lora=recipe.lora,
+                    loss=recipe.loss.for_samples(recipe.rollouts.samples),
+                    max_tokens=data.max_tokens,
+                )  # fmt: skip
                 free_memory()
             newest = str(folder)
     return Path(newest)
 
 
-def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Judge | None) -> None:
-    """Raise a UsageError if pairs cannot be had, or the base was taught other positions."""
-    if recipe.data.file is None and prompts is None and recipe.data.records is None:
+def check_sources(
+    recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Judge | None
+) -> None:
+    """Raise a UsageError if there are neither pairs nor prompts and a judge."""
+    if recipe.data.file is not None:
+        return
+    if prompts is None and recipe.data.records is None:
         raise UsageError("[data] needs exactly one of file and records")
-    if recipe.data.file is None and judge is None and recipe.judge is None:
+    if judge is None and recipe.judge is None:
         raise UsageError(
             "[judge] is missing: it compares the samples with other answers",
             hint="name model and base_url of an OpenAI-compatible API",
         )
-    train, folder = recipe.train, Path(recipe.model.base)
+
+
+def check_taught(base: str, placing: config.Placing) -> None:
+    """Raise a UsageError if a base was taught other positions, or to think."""
+    folder = Path(base)
     known = read_pasta_config(folder) if folder.is_dir() else None
     if known is None:
         return
     if known.thinks:
         reason = f"model.base {folder} was taught to think, and pairs have no thoughts"
         raise UsageError(reason, hint='stage two is for a model of train.thoughts = "none"')
-    pairs = (("positions", train.positions, known.positions), ("join", train.join, known.join))
+    pairs = (("positions", placing.positions, known.positions), ("join", placing.join, known.join))
     for key, value, taught in pairs:
         if taught != value:
             raise UsageError(
@@ -155,26 +145,25 @@ def check(recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Ju
             )
 
 
-def prompts_of(recipe: PreferenceConfig) -> Sequence[Prompts]:
+def prompts_of(records: config.RecordsConfig | None, num_rounds: int) -> Sequence[Prompts]:
     """Return the prompts of each round: its share of a file's records, in shuffled order.
 
     There are none if the data are pairs.
     """
-    config, num_rounds = recipe.data.records, recipe.train.rounds
-    if config is None:
+    if records is None:
         return [[]] * num_rounds
-    records = read_records(Path(config.file))
-    Random(f"records/{config.seed}").shuffle(records)
-    count = config.num_prompts or len(records) // num_rounds
-    if not count or count * num_rounds > len(records):
+    rows = read_records(Path(records.file))
+    Random(f"records/{records.seed}").shuffle(rows)
+    count = records.num_prompts or len(rows) // num_rounds
+    if not count or count * num_rounds > len(rows):
         raise InputError(
-            f"{config.file} has {len(records)} records, too few for {num_rounds} rounds of "
+            f"{records.file} has {len(rows)} records, too few for {num_rounds} rounds of "
             f"{count or 1}",
             hint="lower data.records.num_prompts",
         )
     prompts = [
-        PromptWithReference(own.id, own.prompt, own.document.plain_text, tuple(own.messages[:-1]))
-        for own in records
+        PromptWithReference(row.id, row.prompt, row.document.plain_text, tuple(row.messages[:-1]))
+        for row in rows
     ]
     return [prompts[number * count : (number + 1) * count] for number in range(num_rounds)]
 
@@ -183,27 +172,29 @@ def pairs_of(
     recipe: PreferenceConfig, round: Round, prompts: Prompts, judge: Judge | None
 ) -> list[PreferencePair]:
     """Return a round's pairs: those of the recipe's file, or those made from its rollouts."""
-    path = round.folder / PAIRS
+    path = round.folder / PAIRS if recipe.data.file is None else Path(recipe.data.file)
     if recipe.data.file is not None or path.exists():
-        return read_pairs(path if recipe.data.file is None else Path(recipe.data.file))
+        return preferences.read_pairs(path)
     if judge is None:
         assert recipe.judge is not None
-        judge = judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
+        judge = config.judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
     assert recipe.score is not None
-    sampling = sampling_of(recipe, round)
-    load = partial(load_models, round, sampling.baseline, recipe.rollouts)
-    rollouts = roll_out(round.folder / ROLLOUTS, prompts, sampling, load, round.show_sampling)
-    return pair_round(round, prompts, rollouts, judge, recipe.score)
+    sampling = sampling_of(recipe.model, recipe.rollouts, round, recipe.train.seed)
+    rollouts = sample(round, sampling, recipe.rollouts, prompts)
+    originals = {prompt.id: prompt.reference for prompt in prompts}
+    return pair(round, rollouts, originals, judge, recipe.score)
 
 
-def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
-    rollouts, is_first = recipe.rollouts, round.newest == recipe.model.base
-    return Sampling(
+def sampling_of(
+    models: config.StartConfig, rollouts: config.RolloutsConfig, round: Round, seed: int
+) -> preferences.Sampling:
+    is_first = round.newest == models.base
+    return preferences.Sampling(
         # Not the whole path, because a run may be moved.
         model=round.newest if is_first else "/".join(Path(round.newest).parts[-2:]),
-        baseline=recipe.model.baseline or "",
+        baseline=models.baseline or "",
         round=round.number,
-        seed=recipe.train.seed,
+        seed=seed,
         strategy=PASTA,
         samples=rollouts.samples,
         temperature=rollouts.temperature,
@@ -211,7 +202,18 @@ def sampling_of(recipe: PreferenceConfig, round: Round) -> Sampling:
     )
 
 
-def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> tuple[Pasta, Pasta]:
+def sample(
+    round: Round, sampling: preferences.Sampling, rollouts: config.RolloutsConfig, prompts: Prompts
+) -> list[Rollout]:
+    """Return the rollouts of a round; its journal has those that were sampled before."""
+    load = partial(load_models, round, sampling.baseline, rollouts)
+    file = round.folder / ROLLOUTS
+    return preferences.roll_out(file, prompts, sampling, load, round.show_sampling)
+
+
+def load_models(
+    round: Round, baseline: str, rollouts: config.RolloutsConfig
+) -> tuple[Pasta, Pasta]:
     load = partial(Pasta.from_pretrained, dtype=rollouts.dtype, pool_tokens=rollouts.pool_tokens)
     if rollouts.servers is None:
         model = load(round.newest)
@@ -240,14 +242,15 @@ def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def pair_round(
-    round: Round, prompts: Prompts, rollouts: Sequence[Rollout], judge: Judge, score: ScoreConfig
-) -> list[PreferencePair]:
-    originals = {prompt.id: prompt.reference for prompt in prompts}
+def pair(
+    round: Round, rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge,
+    score: preferences.ScoreConfig,
+) -> list[PreferencePair]:  # fmt: skip
+    """Return the pairs of a round's rollouts, and write them with their figures."""
     if isinstance(judge, LLMJudge):
-        estimate = judge.estimate(comparisons_of(rollouts, originals))
+        estimate = judge.estimate(preferences.comparisons_of(rollouts, originals))
         round.say(f"{judge.name} is to judge: {estimate}")
-    selection = select_pairs(rollouts, originals, judge, score)
+    selection = preferences.select_pairs(rollouts, originals, judge, score)
     row: dict[str, object] = {"round": round.number, **selection.figures()}
     if isinstance(judge, LLMJudge):
         if judge.missing:
@@ -260,80 +263,86 @@ def pair_round(
     if not selection.pairs:
         raise InputError("nothing to learn: no prompt has two samples of different score")
     append_row(round.folder / LOG, row)
-    write_pairs(round.folder / PAIRS, selection.pairs)
+    preferences.write_pairs(round.folder / PAIRS, selection.pairs)
     return selection.pairs
 
 
-def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferencePair]) -> Path:
-    """Train the newest model on a round's pairs; return its model folder."""
-    train = replace(recipe.train, out=str(round.folder), seed=recipe.train.seed + round.number - 1)
-    set_seed(train.seed)
-    lora, beta = recipe.lora, recipe.loss.beta_for(recipe.rollouts.samples)
-    dtype = frozen_dtype(lora, train)
-    learner = load_learner(ModelConfig(base=round.newest), dtype)
+def optimise(
+    round: Round, base: str, pairs: Sequence[PreferencePair], *, train: PreferenceTrainConfig,
+    lora: LoraConfig | None, loss: config.LossConfig, max_tokens: int,
+) -> Path:  # fmt: skip
+    """Train the newest model on a round's pairs, with a base as reference; return its folder."""
+    train = replace(train, out=str(round.folder), seed=train.seed + round.number - 1)
+    load = loader(train, lora)
+    learner = load(round.newest)
     encode, last = learner.encoder(train), learner.last_position
-    packs = pack_pairs(pairs, encode, recipe.data.max_tokens, train.seed, last_position=last)
-
-    round.say(f"reference log-probabilities of {len(packs)} packs")
-    reference = load_learner(ModelConfig(base=recipe.model.base), dtype).model.eval()
+    packed = packs.pack_pairs(pairs, encode, max_tokens, train.seed, last_position=last)
+    round.say(f"reference log-probabilities of {len(packed)} packs")
+    reference = load(base).model.eval()
     reference.to(usable_device(None))
-    references = reference_log_probs(packs, reference, is_bfloat16=is_mixed(train))
+    references = packs.reference_log_probs(packed, reference, is_bfloat16=is_mixed(train))
     del reference
     free_memory()
+    objective = BonBon(loss.alpha, float(loss.beta), references)
     round.say(
-        f"{len(pairs)} pairs in {len(packs)} packs, {train.num_steps(len(packs))} steps of "
-        f"{train.accumulate} packs; beta {beta:.4g}; AdamW at {train.learning_rate:g}"
+        f"{len(pairs)} pairs in {len(packed)} packs, {train.num_steps(len(packed))} steps of "
+        f"{train.accumulate} packs; beta {objective.beta:.4g}; AdamW at {train.learning_rate:g}"
     )
-    trainer = PreferenceTrainer(
-        learner, train, packs, partial(collate_pairs, references=references), lora
-    )
-    trainer.alpha, trainer.beta = recipe.loss.alpha, beta
+    trainer = PackTrainer(learner, train, lora, packed, objective)
     return trainer.learn(resume=any(round.folder.glob("checkpoint-*")))
 
 
-class PreferenceTrainer(PackTrainer):
-    """The Trainer with BoNBoN's loss over pairs; its log has margins beside the loss."""
+@dataclass(slots=True)
+class BonBon:
+    """BoNBoN's loss over pairs; its figures are the margins of the packs since the last ones."""
 
     alpha: float
     beta: float
-    _seen: Sequence[Tensor] = ()
+    references: Mapping[str, LogProbs]
+    _margins: list[Tensor] = field(default_factory=list)
+
+    def collate(self, packed: Sequence[PairPack]) -> Batch:
+        return packs.collate_pairs(packed, self.references)
 
     def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
         chosen_E, rejected_E = pair_log_probs(nats_M, batch).unbind(dim=1)
         reference_chosen_E, reference_rejected_E = batch["references"].unbind(dim=1)
         margin_E = (chosen_E - rejected_E) - (reference_chosen_E - reference_rejected_E)
-        self._seen = (*self._seen, torch.stack([margin_E, chosen_E, rejected_E]).detach())
+        self._margins.append(torch.stack([margin_E, chosen_E, rejected_E]).detach())
         return bonbon_loss(chosen_E, margin_E, self.alpha, self.beta)
 
     def weight(self, batch: Batch) -> float:
         return len(batch["pair_ids"])
 
-    def log(self, logs: dict[str, float], *args: float | None) -> None:
-        if "loss" in logs and self._seen:
-            seen = torch.cat([*self._seen], dim=1)
-            names = ("margin", "log_prob_chosen", "log_prob_rejected")
-            logs |= dict(zip(names, (part.mean().item() for part in seen), strict=True))
-            logs["share_right"] = (seen[0] > 0).float().mean().item()
-            self._seen = ()
-        super().log(logs, *args)
+    def figures(self) -> dict[str, float]:
+        if not self._margins:
+            return {}
+        seen = torch.cat(self._margins, dim=1)
+        self._margins.clear()
+        names = ("margin", "log_prob_chosen", "log_prob_rejected")
+        means = dict(zip(names, seen.mean(dim=1).tolist(), strict=True))
+        return means | {"share_right": (seen[0] > 0).float().mean().item()}
 
 
 def preflight(recipe: PreferenceConfig) -> str:
-    check(recipe, None, None)
-    train, samples = recipe.train, recipe.rollouts.samples
-    beta = recipe.loss.beta_for(samples)
-    where = recipe.data.file or (recipe.data.records and recipe.data.records.file)
+    check_sources(recipe, None, None)
+    data, train, samples = recipe.data, recipe.train, recipe.rollouts.samples
+    check_taught(recipe.model.base, train)
+    beta = float(recipe.loss.for_samples(samples).beta)
+    file = data.file or (data.records and data.records.file)
     head = (
-        f"rounds: {train.rounds}, from {recipe.model.base}; {where}, {samples} samples; "
+        f"rounds: {train.rounds}, from {recipe.model.base}; {file}, {samples} samples; "
         f"beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
         f"AdamW at {train.learning_rate:g}; positions {train.positions}, join {train.join}"
     )
-    if recipe.data.file is not None:
-        learner, size = load_learner(ModelConfig(base=recipe.model.base)), recipe.data.max_tokens
-        first, last = read_pairs(Path(recipe.data.file))[:1], learner.last_position
-        ((pair,),) = pack_pairs(first, learner.encoder(train), size, 0, last_position=last)
-        return f"{head}\nchosen of {sizes(pair.chosen)}\nrejected of {sizes(pair.rejected)}"
+    if data.file is not None:
+        learner = loader(train, recipe.lora)(recipe.model.base)
+        first, last = preferences.read_pairs(Path(data.file))[:1], learner.last_position
+        encode = learner.encoder(train)
+        ((pair,),) = packs.pack_pairs(first, encode, data.max_tokens, 0, last_position=last)
+        chosen, rejected = packs.sizes(pair.chosen), packs.sizes(pair.rejected)
+        return f"{head}\nchosen of {chosen}\nrejected of {rejected}"
     assert recipe.judge is not None
     # Two other answers, each in both orders.
-    num_requests = 4 * samples * sum(map(len, prompts_of(recipe)))
+    num_requests = 4 * samples * sum(map(len, prompts_of(data.records, train.rounds)))
     return f"{head}\n{recipe.judge.model} judges: at most {num_requests} requests"

@@ -12,36 +12,32 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from pasta_lm.errors import InputError, ModelError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.learn.data.annotated import Record, read_ids, read_records
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
-from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
+from pasta_lm.learn.train.config import DataConfig, LoraConfig, Output, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import (
     LOG,
     MAY_CHANGE,
     Learner,
     append_row,
-    check_is_whole,
-    load_learner,
     open_output,
 )
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of, sizes
-from pasta_lm.learn.train.trainer import PackTrainer, frozen_dtype
+from pasta_lm.learn.train.trainer import PackTrainer, loader
 from pasta_lm.models.load import hashes_of, num_parameters
 from pasta_lm.run_folder import hash_files
-from pasta_lm.strategies import PASTA
 
 
 def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = False) -> Path:
@@ -50,29 +46,18 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
     ``resume`` continues from the newest checkpoint in ``train.out``, ``overwrite`` deletes the run
     there first.
     """
-    with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
-        learner, packs = prepare(recipe)
-        data, inputs = recipe.data, hashes_of("model", recipe.model.base)
+    data, train, lora = recipe.data, recipe.train, recipe.lora
+    with open_output(train.out, resume=resume, overwrite=overwrite) as run:
+        load = loader(train, lora, data.trained_strategy)
+        learner = load(recipe.model.base)
+        encode, last = learner.encoder(train), learner.last_position
+        packs = packs_of(data, encode, train.seed, last_position=last)
+        inputs = hashes_of("model", recipe.model.base)
         inputs |= {"data.file": hash_files(*data.paths)}
         inputs |= {"data.exclude": hash_files(*data.exclude_paths)}
         run.begin(asdict(recipe), may_change=MAY_CHANGE, inputs=inputs)
-        own_text = own_examples(recipe.data, learner.encoder(recipe.train))
-        return finetune(learner, packs, recipe.train, recipe.lora, own_text, resume=resume)
-
-
-def prepare(recipe: SftConfig) -> tuple[Learner, list[Pack]]:
-    learner = begin_learner(recipe.model, recipe.train, recipe.lora, recipe.data.trained_strategy)
-    encode, last = learner.encoder(recipe.train), learner.last_position
-    return learner, packs_of(recipe.data, encode, recipe.train.seed, last_position=last)
-
-
-def begin_learner(
-    model: ModelConfig, train: TrainConfig, lora: LoraConfig | None, strategy: str
-) -> Learner:
-    if lora and train.save == "adapter":
-        check_is_whole(model.base)
-    set_seed(train.seed)  # before adapters, whose weights are random
-    return replace(load_learner(model, frozen_dtype(lora, train)), trained_strategy=strategy)
+        own_text = own_examples(data, encode)
+        return finetune(learner, packs, train, lora, own_text, resume=resume)
 
 
 def finetune(
@@ -85,16 +70,19 @@ def finetune(
     ``resume`` continues from the newest checkpoint in ``train.out``.
     """
     print(summary(learner, packs, train, lora), file=sys.stderr)  # noqa: T201
-    weights = train.decision_weight, train.first_promise_weight
-    weighted = partial(collate, decision_weight=weights[0], first_promise_weight=weights[1])
-    trainer = SftTrainer(learner, train, packs, weighted, lora)
+    objective = NextTokens(train.decision_weight, train.first_promise_weight)
+    trainer = PackTrainer(learner, train, lora, packs, objective)
     if own_text:
         trainer.add_callback(OwnText(learner, own_text, train))
     return trainer.learn(resume=resume)
 
 
 def preflight(recipe: SftConfig) -> str:
-    return summary(*prepare(recipe), recipe.train, recipe.lora)
+    data, train, lora = recipe.data, recipe.train, recipe.lora
+    learner = loader(train, lora, data.trained_strategy)(recipe.model.base)
+    encode, last = learner.encoder(train), learner.last_position
+    packs = packs_of(data, encode, train.seed, last_position=last)
+    return summary(learner, packs, train, lora)
 
 
 def seconds_of_a_pass(recipe: SftConfig) -> float:
@@ -103,7 +91,7 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
     The data of the recipe are not read. Its output folder is written to.
     """
     train = replace(recipe.train, steps=2, accumulate=1, log_steps=1, warmup=0.0)
-    learner = begin_learner(recipe.model, train, recipe.lora, PASTA)
+    learner = loader(train, recipe.lora)(recipe.model.base)
     encode = learner.encoder(train)
     text = "The bath is large, and a shower of five minutes takes a third of its water. "
     example = encode(Record("pass", "Name a way to save water.", Document((Text(text),))))
@@ -115,25 +103,34 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
 
 def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None) -> str:
     examples = packs[0]
-    of_rank = f", frozen, adapters of rank {lora.rank}" if lora else ""
+    adapters = f", frozen, adapters of rank {lora.rank}" if lora else ""
     return (
-        f"{num_parameters(learner.model):,} weights{of_rank}; {train.num_steps(len(packs))} "
+        f"{num_parameters(learner.model):,} weights{adapters}; {train.num_steps(len(packs))} "
         f"steps of {train.accumulate} packs; positions {train.positions}, join {train.join}\n"
         f"{len(examples)} examples of {sum(map(len, examples))} tokens in the first pack. One of "
         f"them:\n{sizes(examples[0])}"
     )
 
 
-class SftTrainer(PackTrainer):
-    """The Trainer with the mean next-token loss of a pack."""
+@dataclass(frozen=True, slots=True)
+class NextTokens:
+    """The mean next-token loss of a pack, in which main's decisions may weigh more."""
+
+    decision_weight: float = 1.0
+    first_promise_weight: float | None = None
+
+    def collate(self, packs: Sequence[Pack]) -> Batch:
+        return collate(packs, self.decision_weight, self.first_promise_weight)
 
     def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
-        """Return the mean, in which main's decisions may weigh more."""
         return weighted_mean(nats_M, batch.get("loss_weights"))
 
     def weight(self, batch: Batch) -> float:
         weights = batch.get("loss_weights", batch["shift_labels"] != NO_LABEL)
         return float(weights.sum())
+
+    def figures(self) -> dict[str, float]:
+        return {}
 
 
 NATS = "own_text_nats"
@@ -160,10 +157,10 @@ class OwnText(TrainerCallback):
     """
 
     def __init__(
-        self, learner: Learner, examples: Sequence[EncodedExample], train: TrainConfig
+        self, learner: Learner, examples: Sequence[EncodedExample], output: Output
     ) -> None:
-        self._learner, self._examples, self._bound = learner, examples, train.max_own_text_rise
-        self._log = Path(train.out) / LOG
+        self._learner, self._examples, self._bound = learner, examples, output.max_own_text_rise
+        self._log = Path(output.out) / LOG
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments, set_seed
 
 from pasta_lm.errors import ModelError
-from pasta_lm.learn.train.config import LoraConfig, TrainConfig
+from pasta_lm.learn.train.config import LoraConfig, Optimiser, TrainConfig
 from pasta_lm.learn.train.learner import (
     LOG,
     Learner,
@@ -25,6 +25,8 @@ from pasta_lm.learn.train.learner import (
     append_row,
     base_of,
     check_finite,
+    check_is_whole,
+    load_learner,
     merged,
     save,
     save_trained,
@@ -53,14 +55,30 @@ class RowRate(NamedTuple):
     ratio: float
 
 
+class Objective(Protocol):
+    """What a training minimises: the batch of its packs, their loss, and its figures."""
+
+    def collate(self, packs: Sequence[Any], /) -> Batch:
+        """Flatten packs into one forward pass."""
+
+    def loss(self, nats_M: Tensor, batch: Batch, /) -> Tensor:
+        """Return the mean loss of a pack."""
+
+    def weight(self, batch: Batch, /) -> float:
+        """Return the weight of a pack's mean: its labels, each by its weight, or its pairs."""
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of the packs since the last call, for the log."""
+
+
 class PackTrainer(Trainer):
-    """The Trainer with a recipe's settings; a subclass has the loss of a pack."""
+    """The Trainer with the settings of a recipe; packs are learned in their order."""
 
     def __init__(
-        self, learner: Learner, train: TrainConfig, packs: PackSet | Sequence[PairPack],
-        collate: Callable[..., Batch], lora: LoraConfig | None,
+        self, learner: Learner, train: TrainConfig, lora: LoraConfig | None,
+        packs: PackSet | Sequence[PairPack], objective: Objective,
     ) -> None:  # fmt: skip
-        self._learner, self._recipe, self._lora = learner, train, lora
+        self._learner, self._recipe, self._lora, self._objective = learner, train, lora, objective
         self._log_file = Path(train.out) / LOG
         self._base = base_of(learner) if lora and train.save == "adapter" else None
         self._adapters = adapted(learner, lora) if lora else None
@@ -68,17 +86,9 @@ class PackTrainer(Trainer):
             self._adapters or learner.model,
             training_arguments(train, learner.model.num_parameters()),
             train_dataset=packs,
-            data_collator=collate,
+            data_collator=objective.collate,
         )
         self.remove_callback(PrinterCallback)  # standard output is for the result
-
-    def loss(self, nats_M: Tensor, batch: Batch) -> Tensor:
-        """Return the mean loss of a pack."""
-        raise NotImplementedError
-
-    def weight(self, batch: Batch) -> float:
-        """Return the weight of a pack's mean: its labels, each by its weight, or its pairs."""
-        raise NotImplementedError
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
@@ -88,7 +98,7 @@ class PackTrainer(Trainer):
         The Trainer divides by their number, which is smaller at the end of an epoch.
         """
         batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
-        weights = [self.weight(batch) for batch in batches]
+        weights = list(map(self._objective.weight, batches))
         for batch, weight in zip(batches, weights, strict=True):
             batch["share"] = weight * len(batches) / sum(weights)
         return batches, count
@@ -98,7 +108,7 @@ class PackTrainer(Trainer):
             trim_memory()
         with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
             nats_M = over_labels(self._learner.model, inputs, label_nats)
-        loss = self.loss(nats_M, inputs)
+        loss = self._objective.loss(nats_M, inputs)
         if not torch.isfinite(loss):
             ids = list(dict.fromkeys(inputs["record_ids"]))
             raise ModelError(
@@ -110,7 +120,7 @@ class PackTrainer(Trainer):
         return loss * float(inputs["share"])
 
     def create_optimizer(self, *args: nn.Module) -> torch.optim.Optimizer:
-        """Create the optimiser; rows with a learning rate of their own move as far as it says."""
+        """Create the optimiser; rows with another learning rate move as far as it says."""
         optimizer = super().create_optimizer(*args)
         scale_updates(optimizer, row_rates(self._learner, self._recipe))
         return optimizer
@@ -149,6 +159,7 @@ class PackTrainer(Trainer):
         super().save_model(output_dir, _internal_call)
 
     def log(self, logs: dict[str, float], *args: float | None) -> None:
+        logs |= self._objective.figures() if "loss" in logs else {}
         super().log(logs, *args)
         step, num_steps = self.state.global_step, self.state.max_steps
         append_row(self._log_file, {"step": step, **logs})
@@ -160,12 +171,12 @@ class PackTrainer(Trainer):
             print(f"{line}  {left:.1f} min left", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
-    """Return the rows with a learning rate of their own; see ``TrainConfig``.
+def row_rates(learner: Learner, optimiser: Optimiser) -> list[RowRate]:
+    """Return the rows whose learning rate is another than the optimiser's.
 
     Beside adapters the rows of the tag pieces are weights of their own, and the others frozen.
     """
-    ratio = (train.tag_learning_rate or train.learning_rate) / train.learning_rate
+    ratio = (optimiser.tag_learning_rate or optimiser.learning_rate) / optimiser.learning_rate
     named = learner.model.named_parameters()
     if apart := [weight for name, weight in named if _APART in name]:
         return [RowRate(own, torch.arange(len(own)), ratio) for own in apart if ratio != 1]
@@ -175,7 +186,7 @@ def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
         is_tag[list(learner.vocabulary.piece_ids.values())] = True
         if ratio != 1:
             rows.append(RowRate(matrix, is_tag.nonzero()[:, 0], ratio))
-        if train.freeze_old_rows:
+        if optimiser.freeze_old_rows:
             rows.append(RowRate(matrix, (~is_tag).nonzero()[:, 0], 0.0))
     return rows
 
@@ -236,6 +247,23 @@ def is_mixed(train: TrainConfig) -> bool:
     return train.mixed_precision and bool(has_products)
 
 
+def loader(
+    train: TrainConfig, lora: LoraConfig | None, strategy: str | None = None
+) -> Callable[[str], Learner]:
+    """Return the function that loads a model to be trained, by its folder or hub id.
+
+    It sets the seed: what follows are adapters, whose weights are random.
+    """
+
+    def load(base: str) -> Learner:
+        if lora and train.save == "adapter":
+            check_is_whole(base)
+        set_seed(train.seed)
+        return load_learner(base, frozen_dtype(lora, train), strategy)
+
+    return load
+
+
 def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
     """Return the dtype of the weights during training.
 
@@ -287,7 +315,6 @@ def training_arguments(train: TrainConfig, num_weights: int) -> TrainingArgument
         # Not reentrant: the frozen weights below an adapter have no gradient.
         gradient_checkpointing_kwargs={"use_reentrant": False},
         learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
         adam_beta2=0.98,
         lr_scheduler_type=train.schedule,
         warmup_steps=train.warmup,
