@@ -60,29 +60,27 @@ Kind regards, Rui Costa`,
   "number": {"type": "string"}
 }}`,
   },
-  {
+  { // the fifteenth of examples/invoices.jsonl
     label: "An invoice, ten fields",
-    text: `Give the fields of this invoice as JSON.
-
-Invoice 2026-0417, 17 April 2026
-From: Brandt Office Supply, Hauptstrasse 12, Hamburg
-To: Lumen Studio
-
-3 desk lamps at 48.00 EUR: 144.00
-Delivery: 9.50
-VAT 19 %: 29.17
-Total: 182.67 EUR, due within 30 days`,
+    text: `INV/2027/0417      Stone Bridge Timber      17 April 2027
+for: Carpenter Nowak
+oak boards     640.00
+pine boards    210.00
+screws          30.00
+delivery        60.00
+------------------------
+EUR            940.00      due 1 May 2027`,
     schema: `{"type": "object", "properties": {
-  "number": {"type": "string"},
-  "date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
-  "seller": {"type": "string"},
-  "city": {"type": "string"},
-  "buyer": {"type": "string"},
-  "item": {"type": "string"},
-  "quantity": {"type": "integer"},
-  "unit_price": {"type": "number"},
-  "total": {"type": "number"},
-  "currency": {"enum": ["EUR", "USD", "GBP"]}
-}}`,
+  "number": {"type": "string", "description": "the invoice's number, as it is written"},
+  "supplier": {"type": "string", "description": "who sends the invoice"},
+  "customer": {"type": "string", "description": "who receives the invoice"},
+  "date": {"type": "string", "format": "date", "description": "the date of the invoice"},
+  "total": {"type": "number", "description": "the sum that is to be paid, without the currency"},
+  "currency": {"enum": ["EUR", "USD", "GBP", "CHF"]},
+  "items": {"type": "integer", "description": "how many different things are charged"},
+  "due": {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}], "description": "the last day to pay; null if none is given"},
+  "paid": {"type": "boolean", "description": "whether it has been paid already"},
+  "kind": {"enum": ["goods", "service", "subscription"]}
+}, "required": ["number", "supplier", "customer", "date", "total", "currency", "items", "due", "paid", "kind"], "additionalProperties": false}`,
   },
 ];

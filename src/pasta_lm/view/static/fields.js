@@ -4,6 +4,11 @@ import { chip, element, look, topicOf, visible } from "./elements.js";
 import { isText, stretches } from "./reading.js";
 
 const PARTS = "parts"; // the strategy of a run whose threads are fields
+const LIKELY = 0.8; // a value that is less likely should be read again
+const FIELD_KINDS = {
+  str: { type: "string" }, int: { type: "integer" }, float: { type: "number" }, bool: { type: "boolean" },
+  list: { type: "array", items: { type: "string" } },
+};
 const ENDS = /^[\s,}\]]*$/; // what stands behind a value
 
 // The run whose threads are the fields that all runs have, or null.
@@ -12,11 +17,25 @@ export function filledRun(runs) {
 }
 
 // A schema that one thread holds to the same keys: those that it does not require are required all the same.
-export function withAllKeys(schema) {
+function withAllKeys(schema) {
   const { properties } = schema ?? {};
   if (typeof properties !== "object" || properties === null) return schema;
   const parts = Object.fromEntries(Object.entries(properties).map(([key, part]) => [key, withAllKeys(part)]));
   return { required: Object.keys(parts), additionalProperties: false, ...schema, properties: parts };
+}
+
+// The schema that a box holds: JSON, or names of fields, each with a kind or none: "guest, nights int, paid bool".
+export function schemaOf(text) {
+  if (/^\s*[{[]/.test(text)) return withAllKeys(JSON.parse(text));
+  const properties = {};
+  for (const field of text.split(",")) {
+    const [name, kind = "str", ...more] = field.trim().split(/\s+/);
+    if (!/^[\w-]+$/.test(name) || more.length) throw new Error(`"${field.trim()}" is not a name, or a name and a kind; separate fields by commas.`);
+    if (name in properties) throw new Error(`The field ${name} stands twice.`);
+    if (!Object.hasOwn(FIELD_KINDS, kind)) throw new Error(`${name}: there is no kind ${kind}; one of ${Object.keys(FIELD_KINDS).join(", ")}.`);
+    properties[name] = FIELD_KINDS[kind];
+  }
+  return withAllKeys({ type: "object", properties });
 }
 
 // The value of JSON whose end may be missing; undefined, if there is none yet.
@@ -85,12 +104,21 @@ export class FieldList {
     return names.map((name) => values.get(name));
   }
 
+  // How likely the model holds a value, once all are written; "look again" where that is little.
+  likely(name) {
+    const share = this.run.confidence?.[name];
+    if (share === undefined || share === null) return "";
+    const title = "the probability of the value under the model";
+    return element("span", { title, class: share < LIKELY ? "doubted" : "" }, `${share < LIKELY ? "look again: " : ""}${Math.floor(100 * share)} %`);
+  }
+
   line({ thread, value }) {
     const shown = typeof value === "string" ? visible(value) : element("code", {}, value === undefined ? "" : visible(JSON.stringify(value)));
     const name = topicOf(thread);
     if (this.run !== this.filled) return element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, shown));
     const part = { class: `part ${look(thread.id).hue}`, "data-thread": thread.id };
-    return element("tr", {}, element("th", { scope: "row", class: "numbered" }, chip(thread), ` ${name}`), element("td", part, shown));
+    const head = element("th", { scope: "row", class: "numbered" }, chip(thread), ` ${name}`);
+    return element("tr", {}, head, element("td", part, shown), element("td", { class: "likely" }, this.likely(thread.topic)));
   }
 }
 

@@ -3,7 +3,7 @@
 import { Choices, ONE_THREAD } from "./choices.js";
 import { button, element, visible } from "./elements.js";
 import { DOCUMENTS, EXAMPLES } from "./examples.js";
-import { withAllKeys } from "./fields.js";
+import { schemaOf } from "./fields.js";
 import { lesson, modelFacts, UNTAUGHT } from "./lesson.js";
 import { problem } from "./problem.js";
 import { Run } from "./run.js";
@@ -28,7 +28,7 @@ export class AskForm {
     this.boxes = {
       question: box("Prompt", 2, question ?? "", { placeholder: "Ask something" }),
       text: box("Text", 9, text ?? DOCUMENTS[0].text, { placeholder: "A letter, an invoice, a page, and what to read from it" }),
-      schema: box("Schema", 9, schema ?? DOCUMENTS[0].schema, { class: "code-box", spellcheck: "false", "aria-describedby": "of-schema" }),
+      schema: box("Schema", 9, schema ?? DOCUMENTS[0].schema, { class: "code-box", spellcheck: "false", "aria-describedby": "of-schema", placeholder: "guest, nights int, paid bool, or a JSON schema" }),
     };
     this.ofSchema = element("p", { id: "of-schema", role: "alert" });
     this.key = element("input", { type: "password", "aria-label": "API key", placeholder: "API key", autocomplete: "off", hidden: "" });
@@ -135,9 +135,9 @@ export class AskForm {
   // The schema as it stands in its box, or null.
   readSchema() {
     try {
-      return withAllKeys(JSON.parse(this.boxes.schema.value));
+      return schemaOf(this.boxes.schema.value);
     } catch (error) {
-      this.refuse(`This is no JSON: ${error.message}`);
+      this.refuse(error instanceof SyntaxError ? `This is no JSON: ${error.message}` : error.message);
       return null;
     }
   }
