@@ -16,7 +16,8 @@ from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.errors import ApiError
 from pasta_lm.serve.guard import check_exposure, is_loopback, parse_json
-from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest, ReplayRequest
+from pasta_lm.serve.protocol import ChatCompletionRequest, CompletionRequest
+from pasta_lm.serve.service import ReplayRequest
 from tests.serve.conftest import CHAT, ask, client_of, scenario, scripted, serving
 
 PATH = "/v1/chat/completions"

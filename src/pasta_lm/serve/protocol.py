@@ -10,20 +10,16 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from pasta_lm.engines.request import SamplingParams, StructuredOutputs
-from pasta_lm.language.check import check
-from pasta_lm.language.document import Document, parse
-from pasta_lm.language.events import Text
 from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.serve import Bounds
 from pasta_lm.serve.errors import Json, bad_request
 from pasta_lm.serve.fields import (
     ANY_OBJECT,
-    STRICT,
     Bias,
     FewKeys,
     Fields,
@@ -33,7 +29,6 @@ from pasta_lm.serve.fields import (
     StreamOptions,
     Strings,
     StructuredFields,
-    with_few_keys,
 )
 from pasta_lm.serve.tool_calls import (
     CallReader,
@@ -329,57 +324,3 @@ class CompletionRequest(AnswerRequest):
 
 
 AnyRequest = ChatCompletionRequest | CompletionRequest
-
-
-class ReplayOptions(BaseModel):
-    """How a written answer is decoded."""
-
-    model_config = STRICT
-    positions: Literal["predict", "continue", "oracle"] | None = None
-    max_threads: Positive | None = None
-    trace: bool = False
-
-
-class ReplayRequest(BaseModel):
-    """An answer, and the prompt in front of it: messages, or a text or token ids.
-
-    An answer in the form ``plain`` has no tags: all of it is text.
-    """
-
-    model_config = ConfigDict(
-        **STRICT,
-        json_schema_extra={"oneOf": [{"required": [name]} for name in ("messages", "prompt")]},
-    )
-    _has_few_keys = model_validator(mode="before")(with_few_keys)
-    model: str | None = None
-    response: Annotated[str, Field(min_length=1)]
-    form: Literal["written", "annotator", "plain"] = "written"
-    messages: Messages | None = None
-    prompt: str | Ids | None = None
-    stream: bool | None = None
-    pasta: Annotated[ReplayOptions, FewKeys] = Field(default_factory=ReplayOptions)
-
-    @model_validator(mode="after")
-    def _has_one_prompt(self) -> Self:
-        if (self.messages is None) == (self.prompt is None):
-            raise ValueError("give either messages or prompt")
-        return self
-
-    def document(self) -> Document:
-        """Return the answer; an ``ApiError`` with the first mistake if it has any."""
-        if self.form == "plain":
-            return Document((Text(self.response),))
-        for fault in check(self.response, self.form):
-            if fault.severity == "error":
-                message = f"line {fault.line}, column {fault.column}: {fault.message}; {fault.hint}"
-                raise bad_request(message, "response", fault.code)
-        return parse(self.response, self.form)
-
-    def completion(self) -> AnyRequest:
-        """Return the request for a new answer to the same prompt, in the same form of reply."""
-        shared = self.pasta.model_dump(include={"positions", "trace"})
-        options = PastaOptions(stream="events", **shared)
-        if self.messages is not None:
-            return ChatCompletionRequest(messages=self.messages, stream=self.stream, pasta=options)
-        assert self.prompt is not None
-        return CompletionRequest(prompt=self.prompt, stream=self.stream, pasta=options)

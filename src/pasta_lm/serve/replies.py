@@ -13,7 +13,8 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import accumulate, count, takewhile
+from functools import partial
+from itertools import accumulate, count
 
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import (
@@ -30,8 +31,6 @@ from pasta_lm.engines.request import (
     TokenLogprobs,
     Traced,
 )
-from pasta_lm.engines.schemas import Schema
-from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Role
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.errors import ApiError, Json, internal
@@ -39,7 +38,6 @@ from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest
 from pasta_lm.serve.tool_calls import CallReader
 from pasta_lm.strategies import parts
-from pasta_lm.strategies.fields import fields_of
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 log = logging.getLogger(__name__)
@@ -62,8 +60,8 @@ class Reply:
         options = body.options
         traces = bool(body.stream) and options.stream == "events" and options.trace
         self.body, self.backend = body, backend
-        likely = options.confidence
-        self.requests = [replace(each, traces=traces, has_confidence=likely) for each in requests]
+        marked = partial(replace, traces=traces, has_confidence=options.confidence)
+        self.requests: list[Request] = [marked(request) for request in requests]
         self.request = self.requests[0]  # the others differ from it in their prompts and room
         self.is_chat = isinstance(body, ChatCompletionRequest)
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(16)}"
@@ -78,7 +76,7 @@ class Reply:
         self._orders = [
             ReadingOrder(keeps_tags=self._keeps_tags, is_held=is_held)
             if schema is None
-            else FilledText(schema)
+            else parts.FilledText(schema)
             for _ in samples
         ]
         self._readers = [self._reader() for _ in samples]
@@ -309,35 +307,6 @@ class Reply:
             "id": self.id, "object": chat_kind if self.is_chat else "text_completion",
             "created": self.created, "model": self.backend.name, "system_fingerprint": None,
         }  # fmt: skip
-
-
-class FilledText:
-    """One sample's object as JSON, its fields in their order, as far as it is certain.
-
-    A field comes when it has ended: one that a limit cuts is left out, and the text stays valid.
-    """
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema, self._fields = schema, fields_of(schema)
-        self._texts: dict[int, str] = defaultdict(str)  # by thread
-        self._stopped: dict[int, bool] = {}  # whether an ended thread stopped, and was not cut
-        self._sent = ""
-
-    def feed(self, events: Sequence[StreamEvent]) -> str:
-        """Take all events of the sample in one step and return the text that is now certain."""
-        for event in events:
-            match event:
-                case Finished(answer=answer):
-                    return parts.filled(answer, self._schema).text[len(self._sent) :]
-                case TextDelta(thread=thread, text=text):
-                    self._texts[thread] += text
-                case ThreadEnded(thread=thread, reason=reason):
-                    self._stopped[thread] = reason is FinishReason.STOP
-        ended = takewhile(lambda thread: thread in self._stopped, range(1, len(self._fields) + 1))
-        texts = [(self._texts[thread], self._stopped[thread]) for thread in ended]
-        known = parts.as_json(parts.object_of(self._fields, texts)[0]).rstrip("}")
-        text, self._sent = known[len(self._sent) :], known
-        return text
 
 
 EVENT_KINDS = {

@@ -1,4 +1,4 @@
-"""From a checked request to its reply: queue it, send its events, end it when nobody reads."""
+"""Routes of the server: a request is queued, its events are sent, and it ends when nobody reads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict, replace
-from typing import TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -17,17 +18,21 @@ from starlette.types import Receive, Scope, Send
 
 from pasta_lm.engines.request import Answer, Request
 from pasta_lm.errors import UsageError
-from pasta_lm.language.document import NUM_BLOCK_TAGS
+from pasta_lm.language.check import check
+from pasta_lm.language.document import NUM_BLOCK_TAGS, Document, parse
+from pasta_lm.language.events import Text
 from pasta_lm.serve import Queue, ServeRecipe
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, bad_request
+from pasta_lm.serve.fields import STRICT, FewKeys, PastaOptions, Positive, with_few_keys
 from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.protocol import (
     AnyRequest,
     ChatCompletionRequest,
     CompletionRequest,
-    ReplayRequest,
+    Ids,
+    Messages,
 )
 from pasta_lm.serve.replies import Reply
 from pasta_lm.serve.tool_calls import ClientPrompt
@@ -38,6 +43,60 @@ from pasta_lm.view.run_data import run_data
 
 T = TypeVar("T")
 MAX_CHARACTERS_A_TOKEN = 16  # a written answer, tags included, that is longer is not even read
+
+
+class ReplayOptions(BaseModel):
+    """How a written answer is decoded."""
+
+    model_config = STRICT
+    positions: Literal["predict", "continue", "oracle"] | None = None
+    max_threads: Positive | None = None
+    trace: bool = False
+
+
+class ReplayRequest(BaseModel):
+    """An answer, and the prompt in front of it: messages, or a text or token ids.
+
+    An answer in the form ``plain`` has no tags: all of it is text.
+    """
+
+    model_config = ConfigDict(
+        **STRICT,
+        json_schema_extra={"oneOf": [{"required": [name]} for name in ("messages", "prompt")]},
+    )
+    _has_few_keys = model_validator(mode="before")(with_few_keys)
+    model: str | None = None
+    response: Annotated[str, Field(min_length=1)]
+    form: Literal["written", "annotator", "plain"] = "written"
+    messages: Messages | None = None
+    prompt: str | Ids | None = None
+    stream: bool | None = None
+    pasta: Annotated[ReplayOptions, FewKeys] = Field(default_factory=ReplayOptions)
+
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> Self:
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("give either messages or prompt")
+        return self
+
+    def document(self) -> Document:
+        """Return the answer; an ``ApiError`` with the first mistake if it has any."""
+        if self.form == "plain":
+            return Document((Text(self.response),))
+        for fault in check(self.response, self.form):
+            if fault.severity == "error":
+                message = f"line {fault.line}, column {fault.column}: {fault.message}; {fault.hint}"
+                raise bad_request(message, "response", fault.code)
+        return parse(self.response, self.form)
+
+    def completion(self) -> AnyRequest:
+        """Return the request for a new answer to the same prompt, in the same form of reply."""
+        shared = self.pasta.model_dump(include={"positions", "trace"})
+        options = PastaOptions(stream="events", **shared)
+        if self.messages is not None:
+            return ChatCompletionRequest(messages=self.messages, stream=self.stream, pasta=options)
+        assert self.prompt is not None
+        return CompletionRequest(prompt=self.prompt, stream=self.stream, pasta=options)
 
 
 def check_model(name: str | None, served: str) -> None:

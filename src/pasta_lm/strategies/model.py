@@ -158,17 +158,16 @@ class Pasta(AbstractContextManager["Pasta"]):
         """
         prompt, loaded = self._message(prompt, continues), self.engine.loaded
         ids = loaded.vocabulary.encode_prompt(prompt, continues=continues)
-        if not (document.blocks or document.num_syncs):
-            request = requests.sequential_request(ids, SamplingParams())
-            return requests.forced(request, document, loaded.vocabulary)
-        if not self.has_tag_pieces:
+        has_tags = document.blocks or document.num_syncs
+        if has_tags and not self.has_tag_pieces:
             raise RequestError(
                 f"{loaded.name} has no tag pieces, so it can replay no answer with tags",
                 hint="remove the tags, or use a model that was taught PASTA-LANG",
             )
         oracle, params = PositionStrategy.ORACLE, SamplingParams(max_threads=max_threads)
         chosen = oracle if positions == oracle else requests.chosen_positions(positions, loaded)
-        request = requests.request_of(ids, params, PASTA, chosen, loaded.join_with(chosen))
+        strategy = PASTA if has_tags else SEQUENTIAL
+        request = requests.request_of(ids, params, strategy, chosen, loaded.join_with(chosen))
         return requests.forced(request, document, loaded.vocabulary)
 
     def _message(self, prompt: Prompt, continues: bool = False) -> Prompt:

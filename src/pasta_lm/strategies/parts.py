@@ -8,14 +8,25 @@ sees: the prompt, its own lead, and leads and texts of the parts that it waits f
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING, Any
 
-from pasta_lm.engines.request import Answer, Expansion, Request, SamplingParams, Start
+from pasta_lm.engines.request import (
+    Answer,
+    Expansion,
+    Finished,
+    Request,
+    SamplingParams,
+    Start,
+    StreamEvent,
+    TextDelta,
+    ThreadEnded,
+)
 from pasta_lm.engines.schemas import Schema, checked_schema
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.limits import FinishReason
@@ -245,3 +256,32 @@ def texts_of(answer: Answer) -> list[tuple[str, bool]]:
     texts = [block.plain_text for block in answer.document.blocks]
     ends = [thread.finish_reason == FinishReason.STOP for thread in answer.trace.threads[1:]]
     return [*zip(texts, ends, strict=True)]
+
+
+class FilledText:
+    """One sample's object as JSON, its fields in their order, as far as it is certain.
+
+    A field comes when it has ended: one that a limit cuts is left out, and the text stays valid.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema, self._fields = schema, fields_of(schema)
+        self._texts: dict[int, str] = defaultdict(str)  # by thread
+        self._stopped: dict[int, bool] = {}  # whether an ended thread stopped, and was not cut
+        self._sent = ""
+
+    def feed(self, events: Sequence[StreamEvent]) -> str:
+        """Take all events of the sample in one step and return the text that is now certain."""
+        for event in events:
+            match event:
+                case Finished(answer=answer):
+                    return filled(answer, self._schema).text[len(self._sent) :]
+                case TextDelta(thread=thread, text=text):
+                    self._texts[thread] += text
+                case ThreadEnded(thread=thread, reason=reason):
+                    self._stopped[thread] = reason is FinishReason.STOP
+        ended = takewhile(lambda thread: thread in self._stopped, range(1, len(self._fields) + 1))
+        texts = [(self._texts[thread], self._stopped[thread]) for thread in ended]
+        known = as_json(object_of(self._fields, texts)[0]).rstrip("}")
+        text, self._sent = known[len(self._sent) :], known
+        return text

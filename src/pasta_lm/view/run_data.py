@@ -148,10 +148,7 @@ def critical_tokens(trace: Trace) -> list[TokenRecord]:
 RunData = dict[str, object]
 """A run as JSON: what ``run_data`` returns, and the page draws."""
 Seen = dict[str, object]
-"""The tokens of others that a thread could see from its token ``index`` on.
-
-``prompt`` is a number of tokens of the prompt, ``threads`` has the number for each other thread.
-"""
+"""Numbers of tokens that a thread could see from its token ``index`` on: prompt, other threads."""
 
 FACTS = (
     *("model", "engine", "strategy", "positions", "finish_reason", "num_prompt_tokens"),
@@ -166,24 +163,19 @@ def run_data(trace: Trace, name: str = "", text: str | None = None) -> RunData:
     run.add(trace)
     critical = {id(token) for token in critical_tokens(trace)}
     facts = {fact: getattr(trace, fact) for fact in FACTS}
-    facts |= {
-        "kind": trace.kind.value, "cut_at": cut_at(trace), "compares": comparison_key(trace, text),
-    }  # fmt: skip
+    facts |= {"kind": trace.kind.value, "cut_at": cut_at(trace)}
+    facts |= {"compares": comparison_key(trace, text)}
     return {
-        "name": name or trace.strategy or "run",
-        "facts": facts,
-        "prefill_s": trace.prefill_s,
-        "step_s": trace.step_s,
+        "name": name or trace.strategy or "run", "facts": facts,
+        "prefill_s": trace.prefill_s, "step_s": trace.step_s,
         "threads": [
             _thread(lane.thread, lane.spans, sight.seen if sight.rows else None)
             for lane, sight in zip(run.lanes, run.sights, strict=True)
         ],
         "tokens": [_token(token, id(token) in critical) for token in trace.tokens],
         "syncs": _syncs(sync for sync in trace.syncs if sync.step is not None),
-        "forks": run.forks,
-        "joins": run.joins,
-        "critical": run.critical,
-    }
+        "forks": run.forks, "joins": run.joins, "critical": run.critical,
+    }  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -213,11 +205,10 @@ class LiveRun(RunLayout):
         self._tokens: list[TokenRecord] = []
 
     def take(self, news: TraceNews) -> dict[str, object]:
-        """Return the new parts of a ``RunData``, and three more.
+        """Return the new items of a ``RunData``, and what changes earlier ones.
 
-        ``fed`` has pairs of a token's number and the pass that fed it, for tokens that came
-        before; ``lanes`` has pairs of a thread and a pass that fed it; ``seen`` has rows for a
-        thread's list of the same name.
+        ``fed`` has pairs of an earlier token and the pass that fed it, ``lanes`` pairs of a thread
+        and a pass that fed it, ``seen`` rows for a thread's list of the same name.
         """
         fed = [token for token in news.tokens if token.slot is not None]
         for index, record in news.fed:
@@ -332,9 +323,7 @@ def speed_figures(trace: Trace, num_text_tokens: int) -> dict[str, str | int | f
     }  # fmt: skip
 
 
-def _thread(
-    record: ThreadRecord, spans: Sequence[Span], seen: Sequence[Seen] | None
-) -> dict[str, object]:
+def _thread(record: ThreadRecord, spans: Sequence[Span], seen: object) -> dict[str, object]:
     return {
         "id": record.id, "parent": record.parent, "topic": record.topic,
         "promised": record.promised_tokens, "finish_reason": record.finish_reason,

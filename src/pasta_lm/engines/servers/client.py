@@ -18,13 +18,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from pasta_lm.engines.servers.dialects import KEY_ENV, Json
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
 from pasta_lm.recipe import without_passwords
 
 if TYPE_CHECKING:
     import httpx2 as httpx
-
-    from pasta_lm.engines.servers.dialects import Json
 
 MAX_REPLY_BYTES = 64 * 2**20
 """A longer reply is not kept in memory."""
@@ -60,6 +59,11 @@ ADVICE: Mapping[int, str] = {
     402: "the account has no credit",
     403: "the key may not use this model",
     404: "no such model or path: check 'base_url' (it ends in /v1) and 'model'",
+}
+SERVER_ADVICE: Mapping[int, str] = {
+    **ADVICE,
+    401: f"its key is missing or wrong: set the environment variable {KEY_ENV}",
+    404: "it has no such page or model: check the address and the dialect",
 }
 OUT_OF_CREDIT = "insufficient_quota"
 """Error code of a 429 that is permanent."""

@@ -12,12 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pasta_lm import errors
 from pasta_lm.engines.servers import dialects
 from pasta_lm.engines.servers.client import (
-    ADVICE,
+    SERVER_ADVICE,
     Attempts,
     HttpClient,
     Pause,
@@ -27,32 +26,18 @@ from pasta_lm.engines.servers.client import (
     read_whole,
 )
 from pasta_lm.engines.servers.dialects import CompletionPiece, Dialect, Json, TokenRequest
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    MAX_UNITS,
-    PROMISE_OPEN,
-    SYNC,
-    closing_piece,
-)
+from pasta_lm.language import tags
+from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.recipe import without_passwords
 
-if TYPE_CHECKING:
-    from pasta_lm.models.vocabulary import Vocabulary
-
 POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0)
-SERVER_ADVICE = {
-    **ADVICE,
-    401: f"its key is missing or wrong: set the environment variable {dialects.KEY_ENV}",
-    404: "it has no such page or model: check the address and the dialect",
-}
 _DATA, _DONE = "data:", "[DONE]"
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """Errors of reading JSON that has another form."""
-FIRST_PAUSE_S = 0.1
-MAX_PAUSE_S = 10.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
 TEXT = "Rivers: 12,345 km - na\u00efve caf\u00e9, \u65e5\u672c.\n\n\tdef f(a_b): pass"
-TAGS = (PROMISE_OPEN, closing_piece(1), ASYNC_OPEN, ASYNC_CLOSE, SYNC, closing_piece(MAX_UNITS))
+CLOSINGS = [tags.closing_piece(units) for units in range(1, tags.MAX_UNITS + 1)]
+BLOCK = (tags.PROMISE_OPEN, CLOSINGS[0], tags.ASYNC_OPEN, tags.ASYNC_CLOSE, tags.SYNC, CLOSINGS[-1])
 QUESTION = "Describe spring, summer, autumn and winter."
 MAX_TOPIC_TOKENS = 24
 """A taught model ends a topic, which has three words, within so many tokens."""
@@ -116,12 +101,10 @@ class Connection:
 
     async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Json:
         """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
-        policy = self.server.policy
-        max_requests = 1 if once else policy.max_requests
-        policy = replace(policy, max_requests=max_requests, max_busy_s=0.0)
-        return await Attempts(self.server.url, self._pause, policy).reply(
-            partial(self._json, path, body)
-        )
+        policy = replace(self.server.policy, max_busy_s=0.0)
+        policy = replace(policy, max_requests=1) if once else policy
+        attempts = Attempts(self.server.url, self._pause, policy)
+        return await attempts.reply(partial(self._json, path, body))
 
     async def _json(self, path: str, body: Json | None) -> Json:
         reply = await self._client.send("GET" if body is None else "POST", path, body)
@@ -135,12 +118,9 @@ class Connection:
     async def stream(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
         """Yield the pieces of a completion, the last one with a finish reason.
 
-        429, 5xx, time-outs and broken connections are retried until the first piece came.
-
-        Raises:
-            RequestError: the server refuses this request; others may succeed.
-            EndpointError: it refuses every request.
-            RemoteError: no answer after all retries, or the stream broke.
+        429, 5xx, time-outs and broken connections are retried until the first piece came. A
+        RequestError if the server refuses this request, an EndpointError if it refuses all, a
+        RemoteError if there is no answer after all retries or the stream broke.
         """
         attempts, has_begun = Attempts(self.server.url, self._pause, self.server.policy), False
         while True:
@@ -219,14 +199,13 @@ class Connection:
             ) from exc
 
 
-Check = Callable[["Connection"], Awaitable[None]]
-"""Raises an error if a server cannot be used."""
-
-
 class Cluster:
-    """Connections to all servers; belongs to one event loop."""
+    """Connections to all servers, which a ``check`` may refuse; belongs to one event loop."""
 
-    def __init__(self, connections: Sequence[Connection], check: Check, max_responses: int) -> None:
+    def __init__(
+        self, connections: Sequence[Connection], check: Callable[[Connection], Awaitable[None]],
+        max_responses: int,
+    ) -> None:  # fmt: skip
         self._connections = {connection.server: connection for connection in connections}
         self._check = check
         self._gate = asyncio.Semaphore(max_responses)
@@ -313,8 +292,8 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
         raise errors.EndpointError(reason, hint=hint)
     if not (is_taught and vocabulary.has_pieces):
         return
-    closing = [vocabulary.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)]
-    opened = [*prompt, vocabulary.piece_id(PROMISE_OPEN)]
+    closing = [vocabulary.piece_id(piece) for piece in CLOSINGS]
+    opened = [*prompt, vocabulary.piece_id(tags.PROMISE_OPEN)]
     topic = TokenRequest(prompt=opened, max_tokens=MAX_TOPIC_TOKENS, stop_ids=closing)
     decoded = await _greedy(connection, topic)
     if not set(closing).intersection(decoded):
@@ -331,8 +310,7 @@ async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
     ids = await _ids(connection, TEXT)
     if ids is None:
         return
-    if tuple(ids[: len(prefix)]) == prefix:
-        ids = ids[len(prefix) :]
+    ids = ids[len(prefix) :] if tuple(ids[: len(prefix)]) == prefix else ids
     if ids != expected:
         raise errors.VocabularyError(
             f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as "
@@ -341,8 +319,8 @@ async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
         )
     if not vocabulary.has_pieces:
         return
-    pieces = [vocabulary.piece_id(piece) for piece in TAGS]
-    ids = await _ids(connection, "".join(TAGS)) or []
+    pieces = [vocabulary.piece_id(piece) for piece in BLOCK]
+    ids = await _ids(connection, "".join(BLOCK)) or []
     if [token for token in ids if token in pieces] != pieces:
         raise errors.VocabularyError(
             f"{connection.server.url} has other tags than the model: it encodes them as "

@@ -40,9 +40,9 @@ from pasta_lm.models.generation import sampling_settings
 from pasta_lm.models.load import last_position, load_without_weights
 from pasta_lm.models.vocabulary import Vocabulary
 
-MAX_RESPONSES = 64
-"""Responses that a server decodes at once; others wait here."""
-NO_REQUEST = -1
+MAX_RESPONSES = 64  # responses that a server decodes at once; others wait here
+NO_REQUEST = -1  # wakes the reader of events
+PENALTIES = "repetition_penalty, presence_penalty and frequency_penalty"
 SERVERS = "servers"
 T = TypeVar("T")
 
@@ -110,15 +110,11 @@ class CompletionsEngine:
         self, servers: Sequence[StockServer], loaded: ServedModel, *, allow_inexact: bool = False,
         checks: bool = True, num_again: int = 2,
     ) -> None:  # fmt: skip
-        """Keep the servers; nothing is sent. A UsageError if there is none.
+        """Keep the servers of a model; nothing is sent. A UsageError if there is none.
 
-        Args:
-            servers: At least one.
-            loaded: Their model.
-            allow_inexact: Replace positions and joins that servers cannot compute, and use models
-                that were not taught.
-            checks: Whether a server must show that it holds the model before it is used.
-            num_again: ``generate`` decodes a request anew so often if a server fails inside it.
+        ``allow_inexact`` replaces positions and joins that servers cannot compute, and uses models
+        that were not taught. With ``checks`` a server must show that it holds the model before it
+        is used. ``generate`` decodes a request ``num_again`` times anew if a server fails inside.
         """
         if not servers:
             raise errors.UsageError("no server is named", hint="for example http://localhost:8000")
@@ -129,8 +125,7 @@ class CompletionsEngine:
         self._num_again = num_again
         vocabulary, eos_ids = loaded.vocabulary, [*loaded.eos_ids]
         self._grammars = Grammars(vocabulary, vocabulary.num_tokens, eos_ids)
-        self._allow_inexact = allow_inexact
-        self._checks = checks
+        self._allow_inexact, self._checks = allow_inexact, checks
         self._numbers = count()
         self._events: SimpleQueue[tuple[int, StreamEvent | Failed | None]] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None  # the connections', once opened
@@ -154,10 +149,8 @@ class CompletionsEngine:
     def open(self) -> None:
         """Connect to the servers and check them, unless that was done.
 
-        Raises:
-            RemoteError: no server answers.
-            EndpointError: a server refuses every request, or does not say of which kind it is.
-            ModelError: a server holds another model.
+        A RemoteError if no server answers, an EndpointError if one refuses every request or does
+        not say of which kind it is, a ModelError if one holds another model.
         """
         if self._loop is not None:
             return
@@ -207,8 +200,7 @@ class CompletionsEngine:
         """Begin a request; the first one connects. Errors as those of ``stream``."""
         active = ServedRequest(self.check_request(request))
         self.open()
-        number = next(self._numbers)
-        self.active[number] = active
+        self.active[number := next(self._numbers)] = active
         active.task = self._start(self._decode(number, active))
         return number
 
@@ -221,11 +213,9 @@ class CompletionsEngine:
     def step(self) -> list[tuple[int, StreamEvent | Failed]]:
         """Wait for events or the end of a request, and return the events since the last call."""
         events: list[tuple[int, StreamEvent | Failed]] = []
-        if not self.active:
-            return events
-        arrived = [self._events.get()]
+        arrived = [self._events.get()] if self.active else []
         with suppress(Empty):
-            while True:
+            while arrived:
                 arrived.append(self._events.get_nowait())
         for number, event in arrived:
             if event is None:
@@ -271,10 +261,8 @@ class CompletionsEngine:
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator aborts it.
 
-        Raises:
-            RequestError: a server cannot carry it out exactly, or refuses it.
-            BrokenAnswerError: a server failed inside the answer.
-            PastaError: as ``open``.
+        A RequestError if servers cannot carry it out exactly or refuse it, a BrokenAnswerError if
+        one fails inside the answer; others as those of ``open``.
         """
         with self._apart() as engine:
             engine.submit(request)
@@ -313,8 +301,7 @@ class CompletionsEngine:
                         eos_ids=loaded.eos_ids, matcher_of=self._grammars.matcher,
                     )  # fmt: skip
                     put = lambda event: self._events.put((number, event))  # noqa: E731
-                    facts = loaded.vocabulary, loaded.eos_ids
-                    return await StreamedResponse(response, connection, *facts, put).run()
+                    return await StreamedResponse(response, connection, loaded, put).run()
             except errors.RemoteError as exc:
                 if isinstance(exc, errors.BrokenAnswerError) or num_begun >= len(self.servers):
                     raise
@@ -325,44 +312,39 @@ class CompletionsEngine:
         if last is not None and len(request.prompt) > last:
             raise errors.ContextLengthError(len(request.prompt), last + 1)
         request.check(last, self.loaded.vocabulary.num_tokens)
-        if request.forced is not None:
-            raise errors.RequestError("a stock server decodes its model's answer, not a given one")
-        if params.penalises:
-            raise errors.RequestError(
-                "a stock server's penalties count tag pieces and other threads, ours do not",
-                hint="leave out repetition_penalty, presence_penalty and frequency_penalty",
-            )
+        for problem, names, is_set in (
+            ("a stock server decodes its model's answer, not a given one", "the answer",
+             request.forced is not None),
+            ("a stock server's penalties count tag pieces and other threads, ours do not",
+             PENALTIES, params.penalises),
+            ("a stock server ends no thought after a number of tokens", "max_thinking_tokens",
+             params.max_thinking_tokens is not None),
+            ("log-probabilities of a stock server are not read", "them",
+             params.logprobs is not None),
+        ):  # fmt: skip
+            if is_set:
+                raise errors.RequestError(problem, hint=f"leave out {names}")
         for name, form in request.structures:
             self._grammars.matcher(form, name)
-        if params.max_thinking_tokens is not None:  # its mark is no token of the server's choice
-            problem = "a stock server ends no thought after a number of tokens"
-            raise errors.RequestError(problem, hint="leave out max_thinking_tokens")
-        if params.logprobs is not None:
-            problem = "log-probabilities of a stock server are not read"
-            raise errors.RequestError(problem, hint="leave it out")
         params = params.resolved(secrets.randbits(31), self.loaded.fork_bias)
         plain, join = PositionStrategy.CONTINUE, Join.SHARED
         if request.forks:  # else it is a single thread: all strategies and joins are the same
             join = Join.RECOMPUTE if request.form is Form.MAIN else Join.SHARED
             if not self._allow_inexact and (request.positions, request.join) != (plain, join):
-                trained = self.loaded
                 raise errors.RequestError(
                     f"positions {request.positions.value!r} with join {request.join.value!r} are "
                     "not exact on a stock server, which computes plain causal texts",
-                    hint=f"the model was trained with {trained.positions.value!r} and "
-                    f"{trained.join.value!r}; --allow-inexact (a recipe: servers.allow_inexact) "
-                    f"decodes it as {plain.value!r} and {join.value!r}",
+                    hint=f"the model was trained with {self.loaded.positions.value!r} and "
+                    f"{self.loaded.join.value!r}; --allow-inexact (servers.allow_inexact in a "
+                    f"recipe) decodes it as {plain.value!r} and {join.value!r}",
                 )
         return replace(request, params=params, positions=plain, join=join, guesser=None)
 
 
 def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
-    """Return the servers at addresses that a comma separates; nothing is sent.
-
-    If the environment variable ``PASTA_ENGINE_KEY`` is set, it is sent to them as their key.
-    """
+    """Return the servers at addresses that a comma separates; nothing is sent."""
     if not find_spec("httpx2"):
         raise errors.MissingExtraError(f"asking {addresses}", "serve")
-    key = os.environ.get(KEY_ENV) or None
+    key = os.environ.get(KEY_ENV) or None  # they may want one
     kind = None if dialect is None else dialect_of(dialect)
     return [StockServer(url, dialect=kind, api_key=key) for url in server_urls(addresses)]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from pasta_lm.engines import ModelFacts
 from pasta_lm.engines.live_thread import END_OF_TEXT, Drawn, LiveThread
 from pasta_lm.engines.request import StreamEvent
 from pasta_lm.engines.response import Response
@@ -22,7 +23,6 @@ from pasta_lm.errors import BrokenAnswerError, RemoteError
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.lexer import LexemeKind
-from pasta_lm.models.vocabulary import Vocabulary
 
 MAX_ASKED_AGAIN = 8
 """Times that one token is asked for again because it was illegal; then it counts as malformed."""
@@ -45,14 +45,14 @@ class StreamedResponse:
     """Decode one response; its events go to a function."""
 
     def __init__(
-        self, response: Response, server: Connection, vocabulary: Vocabulary,
-        eos_ids: Collection[int], put: Callable[[StreamEvent], None],
+        self, response: Response, server: Connection, model: ModelFacts,
+        put: Callable[[StreamEvent], None],
     ) -> None:  # fmt: skip
         self.response = response
         self._server = server
-        self._vocabulary = vocabulary
-        self._eos_ids = frozenset(eos_ids)
-        self._piece_ids = tuple(vocabulary.piece_ids.values())
+        self._vocabulary = model.vocabulary
+        self._eos_ids = frozenset(model.eos_ids)
+        self._piece_ids = tuple(model.vocabulary.piece_ids.values())
         self._put = put
         self._began_s = time.perf_counter()
         self._streams: dict[int, _Stream] = {}  # by thread

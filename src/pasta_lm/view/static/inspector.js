@@ -37,25 +37,25 @@ export class InspectorView {
     const kind = { content: "token", thought: "token of the thought", given: "token of the request", topic: "topic token", tag: "tag" }[token.role];
     const pass = token.decoded < 0 ? "the prefill" : `pass ${token.decoded}`;
     const critical = token.critical ? ", on the critical path" : "";
-    const place = `${kind} ${token.index + 1} of ${thread.tokens.length} of ${called(thread)}, written in ${pass}${critical}.`;
+    const description = `${kind} ${token.index + 1} of ${thread.tokens.length} of ${called(thread)}, written in ${pass}${critical}.`;
     const text = element("q", { class: "quoted" }, visible(token.text).slice(0, 80));
-    return [element("p", {}, text, ` is ${place}`), element("p", { class: "sight" }, ...this.sight(run, thread, token))];
+    return [element("p", {}, text, ` is ${description}`), element("p", { class: "sight" }, ...this.sight(run, thread, token))];
   }
 
   sight(run, thread, token) {
     const row = run.seenBy(token);
     if (!row) return ["The trace does not tell what it could see."];
-    const own = [plural(row.prompt, "token") + " of the prompt"];
+    const first = [plural(row.prompt, "token") + " of the prompt"];
     const [seen, hidden] = [[], []];
     for (const other of run.threads) {
       const count = run.numSeen(token, other.id);
       const name = called(other);
-      const written = other.tokens.filter((one) => one.decoded < token.decoded).length;
-      if (count && other.id === thread.id) own.push(`the ${count} before it of its own`);
+      const written = other.tokens.filter(({ decoded }) => decoded < token.decoded).length;
+      if (count && other.id === thread.id) first.push(`the ${count} before it of its own`);
       else if (count) seen.push([count, name]);
       if (other.id !== thread.id && written > count) hidden.push([written - count, name]);
     }
-    const sentence = [element("strong", {}, "Its thread could see "), `${[...own, ...listed(seen)].join(", ")}.`];
+    const sentence = [element("strong", {}, "Its thread could see "), `${[...first, ...listed(seen)].join(", ")}.`];
     if (hidden.length) sentence.push(element("strong", {}, " Written by then, but hidden from it: "), `${listed(hidden).join(", ")}.`);
     return sentence;
   }

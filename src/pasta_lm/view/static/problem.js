@@ -17,10 +17,10 @@ const NAMES = { key: "Enter the key", shorten: "Retry without the oldest turn", 
 export function problem({ message, status = null, code = null, wait = null, hasKey = false }, acts) {
   if (status === 401) message = hasKey ? "The API key is wrong." : "This server wants an API key.";
   const [, sentence, helps] = KINDS.find(([holds]) => holds({ status, code }));
-  const wanted = acts[helps] ? [helps] : helps === "shorten" ? ["change"] : [];
-  if (status === null || status >= 500 || status === 401 || status === 429) wanted.push("retry");
-  if (status === 400 && acts.shorten) wanted.push("shorten");
-  const buttons = [...new Set(wanted)].filter((name) => acts[name]).map((name) => button(NAMES[name], acts[name], { "data-changes": "", "data-act": name }));
+  const offered = acts[helps] ? [helps] : helps === "shorten" ? ["change"] : [];
+  if (status === null || status >= 500 || status === 401 || status === 429) offered.push("retry");
+  if (status === 400 && acts.shorten) offered.push("shorten");
+  const buttons = [...new Set(offered)].filter((name) => acts[name]).map((name) => button(NAMES[name], acts[name], { "data-changes": "", "data-act": name }));
   const root = element("div", { class: "failed" },
     element("p", {}, sentence ? element("strong", {}, `${sentence} `) : null, visible(message)), ...buttons);
   const retry = buttons.find((node) => node.dataset.act === "retry");

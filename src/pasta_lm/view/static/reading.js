@@ -52,7 +52,7 @@ export function marked(run, passes, writing) {
   const all = stretches(run, passes);
   let [text, at] = ["", null];
   for (const [index, { thread, text: written }] of all.entries()) {
-    const isTip = writing.has(thread) && !all.some((one, place) => place > index && one.thread === thread);
+    const isTip = writing.has(thread) && !all.slice(index + 1).some((later) => later.thread === thread);
     const clean = (isTip ? closed(written) : written).replace(MARKS, "\ufffd");
     const num = at === thread ? 0 : SIGNS.exec(clean)[0].length;
     const isMarked = at !== thread && num < clean.length;

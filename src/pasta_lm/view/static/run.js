@@ -79,8 +79,8 @@ export class Run {
 
   addToken({ thread, text, role, decoded, fed = null, critical = false, forks = null }) {
     const { tokens } = this.threads[thread];
-    const place = { number: this.tokens.length, index: tokens.length };
-    const token = { ...place, thread, text, role, decoded, fed, critical, forks };
+    const numbers = { number: this.tokens.length, index: tokens.length };
+    const token = { ...numbers, thread, text, role, decoded, fed, critical, forks };
     this.tokens.push(token);
     tokens.push(token);
   }

@@ -53,7 +53,7 @@ export class Stage extends EventTarget {
     return Math.min(run.passes, pass);
   }
 
-  place(run, pass) {
+  positionOf(run, pass) {
     return this.clock === "seconds" ? run.secondsAt(pass) : pass;
   }
 
@@ -86,7 +86,7 @@ export class Stage extends EventTarget {
 
   step(count) {
     const pass = Math.round(this.passOf(this.run) + count);
-    this.goTo(this.place(this.run, Math.max(0, Math.min(this.run.passes, pass))));
+    this.goTo(this.positionOf(this.run, Math.max(0, Math.min(this.run.passes, pass))));
   }
 
   setClock(clock) {
@@ -94,7 +94,7 @@ export class Stage extends EventTarget {
     const { follows } = this;
     this.clock = clock;
     this.tell("clock");
-    this.goTo(follows ? this.end : this.place(this.run, pass));
+    this.goTo(follows ? this.end : this.positionOf(this.run, pass));
   }
 
   hover(thread) {

@@ -96,7 +96,7 @@ export class TimelineView {
   }
 
   x(pass) {
-    return (this.stage.place(this.run, pass) / this.domain) * this.width;
+    return (this.stage.positionOf(this.run, pass) / this.domain) * this.width;
   }
 
   y(thread) {

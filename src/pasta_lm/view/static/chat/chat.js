@@ -64,13 +64,13 @@ class Chat {
     const served = document.querySelectorAll(".served");
     try {
       const { id, pasta } = await servedModel(this.settings.key.value);
-      for (const place of served) place.replaceChildren(modelFacts({ id, pasta }));
+      for (const node of served) node.replaceChildren(modelFacts({ id, pasta }));
       byId("lesson").replaceChildren(pasta.strategies.includes("pasta") ? lesson() : element("p", {}, UNTAUGHT));
       this.settings.offer(pasta.strategies, pasta.limits);
       this.settings.summarise();
     } catch (error) {
       const isLocked = error.status === 401;
-      for (const place of served) place.textContent = isLocked ? "This server wants an API key: see the settings." : visible(error.message);
+      for (const node of served) node.textContent = isLocked ? "This server wants an API key: see the settings." : visible(error.message);
     }
   }
 
@@ -170,9 +170,9 @@ class Chat {
 
   showVariant(turn, index, name) {
     turn.shown = index;
-    const place = this.conversation.turns.indexOf(turn);
-    this.show(place);
-    this.views[place].focus(name);
+    const position = this.conversation.turns.indexOf(turn);
+    this.show(position);
+    this.views[position].focus(name);
     this.keep();
   }
 
