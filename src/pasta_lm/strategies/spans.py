@@ -33,6 +33,6 @@ def _span(value: object, document: str) -> list[int] | None:
         rf"(?i)(?<!\w){folded}(?!\w)",
         f"(?i){folded}",
     ):
-        if found := re.search(pattern, document):
-            return [*found.span()]
+        if match := re.search(pattern, document):
+            return [*match.span()]
     return None
