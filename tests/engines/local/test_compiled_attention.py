@@ -132,15 +132,15 @@ def test_rotation_is_that_of_the_traced_pass(dtype: torch.dtype) -> None:
     joined = torch.randn(1, num_tokens, (num_heads + 2 * groups) * size, generator=generator)
     joined = joined.to(dtype)
     angles = torch.randn(1, 1, num_tokens, size, generator=generator)
-    turned_by = angles.cos().to(dtype), sign_sin(angles.sin().to(dtype))
+    rotation = angles.cos().to(dtype), sign_sin(angles.sin().to(dtype))
     shape = (0, num_heads * size, (num_heads + groups) * size, num_heads, groups, size)
     pools = [torch.zeros(groups, 32, size, dtype=dtype) for _ in range(4)]
     run = CompiledAttention([Queries(num_tokens, 0, 0, None)])
     outs = [torch.empty(num_tokens, num_heads * size, dtype=dtype) for _ in range(2)]
-    q, k, v = split_heads(joined, turned_by, *shape)
-    run(Heads.of(q, k, v), None, *pools[:2], None, outs[0])
+    q, k, v = split_heads(joined, rotation, *shape)
+    run(Heads.of(q, k, v), None, tuple(pools[:2]), None, outs[0])
     heads = Heads.joined(joined[0], *shape)
-    run(heads, turned_by, tuple(pools[2:]), None, outs[1])
+    run(heads, rotation, tuple(pools[2:]), None, outs[1])
     assert torch.equal(pools[1], pools[3])
     tolerance = 1e-6 if dtype == torch.float32 else 2**-7  # an ulp where torch fuses, or does not
     torch.testing.assert_close(pools[0], pools[2], atol=tolerance, rtol=tolerance)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.passes.batch import Batch
+from pasta_lm.engines.passes.runner import Batch
 from pasta_lm.engines.request import Finished, Request, SamplingParams, TextDelta
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument

@@ -16,9 +16,8 @@ from pasta_lm.engines.passes.attention import (
     in_window,
     visible,
 )
-from pasta_lm.engines.passes.batch import EntryTensors, RequestSpan, join_slices
 from pasta_lm.engines.passes.pool import LayerShape, Pool, Run
-from pasta_lm.engines.passes.runner import CachedPass
+from pasta_lm.engines.passes.runner import CachedPass, EntryTensors, RequestSpan, join_slices
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.visibility import UNBOUNDED, Row

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.passes.batch import Batch
+from pasta_lm.engines.passes.runner import Batch
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.positions import PositionStrategy

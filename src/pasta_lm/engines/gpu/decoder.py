@@ -43,9 +43,8 @@ from pasta_lm.engines.gpu.batch import (
     settings_of,
 )
 from pasta_lm.engines.passes.attention import LayerCall
-from pasta_lm.engines.passes.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.passes.pool import Pool
-from pasta_lm.engines.passes.runner import LogitsFunction
+from pasta_lm.engines.passes.runner import EntryTensors, LogitsFunction, RequestSpan
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks
 from pasta_lm.interpreter.placement import Entries
 

@@ -26,9 +26,8 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import ActiveRequest, PassPlan, Planner, check_request
 from pasta_lm.engines.local.rows import SLOTS_ONLY, RowsRunner, as_rows
 from pasta_lm.engines.local.scheduler import Scheduler
-from pasta_lm.engines.passes.batch import join_slices
 from pasta_lm.engines.passes.pool import Pool
-from pasta_lm.engines.passes.runner import Runner, plain_logits
+from pasta_lm.engines.passes.runner import Runner, join_slices, plain_logits
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import (
     Answer,

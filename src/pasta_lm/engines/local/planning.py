@@ -19,8 +19,8 @@ from torch import Tensor
 from pasta_lm.engines.live_thread import LiveThread, MatcherOf
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.scheduler import Scheduler, Ticket
-from pasta_lm.engines.passes.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.passes.pool import Run
+from pasta_lm.engines.passes.runner import EntryTensors, RequestSpan
 from pasta_lm.engines.passes.sampling import token_logprobs
 from pasta_lm.engines.request import Request, StreamEvent
 from pasta_lm.engines.response import Response

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.local.planning import ActiveRequest
-from pasta_lm.engines.passes.batch import EntryTensors, RequestSpan
 from pasta_lm.engines.passes.pool import LayerShape
 from pasta_lm.engines.passes.row_reader import RowCache, RowReader, RowReading, copy_cache
+from pasta_lm.engines.passes.runner import EntryTensors, RequestSpan
 from pasta_lm.engines.request import Request
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.placement import Entries
