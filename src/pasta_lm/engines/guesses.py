@@ -48,8 +48,8 @@ class Contexts:
         self._params, self._is_tag = request.params, is_tag
         self._is_read = request.guesser is not None or request.params.penalises
         self._ids: dict[int, list[int]] = {0: [*request.prompt] if self._is_read else []}
-        self._num_inherited: dict[int, int] = {0: len(self._ids[0])}
-        self._num_given: dict[int, int] = {0: len(self._ids[0])}  # ids outside of the answer
+        first = len(self._ids[0])
+        self._starts = {0: (first, first)}  # the ids that a thread began with; those not decoded
 
     def of(self, thread: Thread) -> Sequence[int]:
         return self._ids[thread.id]
@@ -64,7 +64,7 @@ class Contexts:
         params, thread = self._params, live.thread.id
         if not (params.presence_penalty or params.frequency_penalty):
             return params.logit_bias
-        answer = self._ids[thread][self._num_given[thread] :]  # neither the prompt nor given
+        answer = self._ids[thread][self._starts[thread][1] :]  # neither the prompt nor given
         added = dict(params.logit_bias)
         for token, count in Counter([*answer, *live.guesses[:ahead]]).items():
             if not self._is_tag(token):
@@ -76,15 +76,13 @@ class Contexts:
         assert child.parent is not None
         if self._is_read:
             self._ids[child.id] = [*self.of(child.parent)]
-            self._num_inherited[child.id] = len(self._ids[child.id])
-            self._num_given[child.id] = self._num_given[child.parent.id]
+            self._starts[child.id] = len(self._ids[child.id]), self._starts[child.parent.id][1]
 
     def begin(self, child: Thread, seen: Sequence[int], num_prefix: int) -> None:
         """Let a thread of an expansion see all that precedes it, none of which is of the answer."""
         if self._is_read:
             self._ids[child.id] = [*seen]
-            self._num_inherited[child.id] = len(seen)
-            self._num_given[child.id] = len(seen) + num_prefix
+            self._starts[child.id] = len(seen), len(seen) + num_prefix
 
     def decoded(self, thread: Thread, tokens: Iterable[int]) -> None:
         if self._is_read:
@@ -92,7 +90,7 @@ class Contexts:
 
     def joined(self, thread: Thread, others: Iterable[Thread]) -> None:
         for other in others if self._is_read else ():
-            self._ids[thread.id] += self._ids[other.id][self._num_inherited[other.id] :]
+            self._ids[thread.id] += self._ids[other.id][self._starts[other.id][0] :]
 
 
 class Pace:

@@ -32,7 +32,7 @@ class _Tag(str):
 
 
 @dataclass(slots=True)
-class _Part:
+class _ThreadText:
     """The texts and tags that one thread has so far, and the numbers of the threads in it."""
 
     items: list[str | int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class ReadingOrder:
 
     def __init__(self, *, keeps_tags: bool = False, is_held: bool = False) -> None:
         self._keeps_tags, self._is_held = keeps_tags, is_held
-        self._parts: dict[int, _Part] = {0: _Part(opening=_Tag())}
+        self._threads: dict[int, _ThreadText] = {0: _ThreadText(opening=_Tag())}
         self._open = [0]  # the thread that is read, behind those that it stands in
         self._undecided = ""
         self._sent: list[str] = []
@@ -70,7 +70,7 @@ class ReadingOrder:
         return self._sent[-1]
 
     def text_so_far(self, thread: int = 0) -> str:
-        items = self._parts[thread].items
+        items = self._threads[thread].items
         if self._is_held and thread == 0:  # a plan is no part of the answer
             items = [item for item in items if isinstance(item, int)]
         texts = (self.text_so_far(item) if isinstance(item, int) else item for item in items)
@@ -85,35 +85,35 @@ class ReadingOrder:
                 if event.promised_tokens is None:  # no written form: it comes at the end
                     self._is_held |= self._keeps_tags
                 units = (event.promised_tokens or 0) // tags.TOKENS_PER_UNIT or 1
-                self._parts[thread].opening = _Tag(
+                self._threads[thread].opening = _Tag(
                     tags.promise_tag(topic or "", units) + tags.ASYNC_OPEN
                 )
             case TextDelta(thread=thread, text=text):
-                self._parts[thread].items.append(text)
+                self._threads[thread].items.append(text)
             case Synced(thread=thread):
-                self._parts[thread].items.append(_Tag(tags.SYNC))
-            case ThreadEnded(thread=thread) if thread in self._parts:
-                self._parts[thread].has_ended = True
+                self._threads[thread].items.append(_Tag(tags.SYNC))
+            case ThreadEnded(thread=thread) if thread in self._threads:
+                self._threads[thread].has_ended = True
 
     def _add(self, thread: int, parent: int) -> None:
-        if thread not in self._parts:
-            self._parts[thread] = _Part()
-            self._parts[parent].items.append(thread)
+        if thread not in self._threads:
+            self._threads[thread] = _ThreadText()
+            self._threads[parent].items.append(thread)
 
     def _next_item(self) -> str | None:
-        part = self._parts[self._open[-1]]
-        if part.num_read == len(part.items):
-            if not part.has_ended or len(self._open) == 1:
+        text = self._threads[self._open[-1]]
+        if text.num_read == len(text.items):
+            if not text.has_ended or len(self._open) == 1:
                 return None
             self._open.pop()
             return _Tag(tags.ASYNC_CLOSE)
-        item = part.items[part.num_read]
+        item = text.items[text.num_read]
         if isinstance(item, str):
-            part.num_read += 1
+            text.num_read += 1
             return item
-        opening = self._parts[item].opening
+        opening = self._threads[item].opening
         if opening is not None:
-            part.num_read += 1
+            text.num_read += 1
             self._open.append(item)
         return opening
 

@@ -1,6 +1,6 @@
 """Replay a written answer through the real interpreter: no model, no clock, the standard library.
 
-The engine of the tests, the documents and ``pasta play``. The response, with its threads, places
+The engine of the tests, the documents and ``pasta play``. The response, with its threads, slots
 and trace, is that of every engine; tokens are the words of a script, and each thread decodes one
 in a step. The clock is simulated, so token counts are real and seconds mean nothing.
 """
@@ -52,12 +52,10 @@ class WordIds(PieceTable):
         return self._spelling[token_id]
 
     def text_stream(self) -> WordIds:
-        """Return the decoder of a thread's words: they need no context."""
-        return self
+        return self  # words need no context
 
     def close(self) -> str:
-        """Return nothing: a word is never incomplete."""
-        return ""
+        return ""  # a word is never incomplete
 
 
 @dataclass(slots=True)

@@ -82,7 +82,6 @@ class _Coded(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Return the weight float32 [O, I]."""
         return self.rows(slice(None))
 
     def rows(self, ids: Tensor | slice) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex, num_splits, power_of_two
 from pasta_lm.engines.passes.attention import LayerCall, additive, attend, in_window, visible
+from pasta_lm.engines.passes.pool import Pool
 
 _TILE_BYTES = 16_384  # keys that an instance of the kernel holds at a time
 _TILE_BYTES_FLOAT32 = 8_192  # more would not fit into the registers
@@ -55,6 +56,19 @@ class LayerMemory(NamedTuple):
 
 
 Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory], Tensor]
+
+
+class PagedPass:
+    """One pass, as the attention of the model's layers sees it."""
+
+    def __init__(self, batch: PagedBatch, pool: Pool, entries: Tensor, attend: Attend) -> None:
+        self._batch, self._pool, self._entries, self._attend = batch, pool, entries, attend
+
+    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+        """Write the new keys and values into the pool, then attend over each request's pages."""
+        keys, values = self._pool.keys[call.layer], self._pool.values[call.layer]
+        memory = LayerMemory(keys, values, self._entries, self._batch)
+        return self._attend(call, q_HND, k_GND, v_GND, memory)
 
 
 def place_entries(batch: PagedBatch, entries: Tensor) -> None:

@@ -70,7 +70,6 @@ class RequestRows:
 
     @property
     def size(self) -> RequestSize:
-        """Return its size, from which the bucket follows."""
         return RequestSize(len(self.fed), len(self.pages), self.num_owners)
 
 
@@ -95,7 +94,7 @@ def bucket_of(requests: Sequence[RequestSize], group: int, num_wanted: int = 1) 
 
 
 def num_splits(bucket: Bucket, num_key_heads: int, page_size: int) -> int:
-    """Return into how many parts the keys of a block are split, a power of two."""
+    """Return the number of parts of the keys of a block, a power of two."""
     by_work = WANTED_INSTANCES / (bucket.num_blocks * num_key_heads)
     by_keys = bucket.num_pages * page_size // MIN_SPLIT_KEYS
     return power_of_two(max(1, min(int(by_work), by_keys, MAX_SPLITS)))

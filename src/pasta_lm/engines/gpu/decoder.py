@@ -21,7 +21,7 @@ from torch import Tensor
 from pasta_lm.engines.devices import on_device, warn_once
 from pasta_lm.engines.gpu.attention import (
     Attend,
-    LayerMemory,
+    PagedPass,
     attend_gathered,
     attend_split,
     fault_of,
@@ -42,7 +42,6 @@ from pasta_lm.engines.gpu.batch import (
     choose_rows,
     settings_of,
 )
-from pasta_lm.engines.passes.attention import LayerCall
 from pasta_lm.engines.passes.pool import Pool
 from pasta_lm.engines.passes.runner import EntryTensors, LogitsFunction, RequestSpan
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks
@@ -53,13 +52,12 @@ MAX_REQUEST_ROWS = 64  # beyond it fused attention over a view reads keys less o
 MAX_CHOSEN_ROWS = 64  # that a captured choice takes: a draw's numbers are three times its logits
 MAX_SHAPES = 64  # that are kept; the one that was not used for longest goes
 
+Function = Callable[[], Tensor]
+"""Returns logits [W, V] or tokens [W], valid until it runs again, of tensors that stay."""
+
 logger = logging.getLogger(__name__)
 
 # Legend: N rows of a bucket, W wanted rows, V vocabulary.
-
-
-Function = Callable[[], Tensor]
-"""Returns logits [W, V] or tokens [W], valid until it runs again, of tensors that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +149,6 @@ class Result(NamedTuple):
 
     logits_WV: Tensor  # float32, of the wanted rows
     tokens: list[int] | None  # for the same; None: the choices need more than a pass can hold
-
-
-class PagedPass:
-    """One pass, as the attention of the model's layers sees it."""
-
-    def __init__(self, batch: PagedBatch, pool: Pool, entries: Tensor, attend: Attend) -> None:
-        self._batch, self._pool, self._entries, self._attend = batch, pool, entries, attend
-
-    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Write the new keys and values into the pool, then attend over each request's pages."""
-        keys, values = self._pool.keys[call.layer], self._pool.values[call.layer]
-        memory = LayerMemory(keys, values, self._entries, self._batch)
-        return self._attend(call, q_HND, k_GND, v_GND, memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +268,7 @@ class PagedDecoder:
         return Result(logits_WV, tokens if min(tokens, default=0) >= 0 else None)
 
     def _shape(self, bucket: Bucket) -> _Shape:
-        shape = self.shapes.pop(bucket, None)
-        if shape is None:
+        if (shape := self.shapes.pop(bucket, None)) is None:
             if len(self.shapes) == MAX_SHAPES:
                 del self.shapes[next(iter(self.shapes))]
             self.num_shapes += 1
@@ -314,8 +298,7 @@ class PagedDecoder:
         """Return the memory of the choices of so many rows; ``draws``: some have a temperature."""
         if (shape := self._choices.get((num_wanted, draws))) is not None:
             return shape
-        size = NUM_LINES, num_wanted
-        host = torch.zeros(size, dtype=torch.float64, pin_memory=self._is_cuda)
+        host = torch.zeros(NUM_LINES, num_wanted, dtype=torch.float64, pin_memory=self._is_cuda)
         there = host.to(self.device, copy=True)
         logits_WV, tokens_W = self._out_WV[:num_wanted], self._tokens_W[:num_wanted]
 

@@ -41,7 +41,6 @@ from pasta_lm.models.load import last_position, load_without_weights
 from pasta_lm.models.vocabulary import Vocabulary
 
 MAX_RESPONSES = 64  # responses that a server decodes at once; others wait here
-NO_REQUEST = -1  # wakes the reader of events
 PENALTIES = "repetition_penalty, presence_penalty and frequency_penalty"
 SERVERS = "servers"
 T = TypeVar("T")
@@ -97,8 +96,7 @@ class ServedRequest:
 
     @property
     def responses(self) -> list[Response]:
-        """Return the samples, also while others begin."""
-        return list(self.samples.values())
+        return list(self.samples.values())  # a copy: others may begin meanwhile
 
 
 class CompletionsEngine:
@@ -127,7 +125,7 @@ class CompletionsEngine:
         self._grammars = Grammars(vocabulary, vocabulary.num_tokens, eos_ids)
         self._allow_inexact, self._checks = allow_inexact, checks
         self._numbers = count()
-        self._events: SimpleQueue[tuple[int, StreamEvent | Failed | None]] = SimpleQueue()
+        self._events: SimpleQueue[tuple[int, StreamEvent | Failed | None] | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None  # the connections', once opened
         self._cluster: Cluster | None = None
 
@@ -217,7 +215,7 @@ class CompletionsEngine:
         with suppress(Empty):
             while arrived:
                 arrived.append(self._events.get_nowait())
-        for number, event in arrived:
+        for number, event in filter(None, arrived):
             if event is None:
                 self.active.pop(number, None)
             elif number in self.active:  # else it was cancelled
@@ -225,7 +223,7 @@ class CompletionsEngine:
         return events
 
     def wake(self) -> None:
-        self._events.put((NO_REQUEST, None))
+        self._events.put(None)
 
     def _apart(self) -> closing[CompletionsEngine]:
         inexact, checks = self._allow_inexact, self._checks

@@ -186,7 +186,6 @@ def dialect_of(name: str) -> Dialect:
 
 
 def int_or_none(value: object) -> int | None:
-    """Return a number of a reply; None for anything else."""
     return value if isinstance(value, int) else None
 
 
