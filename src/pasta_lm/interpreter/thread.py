@@ -103,18 +103,20 @@ class Thread:
         A thread without a topic decodes the answer itself: it is no block of it.
         """
         items: list[Item] = []
-        for part in self.content:
-            match part:
+        for piece in self.content:
+            match piece:
                 case Thread():
-                    is_last = part.path == until[: len(part.path)]
-                    inner = part.items(until if is_last else ())
-                    items += inner if part.topic is None else [Block(part.topic, part.units, inner)]
+                    is_last = piece.path == until[: len(piece.path)]
+                    inner = piece.items(until if is_last else ())
+                    items += (
+                        inner if piece.topic is None else [Block(piece.topic, piece.units, inner)]
+                    )
                     if is_last:
                         break
                 case Sync():
-                    items.append(part)
+                    items.append(piece)
                 case _:
-                    items.append(Text(part))
+                    items.append(Text(piece))
         return tuple(items)
 
 

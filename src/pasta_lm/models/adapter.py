@@ -301,11 +301,11 @@ def check_base(
     reference: BaseReference, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     measured = reference_to(model, tokenizer)
-    for part in ("weights", "tokenizer"):
-        expected, actual = (getattr(base, f"{part}_sha256") for base in (reference, measured))
+    for kind in ("weights", "tokenizer"):
+        expected, actual = (getattr(base, f"{kind}_sha256") for base in (reference, measured))
         if expected is not None and expected != actual:
             hashes = f"{actual[:12]}, not {expected[:12]}"
-            raise _other_base(f"the {part} of this one have the hash {hashes}")
+            raise _other_base(f"the {kind} of this one have the hash {hashes}")
 
 
 @contextmanager

@@ -217,13 +217,13 @@ def note(text: str) -> None:
 def _convert(file: Path, folder: Path) -> None:
     model, tokenizer, record = _dequantised(file, f"the GGUF file {file}")
     try:
-        with new_file(folder) as part:
-            model.save_pretrained(part)
-            tokenizer.save_pretrained(part)
+        with new_file(folder) as made:
+            model.save_pretrained(made)
+            tokenizer.save_pretrained(made)
             if record:
-                (part / FILE_NAME).write_text(json.dumps(record), "utf-8")
-            sums = {item.name: _sum(item) for item in part.iterdir() if item.is_file()}
-            (part / SUMS).write_text(json.dumps(sums), "utf-8")
+                (made / FILE_NAME).write_text(json.dumps(record), "utf-8")
+            sums = {item.name: _sum(item) for item in made.iterdir() if item.is_file()}
+            (made / SUMS).write_text(json.dumps(sums), "utf-8")
     except (OSError, SafetensorError) as exc:
         reason = f"the weights of {file.name} cannot be kept in {folder}: {cause(exc)}"
         hint = "they take 4 bytes a weight; XDG_CACHE_HOME names another place"

@@ -75,8 +75,8 @@ def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Exp
     _refuse_existing(out)
     pretrained = _read_exportable(source, DTYPES[dtype])
     num_bytes = sum(weight.nbytes for weight in pretrained.model.parameters())
-    with _exported(out, num_bytes) as part:
-        _write_folder(pretrained, part)
+    with _exported(out, num_bytes) as made:
+        _write_folder(pretrained, made)
     return Export(out, pretrained, sum(file.stat().st_size for file in out.iterdir()), dtype)
 
 
@@ -111,8 +111,8 @@ def _exported(out: Path, num_bytes: int) -> Iterator[Path]:
                 f"{needed // _MIB:,} MiB",
                 hint="name another disk, or a smaller dtype",
             )
-        with written_whole(out) as part:
-            yield part
+        with written_whole(out) as made:
+            yield made
             _refuse_existing(out)
     except OSError as exc:
         hint = "check the disk and its permissions"
@@ -167,8 +167,8 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     _check_supported(model.config)
     tensors = list(_tensors(model, kind))
     num_bytes = sum(_num_bytes(values.shape, stored) for _, values, stored in tensors)
-    with _exported(out, num_bytes) as part:
-        writer = gguf.GGUFWriter(part, str(model.config.model_type))
+    with _exported(out, num_bytes) as made:
+        writer = gguf.GGUFWriter(made, str(model.config.model_type))
         try:
             writer.add_name(out.stem)
             writer.add_file_type(file_type)

@@ -68,7 +68,7 @@ def settle(model: PreTrainedModel, tokenizer: Tokenizer, folder: str) -> frozens
 def eos_ids(model: PreTrainedModel, tokenizer: Tokenizer, folder: str = "") -> frozenset[int]:
     """Return every id that ends a turn: of the settings, the tokenizer and the chat template."""
     text_config, num_rows = model.config.get_text_config(), num_token_rows(model)
-    of_config = [getattr(part, KEY, None) for part in (model.config, text_config)]
+    of_config = [getattr(config, KEY, None) for config in (model.config, text_config)]
     settings = getattr(getattr(model, "generation_config", None), KEY, None)
     file = f"{folder}/{GENERATION_CONFIG_NAME}"
     # What the configuration has was copied from there.

@@ -110,7 +110,7 @@ class Vocabulary(PieceTable):
         elif isinstance(value, list):
             guarded = [*map(self._guarded, value)]
         elif isinstance(value, Mapping):
-            guarded = {self._guarded(key): self._guarded(part) for key, part in value.items()}
+            guarded = {self._guarded(key): self._guarded(inner) for key, inner in value.items()}
         return cast("T", guarded)
 
     def _without_thought(self, text: str) -> str:
@@ -170,8 +170,8 @@ class Vocabulary(PieceTable):
         pieces = re.split(f"({self._special.pattern})", text)
         ids: list[int] = []
         for is_marked, group in groupby(pieces, key=lambda piece: _GUARD in piece):
-            part = "".join(group).replace(_GUARD, "")
-            ids += (self._texts if is_marked else self._prompts).encode(part)
+            stretch = "".join(group).replace(_GUARD, "")
+            ids += (self._texts if is_marked else self._prompts).encode(stretch)
         return ids
 
     @property
@@ -180,7 +180,7 @@ class Vocabulary(PieceTable):
 
     @cached_property
     def _drops_texts(self) -> bool:
-        """Whether the chat template leaves out a content that is a text."""
+        """Return whether the chat template leaves out a content that is a text."""
         with suppress(RequestError):  # then the messages themselves will tell
             return _MARKER not in self._render([{"role": "user", "content": _MARKER}], {}).lower()
         return False
@@ -247,7 +247,7 @@ class Vocabulary(PieceTable):
 
     @cached_property
     def topic_forbidden(self) -> frozenset[int]:
-        """Ids of tokens that cannot stand in a topic, such as parts of a character or a quote."""
+        """Return the ids that cannot stand in a topic, such as parts of a character or a quote."""
         plain = (i for i, text in self._whole_texts if _BREAKS_A_TOPIC.isdisjoint(text))
         return frozenset(range(self.num_tokens)) - (frozenset(plain) - self._added_ids)
 

@@ -110,8 +110,8 @@ def _file() -> Path:
 def _compile(file: Path) -> None:
     tune = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
     files = [str(source) for source in SOURCES if source.suffix == ".c"]
-    with new_file(file) as part:
-        command = [_compiler(), *FLAGS, tune, *files, "-o", str(part), "-lm"]
+    with new_file(file) as made:
+        command = [_compiler(), *FLAGS, tune, *files, "-o", str(made), "-lm"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 

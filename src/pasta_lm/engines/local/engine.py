@@ -190,7 +190,7 @@ class TorchEngine:
             plan = self._planner.plan(self.active, self._apart)
             if self._errors:
                 plan.keep(self.active)
-            if plan.parts:
+            if plan.spans:
                 tokens = self._tokens(plan)
                 self.num_passes += 1
                 for active in plan.computing:
@@ -222,23 +222,23 @@ class TorchEngine:
             if len(self.active) == 1:
                 raise
         tokens: list[int] = []
-        for active, part in plan.parts:
+        for active, span in plan.spans:
             with self._apart(active):
-                tokens += self._run(plan.only([(active, part)]))
+                tokens += self._run(plan.only([(active, span)]))
         plan.keep(self.active)
         return tokens
 
     def _run(self, plan: PassPlan) -> list[int]:
         # Prompts run over views, by attention that is made for them, and apart from what decodes.
-        few = [pair for pair in plan.parts if pair[0] not in plan.computing]
-        is_paged = self.paged is not None and self.paged.takes([part.num_rows for _, part in few])
-        num_rows = sum(part.num_rows for _, part in plan.parts)
+        few = [pair for pair in plan.spans if pair[0] not in plan.computing]
+        is_paged = self.paged is not None and self.paged.takes([span.num_rows for _, span in few])
+        num_rows = sum(span.num_rows for _, span in plan.spans)
         is_small = self._is_compiled and num_rows <= MAX_ROWS
         try:
-            if not is_paged or len(few) == len(plan.parts):
+            if not is_paged or len(few) == len(plan.spans):
                 with torch_on_one_thread() if is_small else nullcontext():
                     return self._run_whole(plan, is_paged=is_paged)
-            plans = plan.only(few), plan.only([pair for pair in plan.parts if pair not in few])
+            plans = plan.only(few), plan.only([pair for pair in plan.spans if pair not in few])
             tokens = dict[tuple[LiveThread, int], int]()
             for some in plans:
                 chosen = self._run_whole(some, is_paged=some is plans[0])
@@ -247,19 +247,19 @@ class TorchEngine:
                 )
             return [tokens[row.live, row.num_guessed] for row in plan.rows]
         except torch.OutOfMemoryError as exc:
-            model = sum(part.nbytes for part in self.loaded.model.parameters()) / 1e9
+            model = sum(weight.nbytes for weight in self.loaded.model.parameters()) / 1e9
             sizes = f"; the model has {model:.1f} GB, the cache {self.pool.num_bytes / 1e9:.1f}"
             raise DeviceMemoryError(exc, sizes) from exc
 
     def _run_whole(self, plan: PassPlan, *, is_paged: bool) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
         if self.rows is not None:
-            return self._choose(plan, choices, self.rows.run(plan.parts, plan.indices))
+            return self._choose(plan, choices, self.rows.run(plan.spans, plan.indices))
         if self.paged is None or not is_paged:
-            slices = [(active.entries, active.tensors.slice(part)) for active, part in plan.parts]
+            slices = [(active.entries, active.tensors.slice(span)) for active, span in plan.spans]
             batch = join_slices(slices, plan.indices, self.loaded.device)
             return self._choose(plan, choices, self.runner.run(batch))
-        parts = [PassPart(active.entries, active.tensors, part) for active, part in plan.parts]
+        parts = [PassPart(active.entries, active.tensors, span) for active, span in plan.spans]
         result = self.paged.run(parts, plan.indices, choices)
         reads = self._on_logits is not None or any(row.reads_logits for row in plan.rows)
         if result.tokens is not None and not reads:

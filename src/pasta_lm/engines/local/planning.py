@@ -186,7 +186,7 @@ class LogitsRow(NamedTuple):
 class PassPlan:
     """A forward pass in the making."""
 
-    parts: list[tuple[ActiveRequest, RequestSpan]] = field(default_factory=list)
+    spans: list[tuple[ActiveRequest, RequestSpan]] = field(default_factory=list)
     rows: list[LogitsRow] = field(default_factory=list)
     decoding: list[ActiveRequest] = field(default_factory=list)
     computing: list[ActiveRequest] = field(default_factory=list)
@@ -205,15 +205,15 @@ class PassPlan:
         self.spare_rows = max(0, self.spare_rows - num_more)
         return threads
 
-    def only(self, parts: Sequence[tuple[ActiveRequest, RequestSpan]]) -> PassPlan:
+    def only(self, spans: Sequence[tuple[ActiveRequest, RequestSpan]]) -> PassPlan:
         plan = PassPlan()
-        for active, part in parts:
+        for active, span in spans:
             start = plan.num_tokens
-            plan.parts.append((active, replace(part, start=start)))
+            plan.spans.append((active, replace(span, start=start)))
             rows = (row for row in self.rows if row.active is active)
-            plan.rows += [row._replace(at=start + row.at - part.start) for row in rows]
+            plan.rows += [row._replace(at=start + row.at - span.start) for row in rows]
             plan.computing += [active] if active in self.computing else []
-            plan.num_tokens += part.num_rows
+            plan.num_tokens += span.num_rows
         return plan
 
     def keep(self, numbers: Container[int]) -> None:
@@ -327,6 +327,6 @@ class Planner:
 
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None
-        plan.parts.append((active, RequestSpan(plan.num_tokens, first, stop, active.ticket.run)))
+        plan.spans.append((active, RequestSpan(plan.num_tokens, first, stop, active.ticket.run)))
         plan.num_tokens += stop - first
         active.ticket.num_computed = stop

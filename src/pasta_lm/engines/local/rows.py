@@ -56,16 +56,16 @@ class RowsRunner:
         """By owner; of each request by what it is given anew when it was preempted."""
 
     def run(
-        self, parts: Sequence[tuple[ActiveRequest, RequestSpan]], indices: Sequence[int]
+        self, spans: Sequence[tuple[ActiveRequest, RequestSpan]], indices: Sequence[int]
     ) -> Tensor:
         """Return the logits of the tokens at these indices of a pass, float32 [W, V]."""
         logits: dict[int, Tensor] = {}
-        for active, part in parts:
-            due = sorted({index for index in indices if part.start <= index < part.stop})
+        for active, span in spans:
+            due = sorted({index for index in indices if span.start <= index < span.stop})
             if not due and self._reader.reading is RowReading.PARTS:
-                self._read(active, part.num_entries - 1)  # a part of a prompt
+                self._read(active, span.num_entries - 1)  # a part of a prompt
             for index in due:
-                logits[index] = self._read(active, part.first_slot + index - part.start)
+                logits[index] = self._read(active, span.first_slot + index - span.start)
             caches = self.caches.get(active.tensors, {})
             for owner in caches.keys() - _needed(active, caches):
                 del caches[owner]

@@ -133,12 +133,12 @@ def join_slices(
     """Make one pass of the slices of several requests; ``wanted`` are the tokens with logits."""
     fed = [
         (entry.token, entry.position)
-        for request, part in entries
-        for entry in request.items[part.first_slot : part.num_entries]
+        for request, span in entries
+        for entry in request.items[span.first_slot : span.num_entries]
     ]
     tokens, positions = torch.tensor(fed, dtype=torch.int64, device=device).T
     wanted_W = torch.tensor(wanted, dtype=torch.int64, device=device)
-    return Batch(tokens, positions, wanted_W, tuple(part for _, part in entries))
+    return Batch(tokens, positions, wanted_W, tuple(span for _, span in entries))
 
 
 LogitsFunction = Callable[[Tensor, Tensor, Tensor, Pass], Tensor]
@@ -172,7 +172,7 @@ class CachedPass:
 
     def __init__(self, batch: Batch, pool: Pool) -> None:
         self._batch, self._pool = batch, pool
-        self._sizes = [part.stop - part.start for part in batch.slices]
+        self._sizes = [span.stop - span.start for span in batch.slices]
         self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
         self._compiled: dict[int | None, CompiledAttention] = {}
         self.is_on_cpu = batch.tokens.device.type == "cpu"
@@ -181,17 +181,17 @@ class CachedPass:
     def _views(self) -> list[LayerViews]:
         # All layers at once: a view for each layer and request costs more than short attention.
         views = self._pool.layer_views
-        return [views(part.run, 0, part.num_entries) for part in self._batch.slices]
+        return [views(span.run, 0, span.num_entries) for span in self._batch.slices]
 
     @cached_property
     def _new(self) -> LayerViews:
-        (part,) = self._batch.slices
-        return self._pool.layer_views(part.run, part.first_slot, part.num_entries)
+        (span,) = self._batch.slices
+        return self._pool.layer_views(span.run, span.first_slot, span.num_entries)
 
     @cached_property
     def _slots_N(self) -> Tensor:
-        parts = self._batch.slices
-        return self._pool.slots([(part.run, part.first_slot, part.num_entries) for part in parts])
+        slices = self._batch.slices
+        return self._pool.slots([(span.run, span.first_slot, span.num_entries) for span in slices])
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         if attention.is_plain(call) and compiled.fits(q_HND, v_GND):
@@ -221,8 +221,8 @@ class CachedPass:
 
     def _compile(self, window: int | None) -> CompiledAttention:
         requests = [
-            Queries(size, part.first_slot, self._pool.start(part.run), self._visible(part, window))
-            for part, size in zip(self._batch.slices, self._sizes, strict=True)
+            Queries(size, span.first_slot, self._pool.start(span.run), self._visible(span, window))
+            for span, size in zip(self._batch.slices, self._sizes, strict=True)
         ]
         return CompiledAttention(requests)
 
@@ -241,8 +241,8 @@ class CachedPass:
             mask = self._mask(index, call.window, q_QGHD.dtype, num_heads)
             return attention.attend_grouped(call, q_QGHD, keys, values, mask)
         q_HQD = q_QGHD.view(num_queries, num_groups * num_heads, size).transpose(0, 1)
-        part = self._batch.slices[index]
-        if part.is_prompt and attention.is_plain(call) and not _is_beyond(part, call.window):
+        span = self._batch.slices[index]
+        if span.is_prompt and attention.is_plain(call) and not _is_beyond(span, call.window):
             out_HQD = attention.attend_causal(call, q_HQD, keys[0], values[0])
         else:
             mask = self._mask(index, call.window, q_HQD.dtype)
@@ -261,21 +261,21 @@ class CachedPass:
             self._masks[key] = mask
         return self._masks[key]
 
-    def _visible(self, part: RequestSlice, window: int | None) -> Tensor | None:
-        visible = part.visible_QK
-        if part.is_prompt:
-            visible = torch.ones(part.num_rows, part.num_entries, device=part.key_positions.device)
-            visible = visible.bool().tril(part.first_slot)
+    def _visible(self, span: RequestSlice, window: int | None) -> Tensor | None:
+        visible = span.visible_QK
+        if span.is_prompt:
+            visible = torch.ones(span.num_rows, span.num_entries, device=span.key_positions.device)
+            visible = visible.bool().tril(span.first_slot)
         # Most passes reach less far back than the window, and need no mask for it.
-        if window is not None and _is_beyond(part, window):
-            positions_Q = self._batch.positions[part.start : part.stop]
-            near = attention.in_window(positions_Q, part.key_positions, window)
+        if window is not None and _is_beyond(span, window):
+            positions_Q = self._batch.positions[span.start : span.stop]
+            near = attention.in_window(positions_Q, span.key_positions, window)
             visible = near if visible is None else visible & near
         return visible
 
 
-def _is_beyond(part: RequestSlice, window: int | None) -> bool:
-    return window is not None and part.largest_distance >= window
+def _is_beyond(span: RequestSlice, window: int | None) -> bool:
+    return window is not None and span.largest_distance >= window
 
 
 class Runner:
