@@ -71,20 +71,13 @@ class Engine(Protocol):
     @property
     def has_work(self) -> bool: ...  # a request is unfinished
 
-    def submit(self, request: Request) -> int:
-        """Queue a request and return its number; a ``RequestError`` if it cannot be decoded."""
-
-    def step(self) -> list[tuple[int, StreamEvent | Failed]]:
-        """Go on, and return the events since the last call, each with its request's number."""
-
-    def cancel(self, number: int) -> list[StreamEvent]:
-        """Give a request up and return its last events; unknown and finished ones are ignored."""
-
-    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        """Decode requests together and return each one's samples, in order."""
-
-    def stream(self, request: Request) -> Iterator[StreamEvent]:
-        """Decode one request and yield its events; closing the iterator gives it up."""
-
-    def close(self) -> None:
-        """Give up what was submitted, and disconnect from servers."""
+    # A number names a request; a ``RequestError`` if it cannot be decoded.
+    def submit(self, request: Request) -> int: ...
+    # Goes on; the events since the last call, each with its request's number.
+    def step(self) -> list[tuple[int, StreamEvent | Failed]]: ...
+    # Gives a request up; its last events. Unknown and finished ones are ignored.
+    def cancel(self, number: int) -> list[StreamEvent]: ...
+    # Decodes requests together; each one's samples, in order.
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]: ...
+    def stream(self, request: Request) -> Iterator[StreamEvent]: ...  # closing it gives it up
+    def close(self) -> None: ...  # gives up what was submitted, and disconnects from servers
