@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
-import re
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 
 import typer.main
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from pasta_lm.cli import app
+from pasta_lm.learn.annotate import recipe as annotation
+from pasta_lm.learn.train import config as training
+from pasta_lm.learn.train.config import PreferenceTrainConfig
+from pasta_lm.teaching import config as teaching
 
 ROOT = Path(__file__).parents[1]
 HEAD, MIN_SHARED = ("| flag | meaning |", "|---|---|"), 2
@@ -30,17 +35,30 @@ anything is loaded: unknown keys, wrong types and contradictions are errors that
 `--set table.key=value` changes a key and may be repeated; without a value it removes the key.
 """
 ROOMS = {  # heading: its tables, each with its dataclass
-    "Supervised finetuning": "model ModelConfig, data DataConfig, "
-    "train TrainConfig, lora LoraConfig",
-    "Preference optimisation": "model StartConfig, data PairsConfig, data.records RecordsConfig, "
-    "rollouts RolloutsConfig, rollouts.servers Servers, score ScoreConfig, judge JudgeConfig, "
-    "loss LossConfig, train PreferenceTrainConfig",
-    "Teaching": "answers AnswersConfig, annotation AnnotationConfig, "
-    "annotation.teacher TeacherConfig, data MixConfig, train LearningConfig, "
-    "preference StageTwoConfig, measures MeasuresConfig",
-    "Annotation": "source SourceConfig, answers AnswerConfig, teacher TeacherConfig, "
-    "filters FilterConfig, output OutputConfig",
-}
+    "Supervised finetuning": {
+        "model": training.ModelConfig, "data": training.DataConfig, "train": training.TrainConfig,
+        "lora": training.LoraConfig,
+    },
+    "Preference optimisation": {
+        "model": training.StartConfig, "data": training.PairsConfig,
+        "data.records": training.RecordsConfig, "rollouts": training.RolloutsConfig,
+        "rollouts.servers": training.Servers, "score": training.ScoreConfig,
+        "judge": training.JudgeConfig, "loss": training.LossConfig, "train": PreferenceTrainConfig,
+    },
+    "Teaching": {
+        "answers": teaching.AnswersConfig, "annotation": teaching.AnnotationConfig,
+        "annotation.teacher": annotation.TeacherConfig, "data": teaching.MixConfig,
+        "train": teaching.LearningConfig, "preference": teaching.StageTwoConfig,
+        "measures": teaching.MeasuresConfig,
+    },
+    "Annotation": {
+        "source": annotation.SourceConfig, "answers": annotation.AnswerConfig,
+        "teacher": annotation.TeacherConfig, "filters": annotation.FilterConfig,
+        "output": annotation.OutputConfig,
+    },
+}  # fmt: skip
+SHARED = {f.name for f in fields(training.TrainConfig)} - {"learning_rate"}
+"""Keys of stage two's ``[train]`` that stand under stage one."""
 
 
 def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
@@ -83,29 +101,37 @@ def command_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def keys(table: str, name: str) -> Iterator[str]:
-    """Yield a row for each field of a dataclass: key, default, and the text behind or below it."""
-    sources = (file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py"))
-    source = next(text for text in sources if re.search(rf"^class {name}\b", text, re.MULTILINE))
-    lines, body = source.splitlines(), ast.parse(source).body
-    kind = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
-    if "Endpoint" in map(ast.unparse, kind.bases):
-        yield from keys(table, "Endpoint")
-    for field, below in zip(kind.body, [*kind.body[1:], None], strict=True):
-        if not isinstance(field, ast.AnnAssign) or "Config" in ast.unparse(field.annotation):
-            continue
-        value = ast.unparse(field.value) if field.value else "required"
-        text = lines[(field.end_lineno or 1) - 1][field.end_col_offset or 0 :].lstrip(" #")
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            text = " ".join(str(below.value.value).split())
-        yield f"| `{table}.{ast.unparse(field.target)}` | `{value}` | {text} |".replace("``", "`")
+def meanings(kind: type) -> dict[str, str]:
+    """Return the text behind or below each field that a dataclass defines itself."""
+    lines = inspect.getsource(kind).splitlines()
+    ((_, body),) = ((node, node.body) for node in ast.parse("\n".join(lines)).body)
+    texts = {}
+    for field, below in zip(body, [*body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign):
+            text = lines[(field.end_lineno or 1) - 1][field.end_col_offset or 0 :].lstrip(" #")
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                text = " ".join(str(below.value.value).split())
+            texts[ast.unparse(field.target)] = text.replace("``", "`")
+    return texts
+
+
+def keys(table: str, kind: type) -> Iterator[str]:
+    """Yield a row for each key of a table: key, default, and meaning."""
+    texts: dict[str, str] = {}
+    for base in filter(is_dataclass, reversed(kind.__mro__)):
+        texts |= meanings(base)
+    for field in fields(kind):
+        is_table = "Config" in str(field.type)
+        if not is_table and not (kind is PreferenceTrainConfig and field.name in SHARED):
+            default = "required" if field.default is MISSING else repr(field.default)
+            yield f"| `{table}.{field.name}` | `{default}` | {texts[field.name]} |"
 
 
 def recipe_page() -> str:
     """Return the page of the keys of recipes."""
     lines = [RECIPES]
     for heading, tables in ROOMS.items():
-        rows = [row for pair in tables.split(", ") for row in keys(*pair.split())]
+        rows = [row for table, kind in tables.items() for row in keys(table, kind)]
         lines += [f"## {heading}\n", "| key | default | meaning |", "|---|---|---|", *rows, ""]
     return "\n".join(lines)
 
