@@ -42,7 +42,7 @@ DOORS = {
     "measure/bench.py": "torch transformers",
     "measure/gpu_check.py": "torch",
     "measure/prompt_sets.py": "huggingface_hub",
-    "measure/answer_text.py": "lm_eval nltk langdetect",
+    "measure/instructions.py": "lm_eval nltk langdetect",
     "serve/": "fastapi uvicorn starlette sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

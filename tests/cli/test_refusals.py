@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,48 @@ def test_a_taken_port_is_refused_before_the_model_is_loaded(pasta: Pasta) -> Non
         port = taken.getsockname()[1]
         refused = pasta("serve", "--port", port, "--model", "nowhere")
     assert (refused.code, f"port {port}" in refused.err) == (2, True)
+
+
+LOADING = """
+run Hi -m {path}
+fill Hi --schema a -m {path}
+ask note.md Why? -m {path}
+chat -m {path}
+demo -m {path}
+serve --port 0 -m {path}
+bench -m {path}
+replay {answers} -m {path}
+doctor -m {path}
+teach {path} --out o
+export {path} o --merged
+evaluate cost {answers} -m {path}
+evaluate instructions --out o --set sets.alpaca={answers} -m {path}
+evaluate alpaca --out o --set instructions={answers} -m {path}
+"""
+WITHOUT_TORCH = """
+import sys
+class NoTorch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError(name="torch")
+sys.meta_path.insert(0, NoTorch())
+from pasta_lm.cli import main
+for command in sys.stdin.read().splitlines():
+    sys.argv = ["pasta", *command.split()]
+    try:
+        main()
+    except SystemExit as exit:
+        print(exit.code)
+"""
+
+
+def test_a_path_without_a_model_is_refused_before_torch_is_imported(
+    places: dict[str, Path], tmp_path: Path
+) -> None:
+    typed = LOADING.strip().format(path=tmp_path / "none", **places)
+    script = [sys.executable, "-c", WITHOUT_TORCH]
+    result = subprocess.run(script, input=typed, capture_output=True, text=True, cwd=tmp_path)
+    reasons = [line for line in result.stderr.splitlines() if "hint:" not in line]
+    refused = {line: f"pasta: no folder {tmp_path / 'none'}" for line in typed.splitlines()}
+    assert dict(zip(refused, reasons, strict=True)) == refused
+    assert result.stdout.split() == ["2"] * len(refused)

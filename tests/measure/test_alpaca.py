@@ -12,12 +12,21 @@ import pytest
 
 from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import InputError
+from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge import LLMJudge
-from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, JudgeRecipe, begin_run, open_run
-from pasta_lm.measure.alpaca_report import alpaca_report, judged
+from pasta_lm.measure.alpaca import (
+    AlpacaSettings,
+    JudgeRecipe,
+    all_comparisons,
+    begin_run,
+    open_run,
+    stored_judge,
+)
+from pasta_lm.measure.alpaca_report import alpaca_report, judgements_of
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
+from pasta_lm.measure.table import Report
+from pasta_lm.measure.win_rates import Judgement
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, stated
 
 
@@ -45,23 +54,23 @@ def settings(folder: Path, **changes: Any) -> AlpacaSettings:
     return AlpacaSettings(**(usual | changes))
 
 
-def answered(folder: Path, **changes: Any) -> AlpacaRun:
+def answered(folder: Path, **changes: Any) -> Path:
     """Return a run whose answers are there: ours wins by "good" on even ids, is equal on 11."""
-    run = begin_run(folder / "run", settings(folder, **changes))
+    run, recipe = folder / "run", settings(folder, **changes)
+    begin_run(run, recipe)
     made = {"kind": "generated", "engine": "torch", "positions": "predict", "hardware": "cpu"}
     made |= {"dtype": "float32", "commit": "abc123", "version": "0"}
     rows = []
-    for system in run.settings.all_systems:
-        for one in run.prompts:
-            number = int(one.id)
+    for system in recipe.all_systems:
+        for number in range(NUM):
             is_ours = system.name == "pasta" and number != 11
             text = f"{'good' if is_ours == (number % 2 == 0) else 'bad'} {number}" + "!" * is_ours
             if number == 11:
                 text = "the same"
             rows.append(
                 {
-                    "id": f"{system.name}/{one.id}",
-                    "instruction_id": one.id,
+                    "id": f"{system.name}/{number}",
+                    "instruction_id": str(number),
                     "system": system.name,
                     "strategy": system.strategy,
                     "model": system.model,
@@ -72,7 +81,7 @@ def answered(folder: Path, **changes: Any) -> AlpacaRun:
                     "wall_s": 1.0 if is_ours else 1.5,
                 }
             )
-    run.answers.append(rows)
+    Journal(run / "answers.jsonl").append(rows)
     return run
 
 
@@ -82,20 +91,25 @@ def good_wins(said: str) -> dict[str, Any]:
     return stated(f"Verdict: {winner}, confidence: 90")
 
 
-def ask_judge(run: AlpacaRun, script: Any = good_wins) -> ScriptedTransport:
+def ask_judge(run: Path, script: Any = good_wins) -> ScriptedTransport:
     transport = ScriptedTransport(script)
     endpoint = Endpoint(base_url="http://judge.invalid/v1", model="a-judge")
     policy = RetryPolicy(max_requests=1)
     client = partial(ChatClient, endpoint, policy=policy, servers=[transport])
-    replace(reader(run), client=client).ask(run.all_comparisons())
+    judge = stored_judge(run, JUDGE)
+    assert judge is not None
+    replace(judge, client=client).ask(all_comparisons(open_run(run)))
     return transport
 
 
-def reader(run: AlpacaRun) -> LLMJudge:
-    """Return the judge of a run that reads and asks nobody."""
-    judge = run.judge()
-    assert judge is not None
-    return judge
+def report_of(run: Path, *, allow_missing: bool = False) -> Report:
+    return alpaca_report(*open_run(run), allow_missing=allow_missing)
+
+
+def judged(run: Path) -> list[Judgement]:
+    answers, readings, _ = open_run(run)
+    assert readings is not None
+    return judgements_of(answers, readings, "pasta")
 
 
 def test_a_report_has_speeds_and_win_rates_over_both_orders_and_says_why_none_compares(
@@ -104,9 +118,9 @@ def test_a_report_has_speeds_and_win_rates_over_both_orders_and_says_why_none_co
     run = answered(tmp_path)
     transport = ask_judge(run)
     assert len(transport.asked) == 2 * 11  # the baseline against itself, and 11, are not asked
-    preferences = [one.preference for one in judged(run, reader(run), "pasta")[1]]
+    preferences = [one.preference for one in judged(run)]
     assert preferences == pytest.approx([0.9, 0.1] * 5 + [0.9, 0.5])
-    report = alpaca_report(run).to_dict()
+    report = report_of(run).to_dict()
     figures = report["systems"]
     assert figures["pasta"]["win_rate"] == pytest.approx(100 * (6 * 0.9 + 5 * 0.1 + 0.5) / 12)
     assert figures["pasta"]["n_total"] == 12
@@ -132,7 +146,7 @@ def test_order_figures_reveal_a_judge_that_favours_the_first_answer(tmp_path: Pa
         folder.mkdir()
         run = answered(folder)
         ask_judge(run, script)
-        figures = alpaca_report(run).to_dict()["systems"]["pasta"]
+        figures = report_of(run).to_dict()["systems"]["pasta"]
         assert (figures["order_agreement"], figures["first_place_share"]) == (agreement, share)
 
 
@@ -146,29 +160,29 @@ def test_without_all_verdicts_there_is_no_win_rate_and_the_missing_ones_are_name
 
     run = answered(tmp_path)
     ask_judge(run, fails)
-    figures = alpaca_report(run).to_dict()["systems"]["pasta"]
+    figures = report_of(run).to_dict()["systems"]["pasta"]
     assert figures["problems"] == {
         "no-reply": {"count": 2, "instructions": ["3"]},
         "not-a-verdict": {"count": 2, "instructions": ["4"]},
     }
     assert figures["win_rate"] is figures["length_controlled_winrate"] is None
     assert figures["refused"] == "no win rate: 2 of 12 rows have no verdict (3, 4)"
-    allowed = alpaca_report(run, allow_missing=True).to_dict()["systems"]["pasta"]
+    allowed = report_of(run, allow_missing=True).to_dict()["systems"]["pasta"]
     assert allowed["win_rate"] == pytest.approx(100 * (5 * 0.9 + 4 * 0.1 + 0.5) / 10)
     assert allowed["win_rate_missing_lost"] == pytest.approx(100 * (5 * 0.9 + 4 * 0.1 + 0.5) / 12)
     ask_judge(run)
-    healed = alpaca_report(run).to_dict()["systems"]["pasta"]
+    healed = report_of(run).to_dict()["systems"]["pasta"]
     assert healed["missing_rows"] == [4]  # a reply that says nothing was paid for, and stays
 
 
 def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
     run = answered(tmp_path)
     ask_judge(run, lambda said: good_wins(said) | {"system_fingerprint": "scripted"})
-    report = alpaca_report(run, allow_missing=True)
-    report.write(run.folder)
+    report = report_of(run, allow_missing=True)
+    report.write(run)
     assert report.to_dict()["systems"]["pasta"]["pipeline_check"] == "pipeline check, n = 12"
     for name in ("report.json", "report.md"):
-        text = (run.folder / name).read_text()
+        text = (run / name).read_text()
         assert "pipeline check, n = 12" in text
         assert "win_rate" not in text
         assert "| win rate" not in text
@@ -177,18 +191,18 @@ def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
 def test_the_report_is_computed_from_the_folder(tmp_path: Path) -> None:
     run = answered(tmp_path)
     ask_judge(run)
-    before = alpaca_report(run)
+    before = report_of(run)
     (tmp_path / "instructions.jsonl").unlink()
     moved = tmp_path / "moved"
-    run.folder.rename(moved)
-    assert alpaca_report(open_run(moved)) == before
+    run.rename(moved)
+    assert report_of(moved) == before
 
 
 def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) -> None:
     run = answered(tmp_path)
     ask_judge(run)
-    alpaca_report(run).write(run.folder)
-    page = (run.folder / "report.md").read_text()
+    report_of(run).write(run)
+    page = (run / "report.md").read_text()
     sections = page.split("\n## ")[1:]
     assert [one.partition("\n")[0] for one in sections] == ["sequential", "pasta"]
     head = ("judge: name a-judge/stated-confidence-v1", "\n- baseline: sequential\n")
@@ -208,14 +222,15 @@ def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) 
 
 def test_a_failed_answer_is_a_loss_and_is_not_judged(tmp_path: Path) -> None:
     run = answered(tmp_path)
-    rows = [*run.answers.rows.values()]
+    rows = read_rows(run / "answers.jsonl")
     for row in rows:
         if row["id"] == "pasta/0":
             row |= {"text": "", "finish_reason": TOO_LONG, "num_content_tokens": 0}
+    write_rows(run / "answers.jsonl", rows)
     transport = ask_judge(run)
     assert len(transport.asked) == 2 * 10
-    assert judged(run, reader(run), "pasta")[1][0].preference == 0
-    figures = alpaca_report(run).to_dict()["systems"]["pasta"]
+    assert judged(run)[0].preference == 0
+    figures = report_of(run).to_dict()["systems"]["pasta"]
     assert (figures["num_failed"], figures["num_prompts"], figures["num_timed"]) == (1, 12, 11)
 
 
@@ -225,16 +240,16 @@ def test_a_reference_file_is_the_baseline_of_quality_and_not_of_speed(tmp_path: 
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = answered(tmp_path, reference=str(file))
     ask_judge(run)
-    report = alpaca_report(run).to_dict()
+    report = report_of(run).to_dict()
     assert (report["baseline"], report["speed_baseline"]) == ("strong", "sequential")
     expected = 100 * (5 * 0.5 + 7 * 0.1) / 12  # ties on five odd ids, losses on the others
     assert report["systems"]["sequential"]["win_rate"] == pytest.approx(expected)
 
 
 def test_a_report_without_answers_is_refused(tmp_path: Path) -> None:
-    run = begin_run(tmp_path / "run", settings(tmp_path))
+    begin_run(tmp_path / "run", settings(tmp_path))
     with pytest.raises(InputError, match="no answers of sequential yet"):
-        alpaca_report(run)
+        open_run(tmp_path / "run")
 
 
 def test_instructions_are_read_from_json_lines_and_json_arrays(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.learn.train.losses import collate, token_nats
-from pasta_lm.measure.answer_text import check_ifeval, ifeval_figures, repetition
 from pasta_lm.measure.answering import SetPrompt
 from pasta_lm.measure.cost import ReadingSystem, add_cost, measure, read_references
 from pasta_lm.measure.instructions import (
@@ -28,8 +27,11 @@ from pasta_lm.measure.instructions import (
     TIMED,
     UNMASKED,
     InstructionSettings,
+    check_ifeval,
     evaluate_instructions,
+    ifeval_figures,
     instructions_report,
+    repetition,
     workloads,
 )
 from pasta_lm.measure.prompt_sets import SetFiles, read_ifeval, read_labels, read_sets
@@ -105,18 +107,6 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: RunFo
     assert found["legal"] == 1.0
     assert found["num_unmasked"] == 2
     assert found["text"]["cut"]["num_pairs"] == 4
-
-
-def test_biases_move_forks_and_the_untaught_model_answers_beside_a_baseline(tmp_path: Path) -> None:
-    models = {"num_timed": 0, "num_unmasked": 0, "max_tokens": 60, "repetition_penalty": 1.1}
-    run = answered(tmp_path, fork_biases=(-100.0, 100.0), untaught="taught", **models)
-    others = instructions_report(run.path).to_dict()["others"]
-    assert instructions_report(run.path).to_dict()["repetition_penalty"] == 1.1
-    assert [*others] == ["fork_bias -100", "fork_bias +100", "untaught"]
-    assert [own["forks"]["mean"] for own in others.values()] == [0, 1, 0]
-    assert others["fork_bias +100"]["parts"]["several"]["num_prompts"] == 1
-    more = answered(tmp_path, fork_biases=(-100.0, 5.0), untaught="taught", **models)
-    assert "fork_bias +5" in instructions_report(more.path).to_dict()["others"]
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ from pasta_lm.measure.win_rates import (
     Calibration,
     Design,
     Judgement,
+    Rates,
     comparability,
     cross_entropy,
     fit,
     length_controlled,
     read_calibration,
     read_judgements,
-    win_rates,
 )
 
 ROW = {"model": "made", "row": 0, "preference": 1.5, "len_1": 10, "len_2": 20}
@@ -54,7 +54,7 @@ def made(*preferences: float | None) -> list[Judgement]:
 def test_a_win_rate_is_the_mean_preference_in_percent(
     preferences: tuple[float, ...], win_rate: float, error: float | None
 ) -> None:
-    found = win_rates(made(*preferences), Calibration())
+    found = Rates(made(*preferences), Calibration()).figures()
     assert found["win_rate"] == pytest.approx(win_rate)
     assert found["standard_error"] == (None if error is None else pytest.approx(error, abs=1e-6))
     assert found["n_total"] == len(preferences)
@@ -62,29 +62,29 @@ def test_a_win_rate_is_the_mean_preference_in_percent(
 
 
 def test_missing_verdicts_are_named_and_there_is_no_win_rate() -> None:
-    found = win_rates(made(1, None, 1, None, 0, 1, 1, 1), Calibration())
+    found = Rates(made(1, None, 1, None, 0, 1, 1, 1), Calibration()).figures()
     assert [found[key] for key in ("n_total", "n_missing", "missing_rows")] == [6, 2, [1, 3]]
     for key in ("win_rate", "standard_error", "length_controlled_winrate", "lc_standard_error"):
         assert found[key] is None
     assert found["refused"] == "no win rate: 2 of 8 rows have no verdict (1, 3)"
-    many = win_rates(made(1, *[None] * 30), Calibration())
+    many = Rates(made(1, *[None] * 30), Calibration()).figures()
     assert str(many["refused"]).endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
     assert len(many["missing_rows"]) == 30
 
 
 def test_if_missing_verdicts_are_allowed_both_rates_are_given() -> None:
-    figures = win_rates(made(1, None, 1, 0), Calibration(), allow_missing=True)
+    figures = Rates(made(1, None, 1, 0), Calibration(), allow_missing=True).figures()
     assert figures["win_rate"] == pytest.approx(200 / 3)
     assert figures["win_rate_missing_lost"] == 50
     assert "refused" not in figures
-    nothing = win_rates(made(None, None), Calibration(), allow_missing=True)
+    nothing = Rates(made(None, None), Calibration(), allow_missing=True).figures()
     assert nothing["win_rate"] is nothing["length_controlled_winrate"] is None
 
 
 def test_a_row_without_difficulty_is_refused_and_a_difficulty_without_a_row_counted() -> None:
     with pytest.raises(InputError, match="row 1 has no difficulty: the table ends at 0"):
-        win_rates(made(1, 1), Calibration([0.5]))
-    assert win_rates(made(1, 0), Calibration([0.0] * 5))["n_absent"] == 3
+        Rates(made(1, 1), Calibration([0.5]))
+    assert Rates(made(1, 0), Calibration([0.0] * 5)).figures()["n_absent"] == 3
     assert comparability(JUDGE, BASELINE, 805, has_difficulty=False)[0] is False
 
 
@@ -203,7 +203,7 @@ def test_a_published_model_has_its_published_figures(shared_data: Path, name: st
     judged = read_judgements(folder / "annotations_weighted_gpt4_turbo.jsonl.gz")[name]
     tables = ("instruction_difficulty.csv", "df_gamed_surrogate.csv")
     calibration = read_calibration(*(folder / name for name in tables))
-    figures = win_rates(judged, calibration)
+    figures = Rates(judged, calibration).figures()
     for key in ("win_rate", "standard_error"):
         assert figures[key] == pytest.approx(float(published[key]), abs=1e-6)
     wanted = float(published["length_controlled_winrate"])

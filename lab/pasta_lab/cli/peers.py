@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from pasta_lm.cli.evaluate import ROWS, Requests, Rows, numbers, print_bench
 from pasta_lm.cli.flags import Device, Dtype, Json, Model, Threads
-from pasta_lm.cli.replay import ROWS, Requests, Rows, numbers, print_bench
 from pasta_lm.cli.terminal import bars, print_json, silence_libraries
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from pasta_lm.measure.answer_text import WORD
+from pasta_lm.measure.instructions import WORD
 
 Span = tuple[int, int]
 """Begin and end in characters."""

@@ -8,7 +8,6 @@ without extras, and a missing module becomes a message that names the extra. Ver
 
 from __future__ import annotations
 
-import ast
 import errno
 import os
 import re
@@ -54,9 +53,6 @@ EVALUATE: Sections = {
     "Benchmarks": "alpaca instructions ifeval",
     "Reports": "cost lc-winrate speed",
 }
-PLACES = {"fill": "run", "ask": "run", "play": "view", "check": "doctor"}
-PLACES |= {"export": "teach", "train": "teach", "bench": "replay"}
-"""Verbs that share a file with another."""
 MODULES = {"scikit-learn": "sklearn"}  # module names that differ from the package's
 REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")
 
@@ -65,7 +61,6 @@ class VerbGroup(TyperGroup):
     """A group that lists its verbs under headings, and imports a verb when it is used."""
 
     sections: Sections
-    file: str | None  # with all its verbs; None: each has its own, but for those of ``PLACES``
 
     def list_commands(self, ctx: Context) -> list[str]:
         return [name for verbs in self.sections.values() for name in verbs.split()]
@@ -77,7 +72,7 @@ class VerbGroup(TyperGroup):
         verb = GROUPS.get(cmd_name)
         if verb is None:
             verb = typer.Typer(add_completion=False, rich_markup_mode=None)
-            module = import_module(f"pasta_lm.cli.{self._file_of(cmd_name)}")
+            module = import_module(f"pasta_lm.cli.{_source_of(cmd_name)[0]}")
             verb.command()(getattr(module, cmd_name.replace("-", "_")))
         return cast("TyperCommand | TyperGroup", get_command(verb))
 
@@ -92,26 +87,30 @@ class VerbGroup(TyperGroup):
         width = max(map(len, self.list_commands(ctx)))
         for heading, verbs in self.sections.items():
             with formatter.section(heading):
-                rows = [(name.ljust(width), self._summary(name)) for name in verbs.split()]
+                rows = [(name.ljust(width), _summary(name)) for name in verbs.split()]
                 formatter.write_dl(rows)
 
-    def _file_of(self, verb: str) -> str:
-        return PLACES.get(verb, verb) if self.file is None else self.file
 
-    def _summary(self, verb: str) -> str:
-        """Return the first line of a verb's docstring, read from its file: nothing is imported."""
-        if verb in GROUPS:
-            return str(GROUPS[verb].info.help)
-        source = Path(__file__).with_name(f"{self._file_of(verb)}.py").read_text("utf-8")
-        functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-        function = next(node for node in functions if node.name == verb.replace("-", "_"))
-        return (ast.get_docstring(function) or "").partition("\n")[0]
+def _source_of(verb: str) -> tuple[str, str]:
+    """Return the name of the file that defines a verb, and its text from there: no import."""
+    start = f"\ndef {verb.replace('-', '_')}(\n"
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        _, start_of, text = file.read_text("utf-8").partition(start)
+        if start_of:
+            return file.stem, text
+    raise LookupError(verb)
+
+
+def _summary(verb: str) -> str:
+    """Return the first line of a verb's docstring."""
+    if verb in GROUPS:
+        return str(GROUPS[verb].info.help)
+    return _source_of(verb)[1].split('"""', 2)[1].partition("\n")[0]
 
 
 def _group(name: str, help: str, sections: Sections) -> typer.Typer:
-    file = None if name == "pasta" else PLACES.get(name, name)
     group = typer.Typer(
-        name=name, cls=type("Verbs", (VerbGroup,), {"sections": sections, "file": file}), help=help,
+        name=name, cls=type("Verbs", (VerbGroup,), {"sections": sections}), help=help,
         add_completion=name == "pasta", context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None, pretty_exceptions_enable=False,
     )  # fmt: skip
@@ -200,8 +199,8 @@ def _known(error: Exception) -> PastaError:
             sys.stdout = _null_stream(os.O_WRONLY)  # else the exit flushes it once more
             return PastaError(f"the output cannot be written: {reason.lower()}")
         case OSError(strerror=str(reason)):
-            place = error.filename or "a file"
-            return PastaError(f"{place} cannot be read or written: {reason.lower()}", hint=ROOM)
+            name = error.filename or "a file"
+            return PastaError(f"{name} cannot be read or written: {reason.lower()}", hint=ROOM)
         case RuntimeError() if type(error).__name__ == "OutOfMemoryError":  # torch's
             return DeviceMemoryError(error)
     first_line = str(error).strip().partition("\n")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from platform import platform, python_version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,11 +13,12 @@ from pasta_lm.cli.flags import MODELS, Device, Dtype, Json, option, require_one_
 from pasta_lm.cli.terminal import FAILED, INVALID, print_facts, print_json, read_text, status
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import ModelNotFoundError, UsageError, install_command
+from pasta_lm.journal import Row
 from pasta_lm.language import check as find_errors
 from pasta_lm.language import fix as repair
 from pasta_lm.language import render
 from pasta_lm.machine import WEIGHTS_COMMAND, installed_version
-from pasta_lm.models.names import BUILTIN
+from pasta_lm.models.names import BUILTIN, require_model
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 FORMS = ("written", "main", "annotator")
 CORE = ("typer", "rich")
 EARLIER_EXTRAS = ("torch", "data")  # now run and annotate
-Facts = dict[str, Any]
 SYSTEM = "pasta_lm", "python", "platform"
 Rows = list[tuple[str, str]]
 
@@ -45,14 +45,16 @@ def doctor(
     with those of transformers, on a tiny random model, and the built-in model answers its example.
     On a GPU each kernel is compared with plain torch, and captured passes with a CPU's.
     """
-    facts = _installation()
-    is_exact = _test(facts, model, dtype, device)
+    if model is not None:
+        require_model(model)
+    facts = _installation() | _tests(model, dtype, device)
     print_json(facts) if json else _print(facts)
-    if not is_exact:
+    results = facts["self_test"], facts["gpu"]
+    if any(result and not result["is_exact"] for result in results):
         raise typer.Exit(FAILED)
 
 
-def _installation() -> Facts:
+def _installation() -> Row:
     extras = packages_by_extra()
     names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
     packages = {name: installed_version(name) for name in names}
@@ -60,37 +62,37 @@ def _installation() -> Facts:
         "pasta_lm": __version__, "python": python_version(), "platform": platform(),
         "packages": packages,
         "extras": {name: all(map(packages.get, listed)) for name, listed in extras.items()},
-        "devices": [], "dtype_auto": "", **dict.fromkeys(("self_test", "builtin_model", "model")),
-        "gpu": {},
     }  # fmt: skip
 
 
-def _test(facts: Facts, model: str | None, dtype: str | None, device: str | None) -> bool:
-    """Add the devices and the tests to the facts; return whether all results are exact."""
+def _tests(model: str | None, dtype: str | None, device: str | None) -> Row:
+    """Return the devices and the results of the tests; without torch there are none."""
+    names = ("self_test", "builtin_model", "model")
+    facts: Row = {"devices": [], "dtype_auto": "", "gpu": {}} | dict.fromkeys(names)
     try:
         from pasta_lm.engines.local import loading
         from pasta_lm.engines.passes import self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
-        return True
+        return facts
     with status("testing"):
-        facts["devices"], test = loading.devices.devices(), self_test.run_self_test()
-        facts["self_test"], facts["builtin_model"] = test, answer_of_builtin()
+        facts["devices"], facts["self_test"] = loading.devices.devices(), self_test.run_self_test()
+        facts["builtin_model"] = answer_of_builtin()
         kind, reason = loading.devices.faster_dtype()
         facts["dtype_auto"] = f"{str(kind).removeprefix('torch.')} on the CPU: {reason}"
-        place, gpu_is_exact = loading.devices.usable_device(device), True
-        if place.type == "cuda":
+        chosen = loading.devices.usable_device(device)
+        if chosen.type == "cuda":
             from pasta_lm.measure.gpu_check import check_gpu
 
-            gpu, gpu_is_exact = check_gpu(place)
-            facts["gpu"] = {**gpu, "is_exact": gpu_is_exact}
+            gpu, is_exact = check_gpu(chosen)
+            facts["gpu"] = {**gpu, "is_exact": is_exact}
         if model is not None:
             facts["model"] = _facts_of(loading.load(model, dtype=dtype, device=device))
-    return bool(test["is_exact"]) and gpu_is_exact
+    return facts
 
 
-def _print(facts: Facts) -> None:
+def _print(facts: Row) -> None:
     versions = [(name.replace("_", "-"), facts[name]) for name in SYSTEM]
     versions += [(name, value or "not installed") for name, value in facts["packages"].items()]
     states = [
@@ -103,7 +105,7 @@ def _print(facts: Facts) -> None:
     print_facts(*filter(None, (versions, states, _health(facts), gpu, model)))
 
 
-def _facts_of(loaded: LoadedModel) -> Facts:
+def _facts_of(loaded: LoadedModel) -> Row:
     return {
         "name": loaded.name, "architecture": type(loaded.model).__name__,
         "num_parameters": loaded.num_parameters, "device": str(loaded.device),
@@ -112,7 +114,7 @@ def _facts_of(loaded: LoadedModel) -> Facts:
     }  # fmt: skip
 
 
-def answer_of_builtin() -> Facts | None:
+def answer_of_builtin() -> Row | None:
     """Let the built-in model answer its example; None if it or its base is not installed."""
     try:
         model = Pasta.from_pretrained(BUILTIN, device="cpu")
@@ -126,7 +128,7 @@ def answer_of_builtin() -> Facts | None:
     }  # fmt: skip
 
 
-def _health(facts: Facts) -> Rows:
+def _health(facts: Row) -> Rows:
     test, builtin = facts["self_test"], facts["builtin_model"]
     if test is None:
         return [("devices", "not known without torch")]
@@ -139,7 +141,7 @@ def _health(facts: Facts) -> Rows:
             f"{builtin['num_threads']} threads, parallelism {builtin['parallelism']}"
         )
     return [
-        *(("device", place) for place in facts["devices"]),
+        *(("device", name) for name in facts["devices"]),
         ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
         ("built-in model", answer),
         ("--dtype auto", facts["dtype_auto"]),

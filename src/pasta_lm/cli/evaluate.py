@@ -1,24 +1,30 @@
-"""``pasta evaluate``: quality and speed of answers, computed by ``pasta_lm.measure``."""
+"""``pasta evaluate``, ``replay`` and ``bench``: quality and speed, by ``pasta_lm.measure``."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from pasta_lm.cli import flags
-from pasta_lm.cli.flags import ENVIRONMENT, option
-from pasta_lm.cli.terminal import FAILED, bars, interruptible, print_json, print_table, say
-from pasta_lm.models.names import BUILTIN
+from pasta_lm.cli import flags, terminal
+from pasta_lm.cli.flags import ENVIRONMENT, option, require_one_of
+from pasta_lm.cli.terminal import bars, interruptible, print_json, say
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.journal import write_rows
+from pasta_lm.learn.data.annotated import Record, read_annotated
+from pasta_lm.models.names import BUILTIN, require_model
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.model import baseline_of
 
 if TYPE_CHECKING:
-    from pasta_lm.measure.table import Report, Table
+    from pasta_lm.engines.local.loading import LoadedModel
+    from pasta_lm.measure.table import Figures, Report, Table
 
 T = TypeVar("T")
 
@@ -26,14 +32,24 @@ AllowMissing = Annotated[
     bool, option("--allow-missing", "Give win rates although verdicts are missing: two each.")
 ]
 Baseline = Annotated[str | None, option("--baseline DIR|HF_ID", "The sequential baseline.")]
+Rows = Annotated[str, option("--rows T,T", "Threads of a response, one token each a pass.")]
+Requests = Annotated[str | None, option("--requests N,N", "Latency with so many requests at once.")]
+ROWS = "1,2,4,8,16"
 
 
 def split_names(listed: str | None) -> list[str] | None:
     return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
+def numbers(flag: str, value: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in (value or "").split(",") if value)
+    except ValueError:
+        raise UsageError(f"{flag} is {value!r}, no list of numbers", hint="1,2,4") from None
+
+
 def read_settings(
-    kind: type[T], recipe: Path | None, values: Mapping[str, Any], changes: Sequence[str] | None
+    kind: type[T], recipe: Path | None, values: Mapping[str, object], changes: Sequence[str] | None
 ) -> T:
     """Return a recipe's settings: ``--set`` over flags, environment, file and defaults."""
     machine = {key: os.environ.get(ENVIRONMENT[f"--{key}"]) or None for key in ("dtype", "device")}
@@ -48,7 +64,7 @@ def print_tables(tables: Iterable[Table]) -> None:
             typer.echo()
         if table.title:
             typer.echo(table.title)
-        print_table(table.header, table.texts())
+        terminal.print_table(table.header, table.texts())
         if table.note:
             typer.echo(f"\n{table.note}")
 
@@ -65,20 +81,14 @@ def print_report(report: Report, page: Path | None = None, *, as_json: bool) -> 
 
 
 def alpaca(
-    out: flags.Out,
-    recipe: flags.Recipe = None,
-    limit: flags.Limit = None,
-    model: flags.Model = None,
-    strategies: flags.Strategies = None,
+    out: flags.Out, recipe: flags.Recipe = None, limit: flags.Limit = None,
+    model: flags.Model = None, strategies: flags.Strategies = None,
     system: Annotated[
         str | None, option("--system NAME=STRATEGY:MODEL", "One more system.")
     ] = None,
-    allow_missing: AllowMissing = False,
-    offline: flags.Offline = False,
-    engine: flags.Engine = None,
-    changes: flags.Set = None,
-    as_json: flags.Json = False,
-) -> None:
+    allow_missing: AllowMissing = False, offline: flags.Offline = False,
+    engine: flags.Engine = None, changes: flags.Set = None, as_json: flags.Json = False,
+) -> None:  # fmt: skip
     """Answer instructions, have them judged, and report.
 
     Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
@@ -87,27 +97,25 @@ def alpaca(
     from pasta_lm.measure import alpaca as measure
     from pasta_lm.measure.alpaca_report import alpaca_report
 
-    if offline:
-        run = measure.open_run(out)
-    else:
+    if not offline:
         values = {
             "limit": limit, "model": model, "strategies": split_names(strategies), "system": system,
             "servers.addresses": engine,
         }  # fmt: skip
         settings = read_settings(measure.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
-            run = measure.evaluate_alpaca(out, settings, show, say)
-    report = alpaca_report(run, allow_missing=allow_missing)
+            measure.evaluate_alpaca(out, settings, show, say)
+    report = alpaca_report(*measure.open_run(out), allow_missing=allow_missing)
     print_report(report, report.write(out), as_json=as_json)
-    if _say_refused(report.to_dict()["systems"], "; run again, or"):
-        raise typer.Exit(FAILED)
+    _fail_if_refused(report.to_dict()["systems"], "; run again, or")
 
 
-def _say_refused(systems: Mapping[str, Mapping[str, Any]], otherwise: str) -> bool:
-    reasons = {name: own["refused"] for name, own in systems.items() if "refused" in own}
+def _fail_if_refused(systems: Mapping[str, Figures], otherwise: str) -> None:
+    reasons = {name: item["refused"] for name, item in systems.items() if "refused" in item}
     for name, reason in reasons.items():
         say(f"{name}: {reason}{otherwise} --allow-missing gives both rates")
-    return bool(reasons)
+    if reasons:
+        raise typer.Exit(terminal.FAILED)
 
 
 def lc_winrate(
@@ -130,8 +138,7 @@ def lc_winrate(
     for name, figures in result.items():
         if figures.get("n_absent"):
             say(f"{name}: {figures['n_absent']} instructions have no row")
-    if _say_refused(result, ";"):
-        raise typer.Exit(FAILED)
+    _fail_if_refused(result, ";")
 
 
 def instructions(
@@ -174,26 +181,29 @@ def ifeval(
 def cost(
     references: Annotated[Path, typer.Argument(metavar="ANSWERS.jsonl", help="Annotated answers.")],
     ids: Annotated[Path | None, option("--ids FILE", "Read only the rows that it lists.")] = None,
-    model: flags.Model = None,
-    baseline: Baseline = None,
+    model: flags.Model = None, baseline: Baseline = None,
     untaught: Annotated[str | None, option("--untaught DIR|HF_ID", "The untrained model.")] = None,
     records: Annotated[Path | None, option("--records FILE", "Write a row per answer.")] = None,
-    dtype: flags.Dtype = None,
-    device: flags.Device = None,
-    as_json: flags.Json = False,
-) -> None:
+    dtype: flags.Dtype = None, device: flags.Device = None, as_json: flags.Json = False,
+) -> None:  # fmt: skip
     """Measure the cost of not seeing other threads.
 
     Reads given answers with teacher forcing: the taught model under PASTA's visibility and
     sequentially, its sequential baseline, and the untaught model. Nats per token of the text,
     paired by answer.
     """
-    from pasta_lm.measure.cost import evaluate_cost
+    from pasta_lm.measure import answering
+    from pasta_lm.measure import cost as measure
 
     taught = model or BUILTIN
     names = taught, baseline or baseline_of(taught), untaught
-    report = evaluate_cost(references, ids, names, dtype, device, records)
-    print_report(report, as_json=as_json)
+    answers = measure.read_references(references, ids)
+    answering.require_models(names)
+    rows = list(measure.measure(answers, measure.reading_systems(names, dtype, device)))
+    if records is not None:
+        write_rows(records, rows)
+    head = {"references": str(references), "taught": taught, "baseline": names[1]}
+    print_report(measure.cost_report(rows, head | {"untaught": untaught}), as_json=as_json)
 
 
 def speed(
@@ -215,3 +225,127 @@ def speed(
     from pasta_lm.measure.speed import speed_report
 
     print_report(speed_report(sources, baseline), as_json=as_json)
+
+
+# --- speed of an engine
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl[.gz]", help="Annotated answers.")],
+    model: Annotated[str | None, option("--model -m MODEL", flags.MODELS)] = None,
+    random: Annotated[
+        Path | None,
+        option("--random ARCH.json", "Random weights of this architecture instead of a model."),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        option("--tokenizer DIR", "For --random. Default: one trained on the file's answers."),
+    ] = None,
+    dtype: flags.Dtype = None, device: flags.Device = None, threads: flags.Threads = None,
+    positions: Annotated[
+        str | None,
+        option("--positions STRATEGY", "predict, continue or oracle. Default: as trained."),
+    ] = None,
+    max_threads: flags.MaxThreads = None, limit: flags.Limit = None, json: flags.Json = False,
+) -> None:  # fmt: skip
+    """Decode given answers sequentially and in parallel.
+
+    Compares the speed of both. The tokens are forced, but the work is real: every step computes
+    logits and samples a token for each live thread. Lines that cannot be read are reported and
+    left out, and the exit code is then 3.
+    """
+    require_one_of("--positions", positions, list(PositionStrategy))
+    if (model is None) == (random is None):
+        raise UsageError("give either --model or --random", hint="--model builtin, for example")
+    if tokenizer is not None and random is None:
+        raise UsageError("--tokenizer belongs to --random", hint="a model has its own tokenizer")
+    answers, num_invalid = _read(file, limit)
+    if random is None:
+        loaded = _load(model or "", dtype, device)
+    else:
+        loaded = _random_model(random, tokenizer, answers, dtype, device)
+    from pasta_lm.measure import replay as measure
+
+    with bars() as show:
+        result = measure.replay(
+            answers, loaded,
+            positions=PositionStrategy(positions) if positions else loaded.positions,
+            max_threads=max_threads, progress=partial(show, "answers"),
+        )  # fmt: skip
+    report = result.report()
+    report.add((), {"num_invalid_lines": num_invalid})
+    if json:
+        print_json(report.to_dict(has_bounds=False))
+    else:
+        print_report(report, as_json=False)
+    for note in result.notes:
+        say(note)
+    if result.was_interrupted:
+        raise typer.Exit(terminal.INTERRUPTED)
+    if num_invalid:
+        raise typer.Exit(terminal.INVALID)
+
+
+def _read(file: Path, limit: int | None) -> tuple[list[Record], int]:
+    answers, problems = read_annotated(file, limit)
+    for problem in problems if answers else problems[:1]:
+        typer.echo(f"{file}:{problem.line}: {problem.reason}", err=True)
+    if not answers:
+        hint = "each line is a JSON object with 'response' or 'annotated'"
+        raise InputError(f"{file} has no annotated answer that can be read", hint=hint)
+    return answers, len(problems)
+
+
+def _load(model: str, dtype: str | None, device: str | None) -> LoadedModel:
+    require_model(model)
+    with terminal.status(f"loading {model}"):
+        from pasta_lm.engines.local.loading import load
+
+        return load(model, dtype=dtype, device=device)
+
+
+def _random_model(
+    file: Path, tokenizer: Path | None, answers: list[Record], dtype: str | None, device: str | None
+) -> LoadedModel:
+    from pasta_lm.engines.devices import usable_device
+    from pasta_lm.learn import random_model as made
+
+    dtype = None if dtype == "auto" else dtype
+    require_one_of("--dtype", dtype, made.DTYPES)
+    texts = (answer.document.plain_text for answer in answers)
+    return made.random_model(
+        made.read_architecture(file),
+        made.load_tokenizer(tokenizer) if tokenizer else made.train_tokenizer(texts),
+        name=file.stem, dtype=made.DTYPES[dtype or "float32"], device=str(usable_device(device)),
+    )  # fmt: skip
+
+
+def bench(
+    model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
+    threads: flags.Threads = 1, rows: Rows = ROWS, requests: Requests = None,
+    as_json: flags.Json = False,
+) -> None:  # fmt: skip
+    """Measure the speed of an engine.
+
+    A pass feeds one token of each thread; figures are medians of rounds that take turns. With
+    --requests, all requests arrive at once and decode the same text, sequentially and in parallel.
+    """
+    counts = numbers("--rows", rows), numbers("--requests", requests)
+    require_model(model or BUILTIN)
+    from pasta_lm.measure import bench as measure
+
+    settings = measure.BenchSettings(rows=counts[0], requests=counts[1])
+    loaded = _load(model or BUILTIN, dtype, device)
+    with bars() as show:
+        figures = measure.bench(loaded, settings, partial(show, "rounds"))
+    print_json(figures) if as_json else print_bench(figures, measure.tables(figures))
+
+
+def print_bench(figures: Figures, tables: Iterable[Table]) -> None:
+    """Print the tables of a benchmark, and below them what was measured."""
+    print_tables(tables)
+    machine = figures["machine"]
+    typer.echo(
+        f"\n{figures['kind']}: {figures['model']}, {figures['dtype']}; {machine['cpu']}, "
+        f"{machine['threads']} thread(s), GPU {machine['gpu']}, torch {machine['torch']}"
+    )

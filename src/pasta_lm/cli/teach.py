@@ -1,19 +1,30 @@
-"""``pasta teach``, its stages by hand (``train sft``, ``train preference``), and ``export``."""
+"""``pasta teach``, its steps by hand (``annotate``, ``train``), and ``export``."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.flags import MODELS, DryRun, Engine, Out, Set, option, require_one_of
-from pasta_lm.cli.terminal import bars, interruptible, say
+from pasta_lm.cli import flags
+from pasta_lm.cli.flags import option, require_one_of
+from pasta_lm.cli.terminal import FAILED, INTERRUPTED, bars, interruptible, say
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
+from pasta_lm.models.names import require_model
+from pasta_lm.recipe import read_recipe
+from pasta_lm.strategies.model import Pasta
 
 if TYPE_CHECKING:
+    from pasta_lm.learn.annotate.own_answers import AnswerConfig
+    from pasta_lm.learn.annotate.recipe import AnnotateConfig
+    from pasta_lm.learn.annotate.run import Tally
     from pasta_lm.models.load import Pretrained
 
 Recipe = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Examples: docs/training.md.")]
@@ -24,14 +35,14 @@ Overwrite = Annotated[bool, option("--overwrite", "Delete the run in train.out, 
 
 def teach(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, GGUF file or hub id.")],
-    out: Out,
+    out: flags.Out,
     recipe: Annotated[Path | None, option("--recipe R.toml", "See docs/teach.md.")] = None,
     target: Annotated[str | None, option("--for servers", "Train for stock servers.")] = None,
     budget_hours: Annotated[
         float | None, option("--budget-hours H", "Begin no further step after so much time.", min=0)
     ] = None,
-    dry_run: DryRun = False,
-    changes: Set = None,
+    dry_run: flags.DryRun = False,
+    changes: flags.Set = None,
 ) -> None:
     """Finetune a model on its own annotated answers.
 
@@ -39,7 +50,7 @@ def teach(
     stage two follows; it is measured against the untaught model. Each step is a verb with its
     recipe in DIR. The same command continues a run that was stopped in any way.
     """
-    from pasta_lm.recipe import read_recipe
+    require_model(model)
     from pasta_lm.teaching.config import TeachConfig
 
     config = read_recipe(recipe, TeachConfig, changes or ())
@@ -56,9 +67,92 @@ def teach(
     typer.echo(str(folder))
 
 
+WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
+MAX_ESTIMATED_ROWS = 1000  # of a data set of the hub; the run reads them again
+
+
+def annotate(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See docs/annotation.md.")],
+    limit: flags.Limit = None, dry_run: flags.DryRun = False,
+    engine: Annotated[str | None, option("--engine URL[,URL]", "Servers of the teacher.")] = None,
+) -> None:  # fmt: skip
+    """Mark the independent parts of the answers of a data set.
+
+    A teacher model on a server or a rule marks them; with a table [answers] a model answers the
+    instructions first. Every reply is saved when it arrives, so the same command continues a run
+    that was stopped. Writes a journal and, from it, the records and the failures.
+    Ctrl-C waits for the requests in flight and sends no others; a second Ctrl-C stops at once.
+    """
+    from pasta_lm.learn.annotate.recipe import AnnotateConfig
+    from pasta_lm.learn.annotate.run import annotate as run_annotation
+
+    recipe = read_recipe(config, AnnotateConfig)
+    if engine is not None:
+        recipe = recipe.taught_by(engine)
+    if recipe.answers is not None and not dry_run:
+        _answer_first(recipe.answers)
+    num_rows = _print_estimate(recipe, limit, with_request=dry_run)
+    if dry_run:
+        return
+    to_continue = f"To go on: {shlex.join(['pasta', *sys.argv[1:]])}"
+    try:
+        with bars() as show:
+            run = run_annotation(
+                recipe, limit=limit, notice=lambda num: say(WAITING.format(num)),
+                progress=lambda tally: show("rows", len(tally.rows), num_rows, _summary(tally)),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        say(f"stopped at once; what was paid is kept. {to_continue}")
+        raise typer.Exit(INTERRUPTED) from None
+    say(f"{len(run.tally.rows)} rows: {_summary(run.tally)}")
+    if run.is_interrupted:
+        say(f"stopped by interrupt. {to_continue}")
+    for file in run.files:
+        typer.echo(str(file))
+    if run.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if run.tally.num_rows["failed"] and not run.tally.num_rows["ok"]:
+        say("no row was annotated: failed.jsonl has the reasons")
+        raise typer.Exit(FAILED)
+
+
+def _summary(tally: Tally) -> str:
+    rows = ", ".join(f"{tally.num_rows[name]} {name}" for name in ("ok", "failed", "skipped"))
+    return f"{rows}; {tally.spent}"
+
+
+def _answer_first(recipe: AnswerConfig) -> None:
+    from pasta_lm.learn.annotate.own_answers import answer
+
+    load = partial(
+        Pasta.from_pretrained, recipe.model, dtype=recipe.dtype, device=recipe.device,
+        pool_tokens=recipe.pool_tokens,
+    )  # fmt: skip
+    with interruptible(), bars() as show:
+        answered = answer(recipe, load, partial(show, "answers"))
+    counts = ", ".join(f"{count} {reason}" for reason, count in answered.counts.items())
+    say(f"{answered.num_answers} answers, {answered.num_tokens} tokens: {counts}")
+
+
+def _print_estimate(recipe: AnnotateConfig, limit: int | None, *, with_request: bool) -> int | None:
+    """Print the work of a run, and its first request; return the number of rows if it is known."""
+    from pasta_lm.learn.annotate import run as annotation
+
+    if recipe.teacher is None:
+        say(f"{recipe.annotator} sends no requests")
+        return None
+    is_sample = recipe.rows.hub is not None and (limit is None or limit > MAX_ESTIMATED_ROWS)
+    some = islice(annotation.source_rows(recipe, limit), MAX_ESTIMATED_ROWS if is_sample else None)
+    num_rows, needs = annotation.estimate(some, recipe.teacher)
+    say(f"estimate for {'the first ' if is_sample else ''}{needs}")
+    for message in annotation.first_request(recipe, limit) if with_request else ():
+        typer.echo(f"--- {message['role']}\n{message['content']}")
+    return limit if is_sample else num_rows
+
+
 def sft(
-    config: Recipe, changes: Set = None, resume: Resume = False, overwrite: Overwrite = False,
-    dry_run: DryRun = False,
+    config: Recipe, changes: flags.Set = None, resume: Resume = False, overwrite: Overwrite = False,
+    dry_run: flags.DryRun = False,
 ) -> None:  # fmt: skip
     """Finetune a model on annotated answers.
 
@@ -66,9 +160,9 @@ def sft(
     train.out, and prints the path of the model folder.
     """
     from pasta_lm.learn.train.config import SftConfig
-    from pasta_lm.recipe import read_recipe
 
     recipe = read_recipe(config, SftConfig, changes or ())
+    require_model(recipe.model.base)
     from pasta_lm.learn.train.sft import preflight, train_sft
 
     if dry_run:
@@ -79,8 +173,8 @@ def sft(
 
 
 def preference(
-    config: Recipe, changes: Set = None, engine: Engine = None, resume: Resume = False,
-    overwrite: Overwrite = False, dry_run: DryRun = False,
+    config: Recipe, changes: flags.Set = None, engine: flags.Engine = None, resume: Resume = False,
+    overwrite: Overwrite = False, dry_run: flags.DryRun = False,
 ) -> None:  # fmt: skip
     """Train a finetuned model to prefer fast and good answers.
 
@@ -89,10 +183,10 @@ def preference(
     With --engine, servers sample; from round two on they must serve the newest folder.
     """
     from pasta_lm.learn.train.config import PreferenceConfig
-    from pasta_lm.recipe import read_recipe
 
     served = [f"rollouts.servers.addresses={json.dumps(engine)}"] * (engine is not None)
     recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
+    require_model(recipe.model.base)
     from pasta_lm.learn.train.preference import preflight, train_preference
 
     if dry_run:
@@ -104,7 +198,7 @@ def preference(
 
 
 def export(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODELS)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=flags.MODELS)],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder, or the .gguf file.")],
     merged: Annotated[
         bool, option("--merged", "Write a model folder for transformers, vLLM and SGLang.")
@@ -122,6 +216,7 @@ def export(
     if merged is gguf:
         hint = "--merged writes a folder for vLLM and SGLang, --gguf a file for llama.cpp"
         raise UsageError("give either --merged or --gguf", hint=hint)
+    require_model(model)
     from pasta_lm.models.export import export_gguf, export_merged
     from pasta_lm.models.load import num_parameters
 

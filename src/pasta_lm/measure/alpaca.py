@@ -9,7 +9,8 @@ model and without a judge.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,18 @@ from typing import NamedTuple
 from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.journal import Journal, Row, line_of, read_rows, write_whole
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge import FOLDER, Comparison, LLMJudge, both_orders, load_template
+from pasta_lm.learn.judge import (
+    FOLDER,
+    Comparison,
+    LLMJudge,
+    Reading,
+    both_orders,
+    load_template,
+)
 from pasta_lm.measure import answering
 from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
+from pasta_lm.measure.table import Figures
 from pasta_lm.measure.win_rates import Calibration, read_calibration
 from pasta_lm.recipe import check_choice
 from pasta_lm.run_folder import RunFolder
@@ -104,38 +113,17 @@ class JudgedPair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AlpacaRun:
-    """A run: its folder, the instructions, and the journal of the answers."""
+class AlpacaAnswers:
+    """Instructions with the answers of all systems, and the baseline of their quality."""
 
-    folder: Path
-    settings: AlpacaSettings
-    prompts: list[SetPrompt]  # their groups are data sets
-    reference: tuple[str, dict[str, str]] | None  # its name, and answers by id
-    answers: Journal
+    prompts: Sequence[SetPrompt]  # their groups are data sets
+    rows: Mapping[str, Row]  # by id of the answer
+    baseline: str
+    theirs: Mapping[str, str]  # the baseline's answers by id of the instruction
 
-    @property
-    def names(self) -> list[str]:
-        return [system.name for system in self.settings.all_systems]
-
-    def judge(self) -> LLMJudge | None:
-        """Return the judge that reads stored replies and asks nobody; None: nothing is judged."""
-        recipe = self.settings.judge
-        if recipe.model is None:
-            return None
-        template = load_template(str(self.folder / recipe.file))
-        return LLMJudge(recipe.model, template, Journal(self.folder / REPLIES))
-
-    def rows(self, system: str) -> dict[str, Row]:
-        rows = self.answers.rows
+    def of(self, system: str) -> dict[str, Row]:
         keys = {item.id: answering.answer_id(system, item.id) for item in self.prompts}
-        return {name: rows[key] for name, key in keys.items() if key in rows}
-
-    def opponent(self) -> tuple[str, dict[str, str]]:
-        """Return the baseline of quality: its name and its answers by id of the instruction."""
-        if self.reference is None:
-            rows = self.rows(SEQUENTIAL)
-            return SEQUENTIAL, {name: row["text"] for name, row in rows.items()}
-        return self.reference
+        return {name: self.rows[key] for name, key in keys.items() if key in self.rows}
 
     def pairs(self, system: str) -> list[JudgedPair]:
         """Return a system's answers beside the baseline's, in the order of the instructions.
@@ -143,17 +131,25 @@ class AlpacaRun:
         Equal answers are a draw; one that did not fit the context is lost. An answer that is not
         there yet, of either side, has no preference.
         """
-        rows, (_, theirs) = self.rows(system), self.opponent()
-        return [_pair(item, rows.get(item.id), theirs.get(item.id)) for item in self.prompts]
+        ours = self.of(system)
+        return [_pair(item, ours.get(item.id), self.theirs.get(item.id)) for item in self.prompts]
 
-    def calibration(self) -> Calibration:
-        if self.settings.difficulty is None:
-            return Calibration()
-        return read_calibration(self.folder / DIFFICULTY, self.folder / GAMED)
 
-    def all_comparisons(self) -> list[Comparison]:
-        pairs = (pair for name in self.names for pair in self.pairs(name))
-        return [comparison for pair in pairs for comparison in pair.comparisons]
+class Readings(NamedTuple):
+    """The stored readings of a judge."""
+
+    judge: Figures  # its name, model, template and spending, as JSON has them
+    pairs: Mapping[str, Sequence[Sequence[Reading]]]
+    """The readings of both orders by system, in the order of the instructions."""
+    calibration: Calibration
+
+
+class AlpacaRun(NamedTuple):
+    """All that the report of a run is computed from."""
+
+    answers: AlpacaAnswers
+    readings: Readings | None  # None: nothing is judged
+    settings: AlpacaSettings
 
 
 def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
@@ -168,53 +164,101 @@ def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
     return JudgedPair(lengths, None, both_orders(prompt.id, prompt.text, row["text"], theirs))
 
 
-def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -> AlpacaRun:
-    recipe = settings.judge
-    run = begin_run(out, settings)
+def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -> None:
+    begin_run(out, settings)
+    prompts, answers = read_prompts(read_rows(out / INSTRUCTIONS)), Journal(out / ANSWERS)
 
     def columns(prompt: SetPrompt) -> Row:
         return {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
 
-    systems, first = settings.all_systems, run.prompts[: settings.num_timed]
+    systems = settings.all_systems
     workloads = [
-        answering.Workload(run.answers, first, systems, is_timed=True),
-        answering.Workload(run.answers, run.prompts, systems),
+        answering.Workload(answers, prompts[: settings.num_timed], systems, is_timed=True),
+        answering.Workload(answers, prompts, systems),
     ]
     answering.answer_workloads(workloads, settings, columns, show)
-    judge = run.judge()
+    recipe, judge = settings.judge, stored_judge(out, settings.judge)
     if judge is None or recipe.base_url is None:
-        return run
+        return
+    comparisons = all_comparisons(open_run(out))
+    if not (estimate := judge.estimate(comparisons)).num_requests:
+        return
+    say(f"the judge is to be asked: {estimate}")
     endpoint = Endpoint(
-        base_url=recipe.base_url,
-        model=judge.model,
-        api_key_env=recipe.api_key_env,
+        base_url=recipe.base_url, model=judge.model, api_key_env=recipe.api_key_env,
         max_in_flight=MAX_IN_FLIGHT,
-    )
-    asking = replace(
+    )  # fmt: skip
+    judge = replace(
         judge,
         client=partial(ChatClient, endpoint),
         progress=lambda done, total, spent: show("comparisons judged", done, total, str(spent)),
     )
-    comparisons = run.all_comparisons()
-    if (estimate := asking.estimate(comparisons)).num_requests:
-        say(f"the judge is to be asked: {estimate}")
-        asking.ask(comparisons)
-        say(f"all replies of the judge: {asking.spending()}")
-        for failure in [*asking.failures.values()][:1]:
-            say(f"{len(asking.failures)} comparisons got no reply: {failure}")
-    return run
+    judge.ask(comparisons)
+    say(f"all replies of the judge: {judge.spending()}")
+    for failure in [*judge.failures.values()][:1]:
+        say(f"{len(judge.failures)} comparisons got no reply: {failure}")
+
+
+def all_comparisons(run: AlpacaRun) -> list[Comparison]:
+    pairs = (pair for system in run.settings.all_systems for pair in run.answers.pairs(system.name))
+    return [comparison for pair in pairs for comparison in pair.comparisons]
+
+
+def stored_judge(folder: Path, recipe: JudgeRecipe) -> LLMJudge | None:
+    """Return the judge that reads stored replies and asks nobody; None: nothing is judged."""
+    if recipe.model is None:
+        return None
+    return LLMJudge(
+        recipe.model, load_template(str(folder / recipe.file)), Journal(folder / REPLIES)
+    )
+
+
+def read_prompts(rows: Iterable[Row]) -> list[SetPrompt]:
+    return [SetPrompt(row["id"], row["instruction"], row["dataset"]) for row in rows]
 
 
 def open_run(folder: Path) -> AlpacaRun:
+    """Read a run; an ``InputError`` if a system has no answers yet."""
     settings = RunFolder(folder).settings_of(AlpacaSettings)
-    rows = read_rows(folder / INSTRUCTIONS)
-    prompts = [SetPrompt(row["id"], row["instruction"], row["dataset"]) for row in rows]
-    outputs = {row["id"]: row["output"] for row in rows if settings.reference is not None}
-    reference = (rows[0]["generator"], outputs) if outputs else None
-    return AlpacaRun(folder, settings, prompts, reference, Journal(folder / ANSWERS))
+    rows, stored = read_rows(folder / INSTRUCTIONS), Journal(folder / ANSWERS).rows
+    answers = AlpacaAnswers(read_prompts(rows), stored, SEQUENTIAL, {})
+    if settings.reference is not None and rows:
+        theirs = {row["id"]: row["output"] for row in rows}
+        answers = replace(answers, baseline=rows[0]["generator"], theirs=theirs)
+    else:
+        theirs = {name: row["text"] for name, row in answers.of(SEQUENTIAL).items()}
+        answers = replace(answers, theirs=theirs)
+    names = [system.name for system in settings.all_systems]
+    if lacking := [name for name in names if not answers.of(name)]:
+        hint = "run the same command again: it continues where it stopped"
+        raise InputError(f"{folder}: no answers of {lacking[0]} yet", hint=hint)
+    if (judge := stored_judge(folder, settings.judge)) is None:
+        return AlpacaRun(answers, None, settings)
+    pairs = {name: [judge.ask(item.comparisons) for item in answers.pairs(name)] for name in names}
+    calibration = Calibration()
+    if settings.difficulty is not None:
+        calibration = read_calibration(folder / DIFFICULTY, folder / GAMED)
+    facts = judge_figures(judge, settings.judge.base_url)
+    return AlpacaRun(answers, Readings(facts, pairs, calibration), settings)
 
 
-def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
+def judge_figures(judge: LLMJudge, url: str | None) -> Figures:
+    rows, template = judge.journal.rows.values(), judge.template
+    return {
+        "name": judge.name,
+        "model": judge.model,
+        "url": url,
+        "replied_as": Counter(str(row["reply"].get("model") or "unnamed") for row in rows),
+        "template": template.name,
+        "template_sha256": template.sha256,
+        "method": template.method.value,
+        "is_scripted": judge.is_scripted,
+        "num_replies": len(rows),
+        "tokens": judge.spending().tokens._asdict(),
+    }
+
+
+def begin_run(folder: Path, settings: AlpacaSettings) -> None:
     """Create the folder of a run, with the inputs of its report, or continue the run in it."""
     files = RunFolder(folder)
     inputs = {} if files.has_begun else _inputs(settings)
@@ -225,7 +269,6 @@ def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
 
     hashes = settings.hashes(settings.all_systems)
     files.begin(asdict(settings), may_change=MAY_CHANGE, inputs=hashes, prepare=prepare)
-    return open_run(folder)
 
 
 def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""The report of an ``alpaca`` run, computed from its folder alone.
+"""The report of an ``alpaca`` run, computed from its stored answers and readings.
 
 A scripted judge has no win rate, because its verdicts follow from the script; the report has the
 note "pipeline check" instead.
@@ -6,16 +6,15 @@ note "pipeline check" instead.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from pasta_lm.errors import InputError
-from pasta_lm.learn.judge import LLMJudge, Reading, missing_to_json, missing_verdicts, same_winner
-from pasta_lm.measure.alpaca import AlpacaRun
+from pasta_lm.journal import Row
+from pasta_lm.learn.judge import Reading, missing_to_json, missing_verdicts, same_winner
+from pasta_lm.measure.alpaca import AlpacaAnswers, AlpacaSettings, Readings
 from pasta_lm.measure.speed import add_speed, systems_of
-from pasta_lm.measure.table import Figures, Place, Report, mean
-from pasta_lm.measure.win_rates import Judgement, comparability, interval, win_rates
+from pasta_lm.measure.table import Figures, KeyPath, Report, mean
+from pasta_lm.measure.win_rates import Judgement, Rates, comparability
 from pasta_lm.strategies import SEQUENTIAL
 
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
@@ -33,21 +32,23 @@ MEANING = (
 )
 
 
-def judged(
-    run: AlpacaRun, judge: LLMJudge, system: str
-) -> tuple[list[list[Reading]], list[Judgement]]:
-    """Return the readings of both orders, and the verdicts, by instruction.
+def judgements_of(answers: AlpacaAnswers, readings: Readings, system: str) -> list[Judgement]:
+    """Return the verdicts on a system's answers by instruction.
 
     A preference, from 0 to 1, is the mean over both orders; without a verdict in one of them there
     is none.
     """
-    pairs, (baseline, _), judgements = run.pairs(system), run.opponent(), list[Judgement]()
-    outcomes = [judge.ask(pair.comparisons) for pair in pairs]
-    for row, (pair, both) in enumerate(zip(pairs, outcomes, strict=True)):
+    judge, rows = (
+        readings.judge["name"],
+        zip(answers.pairs(system), readings.pairs[system], strict=True),
+    )
+    judgements = []
+    for row, (pair, both) in enumerate(rows):
         wins = _both_wins(both)
         preference = (wins[0] + 1 - wins[1]) / 2 if wins else pair.preference
-        judgements.append(Judgement(system, row, preference, *pair.lengths, judge.name, baseline))
-    return outcomes, judgements
+        item = Judgement(system, row, preference, *pair.lengths, judge, answers.baseline)
+        judgements.append(item)
+    return judgements
 
 
 def _both_wins(both: Sequence[Reading]) -> tuple[float, float] | None:
@@ -55,100 +56,93 @@ def _both_wins(both: Sequence[Reading]) -> tuple[float, float] | None:
     return None if first is None or second is None else (first, second)
 
 
-def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
+def alpaca_report(
+    answers: AlpacaAnswers, readings: Readings | None, settings: AlpacaSettings, *,
+    allow_missing: bool = False,
+) -> Report:  # fmt: skip
     """Compute the report of a run; win rates with missing verdicts only if that is allowed."""
-    judge, baseline = run.judge(), run.opponent()[0]
-    answers = systems_of(run.answers.rows.items())
-    for name in run.names:
-        if name not in answers:
-            hint = "run the same command again: it continues where it stopped"
-            raise InputError(f"{run.folder}: no answers of {name} yet", hint=hint)
-    report = _empty_report(run, judge, baseline)
-    for name in run.names:
-        place: Place = ("systems", name)
-        if judge:
-            _add_rates(report, place, run, judge, allow_missing)
-        add_speed(report, place, answers[name], answers[SEQUENTIAL])
-        rows = run.rows(name).values()
-        made = {
-            key: " and ".join(dict.fromkeys(str(row.get(key) or "not recorded") for row in rows))
-            for key in PROVENANCE
-        }
-        report.add(place, {"provenance": made})
-        report.note(place, "; ".join(f"{key}: {value}" for key, value in made.items()))
+    systems = systems_of(answers.rows.items())
+    report = Report("Answers to instructions: quality and speed", [*MEANING])
+    report.add((), _head(answers, readings, settings))
+    for name in (system.name for system in settings.all_systems):
+        path: KeyPath = ("systems", name)
+        if readings is not None:
+            judgements = judgements_of(answers, readings, name)
+            rates = Rates(judgements, readings.calibration, allow_missing)
+            ids = [prompt.id for prompt in answers.prompts]
+            _add_problems(report, path, ids, readings.pairs[name])
+            if readings.judge["is_scripted"]:
+                _add_check(report, path, len(rates.wins))
+            else:
+                _add_rates(report, path, rates, ids)
+                _add_orders(report, path, readings.pairs[name])
+        add_speed(report, path, systems[name], systems[SEQUENTIAL])
+        _add_provenance(report, path, answers.of(name).values())
     return report
 
 
-def _empty_report(run: AlpacaRun, judge: LLMJudge | None, baseline: str) -> Report:
-    settings, num = run.settings, len(run.prompts)
+def _add_provenance(report: Report, path: KeyPath, rows: Iterable[Row]) -> None:
+    values = {key: [str(row.get(key) or "not recorded") for row in rows] for key in PROVENANCE}
+    made = {key: " and ".join(dict.fromkeys(names)) for key, names in values.items()}
+    report.add(path, {"provenance": made})
+    report.note(path, "; ".join(f"{key}: {value}" for key, value in made.items()))
+
+
+def _head(answers: AlpacaAnswers, readings: Readings | None, settings: AlpacaSettings) -> Figures:
+    judge, num = None if readings is None else readings.judge, len(answers.prompts)
     is_comparable, label = None, "nobody judged: no win rates"
-    if judge and judge.is_scripted:
+    if judge and judge["is_scripted"]:
         is_comparable = False
         label = "pipeline check: the judge is scripted, so there are no win rates"
     elif judge:
-        known = settings.difficulty is not None
-        is_comparable, label = comparability(judge.name, baseline, num, has_difficulty=known)
-    report = Report("Answers to instructions: quality and speed", [*MEANING])
-    head = {
+        known, names = settings.difficulty is not None, (judge["name"], answers.baseline)
+        is_comparable, label = comparability(*names, num, has_difficulty=known)
+    return {
         "instructions": settings.instructions,
         "num_instructions": num,
         "max_tokens": settings.max_tokens,
-        "baseline": baseline,
+        "baseline": answers.baseline,
         "speed_baseline": SEQUENTIAL,
-        "judge": judge and _judge_figures(judge, settings.judge.base_url),
+        "judge": judge,
         "is_comparable": is_comparable,
         "comparability": label,
     }
-    report.add((), head)
-    return report
 
 
-def _judge_figures(judge: LLMJudge, url: str | None) -> Figures:
-    rows, template = judge.journal.rows.values(), judge.template
-    return {
-        "name": judge.name,
-        "model": judge.model,
-        "url": url,
-        "replied_as": Counter(str(row["reply"].get("model") or "unnamed") for row in rows),
-        "template": template.name,
-        "template_sha256": template.sha256,
-        "method": template.method.value,
-        "is_scripted": judge.is_scripted,
-        "num_replies": len(rows),
-        "tokens": judge.spending().tokens._asdict(),
-    }
-
-
-def _add_rates(
-    report: Report, place: Place, run: AlpacaRun, judge: LLMJudge, allow_missing: bool
+def _add_problems(
+    report: Report, path: KeyPath, ids: Sequence[str], readings: Sequence[Sequence[Reading]]
 ) -> None:
-    outcomes, judgements = judged(run, judge, place[1])
-    names = [prompt.id for prompt in run.prompts]
-    each = ((name, item) for name, both in zip(names, outcomes, strict=True) for item in both)
-    problems = missing_to_json(missing_verdicts(each), "instructions")
+    named = ((name, item) for name, both in zip(ids, readings, strict=True) for item in both)
+    problems = missing_to_json(missing_verdicts(named), "instructions")
+    report.add(path, {"problems": problems})
     for problem, missing in problems.items():
         of = f"{missing['count']} comparisons, of {', '.join(missing['instructions'])}"
-        report.note(place, f"No verdict, {problem}: {of}")
-    wins = [100 * row.preference for row in judgements if row.preference is not None]
-    if judge.is_scripted:
-        label = f"pipeline check, n = {len(wins)}"
-        report.add(place, {"pipeline_check": label, "problems": problems})
-        report.note(place, label)
-        return
-    calibration = run.calibration()
-    rates = win_rates(judgements, calibration, allow_missing=allow_missing, names=names)
-    figures = {**rates, "problems": problems}
-    if (rate := rates["length_controlled_winrate"]) is not None:
-        bounds = interval(judgements, calibration, rate, rates["lc_inverse_penalty"])
+        report.note(path, f"No verdict, {problem}: {of}")
+
+
+def _add_check(report: Report, path: KeyPath, num_verdicts: int) -> None:
+    label = f"pipeline check, n = {num_verdicts}"
+    report.add(path, {"pipeline_check": label})
+    report.note(path, label)
+
+
+def _add_rates(report: Report, path: KeyPath, rates: Rates, ids: Sequence[str]) -> None:
+    figures, wins = rates.figures(ids), rates.wins
+    if (bounds := rates.interval()) is not None:
         figures["length_controlled_interval"] = bounds
-    if "refused" not in rates:
-        figures["win_rate_interval"] = mean(wins)
-    report.add(place, figures, TITLES, len(wins), {"win_rate_missing_lost": len(judgements)})
-    report.note(place, rates.get("refused", ""))
-    whole = [both for both in map(_both_wins, outcomes) if both]
+    if not rates.is_refused:
+        figures["win_rate_interval"] = mean([*wins])
+    nums = {"win_rate_missing_lost": len(rates.judgements)}
+    report.add(path, figures, TITLES, len(wins), nums)
+    report.note(path, figures.get("refused", ""))
+
+
+def _add_orders(report: Report, path: KeyPath, readings: Sequence[Sequence[Reading]]) -> None:
+    """Add how far both orders agree: they reveal a judge that favours the first answer."""
+    whole = [both for both in map(_both_wins, readings) if both]
     share = round(fmean((a + b) / 2 for a, b in whole), 5) if whole else None
     agreement = round(fmean(same_winner(a, b) for a, b in whole), 5) if whole else None
-    report.add(place, {"first_place_share": share, "order_agreement": agreement})
+    report.add(path, {"first_place_share": share, "order_agreement": agreement})
     if whole:
         order = f"Both orders agree on {agreement:.1%}; the first answer gets {share:.1%}"
-        report.note(place, order)
+        report.note(path, order)

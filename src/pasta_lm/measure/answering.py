@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import ModelNotFoundError, UsageError
+from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.machine import processor, provenance
-from pasta_lm.models.names import BUILTIN, resolve
+from pasta_lm.models.names import BUILTIN, require_model, resolve
 from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 
@@ -29,7 +29,6 @@ TOO_LONG = "prompt_too_long"
 """The finish reason of a prompt that does not fit the model's context: a failed answer."""
 FAILED: Row = {"text": "", "program": "", "finish_reason": TOO_LONG}
 FAILED |= dict.fromkeys(("num_illegal", "num_content_tokens", "critical_path"), 0)
-MODEL_FILES = ("config.json", "adapter_config.json")
 
 
 class SetPrompt(NamedTuple):
@@ -37,9 +36,9 @@ class SetPrompt(NamedTuple):
 
     id: str
     text: str
-    group: str = ""  # prompts of one group have figures of their own
+    group: str = ""  # each group has its figures
     parts: str | None = None
-    """One thing is asked for, several independent parts, or neither clearly; None: not labelled."""
+    """What is asked for: one thing, several independent ones, or between; None: not labelled."""
     checked: Row | None = None  # the row of IFEval, whose checkers need it
 
 
@@ -49,7 +48,6 @@ class System(NamedTuple):
     name: str
     strategy: str
     model: str  # the name under which the model was loaded: a folder, a hub id, a built-in name
-    fork_bias: float | None = None  # None: as the model says
 
 
 Models = Mapping[str, Pasta]
@@ -80,15 +78,18 @@ class AnswerSettings:
 
     @property
     def sequential(self) -> System:
-        own = baseline_of(self.taught) if self.servers is None else self.taught
-        return System(SEQUENTIAL, SEQUENTIAL, self.baseline or own)
+        model = baseline_of(self.taught) if self.servers is None else self.taught
+        return System(SEQUENTIAL, SEQUENTIAL, self.baseline or model)
 
     def hashes(self, systems: Iterable[System]) -> dict[str, str]:
         """Return hashes of the models of some systems; none of what servers hold."""
+        local = [system for system in systems if self.servers is None]
+        for system in local:
+            require_model(system.model)
         from pasta_lm.models.load import hashes_of  # imports torch
 
-        local = (system for system in systems if self.servers is None)
-        return {k: v for each in local for k, v in hashes_of(each.name, each.model).items()}
+        hashes = [hashes_of(system.name, system.model) for system in local]
+        return {key: value for pairs in hashes for key, value in pairs.items()}
 
     def load(self, names: Iterable[str]) -> Models:
         if self.servers is not None:
@@ -114,27 +115,24 @@ def check_served(servers: Servers | None, model: str | None, names: Iterable[str
 
 
 def require_models(names: Iterable[str | None]) -> None:
-    """Refuse folders, files and hub ids without a model before anything slow happens."""
+    """Refuse paths and hub ids without a model before anything slow happens."""
+    models = [*filter(None, names)]
+    for name in models:
+        require_model(name)
+    if not models:
+        return
     from pasta_lm.models.checkpoint import gguf_of_package, require_on_hub  # imports torch
 
-    for name in filter(None, names):
-        path = Path(resolve(name))
-        is_local = path.is_absolute() or name.startswith((".", "~")) or path.exists()
-        has_model = path.is_file() or any((path / file).is_file() for file in MODEL_FILES)
-        if is_local and not has_model:
-            raise ModelNotFoundError(
-                f"no model at {name}: there is no config.json",
-                hint="name a model folder, an adapter folder, a GGUF file or a hub id",
-            )
-        if not is_local and gguf_of_package(name) is None:
+    for name in models:
+        if not Path(resolve(name)).exists() and gguf_of_package(name) is None:
             require_on_hub(name)
 
 
 def _provenance_of(model: Pasta) -> dict[str, str]:
     loaded = model.engine.loaded
     device = machine_of(model) or str(loaded.device)
-    has_own = "cuda" in device or model.engine.is_remote
-    return provenance(device if has_own else f"{device}, {processor()}", loaded.dtype_name)
+    is_named = "cuda" in device or model.engine.is_remote
+    return provenance(device if is_named else f"{device}, {processor()}", loaded.dtype_name)
 
 
 def machine_of(model: Pasta) -> str | None:
@@ -178,29 +176,29 @@ class Answerer:
     batch_size: int = 250  # prompts that the engine gets together
 
     def answer(
-        self, wanted: Workload, replays: Mapping[str, Replay] = MappingProxyType({})
+        self, workload: Workload, replays: Mapping[str, Replay] = MappingProxyType({})
     ) -> None:
         """Decode the answers that a workload lacks; ``replays`` are timed beside them, by name."""
-        if wanted.is_timed:
-            self._answer_in_turn(wanted, replays)
+        if workload.is_timed:
+            self._answer_in_turn(workload, replays)
             return
-        for system in wanted.systems:
-            lacking = wanted.lacking(system)
+        for system in workload.systems:
+            lacking = workload.lacking(system)
             for first in range(0, len(lacking), self.batch_size):
                 batch = lacking[first : first + self.batch_size]
-                requests = [self._request(system, item, wanted) for item in batch]
+                requests = [self._request(system, item, workload) for item in batch]
                 decoded = _decode(self.models[system.model], requests)
-                wanted.answers.append([*map(partial(self._row, system), batch, decoded)])
+                workload.answers.append([*map(partial(self._row, system), batch, decoded)])
                 self.progress(system.name, first + len(batch), len(lacking))
 
-    def _answer_in_turn(self, wanted: Workload, replays: Mapping[str, Replay]) -> None:
+    def _answer_in_turn(self, workload: Workload, replays: Mapping[str, Replay]) -> None:
         # If a system's answer is missing, all systems answer the prompt again: clocks of one
         # prompt belong to one run. The first prompt is decoded twice, to warm up.
-        lacking, known = wanted.lacking(), wanted.answers.rows
+        lacking, known = workload.lacking(), workload.answers.rows
         for number, prompt in enumerate([*lacking[:1], *lacking]):
             jobs = {
-                system: (self.models[system.model], self._request(system, prompt, wanted))
-                for system in wanted.systems
+                system: (self.models[system.model], self._request(system, prompt, workload))
+                for system in workload.systems
             }
             jobs |= {System(name, name, ""): of(prompt) for name, of in replays.items()}
             rows = [
@@ -208,18 +206,18 @@ class Answerer:
                 for system, (model, request) in jobs.items()
             ]
             if number > 0:
-                wanted.answers.append([row for row in rows if row["id"] not in known])
+                workload.answers.append([row for row in rows if row["id"] not in known])
             self.progress("clocks", number, len(lacking))
 
     def _row(self, system: System, prompt: SetPrompt, decoded: Row) -> Row:
-        name, strategy, model, _ = system
+        name, strategy, model = system
         key = {"id": answer_id(name, prompt.id), "system": name, "strategy": strategy}
         return {**key, "model": model, **decoded, **self.details(system, prompt)}
 
-    def _request(self, system: System, prompt: SetPrompt, wanted: Workload) -> Request:
+    def _request(self, system: System, prompt: SetPrompt, workload: Workload) -> Request:
         return self.models[system.model].request(
             prompt.text,
-            replace(self.params, mask=wanted.mask, fork_bias=system.fork_bias),
+            replace(self.params, mask=workload.mask),
             strategy=system.strategy,
             positions=self.positions if system.strategy == PASTA else None,
         )
@@ -252,24 +250,26 @@ def answer_workloads(
 
     Source: PASTA, section 5.1 (greedy, clocks at batch 1).
     """
-    lacking = [wanted for wanted in workloads if wanted.lacking()]
-    names = tuple(dict.fromkeys(system.model for wanted in lacking for system in wanted.systems))
+    lacking = [workload for workload in workloads if workload.lacking()]
+    names = tuple(
+        dict.fromkeys(system.model for workload in lacking for system in workload.systems)
+    )
     penalty, batch_size = settings.repetition_penalty, settings.batch_size
     params = SamplingParams(max_tokens=settings.max_tokens, repetition_penalty=penalty)
     answerer = partial(Answerer, params=params, progress=progress, batch_size=batch_size)
     if models is not None:
-        for wanted in lacking:
-            answerer(models=models, details=lambda _, prompt: details(prompt)).answer(wanted)
+        for workload in lacking:
+            answerer(models=models, details=lambda _, prompt: details(prompt)).answer(workload)
         return
     if settings.servers is None:
         require_models(names)
-    is_timed = any(wanted.is_timed for wanted in lacking)
+    is_timed = any(workload.is_timed for workload in lacking)
     for group in [names] if is_timed else [(name,) for name in names]:
         held = {**settings.load(group)}
         made = {name: _provenance_of(model) for name, model in held.items()}
         about = lambda system, prompt, made=made: details(prompt) | made[system.model]  # noqa: E731
-        for wanted in lacking:
-            systems = [system for system in wanted.systems if system.model in made]
-            answerer(models=held, details=about).answer(wanted._replace(systems=systems))
+        for workload in lacking:
+            systems = [system for system in workload.systems if system.model in made]
+            answerer(models=held, details=about).answer(workload._replace(systems=systems))
         while held:  # before the next is loaded
             held.popitem()[1].close()

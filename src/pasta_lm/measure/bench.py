@@ -31,7 +31,7 @@ from pasta_lm.measure.table import Figures, Table
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.load import matrix_of
 from pasta_lm.models.vocabulary import Vocabulary
-from pasta_lm.strategies.requests import forced, sequential_request
+from pasta_lm.strategies.requests import replay_request
 
 MAX_ROWS = 64
 NUM_ROUNDS = 3
@@ -86,21 +86,12 @@ def bench(
         pool_tokens=_pool_tokens(loaded, settings),
         max_rows=max(*settings.rows, planning.MAX_ROWS[loaded.device.type]),
     )
-    steps: dict[int, list[float]] = {count: [] for count in settings.rows}
-    whole, reading = list[float](), list[float]()
-    num_bytes = read_bytes(loaded)
-    step_s(engine, 2)  # first passes allocate and compile
-    for done in range(1, NUM_ROUNDS + 1):
-        for count, times in steps.items():
-            times.append(step_s(engine, count))
-        whole.append(sequential_s(engine))
-        reading.append(reading_s(num_bytes, loaded.device))
-        for measure in beside:
-            measure()
-        progress(done, num_total)
+    steps, whole, reading = _rounds(
+        engine, settings.rows, lambda done: progress(done, num_total), beside
+    )
     load: dict[str, dict[str, float]] = {}
     for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
-        solo, forked = (median(latencies_s(engine, [own] * count)) for own in load_requests(loaded))
+        solo, forked = (median(latencies_s(engine, [x] * count)) for x in load_requests(loaded))
         load[str(count)] = {"sequential_s": round(solo, 4), "pasta_s": round(forked, 4)}
         progress(done, num_total)
     token_s = median(whole) / NUM_DECODED
@@ -115,6 +106,26 @@ def bench(
         "bandwidth_share": round(median(reading) / median(steps.get(1, [token_s])), 4),
     }
     return figures | ({"load": load} if load else {})
+
+
+def _rounds(
+    engine: TorchEngine, rows: Sequence[int], progress: Callable[[int], None],
+    beside: Sequence[Callable[[], None]],
+) -> tuple[dict[int, list[float]], list[float], list[float]]:  # fmt: skip
+    """Return seconds of passes by rows, of whole answers, and of reading the weights once."""
+    steps: dict[int, list[float]] = {count: [] for count in rows}
+    whole, reading = list[float](), list[float]()
+    num_bytes = read_bytes(engine.loaded)
+    step_s(engine, 2)  # first passes allocate and compile
+    for done in range(1, NUM_ROUNDS + 1):
+        for count, times in steps.items():
+            times.append(step_s(engine, count))
+        whole.append(sequential_s(engine))
+        reading.append(reading_s(num_bytes, engine.loaded.device))
+        for measure in beside:
+            measure()
+        progress(done)
+    return steps, whole, reading
 
 
 def tables(figures: Figures) -> list[Table]:
@@ -227,13 +238,11 @@ def reading_s(num_bytes: int, device: torch.device) -> float:
 
 def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
     """Return the requests that decode the same answer sequentially and in parallel."""
-    vocabulary, params = loaded.vocabulary, SamplingParams()
+    vocabulary = loaded.vocabulary
     prompt = vocabulary.encode_prompt(LOAD_PROMPT)
     document = parse(LOAD_ANSWER, Form.ANNOTATOR).with_lengths(vocabulary.count_tokens)
-    join = loaded.join_with(loaded.positions)
-    item = sequential_request(prompt, params)
-    many = Request(prompt=prompt, params=params, positions=loaded.positions, join=join)
-    return forced(item, document, vocabulary), forced(many, document, vocabulary)
+    alone = replay_request(prompt, document.without_tags(), loaded, loaded.positions)
+    return alone, replay_request(prompt, document, loaded, loaded.positions)
 
 
 def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]:

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.errors import InputError, ModelError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
-from pasta_lm.journal import Row, write_rows
+from pasta_lm.journal import Row
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.learn.data.annotated import Record, read_ids, read_records
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.measure.answering import require_models
-from pasta_lm.measure.table import Interval, Place, Report, ratio
+from pasta_lm.measure.table import Figures, Interval, KeyPath, Report, ratio
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.requests import NO_TAG_PIECES
 
@@ -40,7 +39,7 @@ Answers = dict[str, Row]  # a system's rows by id of the answer
 FIRST, REST, MAIN, AFTER_SYNC = REGIONS = ("first", "rest", "main", "after_sync")
 """A token is the first of a block, another one of a block, main's, or main's behind a sync."""
 PASTA, TAUGHT, BASELINE, UNTAUGHT = "pasta", "taught_sequential", "sequential", "untaught"
-MAIN_OWNER = 1  # of the entries: the prompt's owner is 0, and blocks follow
+MAIN_OWNER = 1  # the prompt's owner is 0, and blocks follow
 SPACE = b" \n\t\r"
 BOTH_SEQUENTIAL = "the taught model less the baseline, both sequential"
 COSTS = {
@@ -52,7 +51,7 @@ COSTS = {
 """The two systems whose nats are subtracted, and the title."""
 
 Names = tuple[str, str, str | None]
-"""Of the taught model, its sequential baseline, and the model before any training, if it reads."""
+"""The taught model, its sequential baseline, and the model before any training, if it reads."""
 Reader = Callable[[Sequence[EncodedExample]], Iterable[Sequence[float]]]
 """Returns the nats of each label of some examples; 0.0 without a label."""
 
@@ -71,7 +70,7 @@ class ReadingSystem(NamedTuple):
 class Content(NamedTuple):
     """One token of an answer's text."""
 
-    label: int  # the place of the token that predicts it
+    label: int  # the index of the token that predicts it
     text: bytes
     region: str
 
@@ -82,12 +81,12 @@ def read_references(file: Path, ids: Path | None = None) -> list[Record]:
     if ids is None:
         return records
     by_id = {record.id: record for record in records}
-    wanted = read_ids(ids)
-    lacking = [name for name in wanted if name not in by_id]
-    if lacking or not wanted:
-        what = f"{file} has no {lacking[0]}, which {ids} lists" if lacking else f"{ids} has no id"
-        raise InputError(what)
-    return [by_id[name] for name in wanted]
+    names = read_ids(ids)
+    lacking = [name for name in names if name not in by_id]
+    if lacking or not names:
+        reason = f"{file} has no {lacking[0]}, which {ids} lists" if lacking else f"{ids} has no id"
+        raise InputError(reason)
+    return [by_id[name] for name in names]
 
 
 def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iterator[Row]:
@@ -104,9 +103,9 @@ def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iter
         if not regions:
             examples = [_encode(record, system) for record in records]
             contents = [[*_content(example, system.vocabulary)] for example in examples]
-            regions = [[item.region for item in own for _ in item.text] for own in contents]
+            regions = [[item.region for item in items for _ in item.text] for items in contents]
         pairs = zip(untagged, regions, strict=True)
-        counted = [[*_content(example, system.vocabulary, own)] for example, own in pairs]
+        counted = [[*_content(example, system.vocabulary, known)] for example, known in pairs]
         columns = (records, counted, examples, contents or counted, system.read(examples))
         for record, count, example, content, nats in zip(*columns, strict=True):
             numbers = Counter(item.region for item in count)
@@ -131,21 +130,21 @@ def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Sequence[flo
     by_region = dict.fromkeys(REGIONS, 0.0)
     for item in tokens:
         by_region[item.region] += nats[item.label]
-    end = max(place for place in range(len(example)) if _owner(example, place) <= MAIN_OWNER)
-    labelled = {place for place, label in enumerate(example.labels) if label != NO_LABEL}
+    end = max(index for index in range(len(example)) if _owner(example, index) <= MAIN_OWNER)
+    labelled = {index for index, label in enumerate(example.labels) if label != NO_LABEL}
     tags = labelled - {item.label for item in tokens} - {end}
     return {
         "nats": {region: round(value, 4) for region, value in by_region.items()},
-        "tag_nats": round(sum(nats[place] for place in tags), 4),
+        "tag_nats": round(sum(nats[index] for index in tags), 4),
         "num_tag_tokens": len(tags),
         "end_nats": round(nats[end], 4),
     }
 
 
-def _owner(example: EncodedExample, place: int) -> int:
-    if example.rows is None or example.owners[place] in example.main_owners:
+def _owner(example: EncodedExample, index: int) -> int:
+    if example.rows is None or example.owners[index] in example.main_owners:
         return MAIN_OWNER
-    return example.owners[place]
+    return example.owners[index]
 
 
 def _content(
@@ -158,18 +157,18 @@ def _content(
     last = {MAIN_OWNER: example.num_prompt - 1}
     in_main, is_topic, begun, num_bytes = MAIN, False, set[int](), 0
     fed_again = set(example.fed_again)
-    for place in range(example.num_prompt, len(example)):
-        if place in fed_again:
+    for index in range(example.num_prompt, len(example)):
+        if index in fed_again:
             continue
-        owner = _owner(example, place)
-        label, last[owner] = last.get(owner), place
-        lexeme = vocabulary.id_to_lexeme(example.token_ids[place])
+        owner = _owner(example, index)
+        label, last[owner] = last.get(owner), index
+        lexeme = vocabulary.id_to_lexeme(example.token_ids[index])
         if lexeme is not None:
             is_topic = lexeme.kind is LexemeKind.PROMISE_OPEN
             in_main = AFTER_SYNC if lexeme.kind is LexemeKind.SYNC else in_main
         elif not is_topic:
             assert label is not None  # a block begins with a tag
-            text = vocabulary.token_bytes(example.token_ids[place])
+            text = vocabulary.token_bytes(example.token_ids[index])
             region = in_main
             if regions is not None:
                 # A token belongs to the region of its first byte that is no space.
@@ -182,33 +181,35 @@ def _content(
             yield Content(label, text, region)
 
 
-def add_cost(report: Report, rows: Sequence[Row], place: Place = ()) -> None:
+def add_cost(report: Report, rows: Sequence[Row], path: KeyPath = ()) -> None:
     forked = {row["reference_id"] for row in rows if row["num_blocks"]}
-    report.add(place, {"kind": KIND})
-    _add_figures(report, rows, place)
+    report.add(path, {"kind": KIND})
+    _add_figures(report, rows, path)
     some = [row for row in rows if row["reference_id"] in forked]
-    _add_figures(report, some, (*place, "forked"))
+    _add_figures(report, some, (*path, "forked"))
 
 
-def _add_figures(report: Report, rows: Sequence[Row], place: Place) -> None:
+def _add_figures(report: Report, rows: Sequence[Row], path: KeyPath) -> None:
     systems: dict[str, Answers] = {}
     for row in rows:
         systems.setdefault(row["system"], {})[row["reference_id"]] = row
-    base, own = systems.get(BASELINE, {}), systems.get(PASTA, {}).values()
+    base, taught = systems.get(BASELINE, {}), systems.get(PASTA, {}).values()
     counts = [row["num_tokens"] for row in base.values()]
     head = {
         "num_answers": len(base),
         "num_tokens": {region: sum(count[region] for count in counts) for region in REGIONS},
         "nats": {name: _cost(base, REGIONS, side) for name, side in systems.items()},
-        "tag_nats": ratio([row["tag_nats"] for row in own], [row["num_tag_tokens"] for row in own]),
+        "tag_nats": ratio(
+            *([row[key] for row in taught] for key in ("tag_nats", "num_tag_tokens"))
+        ),
     }
-    report.add(place, head)
+    report.add(path, head)
     for name, (ours, theirs, title) in COSTS.items():
         if ours in systems and theirs in systems:
             cost = partial(_cost, base, ours=systems[ours], theirs=systems[theirs])
             by_region = {region: cost([region]) for region in REGIONS}
             figures = {name: cost(REGIONS), f"{name}_by_region": by_region}
-            report.add(place, figures, dict.fromkeys(figures, title), len(base))
+            report.add(path, figures, dict.fromkeys(figures, title), len(base))
 
 
 def _cost(
@@ -222,20 +223,9 @@ def _cost(
     return ratio(nats, [total(base, name, "num_tokens") for name in names])
 
 
-def evaluate_cost(
-    references: Path, ids: Path | None, names: Names, dtype: str | None, device: str | None,
-    records: Path | None = None,
-) -> Report:  # fmt: skip
-    """Read reference answers with all models; write a row for each answer and model to a file."""
-    known = read_references(references, ids)
-    require_models(names)
-    rows = list(measure(known, reading_systems(names, dtype, device)))
-    if records is not None:
-        write_rows(records, rows)
-    taught, baseline, untaught = names
+def cost_report(rows: Sequence[Row], head: Figures) -> Report:
     report = Report("The cost of not seeing", ["intervals: 95 %, bootstrap"])
-    head = {"references": str(references), "taught": taught, "baseline": baseline}
-    report.add((), head | {"untaught": untaught})
+    report.add((), head)
     add_cost(report, rows)
     return report
 

@@ -12,32 +12,42 @@ A run has a folder; every file of rows is a journal, so a stopped run goes on::
 
 All figures are computed from these files, without a model and without the prompts: per set of
 prompts, and within it by the parts that the prompts ask for. A figure of text stands beside the
-baseline's and the difference, paired by prompt.
+baseline's and the difference, paired by prompt. IFEval's answers are checked by ``lm_eval``; where
+NLTK's data are missing, sentences are cut by its untrained Punkt.
+
+Source: Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Models", arXiv
+2311.07911.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from hashlib import sha256
 from itertools import groupby, islice
 from operator import itemgetter, sub
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from types import ModuleType
+from typing import NamedTuple, cast
+from unittest.mock import patch
 
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import InputError, MissingExtraError, UsageError
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.document import parse_program
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
-from pasta_lm.measure import answer_text, answering
+from pasta_lm.measure import answering
 from pasta_lm.measure.answering import SetPrompt, System, answer_id
 from pasta_lm.measure.cost import add_cost, measure, read_references, reading_systems
 from pasta_lm.measure.prompt_sets import PARTS, SetFiles, read_sets
-from pasta_lm.measure.speed import Systems, add_speed, systems_of
-from pasta_lm.measure.table import Figures, Place, Report, mean
+from pasta_lm.measure.speed import Answers, Systems, add_speed, systems_of
+from pasta_lm.measure.table import Figures, KeyPath, Report, mean, ratio
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.run_folder import RunFolder, hash_files
 from pasta_lm.strategies import PASTA, SEQUENTIAL
@@ -46,7 +56,7 @@ from pasta_lm.strategies.requests import STRATEGIES
 
 PROMPTS, VERDICTS, REFERENCES = "prompts", "verdicts", "references"
 SCORED, TIMED, UNMASKED = "scored", "timed", "unmasked"
-MAY_CHANGE = ("fork_biases", "batch_size", "pool_tokens", "device", *SERVER_KEYS)
+MAY_CHANGE = ("batch_size", "pool_tokens", "device", *SERVER_KEYS)
 NAMES = (PASTA, SEQUENTIAL)
 PROVENANCE = ("hardware", "dtype", "commit", "version", "positions")
 MEANING = (
@@ -61,8 +71,12 @@ TITLES = {
     "legal_unmasked": "legal tags, without the mask",
     "well_formed_unmasked": "well formed, without the mask",
 }
+WORD = re.compile(r"\w+")
+GRAM = 4  # words in a row that count as repeated
+READINGS = ("strict", "loose")
+"""An answer is read as it is, or also without its first line, its last line or asterisks."""
 MEASURES: dict[str, Callable[[AnswerRecord], float]] = {
-    "repetition": lambda answer: answer_text.repetition(answer.text),
+    "repetition": lambda answer: repetition(answer.text),
     "cut": lambda answer: answer.finish_reason == "length",
     "thinks": lambda answer: bool(answer.num_thought_tokens),
 }
@@ -76,8 +90,7 @@ class InstructionSettings(answering.AnswerSettings):
 
     strategy: str = PASTA
     """By which the taught model answers; its system is named ``pasta`` whatever it is."""
-    fork_biases: tuple[float, ...] = ()  # at which the taught model answers all prompts, too
-    untaught: str | None = None  # the model before any training, which answers and reads, too
+    untaught: str | None = None  # the model before any training, which reads references, too
     sets: SetFiles = SetFiles()
     num_timed: int = 25  # prompts of each set that both models answer one at a time, too
     num_unmasked: int = 50  # prompts of each set that the taught model also answers unmasked
@@ -97,32 +110,20 @@ class InstructionSettings(answering.AnswerSettings):
     def systems(self) -> tuple[System, System]:
         return self.sequential, System(PASTA, self.strategy, self.taught)
 
-    @property
-    def others(self) -> list[System]:
-        """Return the taught model with other biases, and the untaught model beside a baseline."""
-        name, untaught = self.strategy, self.untaught
-        others = [System(f"fork_bias {x:+g}", name, self.taught, x) for x in self.fork_biases]
-        if untaught is not None and untaught != self.sequential.model:
-            others.append(System("untaught", SEQUENTIAL, untaught))
-        return others
-
 
 def evaluate_instructions(
     out: Path, settings: InstructionSettings, show: answering.Progress,
     models: answering.Models | None = None,
 ) -> None:  # fmt: skip
-    prompts, references = read_sets(settings.sets, settings.limit), list[Record]()
-    if settings.references is not None:
-        ids = settings.reference_ids
-        references = read_references(Path(settings.references), Path(ids) if ids else None)
+    prompts, references = read_sets(settings.sets, settings.limit), _references(settings)
     answering.require_models([] if models else [settings.untaught])
     if any(item.checked for item in prompts):
-        answer_text.checkers()  # what would fail after hours of decoding fails now
+        checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
     inputs = {"sets": sha256(repr(prompts).encode()).hexdigest()}
     if settings.references is not None:
         inputs["references"] = hash_files(settings.references)
-    inputs |= {} if models else settings.hashes((*settings.systems, *settings.others))
+    inputs |= {} if models else settings.hashes(settings.systems)
     folder.begin(asdict(settings), may_change=MAY_CHANGE, inputs=inputs)
     rows = [{"id": item.id, "set": item.group, "parts": item.parts} for item in prompts]
     write_rows(out / f"{PROMPTS}.jsonl", rows)
@@ -130,10 +131,12 @@ def evaluate_instructions(
     def columns(prompt: SetPrompt) -> Row:
         return {"prompt_id": prompt.id, "set": prompt.group}
 
-    wanted = workloads(folder, settings, prompts)
-    answering.answer_workloads(wanted, settings, columns, show, models)
+    answering.answer_workloads(
+        workloads(folder, settings, prompts), settings, columns, show, models
+    )
     gc.collect()  # before the models that read are loaded
-    folder.journal(VERDICTS).append([*_verdicts(folder, prompts)])
+    verdicts, answers = folder.journal(VERDICTS), folder.journal(SCORED).rows
+    verdicts.append([row for row in _verdicts(prompts, answers) if row["id"] not in verdicts.rows])
     if references and not folder.rows(REFERENCES):
         baseline, taught = settings.systems
         names = taught.model, baseline.model, settings.untaught
@@ -141,113 +144,137 @@ def evaluate_instructions(
         write_rows(out / f"{REFERENCES}.jsonl", list(measure(references, readers)))
 
 
+def _references(settings: InstructionSettings) -> list[Record]:
+    if settings.references is None:
+        return []
+    ids = settings.reference_ids
+    return read_references(Path(settings.references), Path(ids) if ids else None)
+
+
 def workloads(
     folder: RunFolder, settings: InstructionSettings, prompts: Sequence[SetPrompt]
 ) -> list[answering.Workload]:
     def first(count: int) -> list[SetPrompt]:
         sets = groupby(prompts, key=lambda item: item.group)
-        return [item for _, own in sets for item in islice(own, count)]
+        return [item for _, members in sets for item in islice(members, count)]
 
     both, journal = settings.systems, folder.journal
     return [
         answering.Workload(journal(TIMED), first(settings.num_timed), both, is_timed=True),
-        answering.Workload(journal(SCORED), prompts, (*both, *settings.others)),
+        answering.Workload(journal(SCORED), prompts, both),
         answering.Workload(journal(UNMASKED), first(settings.num_unmasked), both[1:], mask=False),
     ]
 
 
-def _verdicts(folder: RunFolder, prompts: Sequence[SetPrompt]) -> Iterator[Row]:
-    known, answers = folder.journal(VERDICTS).rows, folder.journal(SCORED).rows
+def _verdicts(prompts: Sequence[SetPrompt], answers: Mapping[str, Row]) -> Iterator[Row]:
     for prompt in prompts:
         for key in (answer_id(name, prompt.id) for name in NAMES):
-            if prompt.checked is not None and key in answers and key not in known:
-                yield {"id": key} | answer_text.check_ifeval(prompt.checked, answers[key]["text"])
+            if prompt.checked is not None and key in answers:
+                yield {"id": key} | check_ifeval(prompt.checked, answers[key]["text"])
 
 
-class _Stored(NamedTuple):
-    """The answers of a run, and IFEval's verdicts by id of the answer."""
+class InstructionRun(NamedTuple):
+    """All that the report of a run is computed from."""
 
+    prompts: Sequence[Row]
     scored: Systems
     timed: Systems
     unmasked: Systems
-    verdicts: dict[str, Row]
+    verdicts: dict[str, Row]  # IFEval's by id of the answer
+    references: Sequence[Row]
+    made: Figures  # the values of provenance
 
 
-def instructions_report(out: Path) -> Report:
-    folder = RunFolder(out)
-    settings, rows = folder.settings_of(InstructionSettings), folder.rows
+def open_run(out: Path) -> InstructionRun:
+    rows = RunFolder(out).rows
     scored, timed, unmasked = (
         systems_of((row["id"], row) for row in rows(name)) for name in (SCORED, TIMED, UNMASKED)
     )
-    stored = _Stored(scored, timed, unmasked, {row["id"]: row for row in rows(VERDICTS)})
-    prompts, references = rows(PROMPTS), rows(REFERENCES)
-    answered = [row for row in prompts if all(row["id"] in scored[name] for name in NAMES)]
-    if not answered:
+    made = {key: sorted({row[key] for row in rows(SCORED) if row.get(key)}) for key in PROVENANCE}
+    verdicts = {row["id"]: row for row in rows(VERDICTS)}
+    prompts = rows(PROMPTS)
+    if not any(row["id"] in scored[NAMES[0]] and row["id"] in scored[NAMES[1]] for row in prompts):
         raise InputError(f"{out} has no prompt that both systems answered")
-    (baseline, taught), made = settings.systems, rows(SCORED)
-    head: Figures = {
-        "kind": scored[PASTA][answered[0]["id"]].kind,
+    return InstructionRun(prompts, scored, timed, unmasked, verdicts, rows(REFERENCES), made)
+
+
+def instructions_report(out: Path) -> Report:
+    return report_of(open_run(out), RunFolder(out).settings_of(InstructionSettings))
+
+
+def report_of(run: InstructionRun, settings: InstructionSettings) -> Report:
+    answered = [row for row in run.prompts if all(row["id"] in run.scored[n] for n in NAMES)]
+    report = Report("A taught model and its sequential baseline on instructions", [*MEANING])
+    report.add((), _head(run, settings, answered))
+    for group, members in groupby(answered, key=itemgetter("set")):
+        path, rows = ("sets", group), list(members)
+        _add_prompts(report, path, rows, run)
+        report.add(path, {"parts": {}})
+        for parts in PARTS:
+            if some := [row for row in rows if row["parts"] == parts]:
+                _add_prompts(report, (*path, "parts", parts), some, run)
+        _add_ifeval(report, path, rows, run.verdicts)
+    _add_text(report, (), *_sides(answered, run.scored))
+    if run.references:
+        add_cost(report, run.references, ("references",))
+    else:
+        report.add((), {"references": None})
+    return report
+
+
+def _head(run: InstructionRun, settings: InstructionSettings, answered: Sequence[Row]) -> Figures:
+    baseline, taught = settings.systems
+    return {
+        "kind": run.scored[PASTA][answered[0]["id"]].kind,
         "model": taught.model,
         "strategy": taught.strategy,
         "baseline": baseline.model,
         "max_tokens": settings.max_tokens,
         "repetition_penalty": settings.repetition_penalty,
         "num_prompts": len(answered),
-        "num_unanswered": len(prompts) - len(answered),
-        **{key: sorted({row[key] for row in made if row.get(key)}) for key in PROVENANCE},
+        "num_unanswered": len(run.prompts) - len(answered),
+        **run.made,
     }
-    report = Report("A taught model and its sequential baseline on instructions", [*MEANING])
-    report.add((), head)
-    for group, members in groupby(answered, key=itemgetter("set")):
-        place, own = ("sets", group), list(members)
-        _add_parts(report, place, own, stored)
-        checked = [[stored.verdicts.get(answer_id(n, row["id"])) for n in NAMES] for row in own]
-        both = [(ours, base) for ours, base in checked if ours and base]
-        figures = {"num_prompts": len(both), **answer_text.ifeval_figures(both)} if both else None
-        report.add(place, {"ifeval": figures}, {"ifeval": "IFEval"}, len(both))
-    for name in (system.name for system in settings.others):
-        own = [row for row in answered if row["id"] in scored[name]]
-        _add_parts(report, ("others", name), own, stored, name)
-    _add_text(report, (), answered, stored)
-    if references:
-        add_cost(report, references, ("references",))
-    else:
-        report.add((), {"references": None})
-    return report
 
 
-def _add_parts(
-    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = PASTA
+def _sides(prompts: Sequence[Row], scored: Systems) -> tuple[Answers, Answers]:
+    """Return the answers of the taught model and of the baseline, in the order of the prompts."""
+    keys = [row["id"] for row in prompts]
+    ours, base = ({key: scored[name][key] for key in keys} for name in NAMES)
+    return ours, base
+
+
+def _add_ifeval(
+    report: Report, path: KeyPath, prompts: Sequence[Row], verdicts: Mapping[str, Row]
 ) -> None:
-    _add_prompts(report, place, prompts, stored, name)
-    report.add(place, {"parts": {}})
-    for parts in PARTS:
-        if some := [row for row in prompts if row["parts"] == parts]:
-            _add_prompts(report, (*place, "parts", parts), some, stored, name)
+    checked = [[verdicts.get(answer_id(name, row["id"])) for name in NAMES] for row in prompts]
+    both = [(ours, base) for ours, base in checked if ours and base]
+    figures = {"num_prompts": len(both), **ifeval_figures(both)} if both else None
+    report.add(path, {"ifeval": figures}, {"ifeval": "IFEval"}, len(both))
 
 
 def _add_prompts(
-    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str
+    report: Report, path: KeyPath, prompts: Sequence[Row], run: InstructionRun
 ) -> None:
-    keys, timed, free = [row["id"] for row in prompts], stored.timed, stored.unmasked[name]
-    ours, base = ({key: stored.scored[own][key] for key in keys} for own in (name, SEQUENTIAL))
-    add_speed(report, place, ours, base, (timed[name], timed[SEQUENTIAL]))
+    ours, base = _sides(prompts, run.scored)
+    add_speed(report, path, ours, base, (run.timed[PASTA], run.timed[SEQUENTIAL]))
     ended = [
-        key for key in keys if "length" not in (ours[key].finish_reason, base[key].finish_reason)
+        key for key in ours if "length" not in {ours[key].finish_reason, base[key].finish_reason}
     ]
-    if len(ended) < len(keys):
-        both = place + ("both_ended",)
-        add_speed(report, both, {k: ours[k] for k in ended}, {k: base[k] for k in ended})
+    if len(ended) < len(ours):
+        some = {key: ours[key] for key in ended}, {key: base[key] for key in ended}
+        add_speed(report, (*path, "both_ended"), *some)
     documents = [parse_program(answer.program) for answer in ours.values()]
     structure: Figures = {
         "forks": mean([bool(document.blocks) for document in documents]),
         "syncs": mean([document.num_syncs > 0 for document in documents]),
     }
-    report.add(place, structure | _shares("", [*ours.values()]), TITLES, len(keys))
-    unmasked = [free[key] for key in keys if key in free]
+    report.add(path, structure | _shares("", [*ours.values()]), TITLES, len(ours))
+    free = run.unmasked[PASTA]
+    unmasked = [free[key] for key in ours if key in free]
     shares = _shares("_unmasked", unmasked) | {"num_unmasked": len(unmasked)}
-    report.add(place, shares, TITLES, len(unmasked))
-    _add_text(report, place, prompts, stored, name)
+    report.add(path, shares, TITLES, len(unmasked))
+    _add_text(report, path, ours, base)
 
 
 def _shares(ending: str, answers: Sequence[AnswerRecord]) -> Figures:
@@ -258,18 +285,77 @@ def _shares(ending: str, answers: Sequence[AnswerRecord]) -> Figures:
     return {f"{k}{ending}": round(fmean(v), 5) if v else None for k, v in flags.items()}
 
 
-def _add_text(
-    report: Report, place: Place, prompts: Sequence[Row], stored: _Stored, name: str = PASTA
-) -> None:
-    for key, of in MEASURES.items():
-        answers = [stored.scored[own] for own in (name, SEQUENTIAL)]
-        ours, base = ([of(own[row["id"]]) for row in prompts] for own in answers)
-        if key == "thinks" and not any((*ours, *base)):
+def _add_text(report: Report, path: KeyPath, ours: Answers, base: Answers) -> None:
+    for key, measure_of in MEASURES.items():
+        values, base_values = ([measure_of(x) for x in side.values()] for side in (ours, base))
+        if key == "thinks" and not any((*values, *base_values)):
             continue
         figures = {
-            "pasta": mean(ours),
-            "sequential": mean(base),
-            "difference": mean([*map(sub, ours, base)]),
-            "num_pairs": len(prompts),
+            "pasta": mean(values),
+            "sequential": mean(base_values),
+            "difference": mean([*map(sub, values, base_values)]),
+            "num_pairs": len(ours),
         }
-        report.add((*place, "text"), {key: figures}, {key: key}, len(prompts))
+        report.add((*path, "text"), {key: figures}, {key: key}, len(ours))
+
+
+def repetition(text: str) -> float:
+    """Return the share of a text's 4-grams of words that occurred before; case does not count."""
+    words = WORD.findall(text.casefold())
+    grams = [tuple(words[start : start + GRAM]) for start in range(len(words) - GRAM + 1)]
+    return (len(grams) - len(set(grams))) / max(len(grams), 1)
+
+
+@cache
+def checkers() -> ModuleType:
+    """Import IFEval's checkers without the rest of lm_eval, and without a download."""
+    try:
+        import langdetect
+        import lm_eval
+        import nltk
+
+        # The package of all tasks imports metrics and data sets that IFEval does not need.
+        tasks = ModuleType("lm_eval.tasks")
+        tasks.__path__ = [str(Path(lm_eval.__path__[0]) / "tasks")]
+        offline = patch.object(nltk, "download", lambda *_, **__: False)
+        alone = patch.dict(sys.modules, {"lm_eval.tasks": tasks})
+        with offline, alone, redirect_stdout(sys.stderr):  # it prints that it downloads
+            from lm_eval.tasks.ifeval import instructions_util, utils
+    except ImportError as exc:
+        raise MissingExtraError(f"IFEval's checkers (module {exc.name})", "ifeval") from exc
+    langdetect.DetectorFactory.seed = 0  # otherwise the language of a short text is drawn
+    try:
+        nltk.data.find("tokenizers/punkt_tab")
+    except LookupError:
+        punkt = nltk.tokenize.punkt.PunktSentenceTokenizer()
+        instructions_util._get_sentence_tokenizer = lambda: punkt
+        nltk.word_tokenize = partial(nltk.word_tokenize, preserve_line=True)
+    return cast(ModuleType, utils)
+
+
+def check_ifeval(prompt: Row, text: str) -> Row:
+    """Return the instructions of a prompt that an answer follows, by reading."""
+    try:
+        result = checkers().process_results({"key": 0, **prompt}, [text])
+    except KeyError as exc:
+        raise InputError(f"lm_eval has no checker for {exc}") from exc
+    return {key: list(result[f"inst_level_{key}_acc"]) for key in READINGS}
+
+
+def ifeval_figures(pairs: Sequence[tuple[Row, Row]]) -> Figures:
+    """Return accuracies of two systems and their difference, paired by prompt.
+
+    Prompt-level: all instructions of a prompt are followed. Instruction-level: over all
+    instructions; its interval too is over prompts.
+    """
+    figures: Figures = {}
+    for key in READINGS:
+        flags = [(ours[key], base[key]) for ours, base in pairs]
+        sizes = [len(ours) for ours, _ in flags]
+        # By the ending of the keys: ours, the baseline's, the difference.
+        for end, a, b in (("", 1, 0), ("_baseline", 0, 1), ("_difference", 1, -1)):
+            prompts = [a * all(ours) + b * all(base) for ours, base in flags]
+            instructions = [a * sum(ours) + b * sum(base) for ours, base in flags]
+            figures[f"prompt_{key}{end}"] = mean(prompts)
+            figures[f"instruction_{key}{end}"] = ratio(instructions, sizes)
+    return figures

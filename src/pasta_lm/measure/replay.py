@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.devices import devices
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel, with_pieces
+from pasta_lm.engines.request import Answer, Request
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
@@ -22,11 +25,7 @@ from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure import speed
 from pasta_lm.measure.table import Figures, Report, mean
 from pasta_lm.strategies import PASTA
-from pasta_lm.strategies.requests import forced, sequential_request
-
-if TYPE_CHECKING:
-    from pasta_lm.engines.local.engine import TorchEngine
-    from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.strategies.requests import replay_request
 
 NEW_TAG_ROWS = "given, tag rows added"
 NUM_WARM_UPS = 2  # runs of the first answer before the clock counts
@@ -61,13 +60,23 @@ class Replay:
     conditions: Mapping[str, str] = field(default_factory=dict)
     """Model, device, dtype, weights and positions, as JSON has them."""
 
+    @property
+    def notes(self) -> list[str]:
+        """Return what a reader of the figures must know besides."""
+        is_new = self.conditions["weights"] == NEW_TAG_ROWS
+        return [
+            *["this model has no tag pieces; untrained rows are enough for forced text"] * is_new,
+            *(f"answer {name} was left out: {reason}" for name, reason in self.skipped),
+            *["interrupted; the figures are of the answers that were done"] * self.was_interrupted,
+        ]
+
     def report(self) -> Report:
         report = Report("Replay", [f"hardware: {self.hardware}"])
         report.add((), {"kind": Kind.REPLAYED.value})
         several = [pair for pair in self.pairs if len(pair.answer.document.blocks) > 1]
-        for place, pairs in (((), self.pairs), (("multi_block",), several)):
-            report.add(place, _figures(pairs), TITLES, len(pairs))
-            report.add(place, self.conditions)
+        for path, pairs in (((), self.pairs), (("multi_block",), several)):
+            report.add(path, _figures(pairs), TITLES, len(pairs))
+            report.add(path, self.conditions)
         report.add((), {"num_skipped": len(self.skipped)})
         return report
 
@@ -97,21 +106,19 @@ def replay(
     Missing tag pieces are added to the model: the text is forced, so new rows need no training.
     After Ctrl-C the result has all pairs so far.
     """
-    from pasta_lm.engines.local import engine, loading  # these import torch
-
     weights = loaded.kind.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:
-        loaded, weights = loading.with_pieces(loaded), NEW_TAG_ROWS
+        loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
     requests = [_encode(answer, loaded, positions, max_threads) for answer in answers]
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
     num_entries = max((request.max_entries for _, *both in requests for request in both), default=1)
     device = str(loaded.device)
-    hardware = next((name for name in loading.devices.devices() if name.startswith(device)), device)
+    hardware = next((name for name in devices() if name.startswith(device)), device)
     conditions = {"model": loaded.name, "device": device, "dtype": loaded.dtype_name}
     conditions |= {"weights": weights, "positions": positions.value, "strategy": PASTA}
     result = Replay(hardware=hardware, conditions=conditions)
     try:
-        _decode_all(engine.TorchEngine(loaded, pool_tokens=num_entries), requests, result, progress)
+        _decode_all(TorchEngine(loaded, pool_tokens=num_entries), requests, result, progress)
     except KeyboardInterrupt:
         result.was_interrupted = True
     return result
@@ -120,15 +127,13 @@ def replay(
 def _encode(
     answer: Record, loaded: LoadedModel, positions: PositionStrategy, max_threads: int | None
 ) -> _Requests:
-    vocabulary, params = loaded.vocabulary, SamplingParams(max_threads=max_threads)
+    vocabulary = loaded.vocabulary
     # The engine refuses an empty prompt, and some records have no prompt.
     messages = answer.messages if answer.turns else answer.prompt
     prompt = vocabulary.encode_prompt(messages) or vocabulary.encode_text("\n")
     document = answer.document.with_lengths(vocabulary.count_tokens)
-    alone = forced(sequential_request(prompt, SamplingParams()), document, vocabulary)
-    join = loaded.join_with(positions)
-    together = Request(prompt=prompt, params=params, positions=positions, join=join)
-    return answer, alone, forced(together, document, vocabulary)
+    alone = replay_request(prompt, document.without_tags(), loaded, positions)
+    return answer, alone, replay_request(prompt, document, loaded, positions, max_threads)
 
 
 def _decode_all(

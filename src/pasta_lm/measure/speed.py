@@ -16,7 +16,7 @@ from pasta_lm.interpreter.speed import efficiency
 from pasta_lm.journal import Row, read_objects
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.answering import TOO_LONG
-from pasta_lm.measure.table import Figures, Interval, Place, Report, geometric_mean
+from pasta_lm.measure.table import Figures, Interval, KeyPath, Report, geometric_mean
 
 Records = Sequence[AnswerRecord]
 Answers = Mapping[str, AnswerRecord]  # by prompt
@@ -27,9 +27,9 @@ ANSWERS = "answers.jsonl"  # the answers in the folder of an ``alpaca`` run
 KEYS = (("system", "strategy"), ("instruction_id", "task_id", "prompt_id"))
 """The keys of a row that name its system, and its prompt; the first one counts."""
 USUAL = {"program": "", "finish_reason": "stop", "num_illegal": 0}
-"""Values of keys that a row may leave out: figures of speed do without."""
-MAX_LENGTH_CHANGE = 0.1  # of answers that have a speedup over others
-MIN_PARALLELISM = 1e-3  # of an answer without content, so that the geometric mean exists
+"""Defaults of keys that a row may leave out: figures of speed do not need them."""
+MAX_LENGTH_CHANGE = 0.1  # a larger one, against the baseline, and there is no speedup
+MIN_PARALLELISM = 1e-3  # for an answer without content, so that the geometric mean exists
 TITLES = {
     "theoretical_speedup": "theoretical speedup",
     "realised_speedup": "realised speedup",
@@ -82,25 +82,26 @@ def speed_report(sources: Sequence[Path], baseline: str) -> Report:
     compared with the baseline of its own source, which ran on the same machine at the same time.
     Otherwise the sources are read as one.
     """
-    each = [read_systems([source]) for source in sources]
-    others = [name for systems in each for name in systems if name != baseline]
-    if any(baseline not in systems for systems in each) or len({*others}) < len(others):
-        each = [read_systems(sources)]
-        others = [name for name in each[0] if name != baseline]
-        if baseline not in each[0]:
-            hint = f"--baseline can be {', '.join(each[0])}"
+    runs = [read_systems([source]) for source in sources]
+    others = [name for systems in runs for name in systems if name != baseline]
+    if any(baseline not in systems for systems in runs) or len({*others}) < len(others):
+        runs = [read_systems(sources)]
+        others = [name for name in runs[0] if name != baseline]
+        if baseline not in runs[0]:
+            hint = f"--baseline can be {', '.join(runs[0])}"
             raise UsageError(f"no answers of the baseline {baseline!r}", hint=hint)
     report = Report("Speed")
     report.add((), {"baseline": baseline})
-    sides = {name: (systems[name], systems[baseline]) for systems in each for name in systems}
-    sides[baseline] = (each[0][baseline], each[0][baseline])
-    for name in (baseline, *others):
-        add_speed(report, ("systems", name), *sides[name])
+    add_speed(report, ("systems", baseline), runs[0][baseline], runs[0][baseline])
+    for systems in runs:
+        for name, answers in systems.items():
+            if name != baseline:
+                add_speed(report, ("systems", name), answers, systems[baseline])
     return report
 
 
 def add_speed(
-    report: Report, place: Place, ours: Answers, theirs: Answers,
+    report: Report, path: KeyPath, ours: Answers, theirs: Answers,
     clocks: tuple[Answers, Answers] | None = None,
 ) -> None:  # fmt: skip
     """Add a system's figures over the prompts of both sides.
@@ -110,10 +111,11 @@ def add_speed(
     """
     shared = [prompt for prompt in theirs if prompt in ours]
     answers, base = [ours[prompt] for prompt in shared], [theirs[prompt] for prompt in shared]
-    pairs, (again, base_again) = _decoded(zip(answers, base, strict=True)), clocks or (ours, theirs)
-    both = [prompt for prompt in shared if prompt in again and prompt in base_again]
-    decoded = _decoded((again[prompt], base_again[prompt]) for prompt in both)
-    timed = [(a, b) for a, b in decoded if a.wall_s and b.wall_s]
+    pairs, timed = (
+        _decoded(zip(answers, base, strict=True)),
+        _timed(shared, clocks or (ours, theirs)),
+    )
+    num_cut = sum(record.finish_reason == "length" for pair in pairs for record in pair)
     figures: Figures = {
         **speed(answers, base),
         **timed_figures(timed),
@@ -121,17 +123,22 @@ def add_speed(
         "num_prompts": len(shared),
         "num_unpaired": len(ours) + len(theirs) - 2 * len(shared),
         "num_failed": num_failed(answers),
-        "num_cut": sum(record.finish_reason == "length" for pair in pairs for record in pair),
+        "num_cut": num_cut,
         "kinds": sorted({record.kind or "unknown" for record in answers}),
     }
-    length = figures["length_ratio"]
-    why = incomparable(figures["num_cut"], length and length.mean) if ours != theirs else None
-    left_out = SPEEDUPS if why else RATES
+    reason = None if ours == theirs else incomparable(num_cut, figures["length_ratio"])
+    left_out = SPEEDUPS if reason else RATES
     titles = {key: title for key, title in TITLES.items() if key not in left_out}
     in_order = {key: figures[key] for key in titles} | figures
-    report.add(place, in_order, titles, len(shared), dict.fromkeys(TIMED, len(timed)))
+    report.add(path, in_order, titles, len(shared), dict.fromkeys(TIMED, len(timed)))
     kinds = f"kind: {', '.join(figures['kinds'])}"
-    report.note(place, f"{kinds}; no speedup is given: {why}" if why else kinds)
+    report.note(path, f"{kinds}; no speedup is given: {reason}" if reason else kinds)
+
+
+def _timed(prompts: Iterable[str], clocks: tuple[Answers, Answers]) -> Pairs:
+    ours, theirs = clocks
+    both = ((ours[name], theirs[name]) for name in prompts if name in ours and name in theirs)
+    return [(a, b) for a, b in _decoded(both) if a.wall_s and b.wall_s]
 
 
 def num_failed(answers: Iterable[AnswerRecord]) -> int:
@@ -170,9 +177,9 @@ def read_systems(sources: Sequence[Path]) -> Systems:
 
 
 def systems_of(rows: Iterable[tuple[str, Row]]) -> Systems:
-    """Return the answers in rows, each with its place; of two of a prompt the one with a clock."""
+    """Return the answers by system, of two to a prompt the timed one; ``rows`` come with names."""
     systems: Systems = defaultdict(dict)
-    for place, row in rows:
+    for name, row in rows:
         system, prompt = (next((row[key] for key in keys if key in row), None) for keys in KEYS)
         try:
             if not isinstance(prompt, str) or not isinstance(system, str) or "text" not in row:
@@ -182,18 +189,18 @@ def systems_of(rows: Iterable[tuple[str, Row]]) -> Systems:
                 )
             answer = AnswerRecord.from_row({**USUAL, **row})
         except InputError as exc:
-            raise InputError(f"{place}: {exc.message}") from exc
+            raise InputError(f"{name}: {exc.message}") from exc
         if prompt not in systems[system] or systems[system][prompt].wall_s is None:
             systems[system][prompt] = answer
     return systems
 
 
-def incomparable(num_cut: int, length_ratio: float | None) -> str | None:
+def incomparable(num_cut: int, length_ratio: Interval | None) -> str | None:
     """Return the reason for which answers have no speedup over a baseline's; None: they have one.
 
-    A limit ended ``num_cut`` answers of both sides; ``length_ratio`` is over the baseline's.
+    ``num_cut`` counts answers of both sides that a limit ended.
     """
     reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
-    if length_ratio and abs(length_ratio - 1) > MAX_LENGTH_CHANGE:
-        reasons.append(f"lengths are {length_ratio:.2f} of the baseline's")
+    if length_ratio and abs(length_ratio.mean - 1) > MAX_LENGTH_CHANGE:
+        reasons.append(f"lengths are {length_ratio.mean:.2f} of the baseline's")
     return " and ".join(reasons) or None

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pasta_lm.journal import write_json, write_whole
+from pasta_lm.journal import Row, write_json, write_whole
 
 Array = NDArray[np.float64]
-Figures = dict[str, Any]  # by key, as JSON has them; a figure may be an ``Interval``
+Figures = Row  # by key, as JSON has them; a figure may be an ``Interval``
 NUM_DRAWS, CONFIDENCE, SEED = 1000, 0.95, 0
 BATCH = 50  # draws that are in memory at a time
 
@@ -64,7 +64,7 @@ def _bounds(samples: Sequence[Sequence[float]], statistic: Callable[..., Array])
         return None
     arrays = [np.asarray(sample, float) for sample in samples]
     value = float(statistic(*arrays, axis=0))
-    if len(samples[0]) == 1:  # of one prompt nothing can be drawn
+    if len(samples[0]) == 1:  # nothing can be drawn from one prompt
         return Interval(value, value, value)
     result = stats.bootstrap(
         arrays, statistic, n_resamples=NUM_DRAWS, batch=BATCH, paired=len(samples) > 1,
@@ -74,16 +74,16 @@ def _bounds(samples: Sequence[Sequence[float]], statistic: Callable[..., Array])
 
 
 Cell = str | float | None
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 MISSING = "-"  # stands where there is no figure
 HEADER = ("figure", "value", "low", "high", "n")
-GROUPS = {"systems", "sets", "parts"}  # keys that are named in no title: their members are
+GROUPS = {"systems", "sets", "parts"}  # keys that no title names: their members are named
 
 
 class Metric(NamedTuple):
     """One figure of a report."""
 
-    place: Place  # keys of the objects around it in JSON; figures of one place stand in one table
+    path: KeyPath  # keys of the objects around it in JSON; a path has a table
     key: str
     value: object  # JSON, in which a figure may be an ``Interval``
     title: str  # in tables; without one it stands in JSON alone
@@ -120,25 +120,25 @@ class Report:
     title: str
     remarks: list[str] = field(default_factory=list)
     rows: list[Metric] = field(default_factory=list)
-    notes: dict[Place, list[str]] = field(default_factory=dict)  # below the tables
+    notes: dict[KeyPath, list[str]] = field(default_factory=dict)  # below the tables
 
     def add(
-        self, place: Place, figures: Mapping[str, object], titles: Mapping[str, str] = {},
+        self, path: KeyPath, figures: Mapping[str, object], titles: Mapping[str, str] = {},
         num: int | None = None, nums: Mapping[str, int] = {},
     ) -> None:  # fmt: skip
         """Add figures by key, each over ``num`` prompts or answers, or as ``nums`` says by key."""
         self.rows += [
-            Metric(place, key, value, titles.get(key, ""), nums.get(key, num))
+            Metric(path, key, value, titles.get(key, ""), nums.get(key, num))
             for key, value in figures.items()
         ]
 
-    def note(self, place: Place, *paragraphs: str) -> None:
-        self.notes.setdefault(place, []).extend(filter(None, paragraphs))
+    def note(self, path: KeyPath, *paragraphs: str) -> None:
+        self.notes.setdefault(path, []).extend(filter(None, paragraphs))
 
     @property
     def facts(self) -> list[str]:
         """The values of the whole report that stand in no table, and the remarks."""
-        rows = [row for row in self.rows if not row.place and not row.title]
+        rows = [row for row in self.rows if not row.path and not row.title]
         return [
             *(f"{row.key.replace('_', ' ')}: {_inline(row.value)}" for row in rows),
             *self.remarks,
@@ -149,7 +149,7 @@ class Report:
         result: Figures = {}
         for row in self.rows:
             at = result
-            for key in row.place:
+            for key in row.path:
                 at = at.setdefault(key, {})
             value = row.value
             if isinstance(value, Interval) and not has_bounds:
@@ -158,17 +158,17 @@ class Report:
         return result
 
     def tables(self) -> list[Table]:
-        places: dict[Place, list[Sequence[Cell]]] = {}
+        paths: dict[KeyPath, list[Sequence[Cell]]] = {}
         for row in self.rows:
-            places.setdefault(row.place, []).extend(row.rows())
+            paths.setdefault(row.path, []).extend(row.rows())
         return [
             Table(
                 HEADER,
                 rows,
-                ", ".join(key for key in place if key not in GROUPS),
-                "\n\n".join(self.notes.get(place, ())),
+                ", ".join(key for key in path if key not in GROUPS),
+                "\n\n".join(self.notes.get(path, ())),
             )
-            for place, rows in places.items()
+            for path, rows in paths.items()
             if rows
         ]
 
@@ -208,7 +208,7 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
-def to_json(value: object) -> Any:
+def to_json(value: object) -> object:
     """Return figures as JSON has them; intervals are rounded to five digits."""
     if isinstance(value, Interval):
         bounds = {"mean": value.mean, "low": value.low, "high": value.high}

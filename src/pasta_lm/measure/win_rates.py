@@ -6,7 +6,9 @@ Legend: N rows, F features: length, difficulty (where it is known), model.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +39,7 @@ COLUMNS = {
     "missing": "n_missing",
     "avg length": "avg_length",
 }
-GAMED_WEIGHT = 0.1  # of a gamed row: AlpacaEval's regularisation of 0.2, over two models
+GAMED_WEIGHT = 0.1  # a gamed row's: AlpacaEval's regularisation of 0.2, over two models
 CHOICES = tuple(float(choice) for choice in np.logspace(-4, 4, 10))
 """Inverse penalties to choose from (C in the names of scikit-learn)."""
 NUM_FOLDS = 5
@@ -48,7 +50,7 @@ class Judgement(NamedTuple):
     """One verdict on a model's answer, compared with the reference's."""
 
     model: str
-    row: int  # of the instruction, in the table of difficulty
+    row: int  # the instruction's, in the table of difficulty
     preference: float | None
     """From 0, the reference wins, to 1, the model wins; a draw is 0.5. None: no verdict."""
     len_1: int  # characters of the reference's answer
@@ -66,47 +68,89 @@ class Calibration(NamedTuple):
     difference of lengths in its standard deviations (reference minus model), difficulty."""
 
 
-def win_rates(
-    judgements: Sequence[Judgement], calibration: Calibration, *, allow_missing: bool = False,
-    names: Sequence[str] = (),
-) -> Figures:  # fmt: skip
-    """Return all figures of one model, over the rows that have a verdict; rates in percent.
+@dataclass(frozen=True)
+class Rates:
+    """The win rates of one model in percent, over its rows with a verdict.
 
-    Where verdicts are missing and that is not allowed there are no rates, and ``refused`` says so;
-    ``names`` are those of the instructions by row, for the message.
+    Where verdicts are missing and that is not allowed, there are none.
     """
-    known = None if calibration.difficulty is None else len(calibration.difficulty)
-    for item in judgements:
-        if known is not None and item.row >= known:
-            raise InputError(
-                f"{item.model}: row {item.row} has no difficulty: the table ends at {known - 1}",
-                hint="rows count the instructions of the difficulty table from 0",
-            )
-    missing = [item.row for item in judgements if item.preference is None]
-    wins = np.array([item.preference for item in judgements if item.preference is not None])
-    is_refused = bool(missing) and not allow_missing
-    fitted = None if is_refused else length_controlled(judgements, calibration)
-    figures: Figures = {
-        "win_rate": 100 * float(wins.mean()) if len(wins) and not is_refused else None,
-        "standard_error": None if is_refused else standard_error(100 * wins),
-        "n_total": len(wins),  # verdicts
-        "n_missing": len(missing),
-        "missing_rows": missing,
-        "avg_length": int(np.mean([item.len_2 for item in judgements])) if judgements else None,
-        "win_rate_missing_lost": None,
-        "n_absent": None if known is None else known - len(judgements),
-        "length_controlled_winrate": fitted and fitted.win_rate,
-        "lc_standard_error": fitted and fitted.standard_error,
-        "lc_inverse_penalty": fitted and fitted.inverse_penalty,
-    }
-    if is_refused:
-        named = [names[row] if names else str(row) for row in missing[:NUM_NAMED]]
+
+    judgements: Sequence[Judgement]
+    calibration: Calibration
+    allow_missing: bool = False
+
+    def __post_init__(self) -> None:
+        known = self.calibration.difficulty
+        for item in self.judgements:
+            if known is not None and item.row >= len(known):
+                last = len(known) - 1
+                raise InputError(
+                    f"{item.model}: row {item.row} has no difficulty: the table ends at {last}",
+                    hint="rows count the instructions of the difficulty table from 0",
+                )
+
+    @property
+    def wins(self) -> Array:
+        """Return the preferences in percent, of the rows that have one."""
+        known = [row.preference for row in self.judgements if row.preference is not None]
+        return 100 * np.array(known)
+
+    @property
+    def missing_rows(self) -> list[int]:
+        return [item.row for item in self.judgements if item.preference is None]
+
+    @property
+    def is_refused(self) -> bool:
+        return bool(self.missing_rows) and not self.allow_missing
+
+    @cached_property
+    def length_controlled(self) -> LengthControlled | None:
+        return None if self.is_refused else length_controlled(self.judgements, self.calibration)
+
+    def refusal(self, names: Sequence[str]) -> str:
+        missing = self.missing_rows
+        shown = [names[row] if names else str(row) for row in missing[:NUM_NAMED]]
         more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
-        reason = f"no win rate: {len(missing)} of {len(judgements)} rows have no verdict"
-        figures["refused"] = f"{reason} ({', '.join(named)}{more})"
-    elif missing:
-        figures["win_rate_missing_lost"] = 100 * float(wins.sum()) / len(judgements)
-    return figures
+        reason = f"no win rate: {len(missing)} of {len(self.judgements)} rows have no verdict"
+        return f"{reason} ({', '.join(shown)}{more})"
+
+    def interval(self) -> Interval | None:
+        """Return the length-controlled win rate with its 95 % interval; None without a rate.
+
+        Percentile bootstrap over instructions; each draw is fitted again with the same penalty.
+        """
+        if (fitted := self.length_controlled) is None:
+            return None
+        draw, num = np.random.default_rng(SEED), len(self.judgements)
+        draws = (
+            [self.judgements[n] for n in draw.integers(num, size=num)] for _ in range(NUM_DRAWS)
+        )
+        fits = [
+            length_controlled(drawn, self.calibration, fitted.inverse_penalty) for drawn in draws
+        ]
+        rates = [again.win_rate for again in fits if again] or [fitted.win_rate]
+        low, high = np.percentile(rates, [2.5, 97.5])
+        return Interval(fitted.win_rate, float(low), float(high))
+
+    def figures(self, names: Sequence[str] = ()) -> Figures:
+        """Return the rates and counts as JSON has them; ``names`` of instructions are by row."""
+        wins, missing, fitted = self.wins, self.missing_rows, self.length_controlled
+        lengths, known = [row.len_2 for row in self.judgements], self.calibration.difficulty
+        has_rates, has_lost = len(wins) and not self.is_refused, missing and not self.is_refused
+        figures: Figures = {
+            "win_rate": float(wins.mean()) if has_rates else None,
+            "standard_error": standard_error(wins) if has_rates else None,
+            "n_total": len(wins),
+            "n_missing": len(missing),
+            "missing_rows": missing,
+            "avg_length": int(np.mean(lengths)) if lengths else None,
+            "win_rate_missing_lost": float(wins.sum()) / len(lengths) if has_lost else None,
+            "n_absent": None if known is None else len(known) - len(lengths),
+            "length_controlled_winrate": fitted and fitted.win_rate,
+            "lc_standard_error": fitted and fitted.standard_error,
+            "lc_inverse_penalty": fitted and fitted.inverse_penalty,
+        }
+        return figures | ({"refused": self.refusal(names)} if self.is_refused else {})
 
 
 def stored_rates(
@@ -115,19 +159,21 @@ def stored_rates(
     """Return the figures of each model of a file of judgements; a scripted judge has no rates."""
     models: dict[str, Figures] = {}
     for name, rows in read_judgements(annotations).items():
-        judges, baselines = [row.judge for row in rows], [row.baseline for row in rows]
-        judge, baseline = (
-            " and ".join(dict.fromkeys(filter(None, own))) or None for own in (judges, baselines)
-        )
+        judge = _joined(row.judge for row in rows)
+        baseline = _joined(row.baseline for row in rows)
         if judge and judge.startswith(SCRIPTED):
             check = f"pipeline check, n = {len(rows)}"
             models[name] = {"pipeline_check": check, "judge": judge}
             continue
-        rates = win_rates(rows, calibration, allow_missing=allow_missing)
-        is_comparable, label = comparability(judge, baseline, rates["n_total"])
+        figures = Rates(rows, calibration, allow_missing).figures()
+        is_comparable, label = comparability(judge, baseline, figures["n_total"])
         origin = {"judge": judge, "baseline": baseline, "is_comparable": is_comparable}
-        models[name] = {**rates, **origin, "comparability": label}
+        models[name] = {**figures, **origin, "comparability": label}
     return models
+
+
+def _joined(names: Iterable[str | None]) -> str | None:
+    return " and ".join(dict.fromkeys(filter(None, names))) or None
 
 
 def rates_table(models: Mapping[str, Figures]) -> Table:
@@ -153,9 +199,9 @@ def comparability(
     if reasons:
         return False, f"not comparable with {LEADERBOARD}: {'; '.join(reasons)}"
     if unknown := [key for key, name, _ in sides if name is None]:
-        wanted = f"the judge is {JUDGE} and the baseline {BASELINE}"
+        expected = f"the judge is {JUDGE} and the baseline {BASELINE}"
         names = f"the rows name no {' and no '.join(unknown)}"
-        return None, f"comparable with {LEADERBOARD} only if {wanted}: {names}"
+        return None, f"comparable with {LEADERBOARD} only if {expected}: {names}"
     label = f"as on {LEADERBOARD}"
     if num_instructions != NUM_INSTRUCTIONS:
         label += f", but over {num_instructions} of {NUM_INSTRUCTIONS} instructions"
@@ -246,45 +292,30 @@ class LengthControlled(NamedTuple):
 
     win_rate: float
     standard_error: float | None
-    """Of the mean prediction, as AlpacaEval has it: the fit itself is taken as known."""
+    """The mean prediction's, as AlpacaEval has it: the fit itself is taken as known."""
     weights: dict[str, float]  # by feature
     inverse_penalty: float
 
 
 def length_controlled(
-    judgements: Sequence[Judgement], calibration: Calibration, *,
-    inverse_penalty: float | None = None,
-) -> LengthControlled | None:  # fmt: skip
+    judgements: Sequence[Judgement], calibration: Calibration, inverse_penalty: float | None = None
+) -> LengthControlled | None:
     """Return the length-controlled win rate of one model; None if there are fewer rows than folds.
 
     A row without a verdict is predicted and not fitted; without any verdict there is no fit.
     Without difficulties the fit has no such feature. The penalty is chosen by cross-validation,
     unless it is given.
     """
-    design, wanted = _design(judgements, calibration)
+    design, rows = _design(judgements, calibration)
     if len(design.targets) < NUM_FOLDS or all(row.preference is None for row in judgements):
         return None
     chosen = inverse_penalty or choose_penalty(design)
     weights = fit(design, chosen)
-    predicted = expit(wanted @ weights)
+    predicted = expit(rows @ weights)
     names = ["length", *["difficulty"] * (calibration.difficulty is not None), "model"]
     by_name = dict(zip(names, map(float, weights), strict=True))
     rate = 100 * float(predicted.mean())
     return LengthControlled(rate, standard_error(100 * predicted), by_name, chosen)
-
-
-def interval(
-    judgements: Sequence[Judgement], calibration: Calibration, rate: float, inverse_penalty: float
-) -> Interval:
-    """Return a length-controlled win rate with its 95 % interval, in percent.
-
-    Percentile bootstrap over instructions; each draw is fitted again with the same penalty.
-    """
-    draw, num = np.random.default_rng(SEED), len(judgements)
-    draws = ([judgements[n] for n in draw.integers(num, size=num)] for _ in range(NUM_DRAWS))
-    fits = (length_controlled(own, calibration, inverse_penalty=inverse_penalty) for own in draws)
-    low, high = np.percentile([again.win_rate for again in fits if again] or [rate], [2.5, 97.5])
-    return Interval(rate, float(low), float(high))
 
 
 def standard_error(values: Array) -> float | None:

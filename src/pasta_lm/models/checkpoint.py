@@ -34,15 +34,14 @@ from pasta_lm.errors import ModelError, ModelNotFoundError, cause
 from pasta_lm.journal import Row
 from pasta_lm.machine import cache_folder, new_file
 from pasta_lm.models.folder import FILE_NAME, LANGUAGE_VERSION, PASTA
+from pasta_lm.models.names import GGUF, require_files
 from pasta_lm.models.pieces import tag_pieces
 
-SUFFIX = ".gguf"
-FORMAT = 3  # changes whenever a file is read in another way: kept copies have the number
+FORMAT = 3  # of a kept copy: another number whenever a file is read in another way
 MAX_KEPT = 4  # copies of GGUF files, the last used
 SUMS = "sums.json"  # SHA-256 of each file of a copy
 Checkpoint: TypeAlias = "tuple[PreTrainedModel, PreTrainedTokenizerFast]"
 
-_SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
 _LFS = b"version https://git-lfs"
 _COMPILED = "_orig_mod."  # before the names of weights that were saved from a compiled module
 
@@ -117,10 +116,7 @@ def read_without_weights(source: str | Path) -> Checkpoint:
 
 
 def _check_files(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        no_file = f"no model at {folder}: there is no config.json"
-        reason = no_file if folder.exists() else f"no folder {folder}"
-        raise ModelNotFoundError(reason, hint=f"name {_SOURCES}")
+    require_files(folder, ["config.json"])
     for file in (*folder.glob("*.safetensors"), *folder.glob("*.json")):
         with file.open("rb") as data:
             if data.read(len(_LFS)) == _LFS:
@@ -175,14 +171,13 @@ def gguf_of_package(name: str) -> Path | None:
     folders = [*sys.path, str(cache_folder() / "weights")]
     packages = distributions(name=name, path=folders)  # whose code is not imported
     paths = (file.locate() for package in packages for file in package.files or ())
-    files = (file for path in paths if (file := Path(str(path))).suffix == SUFFIX)
+    files = (file for path in paths if (file := Path(str(path))).suffix == GGUF)
     return next(filter(Path.is_file, files), None)
 
 
 def dequantised(file: Path) -> Path:
     """Return the model folder that a GGUF file stands for, in float32, made once."""
-    if not file.is_file():
-        raise ModelNotFoundError(f"no such file: {file}", hint=f"name {_SOURCES}")
+    require_files(file)
     folder = cache_folder() / "gguf" / f"{_sum(file)[:32]}-{FORMAT}"
     if not _is_intact(folder):
         shutil.rmtree(folder, ignore_errors=True)

@@ -26,9 +26,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm import errors
 from pasta_lm.errors import UnsupportedModelError, UsageError, cause
-from pasta_lm.models.checkpoint import GENERATION, IMPLIED, RECORD, SUFFIX, TOKENIZER, first_line
+from pasta_lm.models.checkpoint import GENERATION, IMPLIED, RECORD, TOKENIZER, first_line
 from pasta_lm.models.folder import check_same_ids, record_of, write_pasta_config
 from pasta_lm.models.load import DTYPES, Pretrained, load_pretrained, rope_parameters
+from pasta_lm.models.names import GGUF
 from pasta_lm.models.pieces import mark_special, num_token_rows
 from pasta_lm.run_folder import written_whole
 
@@ -159,8 +160,8 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     """
     if dtype not in _GGUF_DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(_GGUF_DTYPES)}")
-    if out.suffix != SUFFIX:
-        raise UsageError(f"{out} does not end in {SUFFIX}", hint=f"name it {out.name}{SUFFIX}")
+    if out.suffix != GGUF:
+        raise UsageError(f"{out} does not end in {GGUF}", hint=f"name it {out.name}{GGUF}")
     _refuse_existing(out)
     pretrained = _read_exportable(source, torch.float32)
     model, (kind, file_type) = pretrained.model, _GGUF_DTYPES[dtype]

@@ -19,7 +19,7 @@ from pasta_lm.models import adapter as adapters
 from pasta_lm.models import checkpoint
 from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
 from pasta_lm.models.generation import KEY, listed, read_settings, settle
-from pasta_lm.models.names import model_name, resolve
+from pasta_lm.models.names import GGUF, model_name, resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.run_folder import hash_files
@@ -120,7 +120,7 @@ def _named(source: str | Path, folder: Path, read: checkpoint.Checkpoint) -> Pre
 
 
 def _folder(source: str | Path) -> str | Path:
-    is_file = Path(source).suffix == checkpoint.SUFFIX
+    is_file = Path(source).suffix == GGUF
     file = Path(source) if is_file else checkpoint.gguf_of_package(str(source))
     return source if file is None else checkpoint.dequantised(file)
 

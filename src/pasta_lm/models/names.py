@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from os.path import abspath
@@ -19,6 +20,26 @@ PASTA_15B = "pasta-1.5b"  # Qwen2.5-Coder-1.5B-Instruct with our adapter; its ow
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 _DTYPES |= {"float": "float32", "fp32": "float32"}
+
+
+SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
+GGUF, CONFIGS = ".gguf", ("config.json", "adapter_config.json")
+
+
+def require_model(source: str | Path) -> None:
+    """Refuse a path without a model, before torch is imported; a name of the hub passes."""
+    path, is_path = Path(resolve(source)), str(source).startswith((".", "/", "~"))
+    if is_path or str(source).count("/") > 1 or path.suffix == GGUF or path.exists():
+        require_files(path)
+
+
+def require_files(path: Path, configs: Collection[str] = CONFIGS) -> None:
+    if path.suffix == GGUF and not path.is_file():
+        raise ModelNotFoundError(f"no such file: {path}", hint=f"name {SOURCES}")
+    if path.suffix != GGUF and not any((path / name).is_file() for name in configs):
+        no_model = f"no model at {path}: there is no config.json"
+        reason = no_model if path.exists() else f"no folder {path}"
+        raise ModelNotFoundError(reason, hint=f"name {SOURCES}")
 
 
 def builtin_folder(name: str | Path) -> Path:

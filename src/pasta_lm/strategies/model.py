@@ -21,7 +21,7 @@ from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
 from pasta_lm.errors import InvalidAnswerError, MissingExtraError, RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
-from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name
+from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name, require_model
 from pasta_lm.models.thinking import kwargs_at_once
 from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, requests
 from pasta_lm.strategies import parts as declared
@@ -68,6 +68,7 @@ class Pasta(AbstractContextManager["Pasta"]):
             ModelNotFoundError: there is no such model, or the base of an adapter is nowhere.
             ModelError: the files cannot be loaded, or the engine would not be exact for them.
         """
+        require_model(source)
         with _needs_torch():
             from pasta_lm.engines.local import engine, loading
         dtype = dtype_name(dtype)
@@ -158,17 +159,14 @@ class Pasta(AbstractContextManager["Pasta"]):
         """
         prompt, loaded = self._message(prompt, continues), self.engine.loaded
         ids = loaded.vocabulary.encode_prompt(prompt, continues=continues)
-        has_tags = document.blocks or document.num_syncs
-        if has_tags and not self.has_tag_pieces:
+        if not self.has_tag_pieces and (document.blocks or document.num_syncs):
             raise RequestError(
                 f"{loaded.name} has no tag pieces, so it can replay no answer with tags",
                 hint="remove the tags, or use a model that was taught PASTA-LANG",
             )
-        oracle, params = PositionStrategy.ORACLE, SamplingParams(max_threads=max_threads)
+        oracle = PositionStrategy.ORACLE
         chosen = oracle if positions == oracle else requests.chosen_positions(positions, loaded)
-        strategy = PASTA if has_tags else SEQUENTIAL
-        request = requests.request_of(ids, params, strategy, chosen, loaded.join_with(chosen))
-        return requests.forced(request, document, loaded.vocabulary)
+        return requests.replay_request(ids, document, loaded, chosen, max_threads)
 
     def _message(self, prompt: Prompt, continues: bool = False) -> Prompt:
         """Return the prompt for the chat template; a text if there is none or it is continued."""

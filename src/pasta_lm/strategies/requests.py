@@ -153,6 +153,18 @@ def template_kwargs(
     return kwargs
 
 
+def replay_request(
+    ids: Sequence[int], document: Document, loaded: ModelFacts, positions: PositionStrategy,
+    max_threads: int | None = None,
+) -> Request:  # fmt: skip
+    """Return the request that decodes a given answer, sequentially if it has no tags."""
+    request = sequential_request(ids, SamplingParams())
+    if document.blocks or document.num_syncs:
+        params, join = SamplingParams(max_threads=max_threads), loaded.join_with(positions)
+        request = Request(prompt=ids, params=params, positions=positions, join=join)
+    return forced(request, document, loaded.vocabulary)
+
+
 def check_strategy(strategy: str, positions: Positions, *, continues: bool) -> None:
     """Refuse a name of no strategy, and what the strategy cannot do (``UsageError``)."""
     if strategy not in STRATEGIES:

@@ -24,7 +24,14 @@ from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import digest
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
 from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt
-from pasta_lm.learn.chat.client import ChatClient, ChatReply, ChatRequest, TokenCounts, read_reply
+from pasta_lm.learn.chat.client import (
+    ChatClient,
+    ChatReply,
+    ChatRequest,
+    Message,
+    TokenCounts,
+    read_reply,
+)
 from pasta_lm.learn.chat.pool import (
     CHARACTERS_PER_TOKEN,
     Estimate,
@@ -108,6 +115,13 @@ def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[So
         skipped = DUPLICATE if row.id in seen else TOO_LONG if is_long else None
         seen.add(row.id)
         yield replace(row, skipped=row.skipped or skipped)
+
+
+def first_request(config: AnnotateConfig, limit: int | None = None) -> Sequence[Message]:
+    """Return the messages of the first request to the teacher."""
+    rows = (row for row in source_rows(config, limit) if row.skipped is None)
+    talks = (TeacherConversation(row.prompt, row.answer, config.filters) for row in rows)
+    return next((talk.messages for talk in talks), [])
 
 
 def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> tuple[int, str]:
