@@ -125,8 +125,8 @@ GROUPS = {
 }
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"pasta-lm {__version__}")
         raise typer.Exit()
 

@@ -52,9 +52,9 @@ class Dialogue:
     max_prompt: int | None = None  # tokens; longer conversations lose their oldest turns
     messages: list[dict[str, str]] = field(default_factory=list)
     """Questions and answers in turn; answers are plain text, without tags."""
-    name: str = "pasta"  # of the model
+    name: str = "pasta"  # the model's
     think: bool | None = None
-    most_tokens: int | None = None  # of an answer, for which the engine has room
+    most_tokens: int | None = None  # an answer's, for which the engine has room
     cuts_thought: bool = False  # a limit cut the last answer inside its thought
 
     def respond(self, line: str) -> None:
@@ -169,20 +169,15 @@ class Dialogue:
 
 
 def chat(
-    model: flags.Model = None,
-    dtype: flags.Dtype = None,
-    device: flags.Device = None,
+    model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
     threads: flags.Threads = None,
     strategy: Annotated[
         str, option("--strategy NAME", "/set strategy changes it later.")
     ] = "pasta",
-    max_tokens: flags.MaxTokens = 1024,
-    temperature: flags.Temperature = None,
-    fork_bias: flags.ForkBias = None,
-    think: flags.Think = None,
-    seed: flags.Seed = 0,
+    max_tokens: flags.MaxTokens = 1024, temperature: flags.Temperature = None,
+    fork_bias: flags.ForkBias = None, think: flags.Think = None, seed: flags.Seed = 0,
     system: Annotated[str | None, option("--system TEXT", "The system message.")] = None,
-) -> None:
+) -> None:  # fmt: skip
     """Talk with a model; /help lists the commands.
 
     In a terminal the threads are shown while they decode. Standard input that is piped is read as

@@ -35,10 +35,8 @@ def doctor(
     model: Annotated[
         str | None, option("--model -m MODEL", f"Also load and test this model. {MODELS}")
     ] = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    json: Json = False,
-) -> None:
+    dtype: Dtype = None, device: Device = None, json: Json = False,
+) -> None:  # fmt: skip
     """Check the installation.
 
     Lists the versions, the devices and the extras. A self-test compares the logits of the engine

@@ -94,18 +94,17 @@ def alpaca(
     Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
     folder; a stopped run is continued. Without a judge only speed is reported.
     """
-    from pasta_lm.measure import alpaca as measure
-    from pasta_lm.measure.alpaca_report import alpaca_report
+    from pasta_lm.measure import alpaca, alpaca_report
 
     if not offline:
         values = {
             "limit": limit, "model": model, "strategies": split_names(strategies), "system": system,
             "servers.addresses": engine,
         }  # fmt: skip
-        settings = read_settings(measure.AlpacaSettings, recipe, values, changes)
+        settings = read_settings(alpaca.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
-            measure.evaluate_alpaca(out, settings, show, say)
-    report = alpaca_report(*measure.open_run(out), allow_missing=allow_missing)
+            alpaca.evaluate_alpaca(out, settings, show, say)
+    report = alpaca_report.alpaca_report(*alpaca.open_run(out), allow_missing=allow_missing)
     print_report(report, report.write(out), as_json=as_json)
     _fail_if_refused(report.to_dict()["systems"], "; run again, or")
 
@@ -192,18 +191,17 @@ def cost(
     sequentially, its sequential baseline, and the untaught model. Nats per token of the text,
     paired by answer.
     """
-    from pasta_lm.measure import answering
-    from pasta_lm.measure import cost as measure
+    from pasta_lm.measure import answering, cost
 
     taught = model or BUILTIN
     names = taught, baseline or baseline_of(taught), untaught
-    answers = measure.read_references(references, ids)
+    answers = cost.read_references(references, ids)
     answering.require_models(names)
-    rows = list(measure.measure(answers, measure.reading_systems(names, dtype, device)))
+    rows = list(cost.measure(answers, cost.reading_systems(names, dtype, device)))
     if records is not None:
         write_rows(records, rows)
     head = {"references": str(references), "taught": taught, "baseline": names[1]}
-    print_report(measure.cost_report(rows, head | {"untaught": untaught}), as_json=as_json)
+    print_report(cost.cost_report(rows, head | {"untaught": untaught}), as_json=as_json)
 
 
 def speed(

@@ -48,15 +48,10 @@ def serve(
     served_model_name: Annotated[
         str | None, option("--served-model-name NAME", "The model's name for clients.")
     ] = None,
-    think: flags.Think = None,
-    dtype: flags.Dtype = None,
-    device: flags.Device = None,
-    threads: flags.Threads = None,
-    engine: flags.Engine = None,
-    dialect: flags.Dialect = None,
-    allow_inexact: flags.AllowInexact = False,
-    changes: flags.Set = None,
-) -> None:
+    think: flags.Think = None, dtype: flags.Dtype = None, device: flags.Device = None,
+    threads: flags.Threads = None, engine: flags.Engine = None, dialect: flags.Dialect = None,
+    allow_inexact: flags.AllowInexact = False, changes: flags.Set = None,
+) -> None:  # fmt: skip
     """Serve a model to OpenAI clients, with a page.
 
     With --engine, servers that hold the model decode, and this one has the API, page and limits.
@@ -77,7 +72,7 @@ def serve(
     limits, model = _limits_and_model(source, model)
     recipe = read_recipe(limits, ServeRecipe, changes or ())
     require_one_of("strategy", recipe.strategy, STRATEGIES)
-    with bind(host, port) as bound:
+    with bind(host, port) as listener:
         loaded = load_model(
             model, servers, dtype=dtype, device=device, pool_tokens=recipe.pool_tokens,
             cache_memory=recipe.cache_memory, shares_prefixes=recipe.shares_prefixes,
@@ -91,8 +86,8 @@ def serve(
             version=__version__,
         )  # fmt: skip
         write_log(sys.stderr)
-        server = Server(app, lambda: _greet(backend, address_of(bound)))
-        _run(server, bound, app.state.service.engine)
+        server = Server(app, lambda: _greet(backend, address_of(listener)))
+        _run(server, listener, app.state.service.engine)
 
 
 def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | None, str | None]:
@@ -103,11 +98,11 @@ def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | Non
     return None, source
 
 
-def _run(server: Server, bound: socket, engine: EngineLoop) -> None:
+def _run(server: Server, listener: socket, engine: EngineLoop) -> None:
     if sys.stderr.isatty():
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the greeting says as much
     gc.freeze()  # else each large body has all objects of the libraries looked through
-    server.run([bound])
+    server.run([listener])
     gc.unfreeze()
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it

@@ -68,7 +68,7 @@ def teach(
 
 
 WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
-MAX_ESTIMATED_ROWS = 1000  # of a data set of the hub; the run reads them again
+MAX_ESTIMATED_ROWS = 1000  # read from the hub for an estimate; the run reads them again
 
 
 def annotate(
@@ -83,35 +83,34 @@ def annotate(
     that was stopped. Writes a journal and, from it, the records and the failures.
     Ctrl-C waits for the requests in flight and sends no others; a second Ctrl-C stops at once.
     """
-    from pasta_lm.learn.annotate.recipe import AnnotateConfig
-    from pasta_lm.learn.annotate.run import annotate as run_annotation
+    from pasta_lm.learn.annotate import recipe, run
 
-    recipe = read_recipe(config, AnnotateConfig)
+    settings = read_recipe(config, recipe.AnnotateConfig)
     if engine is not None:
-        recipe = recipe.taught_by(engine)
-    if recipe.answers is not None and not dry_run:
-        _answer_first(recipe.answers)
-    num_rows = _print_estimate(recipe, limit, with_request=dry_run)
+        settings = settings.taught_by(engine)
+    if settings.answers is not None and not dry_run:
+        _answer_first(settings.answers)
+    num_rows = _print_estimate(settings, limit, with_request=dry_run)
     if dry_run:
         return
     to_continue = f"To go on: {shlex.join(['pasta', *sys.argv[1:]])}"
     try:
         with bars() as show:
-            run = run_annotation(
-                recipe, limit=limit, notice=lambda num: say(WAITING.format(num)),
+            done = run.annotate(
+                settings, limit=limit, notice=lambda num: say(WAITING.format(num)),
                 progress=lambda tally: show("rows", len(tally.rows), num_rows, _summary(tally)),
             )  # fmt: skip
     except KeyboardInterrupt:
         say(f"stopped at once; what was paid is kept. {to_continue}")
         raise typer.Exit(INTERRUPTED) from None
-    say(f"{len(run.tally.rows)} rows: {_summary(run.tally)}")
-    if run.is_interrupted:
+    say(f"{len(done.tally.rows)} rows: {_summary(done.tally)}")
+    if done.is_interrupted:
         say(f"stopped by interrupt. {to_continue}")
-    for file in run.files:
+    for file in done.files:
         typer.echo(str(file))
-    if run.is_interrupted:
+    if done.is_interrupted:
         raise typer.Exit(INTERRUPTED)
-    if run.tally.num_rows["failed"] and not run.tally.num_rows["ok"]:
+    if done.tally.num_rows["failed"] and not done.tally.num_rows["ok"]:
         say("no row was annotated: failed.jsonl has the reasons")
         raise typer.Exit(FAILED)
 

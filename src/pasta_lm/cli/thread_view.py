@@ -160,7 +160,7 @@ def live_threads() -> Iterator[ShowEvents]:
 
 def picture(trace: Trace, where: Console) -> Text:
     """Draw one row for each thread, steps from left to right, as wide as the console at most."""
-    places, marks = layout(trace), _marks(where)
+    run, marks = layout(trace), _marks(where)
     labels = [_name(thread.id, thread.topic) for thread in trace.threads]
     is_wide = where.width >= MAX_LABEL + MIN_VIEW_WIDTH  # with room for what was promised
     counts = [_count(t.num_tokens, is_wide and t.promised_tokens) for t in trace.threads]
@@ -168,30 +168,30 @@ def picture(trace: Trace, where: Console) -> Text:
     room = where.width - count_width - 2 * len(GAP)
     label_width = min(MAX_LABEL, max(map(cell_len, labels)), room - MIN_BARS)
     room -= label_width
-    columns = min(room, places.num_passes)
+    columns = min(room, run.num_passes)
     text = Text(no_wrap=True, end="")
     for thread, label, count in zip(trace.threads, labels, counts, strict=True):
-        row = _row(places, thread.id, columns, marks)
+        row = _row(run, thread.id, columns, marks)
         text.append(f"{set_cell_size(label, label_width)}{GAP}{row}", _style(thread.id))
         text.append(f"{GAP}{count:>{count_width}}\n", "dim")
-    numbers = (column * places.num_passes // columns for column in range(0, columns - 3, 10))
+    numbers = (column * run.num_passes // columns for column in range(0, columns - 3, 10))
     axis = "".join(f"{number:<10}" for number in numbers)[:columns]
     line = f"{'step':<{label_width}}{GAP}{axis:<{columns}}{GAP}{'tokens':>{count_width}}"
     return text.append(line, "dim")
 
 
-def _row(places: RunLayout, thread: int, columns: int, marks: tuple[str, ...]) -> str:
+def _row(run: RunLayout, thread: int, columns: int, marks: tuple[str, ...]) -> str:
     absent, waits, decodes, promises, syncs = marks
-    num_passes, spans = places.num_passes, places.lanes[thread].spans
+    num_passes, spans = run.num_passes, run.lanes[thread].spans
     row = [absent] * (num_passes + 1)
     if spans:
         row[spans[0].first : spans[-1].stop] = waits * (spans[-1].stop - spans[0].first)
     for span in spans:
         row[span.first : span.stop] = decodes * (span.stop - span.first)
-    for edge in places.forks:
+    for edge in run.forks:
         if edge.source == thread:
             row[edge.end] = promises
-    for edge in places.joins:
+    for edge in run.joins:
         if edge.target == thread:
             row[edge.end] = syncs
     bounds = [column * num_passes // columns for column in range(columns + 1)]

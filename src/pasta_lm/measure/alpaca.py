@@ -18,15 +18,9 @@ from typing import NamedTuple
 
 from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.journal import Journal, Row, line_of, read_rows, write_whole
+from pasta_lm.learn import judge as judging
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge import (
-    FOLDER,
-    Comparison,
-    LLMJudge,
-    Reading,
-    both_orders,
-    load_template,
-)
+from pasta_lm.learn.judge import Comparison, LLMJudge, Reading, load_template
 from pasta_lm.measure import answering
 from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
@@ -76,7 +70,7 @@ class AlpacaSettings(answering.AnswerSettings):
     difficulty: str | None = None  # AlpacaEval's table of difficulties; None: not known
     gamed: str | None = None  # AlpacaEval's verdicts on the gamed reference
     num_timed: int | None = None  # the first so many are decoded one at a time; None: all
-    max_tokens: int = 2048  # of an answer, all threads together
+    max_tokens: int = 2048  # an answer's, all threads together
     judge: JudgeRecipe = JudgeRecipe()
 
     def __post_init__(self) -> None:
@@ -161,7 +155,9 @@ def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
         return JudgedPair(lengths, TIE)
     if row.get("finish_reason") == answering.TOO_LONG:
         return JudgedPair(lengths, 0.0)
-    return JudgedPair(lengths, None, both_orders(prompt.id, prompt.text, row["text"], theirs))
+    return JudgedPair(
+        lengths, None, judging.both_orders(prompt.id, prompt.text, row["text"], theirs)
+    )
 
 
 def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -> None:
@@ -245,17 +241,12 @@ def open_run(folder: Path) -> AlpacaRun:
 def judge_figures(judge: LLMJudge, url: str | None) -> Figures:
     rows, template = judge.journal.rows.values(), judge.template
     return {
-        "name": judge.name,
-        "model": judge.model,
-        "url": url,
+        "name": judge.name, "model": judge.model, "url": url,
         "replied_as": Counter(str(row["reply"].get("model") or "unnamed") for row in rows),
-        "template": template.name,
-        "template_sha256": template.sha256,
-        "method": template.method.value,
-        "is_scripted": judge.is_scripted,
-        "num_replies": len(rows),
-        "tokens": judge.spending().tokens._asdict(),
-    }
+        "template": template.name, "template_sha256": template.sha256,
+        "method": template.method.value, "is_scripted": judge.is_scripted,
+        "num_replies": len(rows), "tokens": judge.spending().tokens._asdict(),
+    }  # fmt: skip
 
 
 def begin_run(folder: Path, settings: AlpacaSettings) -> None:
@@ -284,7 +275,9 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
             row |= {"output": outputs[item.text], "generator": name}
     files = {INSTRUCTIONS: b"".join(map(line_of, rows))}
     load_template(judge.template)
-    template = judge.template if judge.template.endswith(".md") else str(FOLDER / judge.file)
+    template = (
+        judge.template if judge.template.endswith(".md") else str(judging.FOLDER / judge.file)
+    )
     copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed, judge.file: template}
     for copy, source in copies.items():
         try:

@@ -98,15 +98,11 @@ def _head(answers: AlpacaAnswers, readings: Readings | None, settings: AlpacaSet
         known, names = settings.difficulty is not None, (judge["name"], answers.baseline)
         is_comparable, label = comparability(*names, num, has_difficulty=known)
     return {
-        "instructions": settings.instructions,
-        "num_instructions": num,
-        "max_tokens": settings.max_tokens,
-        "baseline": answers.baseline,
-        "speed_baseline": SEQUENTIAL,
-        "judge": judge,
-        "is_comparable": is_comparable,
+        "instructions": settings.instructions, "num_instructions": num,
+        "max_tokens": settings.max_tokens, "baseline": answers.baseline,
+        "speed_baseline": SEQUENTIAL, "judge": judge, "is_comparable": is_comparable,
         "comparability": label,
-    }
+    }  # fmt: skip
 
 
 def _add_problems(

@@ -63,8 +63,8 @@ class AnswerSettings:
     baseline: str | None = None
     """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
     limit: int | None = None  # the first so many prompts; None: all
-    max_tokens: int = 512  # of an answer, all threads together and tags included
-    repetition_penalty: float = 1.0  # of all systems
+    max_tokens: int = 512  # an answer's, all threads together, with tags
+    repetition_penalty: float = 1.0  # for all systems
     batch_size: int = 64  # prompts that are decoded together; their answers are written together
     pool_tokens: int = 65_536  # cache entries of each model's engine
     dtype: str | None = None
@@ -171,7 +171,7 @@ class Answerer:
     params: SamplingParams
     positions: str | None = None
     """The position strategy of ``pasta``; None: the one that the model was trained with."""
-    details: Callable[[System, SetPrompt], Row] = lambda *_: {}  # of a row, besides the record
+    details: Callable[[System, SetPrompt], Row] = lambda *_: {}  # a row's, besides the record
     progress: Progress = lambda *_: None
     batch_size: int = 250  # prompts that the engine gets together
 
@@ -228,7 +228,7 @@ def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False
     longest, kind = model.engine.max_prompt_tokens, model.engine.loaded.kind.value
     fits = [longest is None or len(item.prompt) <= longest for item in requests]
     fitting = [*compress(requests, fits)]
-    num_shapes = getattr(model.engine, "num_shapes", 0)  # of a GPU's captured passes
+    num_shapes = getattr(model.engine, "num_shapes", 0)  # captured passes of a GPU
     decoded = model.engine.generate(fitting) if fitting else []
     if is_timed and getattr(model.engine, "num_shapes", 0) > num_shapes:  # capturing took time
         decoded = model.engine.generate(fitting)

@@ -185,7 +185,7 @@ class InstructionRun(NamedTuple):
     made: Figures  # the values of provenance
 
 
-def open_run(out: Path) -> InstructionRun:
+def read_run(out: Path) -> InstructionRun:
     rows = RunFolder(out).rows
     scored, timed, unmasked = (
         systems_of((row["id"], row) for row in rows(name)) for name in (SCORED, TIMED, UNMASKED)
@@ -199,7 +199,7 @@ def open_run(out: Path) -> InstructionRun:
 
 
 def instructions_report(out: Path) -> Report:
-    return report_of(open_run(out), RunFolder(out).settings_of(InstructionSettings))
+    return report_of(read_run(out), RunFolder(out).settings_of(InstructionSettings))
 
 
 def report_of(run: InstructionRun, settings: InstructionSettings) -> Report:

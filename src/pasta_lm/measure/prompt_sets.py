@@ -1,7 +1,7 @@
 """The prompts that systems answer, and answers from files that are their baseline.
 
 ``alpaca`` reads one file. ``instructions`` reads up to four sets: AlpacaEval's and IFEval's, which
-are never stored, and the held-out rows of the project's own corpora.
+are never stored, and the held-out rows of the project's corpora.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SetFiles:
     """IFEval's prompts: JSON lines with 'key', 'prompt', 'instruction_id_list', 'kwargs'."""
     starter: str | None = None  # the folder of the starter, as corpora/starter; its held-out rows
     instructions: str | None = None
-    """The folder of our own instructions, such as corpora/instructions; the held-out rows."""
+    """The folder of the project's instructions, such as corpora/instructions; the held-out rows."""
 
 
 def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
@@ -53,8 +53,8 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
         "instructions": files.instructions and _instructions(Path(files.instructions)),
     }
     prompts: list[SetPrompt] = []
-    for name, own in sets.items():
-        drawn = [item._replace(id=f"{name}/{item.id}", group=name) for item in own or ()]
+    for name, members in sets.items():
+        drawn = [item._replace(id=f"{name}/{item.id}", group=name) for item in members or ()]
         prompts += sorted(drawn, key=lambda item: sha256(item.id.encode()).digest())[:limit]
     if not prompts:
         hint = "a recipe names them: in a clone, runs/recipes/instructions.toml is one"
@@ -124,8 +124,8 @@ def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
         limit: None: all.
     """
     prompts: dict[str, SetPrompt] = {}
-    for number, (place, row) in enumerate(_rows(source)):
-        text = question_of(row, f"{place}: no 'instruction'")
+    for number, (line, row) in enumerate(_rows(source)):
+        text = question_of(row, f"{line}: no 'instruction'")
         name = str(number if row.get("id") is None else row["id"])
         if name in prompts:
             raise InputError(f"{source}: id {name} occurs twice")
@@ -143,10 +143,10 @@ def read_reference(source: str) -> tuple[str, dict[str, str]]:
     """
     outputs, names = dict[str, str](), set[str]()
     stem = re.sub(r"(\.json|\.jsonl)?(\.gz)?$", "", Path(source).name).removeprefix("outputs_")
-    for place, row in _rows(source):
+    for line, row in _rows(source):
         if not isinstance(row.get("output"), str):
-            raise InputError(f"{place}: no 'instruction' with an 'output'")
-        outputs[question_of(row, f"{place}: no 'instruction'")] = row["output"]
+            raise InputError(f"{line}: no 'instruction' with an 'output'")
+        outputs[question_of(row, f"{line}: no 'instruction'")] = row["output"]
         names.add(str(row.get("generator") or stem))
     if len(names) != 1:
         raise InputError(f"{source} has answers of {len(names)} generators; one is needed")

@@ -29,7 +29,7 @@ from pasta_lm.strategies.requests import replay_request
 
 NEW_TAG_ROWS = "given, tag rows added"
 NUM_WARM_UPS = 2  # runs of the first answer before the clock counts
-MANY_ANSWERS, NUM_RUNS = 10, 3  # of fewer answers each is decoded several times
+MANY_ANSWERS, NUM_RUNS = 10, 3  # fewer answers are decoded several times each
 KEYS = "theoretical_speedup", "realised_speedup", "efficiency", "parallelism"
 TITLES = {
     **speed.TITLES,
@@ -62,7 +62,7 @@ class Replay:
 
     @property
     def notes(self) -> list[str]:
-        """Return what a reader of the figures must know besides."""
+        """Return the remarks that belong to the figures."""
         is_new = self.conditions["weights"] == NEW_TAG_ROWS
         return [
             *["this model has no tag pieces; untrained rows are enough for forced text"] * is_new,

@@ -120,8 +120,9 @@ def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[So
 def first_request(config: AnnotateConfig, limit: int | None = None) -> Sequence[Message]:
     """Return the messages of the first request to the teacher."""
     rows = (row for row in source_rows(config, limit) if row.skipped is None)
-    talks = (TeacherConversation(row.prompt, row.answer, config.filters) for row in rows)
-    return next((talk.messages for talk in talks), [])
+    if (row := next(rows, None)) is None:
+        return ()
+    return TeacherConversation(row.prompt, row.answer, config.filters).messages
 
 
 def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> tuple[int, str]:
