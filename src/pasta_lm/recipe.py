@@ -48,17 +48,17 @@ def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
     """Return a recipe's tables as TOML, without passwords and keys that are None."""
     lines = [f"# {line}".rstrip() for line in comments]
 
-    def write(table: Mapping[str, Any], place: str) -> None:
+    def write(table: Mapping[str, Any], path: str) -> None:
         keys = {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
-        if place and (keys or not table):
-            lines.extend(("", f"[{place}]"))
+        if path and (keys or not table):
+            lines.extend(("", f"[{path}]"))
         for key, value in keys.items():
             text = json.dumps(value, ensure_ascii=False).replace("Infinity", "inf")
             text = without_passwords(text)
             lines.append(f"{key} = {text}")
         for key, value in table.items():
             if isinstance(value, Mapping):
-                write(value, f"{place}.{key}".lstrip("."))
+                write(value, f"{path}.{key}".lstrip("."))
 
     write(data, "")
     return "\n".join(lines).lstrip("\n") + "\n"
@@ -113,8 +113,8 @@ def check_not_ignored(key: str, is_ignored: object, reason: str) -> None:
 
 
 def _apply(data: dict[str, Any], change: str) -> None:
-    place, equals, text = change.partition("=")
-    *tables, key = place.strip().split(".")
+    path, equals, text = change.partition("=")
+    *tables, key = path.strip().split(".")
     if not (equals and key and all(tables)):
         raise UsageError(f"a change is table.key=value, not {change!r}")
     for depth, name in enumerate(tables, start=1):
@@ -143,47 +143,43 @@ def validated(kind: type[T], data: Mapping[str, Any]) -> T:
         # As JSON: from Python objects, strict pydantic makes no dataclass of a mapping.
         return TypeAdapter(kind).validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as exc:
-        mistake = exc.errors()[0]
-    place, hint = _locate(kind, mistake["loc"])
+        mistakes = exc.errors()
+    mistake = mistakes[0]
+    path, value = _path(data, mistake["loc"]), mistake["input"]
     if mistake["type"] == "missing":
-        raise UsageError(f"{place} is missing")
+        raise UsageError(f"{path} is missing")
     if mistake["type"] == "literal_error":
-        check_choice(place, mistake["input"], get_args(_members(hint)[0]))
-    names = " or ".join(map(_type_name, _members(hint)))
-    raise UsageError(f"{place} must be {names}, not {mistake['input']!r}")
+        raise UsageError(f"{path} is {refused(value)}", hint=mistake["ctx"]["expected"])
+    same = [other["msg"] for other in mistakes if _path(data, other["loc"]) == path]
+    kinds = " or ".join(text.removeprefix("Input should be ") for text in same)
+    raise UsageError(f"{path} must be {kinds}, not {value!r}")
 
 
-def _type_name(hint: object) -> str:
-    if is_dataclass(hint):
-        return "a table"
-    return hint.__name__ if isinstance(hint, type) else "a list"
+def _path(data: object, loc: Sequence[int | str]) -> str:
+    """Return the keys of a location in a recipe; pydantic adds the members of unions."""
+    keys: list[str] = []
+    for key in loc:
+        if isinstance(data, Mapping):
+            keys.append(str(key))
+            data = data.get(key)
+        elif isinstance(data, list) and isinstance(key, int):
+            data = data[key]
+    return ".".join(keys)
 
 
-def _check_keys(hint: object, data: object, place: str) -> None:
+def _check_keys(hint: object, data: object, path: str) -> None:
     for entry in _members(hint):
         if is_dataclass(entry) and isinstance(data, Mapping):
             known = get_type_hints(entry)
             for key in (key for key in data if key not in known):
                 close = get_close_matches(key, known, n=1)
                 meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-                raise UsageError(f"unknown key {place}{key}", hint=meant)
+                raise UsageError(f"unknown key {path}{key}", hint=meant)
             for key, value in data.items():
-                _check_keys(known[key], value, f"{place}{key}.")
+                _check_keys(known[key], value, f"{path}{key}.")
         elif get_origin(entry) is tuple and isinstance(data, list):
             for item in data:
-                _check_keys(get_args(entry)[0], item, place)
-
-
-def _locate(hint: object, loc: Sequence[int | str]) -> tuple[str, object]:
-    keys: list[str] = []
-    for part in loc:
-        entry = _members(hint)[0]
-        if isinstance(part, int):
-            hint = get_args(entry)[0]
-        elif is_dataclass(entry):  # else it names a member of a union
-            hint = get_type_hints(entry)[part]
-            keys.append(part)
-    return ".".join(keys), hint
+                _check_keys(get_args(entry)[0], item, path)
 
 
 def _members(hint: object) -> list[object]:
@@ -191,10 +187,10 @@ def _members(hint: object) -> list[object]:
     return [entry for entry in result if entry is not type(None)]
 
 
-def _flat(settings: Mapping[str, object], place: str = "") -> Iterator[tuple[str, object]]:
+def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{place}{key}.")
+            yield from _flat(value, f"{path}{key}.")
         else:
             is_float = isinstance(value, float)
-            yield f"{place}{key}", str(value) if is_float else json.loads(json.dumps(value))
+            yield f"{path}{key}", str(value) if is_float else json.loads(json.dumps(value))

@@ -44,7 +44,7 @@ def written_whole(out: Path) -> Iterator[Path]:
     safetensors makes its files private; in a folder they get the folder's rights.
     """
     part = out.with_name(f"{out.name}.part")
-    _remove(part)  # of a process that was killed
+    _remove(part)  # a process that was killed left it
     try:
         yield part
         for file in part.iterdir() if part.is_dir() else ():

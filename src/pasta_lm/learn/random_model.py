@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -25,6 +24,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.passes.row_reader import exact_reader
 from pasta_lm.errors import InputError, ModelNotFoundError
 from pasta_lm.interpreter.trace import Kind
+from pasta_lm.journal import Row
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.checkpoint import read_tokenizer
 from pasta_lm.models.generation import eos_ids
@@ -70,11 +70,11 @@ def random_model(
     config.vocab_size = max(config.vocab_size, len(tokenizer))
     config.eos_token_id = tokenizer.eos_token_id
     # The caller's random numbers stay as they are; billions of weights are fast to draw on a GPU.
-    with torch.random.fork_rng(devices=[]), torch.device(device) as place:
+    with torch.random.fork_rng(devices=[]), torch.device(device) as chosen:
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config,
-            dtype=torch.float32 if place.type == "cpu" else dtype,
+            dtype=torch.float32 if chosen.type == "cpu" else dtype,
             attn_implementation="eager",
             trust_remote_code=False,
         ).eval()
@@ -86,7 +86,7 @@ def random_model(
 
 def read_architecture(path: Path) -> PreTrainedConfig:
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
+        data: Row = json.loads(path.read_text(encoding="utf-8-sig"))
         return AutoConfig.for_model(**data)
     except FileNotFoundError as exc:
         raise InputError(f"no architecture file at {path}") from exc

@@ -18,14 +18,15 @@ class AnswersConfig:
 
     file: str | None = None  # Instructions with ``id`` and ``instruction``; None: the package's.
     num: int = 2000  # Instructions that are answered.
-    num_held_out: int = 100  # At the end of ``file``, to measure with; the package's are marked.
+    num_held_out: int = 100  # The last ones of ``file``, to measure with; the package's are marked.
     temperature: float | None = None
-    """Of the own answers; None: sampled as ``generation_config.json`` says, else at 0.3."""
-    max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
+    """Sampling temperature; None: ``generation_config.json``'s settings, else 0.3."""
+    max_tokens: int = 500  # Maximum tokens of an answer; longer ones are left out.
     thoughts: Literal["none", "context", "loss"] = "none"
     """Whether it thinks before its answers, and training reads or learns the thoughts."""
-    max_thinking_tokens: int | None = None  # Of a thought, which ends there; None: ``max_tokens``.
-    seed: int = 0  # Of the sampling.
+    max_thinking_tokens: int | None = None
+    """Maximum tokens of a thought, which ends there; None: ``max_tokens``."""
+    seed: int = 0  # Random seed of the sampling.
     in_flight: int | None = None  # Answers decoded at a time; None: 64, on a CPU 16.
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class MixConfig:
 
     file: tuple[str, ...] = ()  # Files of annotated answers.
     exclude: tuple[str, ...] = ()  # Files of ids that are held out.
-    max_tokens: int = 2048  # Of one forward pass.
+    max_tokens: int = 2048  # Maximum tokens of a forward pass.
 
     def __post_init__(self) -> None:
         check_positive("data", self, "max_tokens")
@@ -63,24 +64,27 @@ class MixConfig:
 class LearningConfig:
     """Stage one, of both models; ``[train]``."""
 
-    weights: Literal["adapter", "all"] = "adapter"  # ``all`` is for small models.
+    weights: Literal["adapter", "all"] = "adapter"  # What learns; ``all`` is for small models.
     passes: int = 150  # Forward passes of ``data.max_tokens`` tokens.
-    learning_rate: float | None = None  # None: 2e-4.
-    tag_learning_rate: float | None = None  # None: 2e-3 beside adapters, 1e-3 beside all weights.
-    decision_weight: float = 3.0  # Of main's decisions and the ends of blocks; others weigh 1.
-    first_promise_weight: float = 10.0  # Of the first promise of an answer.
+    learning_rate: float | None = None  # Highest learning rate of AdamW; None: 2e-4.
+    tag_learning_rate: float | None = None
+    """Learning rate of the tag pieces' rows; None: 2e-3 beside adapters, else 1e-3."""
+    decision_weight: float = 3.0
+    """Weight of main's decisions and of the ends of blocks; other labels weigh 1."""
+    first_promise_weight: float = 10.0  # Weight of an answer's first promise.
     max_own_text_rise: float = 0.03
     """Nats a token by which own answers may become less likely; more stops the training."""
-    rank: int = 16  # Of the adapters; their alpha is twice as much.
-    positions: Literal["predict", "continue"] = "continue"  # Of main after a promise and a sync.
+    rank: int = 16  # Rank of the adapters; their alpha is twice as much.
+    positions: Literal["predict", "continue"] = "continue"
+    """Positions of main after a promise and at a sync."""
     join: Literal["shared", "recompute"] = "recompute"
     """Stock servers, and models with recurrent layers, need ``continue`` and ``recompute``."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of frozen and of saved weights; None: by the machine, and as the base was saved."""
+    """Frozen and saved weights; None: by the machine, and as the base was saved."""
     checkpointing: bool | None = None
     """Recompute each layer in the backward pass to save memory; None: above a billion weights."""
     save_steps: int = 20  # Steps between two checkpoints.
-    seed: int = 0  # Of the order of the data.
+    seed: int = 0  # Random seed of the order of the data.
 
     def __post_init__(self) -> None:
         keys = ("passes", "learning_rate", "tag_learning_rate", "decision_weight", "rank")
@@ -94,12 +98,12 @@ class StageTwoConfig:
     """Stage two; ``[preference]``."""
 
     judge: JudgeConfig  # The model that compares samples with the baseline's answers.
-    rounds: int = 2  # Of sampling and training.
-    num_prompts: int = 100  # Of one round; fewer if there are too few usable answers.
-    samples: int = 10  # Of one prompt; a pair is the best and the worst.
-    quality_weight: float = 4.0  # The paper's lambda.
-    steps: int = 30  # Of one round.
-    learning_rate: float | None = None  # None: a tenth of that of stage one.
+    rounds: int = 2  # Rounds of sampling and training.
+    num_prompts: int = 100  # Prompts of a round; fewer if there are too few usable answers.
+    samples: int = 10  # Samples of a prompt; a pair is the best and the worst of them.
+    quality_weight: float = 4.0  # Weight of quality in a score: the paper's lambda.
+    steps: int = 30  # Optimiser steps of a round.
+    learning_rate: float | None = None  # Its highest; None: a tenth of that of stage one.
 
     def __post_init__(self) -> None:
         check_positive("preference", self, "rounds", "num_prompts", "steps", "learning_rate")
@@ -109,8 +113,8 @@ class StageTwoConfig:
 class MeasuresConfig:
     """The evaluation at the end; ``[measures]``."""
 
-    num_prompts: int = 80  # Of each set.
-    max_tokens: int = 512  # Of one answer.
+    num_prompts: int = 80  # Prompts of a set.
+    max_tokens: int = 512  # Maximum tokens of an answer.
     num_timed: int = 6  # Prompts whose answers are timed alone.
     num_unmasked: int = 15  # Prompts that are answered without the mask of legal tags.
     num_references: int = 50  # Annotated answers for the cost of restricted visibility.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pasta_lm.errors import InputError
-from pasta_lm.journal import write_rows, write_whole
+from pasta_lm.journal import Row, write_rows, write_whole
 from pasta_lm.learn.annotate.own_answers import ROOM, AnswerConfig, read_instructions
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.learn.data.annotated import read_ids, read_records, write_records
@@ -41,20 +40,20 @@ class Recipes(NamedTuple):
 
 
 def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -> Recipes:
-    own, two, measures = config.answers, config.preference, config.measures
+    answering, two, measures = config.answers, config.preference, config.measures
     answers = AnswerConfig(
         model=model,
         instructions=str(instructions),
         exclude=str(out / MEASURES / "prompts" / HELD_OUT),
         out=str(out / ANSWERS),
-        limit=own.num,
-        temperature=own.temperature,
-        max_tokens=own.max_tokens,
-        think=own.thoughts != "none",
-        max_thinking_tokens=own.max_thinking_tokens,
-        seed=own.seed,
+        limit=answering.num,
+        temperature=answering.temperature,
+        max_tokens=answering.max_tokens,
+        think=answering.thoughts != "none",
+        max_thinking_tokens=answering.max_thinking_tokens,
+        seed=answering.seed,
         dtype=config.train.dtype,
-        in_flight=own.in_flight or 1,
+        in_flight=answering.in_flight or 1,
     )
     return Recipes(
         answers=answers,
@@ -97,14 +96,14 @@ def _rate(config: TeachConfig) -> float:
     return config.train.learning_rate or 2e-4
 
 
-def _settings(config: TeachConfig, *more: str) -> dict[str, Any]:
+def _settings(config: TeachConfig, *more: str) -> Row:
     keys = ("positions", "join", "dtype", "checkpointing", "save_steps", "seed", *more)
-    own = {key: getattr(config.train, key) for key in keys}
-    return own | {"mixed_precision": True, "log_steps": 1}
+    settings = {key: getattr(config.train, key) for key in keys}
+    return settings | {"mixed_precision": True, "log_steps": 1}
 
 
 def _stage_one(model: str, out: Path, config: TeachConfig) -> training.SftConfig:
-    own, trains_all = config.train, config.train.weights == "all"
+    train, trains_all = config.train, config.train.weights == "all"
     accumulate = ALL_ACCUMULATE if trains_all else 1
     return training.SftConfig(
         model=training.ModelConfig(base=model),
@@ -116,10 +115,10 @@ def _stage_one(model: str, out: Path, config: TeachConfig) -> training.SftConfig
         ),
         train=training.TrainConfig(
             out=str(out / PASTA),
-            steps=max(1, own.passes // accumulate),
+            steps=max(1, train.passes // accumulate),
             accumulate=accumulate,
             learning_rate=_rate(config),
-            tag_learning_rate=own.tag_learning_rate or (1e-3 if trains_all else 2e-3),
+            tag_learning_rate=train.tag_learning_rate or (1e-3 if trains_all else 2e-3),
             freeze_old_rows=trains_all,
             warmup=0.03,
             save="merged" if trains_all else "adapter",
@@ -203,8 +202,7 @@ def hold_back(out: Path, config: TeachConfig) -> None:
     write_ids(out / ANNOTATED / HELD_BACK, [record.id for record in kept])
     write_ids(out / ANNOTATED / REFERENCES, [record.id for record in kept[:num_references]])
     if two is not None:
-        prompts = kept[num_references:]
-        plain = [replace(own, document=own.document.without_tags()) for own in prompts]
+        plain = [record.without_tags() for record in kept[num_references:]]
         write_records(out / PREFERENCE / PROMPTS, plain)
 
 

@@ -195,8 +195,8 @@ def describe(model: str, recipe: TeachConfig) -> str:
     config = recipe.on(usable_device(None).type)
     instructions, held_out = split_instructions(config)
     with TemporaryDirectory() as folder:
-        own = recipes_of(model, Path(folder), config, instructions).pasta
-        pass_s = seconds_of_a_pass(own)
+        recipes = recipes_of(model, Path(folder), config, instructions)
+        pass_s = seconds_of_a_pass(recipes.pasta)
     two, passes, tokens = config.preference, config.train.passes, config.data.max_tokens
     stage_two = "none: [preference] of the recipe names a judge"
     if two is not None:
@@ -215,9 +215,10 @@ def describe(model: str, recipe: TeachConfig) -> str:
 
 
 def _answer(recipes: Recipes, show: Show) -> Result:
-    own = recipes.answers
-    load = partial(Pasta.from_pretrained, own.model, dtype=own.dtype, pool_tokens=own.pool_tokens)
-    return answer(own, load, partial(show, "answers"))._asdict()
+    config = recipes.answers
+    pool_tokens = config.pool_tokens
+    load = partial(Pasta.from_pretrained, config.model, dtype=config.dtype, pool_tokens=pool_tokens)
+    return answer(config, load, partial(show, "answers"))._asdict()
 
 
 def _annotate(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> Result:

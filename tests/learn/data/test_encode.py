@@ -277,7 +277,7 @@ def test_tags_topics_and_ends_are_decisions_and_the_text_of_blocks_is_none(
 
 def test_a_fork_and_the_end_of_its_block_are_decisions_and_text_is_none() -> None:
     record = Record("one", "q", parse('A<promise topic="t" tokens="1"/><async>b</async>so'))
-    example = encode_example(record, BARE, EOS, PositionStrategy.CONTINUE, Form.FORKED)
+    example = encode_example(record, BARE, EOS, PositionStrategy.CONTINUE, form=Form.FORKED)
     first, *rest = (example.labels[slot] for slot in example.decisions)
     lexeme = BARE.id_to_lexeme(first)
     assert lexeme is not None
@@ -409,7 +409,7 @@ ENDS = next(iter(MODEL.eos_ids))
 
 def forked(document: Document, prompt: str = "q", vocabulary: object = BARE) -> EncodedExample:
     record = Record("r", prompt, document)
-    return encode_example(record, vocabulary, EOS, GAPLESS, Form.FORKED)  # type: ignore[arg-type]
+    return encode_example(record, vocabulary, EOS, GAPLESS, form=Form.FORKED)  # type: ignore[arg-type]
 
 
 TWO_FORKS = parse('A<async topic="fork">ab</async>B<async topic="fork">d</async>C', Form.ANNOTATOR)
@@ -426,7 +426,7 @@ def test_a_fork_predicts_the_parents_next_token_and_children_are_invisible() -> 
 def test_forks_need_positions_without_gaps() -> None:
     record = Record("r", "q", TWO_FORKS)
     with pytest.raises(UsageError, match="promise no length"):
-        encode_example(record, BARE, EOS, PositionStrategy.PREDICT, Form.FORKED)
+        encode_example(record, BARE, EOS, PositionStrategy.PREDICT, form=Form.FORKED)
 
 
 def test_an_answer_without_forks_or_points_is_ordinary_next_token_training() -> None:
@@ -476,7 +476,7 @@ def test_forks_are_encoded_as_an_engine_decodes_them(max_threads: int | None) ->
     for _ in range(6):
         document = random_tree(rng)
         example = encode_example(
-            Record("r", QUESTION, document), vocabulary, ENDS, GAPLESS, Form.FORKED
+            Record("r", QUESTION, document), vocabulary, ENDS, GAPLESS, form=Form.FORKED
         )
         assert_met(example, forced(apar_request(prompt, params), document, vocabulary))
         num_forks += len(document.blocks)

@@ -101,21 +101,21 @@ class AnswerPiece(NamedTuple):
         return len(self.body.split())
 
 
-def _piece(text: str, own: Sequence[Unit], kind: str, lead: str) -> AnswerPiece:
-    (begin, inside, _), end = own[0], own[-1].end
+def _piece(text: str, stretches: Sequence[Unit], kind: str, lead: str) -> AnswerPiece:
+    (begin, inside, _), end = stretches[0], stretches[-1].end
     cuts = text[:begin], text[begin:inside], text[inside:end], text[end:].strip()
-    return AnswerPiece(own, kind, lead, *cuts)
+    return AnswerPiece(stretches, kind, lead, *cuts)
 
 
 def _pieces(text: str) -> Iterator[AnswerPiece]:
-    places, place = units(text), 0
+    stretches, at = units(text), 0
     for part in parts(text):
-        begin = place + len(part.before)
-        end = place = begin + len(part.text)
-        if own := [unit for unit in places if begin <= unit.begin and unit.end <= end]:
-            kind = _kind(part.text, part.layout, own[0].inside > begin)
+        begin = at + len(part.before)
+        end = at = begin + len(part.text)
+        if inside := [unit for unit in stretches if begin <= unit.begin and unit.end <= end]:
+            kind = _kind(part.text, part.layout, inside[0].inside > begin)
             lead = part.text.split("\n")[1] if kind == "code" else part.lead
-            yield _piece(text, own, kind, lead)
+            yield _piece(text, inside, kind, lead)
 
 
 def _kind(text: str, layout: Layout, has_label: bool) -> str:
@@ -159,7 +159,7 @@ def _sections(text: str, pieces: Sequence[AnswerPiece]) -> Iterator[AnswerPiece]
     """Yield the section below each heading; the last one is no longer than the others."""
     if marked_up := [piece for piece in pieces if piece.kind == "section"]:
         bodies = ((piece.units[1:], piece.lead) for piece in marked_up)
-        yield from (_piece(text, own, "section", lead) for own, lead in bodies if own)
+        yield from (_piece(text, body, "section", lead) for body, lead in bodies if body)
         return
     kinds = [*(piece.kind for piece in pieces), "heading"]
     heads = [i for i, pair in enumerate(pairwise(kinds)) if pair[0] == "heading" != pair[1]]
@@ -167,8 +167,8 @@ def _sections(text: str, pieces: Sequence[AnswerPiece]) -> Iterator[AnswerPiece]
     for head, size in zip(heads, [*sizes, max(sizes, default=0)], strict=False):
         body = pieces[head + 1 : head + 1 + size]
         if sum(piece.num_words for piece in body) >= MIN_BLOCK_WORDS:
-            own = [unit for piece in body for unit in piece.units]
-            yield _piece(text, own, "section", pieces[head].lead)
+            stretches = [unit for piece in body for unit in piece.units]
+            yield _piece(text, stretches, "section", pieces[head].lead)
 
 
 def topic(lead: str) -> str:
@@ -231,10 +231,10 @@ def _lines(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiec
         return series
     if _SUM.search(text) or _SUM.search(prompt):
         return []
-    wanted, named, seen = _words(prompt), [], set[str]()
+    topics, named, seen = _words(prompt), [], set[str]()
     for piece in pieces:
         first = _words(" ".join(piece.body.split()[:4]))
-        if new := (first & wanted) - seen:
+        if new := (first & topics) - seen:
             named.append(piece)
             seen |= new
     is_long = sum(piece.num_words for piece in named) >= 12 * len(named)
@@ -271,7 +271,7 @@ def _without_closing(prompt: str, pieces: list[AnswerPiece]) -> list[AnswerPiece
 
 
 def sync_points(prompt: str, blocks: Sequence[AnswerPiece], closing: str) -> float:
-    """Return how much speaks for a sync between blocks and the text that follows them.
+    """Score the evidence for a sync between blocks and the text that follows them.
 
     Points for: its length, blocks that it shares words or numbers with, new words of theirs, a sum
     or comparison, a label, and a question that asks for something at the end.

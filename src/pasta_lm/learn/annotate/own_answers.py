@@ -31,7 +31,7 @@ ROOM = 260  # Tokens of a prompt for which the engine's memory has room, beside 
 MAY_CHANGE = {"model", "instructions", "out", "exclude", "limit", "in_flight", "device"}
 """Keys that change no answer; the contents of the model's files may not change."""
 Progress = Callable[[int, int], None]
-TEMPERATURE = 0.3  # of models that come without settings
+TEMPERATURE = 0.3  # a model that comes without settings is sampled at it
 
 MIN_WORDS = 3
 MAX_REPEATED_WORDS = 0.35
@@ -75,12 +75,12 @@ class AnswerConfig:
     exclude: str | None = None  # A file with the ids of instructions that are held out.
     limit: int | None = None  # Only the first so many; None: all.
     temperature: float | None = None
-    """Of the answers; None: sampled as ``generation_config.json`` says, else at 0.3 with top-k 40.
-    """
-    max_tokens: int = 500  # Of one answer; longer ones are cut off and left out.
+    """Sampling temperature; None: ``generation_config.json``'s settings, else 0.3 with top-k 40."""
+    max_tokens: int = 500  # Maximum tokens of an answer; longer ones are left out.
     think: bool = False  # Let the model think first; its thoughts are kept beside the answers.
-    max_thinking_tokens: int | None = None  # Of a thought, which ends there; None: ``max_tokens``.
-    seed: int = 0  # Of the sampling.
+    max_thinking_tokens: int | None = None
+    """Maximum tokens of a thought, which ends there; None: ``max_tokens``."""
+    seed: int = 0  # Random seed of the sampling.
     dtype: str | None = None
     """``float32`` or ``bfloat16``; None: float32 on a CPU, else as the model was saved."""
     device: str | None = None  # Such as ``cuda``; None: the first that there is.
@@ -232,8 +232,8 @@ def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> st
     ``has_ended`` says that the model ended it, and no limit cut it off.
     """
     words, prompt = _words(answer), _words(instruction)
-    own, asked_for = {*_runs(words, 4)}, {*_runs(prompt, 4)}
-    is_echo = 2 * len(words) >= len(prompt) and len(own & asked_for) > MAX_ECHOED * len(own)
+    runs, asked_for = {*_runs(words, 4)}, {*_runs(prompt, 4)}
+    is_echo = 2 * len(words) >= len(prompt) and len(runs & asked_for) > MAX_ECHOED * len(runs)
     reasons = {
         "cut_off": not has_ended,
         "empty": len(words) < MIN_WORDS,
@@ -263,8 +263,8 @@ def _runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
 
 def _units_loop(answer: str) -> bool:
     texts = [answer[unit.inside : unit.end] for unit in units(answer)]
-    each = [_words(text) for text in texts if not text.startswith(("```", "~~~"))]
-    plain = [" ".join(words) for words in each if words]
+    words = [_words(text) for text in texts if not text.startswith(("```", "~~~"))]
+    plain = list(filter(None, map(" ".join, words)))
     num_repeated = len(plain) - len(set(plain))
     return num_repeated >= 2 and num_repeated > MAX_REPEATED_UNITS * len(plain)
 
@@ -275,8 +275,8 @@ def _is_garbage(answer: str) -> bool:
 
 
 def _is_foreign(answer: str, instruction: str) -> bool:
-    is_wanted = _LANGUAGE.search(instruction) or _foreign_share(instruction) > 0
-    return not is_wanted and _foreign_share(answer) > MAX_FOREIGN_LETTERS
+    is_allowed = _LANGUAGE.search(instruction) or _foreign_share(instruction) > 0
+    return not is_allowed and _foreign_share(answer) > MAX_FOREIGN_LETTERS
 
 
 def _foreign_share(text: str) -> float:

@@ -53,10 +53,12 @@ class SourceConfig:
 
     file: str | None = None  # JSONL, gzipped if it ends in ``.gz``.
     hub: str | None = None  # Id of a data set of Hugging Face, read as a stream.
-    split: str = "train"  # Of a data set of the hub.
+    split: str = "train"  # Split of a data set of the hub.
     revision: str | None = None
     """Commit, tag or branch of a data set of the hub; None: its newest state."""
-    columns: str | None = None  # One of ``COLUMNS``, whose keys alone are read; None: all keys are.
+    columns: str | None = (
+        None  # A known layout, of which other keys are not read; None: all keys are.
+    )
     name: str | None = None  # The ``source`` of each record; None: the file's name or the hub's id.
 
     def __post_init__(self) -> None:
@@ -76,7 +78,7 @@ class TeacherConfig(Endpoint):
     """The model that annotates."""
 
     TABLE = "teacher"
-    temperature: float = 0.0  # Of its replies.
+    temperature: float = 0.0  # Sampling temperature of its replies.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +135,8 @@ class AnnotateConfig:
         """
         tables = {"source": asdict(self.rows), "filters": asdict(self.filters)}
         if (teacher := self.teacher) is not None:
-            own = {"model": teacher.model, "temperature": teacher.temperature}
-            tables["teacher"] = own | {"prompt": read_prompt().label}
+            model = {"model": teacher.model, "temperature": teacher.temperature}
+            tables["teacher"] = model | {"prompt": read_prompt().label}
         return {"annotator": self.annotator, **tables}
 
 
@@ -142,7 +144,7 @@ class AnnotateConfig:
 class SourceRow:
     """One answer to annotate, or the reason why it is skipped."""
 
-    id: str  # The row's own, or a hash of its texts.
+    id: str  # The id of its row, or a hash of its texts.
     turns: tuple[Turn, ...] = ()  # Its messages, the user's last.
     answer: str = ""
     skipped: str | None = None
@@ -170,20 +172,20 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
 def _source_row(row: Any, columns: str | None) -> SourceRow:
     if not isinstance(row, Mapping):
         return SourceRow(digest(repr(row)), skipped=NOT_JSON)
-    own = None if row.get("id") in (None, "") else str(row["id"])
+    name = None if row.get("id") in (None, "") else str(row["id"])
     keys = row if columns is None else ("id", *COLUMNS[columns])
     try:
         turns, answer, thought, key = _exchange({k: row[k] for k in keys if k in row})
     except PastaError:
-        id = own or digest(repr(sorted(row.items(), key=str)))
+        id = name or digest(repr(sorted(row.items(), key=str)))
         return SourceRow(id, skipped=NO_COLUMNS)
     prompt = joined(turns)
     content = f"{prompt}\0{answer}"
-    if any("\ud800" <= char <= "\udfff" for char in f"{own}{content}{thought}"):  # half a pair
+    if any("\ud800" <= char <= "\udfff" for char in f"{name}{content}{thought}"):  # half a pair
         return SourceRow(digest(content), skipped=NOT_UNICODE)
     missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
     reason = missing or (key and f"{UNREAD}{key}")
-    return SourceRow(own or digest(content), tuple(turns), answer, reason, thought)
+    return SourceRow(name or digest(content), tuple(turns), answer, reason, thought)
 
 
 def _exchange(row: Row) -> tuple[list[Turn], str, str | None, str | None]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from itertools import cycle
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pasta_lm.engines.servers.client import (
     Attempts,
@@ -22,6 +22,7 @@ from pasta_lm.engines.servers.client import (
     raise_for_status,
 )
 from pasta_lm.errors import MissingExtraError, RemoteError, UsageError
+from pasta_lm.journal import Row
 from pasta_lm.recipe import check_positive, without_passwords
 
 Message = Mapping[str, str]  # One turn: ``{"role", "content"}``.
@@ -41,9 +42,9 @@ class ChatRequest:
     temperature: float = 0.0
     top_logprobs: int = 0  # Number of candidates to report for each token; 0: no log-probabilities.
 
-    def body(self, model: str, limit_key: str = MAX_TOKENS) -> dict[str, Any]:
+    def body(self, model: str, limit_key: str = MAX_TOKENS) -> Row:
         """Return the JSON body; ``limit_key`` is the key of ``max_tokens``."""
-        body: dict[str, Any] = {"model": model, "messages": list(map(dict, self.messages))}
+        body: Row = {"model": model, "messages": list(map(dict, self.messages))}
         body |= {limit_key: self.max_tokens, "temperature": self.temperature}
         if self.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": self.top_logprobs}
@@ -67,11 +68,11 @@ class ChatReply:
     candidates: Mapping[str, float] = field(default_factory=dict)
     """Natural log-probabilities of the likeliest first tokens, if they were asked for."""
     tokens: TokenCounts = TokenCounts(0, 0)  # As the server reports them; 0 if it does not.
-    raw: Mapping[str, Any] = field(default_factory=dict)
+    raw: Row = field(default_factory=dict)
     """The body as it came; ``read_reply`` reads it again."""
 
 
-def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
+def read_reply(body: bytes | str | Row) -> ChatReply:
     """Read the body of a reply; a RemoteError if it is incomplete or no chat completion."""
     try:
         raw = body if isinstance(body, Mapping) else json.loads(body)
@@ -95,7 +96,7 @@ def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
         raise RemoteError(f"not a chat completion ({exc!r}): {shown[:80]!r}") from exc
 
 
-def _candidates(logprobs: Mapping[str, Any] | None) -> dict[str, float]:
+def _candidates(logprobs: Row | None) -> dict[str, float]:
     rows = (logprobs or {}).get("content") or ()
     top = (rows[0].get("top_logprobs") or rows[:1]) if rows else ()
     return {str(row["token"]): float(row["logprob"]) for row in top}
@@ -157,7 +158,7 @@ class ChatClient:
         self._policy = policy or RetryPolicy()
         self._servers = servers or connect(endpoint)
         self._turns = cycle(self._servers)
-        self._sending: set[asyncio.Task[Any]] = set()
+        self._sending: set[asyncio.Task[object]] = set()
         self._is_draining = False
         self._limit_key = MAX_TOKENS
 
@@ -169,7 +170,7 @@ class ChatClient:
             await server.close()
 
     @property
-    def sending(self) -> Set[asyncio.Task[Any]]:
+    def sending(self) -> Set[asyncio.Task[object]]:
         """Return the tasks that have a request in flight, which may be paid."""
         return self._sending
 
@@ -195,7 +196,7 @@ class ChatClient:
         assert task is not None
         self._sending.add(task)
         try:
-            # Of the whole answer: HTTP clients bound the time between two pieces.
+            # The bound of the whole answer: HTTP clients bound the time between two pieces.
             async with asyncio.timeout(endpoint.timeout_s):
                 reply = await self._post(request)
             raise_for_status(reply, endpoint.address, f"model {endpoint.model!r}")

@@ -114,30 +114,30 @@ def _listed(key: str, value: object) -> list[Row]:
 
 
 def _turn(key: str, number: int, message: Row) -> Turn:
-    place = f"message {number} of {key!r}"
+    where = f"message {number} of {key!r}"
     name = message.get("role", message.get("from", "user" if key == "messages" else None))
     if (role := ROLES.get(str(name))) is None:
-        raise InputError(f"{place} has the role {name!r}", hint=f"one of {', '.join(ROLES)}")
+        raise InputError(f"{where} has the role {name!r}", hint=f"one of {', '.join(ROLES)}")
     is_written = role == "assistant" and isinstance(message.get("response"), str)
     turn = {"role": role} | ({"response": message["response"]} if is_written else {})
     content = message.get("content", message.get("value"))
     if content is not None or not is_written:
         parts = content if isinstance(content, list) else [content]
-        turn["content"] = "\n".join(_part(part, place) for part in parts)
+        turn["content"] = "\n".join(_part(part, where) for part in parts)
     if role == "assistant" and text_of(message, THOUGHT):
         turn[THOUGHT] = message[THOUGHT]
     read = ("role", "from", "name", "content", "value")
     if (other := unread(message, [turn], dict.fromkeys(read))) is not None:
-        raise InputError(f"{place}: {other!r} holds text that is not read", hint="leave it out")
+        raise InputError(f"{where}: {other!r} holds text that is not read", hint="leave it out")
     return turn
 
 
-def _part(part: object, place: str) -> str:
+def _part(part: object, where: str) -> str:
     if isinstance(part, Mapping) and part.get("type") == "text":
         part = part.get("text")
     if not isinstance(part, str):
         kind = part.get("type") if isinstance(part, Mapping) else part
-        raise InputError(f"{place} must have texts under 'content', not {kind!r}")
+        raise InputError(f"{where} must have texts under 'content', not {kind!r}")
     return part
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,13 +38,16 @@ class Record:
         """Return the turns of the chat template; earlier answers are without tags, as served."""
         return messages_with(map(_served, self.turns), self.prompt)
 
+    def without_tags(self) -> Record:
+        return replace(self, document=self.document.without_tags())
+
     def each_answer(self) -> Iterator[Record]:
         """Yield a record for each answer of the conversation, which ends there."""
-        for place, turn in enumerate(self.turns):
+        for index, turn in enumerate(self.turns):
             if turn["role"] == "assistant":
-                prompt, thought = self.turns[place - 1]["content"], turn.get(THOUGHT)
-                facts = answer_of(turn), self.source, thought, self.turns[: place - 1]
-                yield Record(f"{self.id}/{place}", prompt, *facts)
+                prompt, thought = self.turns[index - 1]["content"], turn.get(THOUGHT)
+                facts = answer_of(turn), self.source, thought, self.turns[: index - 1]
+                yield Record(f"{self.id}/{index}", prompt, *facts)
         yield self
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Self
 
 from pasta_lm.engines.request import Answer
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import speed
+from pasta_lm.journal import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class AnswerRecord:
     num_threads: int | None = None  # main included; None: not recorded
     kind: str | None = None  # how it came about, a value of ``Kind``; None: not recorded
     wall_s: float | None = None  # seconds, if decoded alone; None among others
-    num_thought_tokens: int | None = None  # of the thought before it; None: not recorded
+    num_thought_tokens: int | None = None  # tokens of the thought before it; None: not recorded
 
     @classmethod
     def of(cls, answer: Answer, *, is_timed: bool = False) -> Self:
@@ -39,7 +39,7 @@ class AnswerRecord:
         )  # fmt: skip
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
+    def from_row(cls, row: Row) -> Self:
         """Read the record's keys from a row, or raise an ``InputError``; others are left alone."""
         values = {field.name: row[field.name] for field in fields(cls) if field.name in row}
         for key in ("text", "program", "finish_reason"):
@@ -53,7 +53,7 @@ class AnswerRecord:
             raise InputError(f"'wall_s' is {wall_s!r}, not a time in seconds")
         return cls(**values)
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> Row:
         return asdict(self)
 
     @property

@@ -34,7 +34,7 @@ Thoughts = Literal["none", "context", "loss"]
 NO_LABEL = -100  # Label of a token that predicts nothing; PyTorch's losses ignore it.
 NUM_BOUNDARIES = 8
 """Boundaries of an answer without blocks that are decisions; a label follows the marker of an item,
-and that a preface, so that the place of the first promise is among them."""
+and that a preface, so that the first promise stands at one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class EncodedExample:
 
 def encode_example(
     record: Record, vocabulary: Vocabulary, eos_id: int,
-    strategy: PositionStrategy = PositionStrategy.PREDICT, form: Form = Form.MAIN,
+    strategy: PositionStrategy = PositionStrategy.PREDICT, *, form: Form = Form.MAIN,
     join: Join = Join.SHARED, thoughts: Thoughts = "none",
 ) -> EncodedExample:  # fmt: skip
     """Encode one record; an answer without tags becomes ordinary next-token training.

@@ -66,7 +66,7 @@ class Stretch:
 
     @property
     def body_start(self) -> int:
-        """Return where the text after its mark begins: a number, the signs of a heading, a bar."""
+        """Return the offset of the text behind its mark: a number, signs of a heading, a bar."""
         mark = _MARKS.get(self.layout)
         match = None if mark is None else mark.match(self.text)
         return match.end() if match else 0
@@ -94,12 +94,12 @@ def parts(text: str) -> list[Stretch]:
     whatever its lines look like.
     """
     split: list[Stretch] = []
-    place, lines = 0, _lines(text)
+    offset, lines = 0, _lines(text)
     while lines:
         layout, num_lines = _first(lines)
         start, end = lines[0].start, lines[num_lines - 1].end
-        split.append(Stretch(text[place:start], text[start:end], layout))
-        place, lines = end, lines[num_lines:]
+        split.append(Stretch(text[offset:start], text[start:end], layout))
+        offset, lines = end, lines[num_lines:]
     return split
 
 
@@ -113,11 +113,11 @@ class _Line(NamedTuple):
 def _lines(text: str) -> list[_Line]:
     """Return the lines that are not blank, without space at their ends; fenced code is one."""
     lines: list[_Line] = []
-    place, fence = 0, ""
+    offset, fence = 0, ""
     for line in text.split("\n"):
         stripped, indent = line.strip(), len(line) - len(line.lstrip())
         mark = _FENCE.match(stripped)
-        start, end = place + indent, place + len(line.rstrip())
+        start, end = offset + indent, offset + len(line.rstrip())
         if stripped and fence:
             first = lines[-1]
             lines[-1] = first._replace(end=end, text=text[first.start : end])
@@ -125,7 +125,7 @@ def _lines(text: str) -> list[_Line]:
         elif stripped:
             lines.append(_Line(start, end, indent, stripped))
             fence = mark[1] if mark else ""
-        place += len(line) + 1
+        offset += len(line) + 1
     return lines
 
 

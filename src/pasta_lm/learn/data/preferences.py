@@ -124,10 +124,10 @@ def _answer(
 ) -> list[Row]:
     strategy, greedy = sampling.strategy, SamplingParams(max_tokens=sampling.max_tokens)
     samples = model.engine.generate(
-        [model.request(each.content, sampling.params(each.id), strategy=strategy) for each in batch]
+        [model.request(p.content, sampling.params(p.id), strategy=strategy) for p in batch]
     )
     plain = baseline.engine.generate(
-        [baseline.request(each.content, greedy, strategy=SEQUENTIAL) for each in batch]
+        [baseline.request(p.content, greedy, strategy=SEQUENTIAL) for p in batch]
     )
     return [
         {
@@ -136,7 +136,7 @@ def _answer(
             **({"turns": prompt.turns} if prompt.turns else {}),
             "sampled": asdict(sampling),
             "baseline": AnswerRecord.of(answer).to_row(),
-            "samples": [AnswerRecord.of(each).to_row() for each in answers],
+            "samples": [AnswerRecord.of(sample).to_row() for sample in answers],
         }
         for prompt, answers, (answer,) in zip(batch, samples, plain, strict=True)
     ]
@@ -145,8 +145,8 @@ def _answer(
 def _check_rows(
     journal: Journal, prompts: Sequence[PromptWithReference], sampling: Sampling
 ) -> None:
-    texts = {each.id: (each.prompt, each.turns) for each in prompts}
-    wanted = asdict(sampling)
+    texts = {prompt.id: (prompt.prompt, prompt.turns) for prompt in prompts}
+    settings = asdict(sampling)
     hint = "the recipe or its prompts have changed: name another folder under train.out"
     for row in journal.rows.values():
         if texts.get(row["id"]) != (row.get("prompt"), tuple(row.get("turns", ()))):
@@ -154,7 +154,7 @@ def _check_rows(
             raise InputError(strange, hint=hint)
         sampled = row.get("sampled")
         known = sampled.items() if isinstance(sampled, Mapping) else ()
-        other = [key for key, value in wanted.items() if (key, value) not in known]
+        other = [key for key, value in settings.items() if (key, value) not in known]
         if other:
             raise InputError(
                 f"{journal.path} was sampled with another {', '.join(other)}", hint=hint
@@ -338,7 +338,9 @@ def _pair_of(rollout: Rollout, group: Sequence[Scored]) -> PreferencePair | None
         distinct.setdefault(scored.sample.program, scored)
     if not distinct:
         return None
-    best, worst = (choose(distinct.values(), key=lambda own: own.score) for choose in (max, min))
+    best, worst = (
+        choose(distinct.values(), key=lambda scored: scored.score) for choose in (max, min)
+    )
     if best.score - worst.score < TIE:
         return None
     sides = (("chosen", best), ("rejected", worst))

@@ -17,7 +17,7 @@ from enum import StrEnum
 from itertools import count, cycle
 from math import exp
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Journal, Row, held
@@ -95,7 +95,7 @@ class JudgeTemplate:
     method: Method
     system: str
     user: str  # With the three fields.
-    sha256: str  # Of the page, the first 16 digits.
+    sha256: str  # The first 16 digits of the page's hash.
 
     def request(self, comparison: Comparison) -> ChatRequest:
         values = dict(zip(FIELDS, comparison[1:], strict=True))
@@ -121,14 +121,14 @@ def load_template(name: str) -> JudgeTemplate:
         hint = f"a line 'Method: {' or '.join(methods)}', then '# System', then '# User'"
         raise InputError(f"{path} is not a judge's template", hint=hint)
     if sorted(_FIELD.findall(page["user"])) != sorted(FIELDS):
-        wanted = ", ".join(f"{{{{{field}}}}}" for field in FIELDS)
-        raise InputError(f"{path}: its user's part must have {wanted}, each once")
+        names = ", ".join(f"{{{{{field}}}}}" for field in FIELDS)
+        raise InputError(f"{path}: its user's part must have {names}, each once")
     sha256 = hashlib.sha256(text.encode()).hexdigest()[:16]
     method = Method(page["method"].strip())
     return JudgeTemplate(path.stem, method, page["system"], page["user"], sha256)
 
 
-MIN_PROBABILITY = 0.1  # Of A and B together; below it, the judge wanted to say something else.
+MIN_PROBABILITY = 0.1  # Least sum of A and B; below it the judge meant something else.
 TIE_TOLERANCE = 1e-9
 _STATED = re.compile(
     r"^\W*verdict\W+(?P<winner>a|b|tie)\b\W+confidence\W+(?P<confidence>\d{1,3})\b\W*$",
@@ -156,7 +156,7 @@ class Reading(NamedTuple):
 def read_verdict(method: Method, reply: ChatReply) -> Reading:
     if reply.refusal:
         return Reading(None, NoVerdict.REFUSED)
-    return _one_token(reply) if method is Method.LOGPROBS else _stated(reply)
+    return _read_one_token(reply) if method is Method.LOGPROBS else _read_stated(reply)
 
 
 def verdict_of(first_wins: float) -> float:
@@ -174,7 +174,7 @@ def same_winner(reading: float, swapped: float) -> bool:
     return (reading - 0.5) * (swapped - 0.5) <= 0
 
 
-def _one_token(reply: ChatReply) -> Reading:
+def _read_one_token(reply: ChatReply) -> Reading:
     if not reply.candidates:
         return Reading(None, NoVerdict.NO_LOGPROBS)
     masses = {"A": 0.0, "B": 0.0}
@@ -188,7 +188,7 @@ def _one_token(reply: ChatReply) -> Reading:
     return Reading(masses["A"] / total)
 
 
-def _stated(reply: ChatReply) -> Reading:
+def _read_stated(reply: ChatReply) -> Reading:
     """Read the last line that is a verdict; a confidence below 0.5 counts as 0.5."""
     verdicts = list(filter(None, map(_STATED.match, map(str.strip, reply.text.splitlines()))))
     if not verdicts:
@@ -223,7 +223,9 @@ class LLMJudge:
     client: Callable[[], ChatClient] | None = None  # None: only stored replies are read.
     max_missing: float = 0.0  # Largest share of comparisons without a verdict.
     progress: Progress = lambda done, total, spent: None
-    failures: dict[str, str] = field(default_factory=dict)  # Of this run, by key.
+    failures: dict[str, str] = field(
+        default_factory=dict
+    )  # Requests of this run without a reply, by key.
     missing: dict[NoVerdict, list[str]] = field(default_factory=dict)  # Prompts, by reason.
 
     @property
@@ -233,23 +235,23 @@ class LLMJudge:
     @property
     def is_scripted(self) -> bool:
         """Return whether this judge, or the author of any stored reply, follows a script."""
-        names: list[Any] = [self.model]
+        names = [self.model]
         for row in self.journal.rows.values():
             reply = row["reply"]
-            names += [row.get("judge"), reply.get("model"), reply.get("system_fingerprint")]
-        return any(str(name).startswith(SCRIPTED) for name in names)
+            authors = (row.get("judge"), reply.get("model"), reply.get("system_fingerprint"))
+            names += map(str, authors)
+        return any(name.startswith(SCRIPTED) for name in names)
 
     def ask(self, comparisons: Sequence[Comparison]) -> list[Reading]:
         """Return the reading of each comparison, in order; only those without a reply are asked.
 
         Replies that came before an error or an interrupt are kept.
         """
-        wanted = self._wanted(comparisons)
-        if wanted and self.client is not None:
+        if self._unanswered(comparisons) and self.client is not None:
             path = self.journal.path
             with held(path.with_name(f"{path.name}.lock")):
                 self.journal.read_again()
-                self._ask(self._wanted(comparisons), self.client)
+                self._ask(self._unanswered(comparisons), self.client)
         rows = [self.journal.rows.get(self.key(pair)) for pair in comparisons]
         method, lacking = self.template.method, Reading(None, NoVerdict.NO_REPLY)
         return [read_verdict(method, read_reply(row["reply"])) if row else lacking for row in rows]
@@ -279,19 +281,19 @@ class LLMJudge:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
     def estimate(self, comparisons: Sequence[Comparison]) -> Estimate:
-        requests = [self.template.request(pair) for pair in self._wanted(comparisons).values()]
+        requests = [self.template.request(pair) for pair in self._unanswered(comparisons).values()]
         prompt = sum(estimate_tokens(request.messages) for request in requests)
-        each = 1 if self.template.method is Method.LOGPROBS else EXPECTED_STATED_TOKENS
-        return Estimate(len(requests), TokenCounts(prompt, each * len(requests)))
+        reply = 1 if self.template.method is Method.LOGPROBS else EXPECTED_STATED_TOKENS
+        return Estimate(len(requests), TokenCounts(prompt, reply * len(requests)))
 
     def spending(self) -> Spending:
         return Spending(row for row in self.journal.rows.values() if row["judge"] == self.model)
 
-    def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
+    def _unanswered(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
         keyed = {self.key(pair): pair for pair in comparisons if pair.first != pair.second}
         return {key: pair for key, pair in keyed.items() if key not in self.journal.rows}
 
-    def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
+    def _ask(self, unanswered: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
         spent, numbers = self.spending(), count(1)
         pool = RequestPool("requests")
 
@@ -304,11 +306,11 @@ class LLMJudge:
                 row |= {"reply": dict(reply.raw)}
                 self.journal.append([row])
                 spent.count(row)
-                self.progress(next(numbers), len(wanted), spent)
+                self.progress(next(numbers), len(unanswered), spent)
             elif reply is not None:
                 self.failures[key] = reply.message
 
-        asyncio.run(pool.run(client, iter(wanted.items()), work))
+        asyncio.run(pool.run(client, iter(unanswered.items()), work))
         if pool.is_interrupted:
             raise KeyboardInterrupt
 
@@ -326,7 +328,7 @@ def describe_missing(missing: Mapping[NoVerdict, Sequence[str]]) -> str:
     return ", ".join(f"{problem} {len(names)}" for problem, names in missing.items())
 
 
-def missing_to_json(missing: Mapping[NoVerdict, Sequence[str]], what: str) -> dict[str, Any]:
+def missing_to_json(missing: Mapping[NoVerdict, Sequence[str]], what: str) -> Row:
     """Return for each reason a ``count``, and the names, each once, under the key ``what``."""
     return {
         problem.value: {"count": len(names), what: list(dict.fromkeys(names))}

@@ -147,8 +147,8 @@ class TrainConfig(Placing, Optimiser, Output):
 class LoraConfig:
     """Low-rank adapters, trained beside frozen weights."""
 
-    rank: int = 16  # Of the product of two matrices that each layer gets.
-    alpha: float = 32.0  # The adapter's output is scaled by alpha / rank.
+    rank: int = 16  # Rank of the product of two matrices that each layer gets.
+    alpha: float = 32.0  # Scale of the adapter's output: alpha / rank.
     dropout: float = 0.0  # Share of an adapter's inputs that are left out in training.
     targets: tuple[str, ...] = ()  # Layers with an adapter; empty: all but the output matrix.
     trained_tokens: Literal["tags", "none"] = "tags"  # Embedding rows that learn as well.
@@ -205,8 +205,8 @@ class RecordsConfig:
     """Annotated data whose prompts are sampled and whose answers are compared with the samples."""
 
     file: str  # Annotated answers.
-    num_prompts: int | None = None  # Of one round; None: the file divided among the rounds.
-    seed: int = 0  # Of the order of the prompts.
+    num_prompts: int | None = None  # Prompts of a round; None: the file divided among them.
+    seed: int = 0  # Random seed of the order of the prompts.
 
     def __post_init__(self) -> None:
         check_positive("data.records", self, "num_prompts")
@@ -218,7 +218,7 @@ class PairsConfig:
 
     file: str | None = None  # Pairs, instead of samples.
     records: RecordsConfig | None = None  # Prompts to sample.
-    max_tokens: int = 4096  # Of a forward pass, both answers of a pair together.
+    max_tokens: int = 4096  # Maximum tokens of a forward pass; a pair counts both answers.
 
     def __post_init__(self) -> None:
         check_positive("data", self, "max_tokens")
@@ -230,12 +230,12 @@ class PairsConfig:
 class RolloutsConfig:
     """How answers are sampled; ``[rollouts]``."""
 
-    samples: int = 10  # N: a pair is the best and the worst of N, also if it comes from a file.
-    temperature: float = 1.0  # Of text and tags alike.
-    max_tokens: int = 1024  # Of one answer, all threads together.
+    samples: int = 10  # Samples of a prompt; a pair is the best and the worst of them.
+    temperature: float = 1.0  # Sampling temperature of text and tags.
+    max_tokens: int = 1024  # Maximum tokens of an answer, over all threads.
     pool_tokens: int = 65_536  # KV cache size of the sampling engine, in tokens.
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the sampling engine; None: float32 on a CPU, else as the model was saved."""
+    """Weights of the sampling engine; None: float32 on a CPU, else as the model was saved."""
     servers: Servers | None = None  # Stock servers that sample; None: the model is loaded.
 
     def __post_init__(self) -> None:
@@ -256,7 +256,7 @@ class JudgeConfig(Endpoint):
     TABLE = "judge"
     method: Literal["confidence", "logprobs"] = "confidence"
     """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
-    journal: str | None = None  # Of the replies; None: ``replies.jsonl`` in ``train.out``.
+    journal: str | None = None  # File of the replies; None: ``replies.jsonl`` in ``train.out``.
     max_missing: float = 0.1  # Maximum share of comparisons without a verdict.
 
     def __post_init__(self) -> None:
@@ -299,7 +299,7 @@ class LossConfig:
 
     alpha: float = 0.005  # Weight of the likelihood of the better answer.
     beta: float | str = BY_RULE
-    """Of the target margin 1 / (2 beta); ``auto``: BoNBoN's rule for the number of samples."""
+    """The target margin is 1 / (2 beta); ``auto``: BoNBoN's rule for the number of samples."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:

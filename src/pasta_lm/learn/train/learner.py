@@ -73,9 +73,9 @@ class Learner:
     trained_strategy: str = PASTA
     """The strategy that it was trained for, or is about to be."""
     source: str = ""
-    """Folder or hub id that the weights were loaded from."""
+    """Folder or hub id of the base."""
     dtype: torch.dtype = torch.float32
-    """Of the base's weights as they were saved."""
+    """The dtype in which the base was saved."""
 
     @property
     def last_position(self) -> int | None:

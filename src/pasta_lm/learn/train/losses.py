@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,12 +23,13 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from pasta_lm.engines.passes import attention
+from pasta_lm.journal import Row
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.models.vocabulary import Vocabulary
 
 MAX_LOGITS = 20_000_000
 """Logits that stand in memory at a time: 80 MB in float32."""
-Batch = dict[str, Any]
+Batch = Row
 """The arguments of one forward pass and of its loss, as ``collate`` makes them."""
 OfRows = Callable[[Tensor, Tensor], Tensor]
 """Takes logits [R, V] and labels [R]; returns values [..., R]."""
@@ -47,16 +48,16 @@ class TrainingPass:
         """Return the pack's plain texts as slots of it, int64 [B, P], and where tokens stand in it.
 
         They are padded behind, where nothing that is read from left to right sees it. A token is
-        in all texts that go on behind it; one place of it is given, int64 [N] of B * P.
+        in all texts that go on behind it; one slot of it is given, int64 [N] of B * P.
         """
         starts = accumulate(self._lengths, initial=0)
         pairs = zip(starts, self._pack, strict=False)
         texts = [slots + start for start, example in pairs for slots in plain_texts(example)]
         padded_BP = pad_sequence(texts, batch_first=True)
-        places_N = torch.empty(sum(self._lengths), dtype=torch.int64)
+        slots_N = torch.empty(sum(self._lengths), dtype=torch.int64)
         for number, slots in enumerate(texts):
-            places_N[slots] = number * padded_BP.shape[1] + torch.arange(len(slots))
-        return padded_BP, places_N
+            slots_N[slots] = number * padded_BP.shape[1] + torch.arange(len(slots))
+        return padded_BP, slots_N
 
     def attend(
         self, call: attention.LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor
@@ -162,9 +163,9 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
     """
     base, learned = model.base_model, (batch["shift_labels"][0] != NO_LABEL).nonzero()[:, 0]
     if reads_texts(model):
-        texts_BP, places_N = batch["pasta_pass"].texts
+        texts_BP, slots_N = batch["pasta_pass"].texts
         out = base(input_ids=batch["input_ids"][0, texts_BP], use_cache=False)
-        hidden_MD = out.last_hidden_state.flatten(0, 1)[places_N[learned.cpu()]]
+        hidden_MD = out.last_hidden_state.flatten(0, 1)[slots_N[learned.cpu()]]
     else:
         inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
         out = base(**inputs, use_cache=False)

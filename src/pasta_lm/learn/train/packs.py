@@ -48,7 +48,7 @@ def packs_of(
         rule = RULES[config.rule]
         records = [replace(record, document=rule(record.document)) for record in records]
     elif config.plain:
-        records = [replace(own, document=own.document.without_tags()) for own in records]
+        records = [record.without_tags() for record in records]
     packs, too_long = fill_packs(map(encode, records), config.max_tokens, seed)
     counted = f"{len(too_long)} of {len(records)} records"
     say_left_out(f"{counted} are longer than {config.max_tokens} tokens and", too_long)

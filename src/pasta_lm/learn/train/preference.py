@@ -41,7 +41,7 @@ from pasta_lm.strategies.model import SERVER_KEYS, Pasta
 
 ROLLOUTS, PAIRS = "rollouts.jsonl", "pairs.jsonl"
 _MAY_CHANGE = {
-    *MAY_CHANGE - {"train.steps", "train.epochs"},  # of finished rounds
+    *MAY_CHANGE - {"train.steps", "train.epochs"},  # finished rounds depend on them
     *("rollouts.pool_tokens", "judge.base_url", "judge.api_key_env"),
     *("judge.journal", "judge.max_missing", "judge.timeout_s", "judge.max_in_flight"),
     *(f"rollouts.{key}" for key in SERVER_KEYS),

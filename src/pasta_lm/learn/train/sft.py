@@ -142,10 +142,10 @@ def own_examples(data: DataConfig, encode: Encode) -> list[EncodedExample]:
     if data.own_text is None:
         return []
     ids = set(read_ids(Path(data.own_text)))
-    records = [own for path in data.paths for own in read_records(path) if own.id in ids]
+    records = [row for path in data.paths for row in read_records(path) if row.id in ids]
     if not records:
         raise InputError(f"data.own_text {data.own_text} names no record of data.file")
-    return [encode(replace(own, document=own.document.without_tags())) for own in records]
+    return [encode(record.without_tags()) for record in records]
 
 
 class OwnText(TrainerCallback):

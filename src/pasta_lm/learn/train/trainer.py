@@ -179,7 +179,7 @@ def row_rates(learner: Learner, optimiser: Optimiser) -> list[RowRate]:
     ratio = (optimiser.tag_learning_rate or optimiser.learning_rate) / optimiser.learning_rate
     named = learner.model.named_parameters()
     if apart := [weight for name, weight in named if _APART in name]:
-        return [RowRate(own, torch.arange(len(own)), ratio) for own in apart if ratio != 1]
+        return [RowRate(rows, torch.arange(len(rows)), ratio) for rows in apart if ratio != 1]
     rows: list[RowRate] = []
     for matrix in token_matrices(learner.model).values():
         is_tag = torch.zeros(len(matrix), dtype=torch.bool)
@@ -239,8 +239,8 @@ def is_mixed(train: TrainConfig) -> bool:
     faster there, and so does a GPU that emulates bfloat16.
     """
     if torch.cuda.is_available():
-        is_wanted = train.mixed_precision or train.dtype == "bfloat16"
-        return is_wanted and torch.cuda.is_bf16_supported(including_emulation=False)
+        is_set = train.mixed_precision or train.dtype == "bfloat16"
+        return is_set and torch.cuda.is_bf16_supported(including_emulation=False)
     # Older versions of torch cannot list the capabilities of a CPU.
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     has_products = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
