@@ -7,12 +7,13 @@ tags are sampled often enough that generated answers fork.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -109,6 +110,19 @@ ARCHITECTURES = {
         | {"residual_multiplier": 0.7, "attention_multiplier": 0.25},
     ),
 }
+
+DIFFERENT = {"llama", "qwen3", "gemma3", "gpt_oss"}
+"""Together they have what the others have: norms, windows, two ropes, sinks, experts."""
+
+
+def each_of(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Return the decorator of a test over architectures, of which similar ones are slow."""
+    similar = {name: [] if name in DIFFERENT else [pytest.mark.slow] for name in names}
+    params = [pytest.param(name, marks=marks) for name, marks in similar.items()]
+    return pytest.mark.parametrize("name", params)
+
+
+every_architecture = each_of(ARCHITECTURES)
 
 
 def build(name: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:

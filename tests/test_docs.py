@@ -28,6 +28,7 @@ from pasta_lm.errors import ModelNotFoundError, PastaError, UsageError
 from pasta_lm.learn.train import learner
 from pasta_lm.models import export
 from pasta_lm.models.names import BUILTIN, BUILTINS, PASTA_15B
+from pasta_lm.serve.protocol import ChatCompletionRequest
 from pasta_lm.strategies.parts import PartsAnswer
 
 ROOT = Path(__file__).parents[1]
@@ -181,6 +182,8 @@ def test_a_documented_command_parses(
     name, *arguments = shlex.split(command.partition(" '>' ")[0])
     if name == "pasta":
         assert not parse_error(arguments, capsys)
+    elif name == "curl" and "/chat/completions" in command:
+        ChatCompletionRequest.model_validate_json(arguments[arguments.index("-d") + 1])
     elif name.startswith(("scripts/", "runs/")):
         assert os.access(ROOT / name, os.X_OK)
     else:  # pasta-lab: lab/tests/test_peers.py

@@ -1,4 +1,7 @@
-"""Every command of the README and the quick start runs in a clean clone, in their order."""
+"""Every command of the README and the quick start runs in a clean clone, in their order.
+
+``tests/test_docs.py`` holds in every run that each of them parses, and that each body is a request.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +95,7 @@ def serve(command: str, clone: Path) -> subprocess.Popen[bytes]:
     raise AssertionError(f"{command}: no answer at {URL}")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the documented system is Linux")
 def test_every_command_of_the_readme_and_the_quick_start_runs_in_a_clean_clone(

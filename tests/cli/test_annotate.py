@@ -4,7 +4,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.recipe import read_recipe
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule
-from tests.learn.annotate.runs import AnnotateProcess, write_source
+from tests.learn.annotate.runs import annotating, write_source
+from tests.processes import Process
 
 RECIPE = """
 [source]
@@ -121,18 +122,14 @@ class Gate:
         self._opened.set()
 
 
-def until(process: AnnotateProcess, holds: Callable[[], bool]) -> None:
-    while not holds():
+def interrupted(recipe: str, server: ScriptedServer, number: signal.Signals) -> Process:
+    """Begin a run and send it a signal when as many requests are in flight as may be."""
+    process = annotating(Path(recipe))
+    while server.num_requests < FEW:
         assert process.is_running, process.output
         time.sleep(0.005)
-
-
-def interrupted(recipe: str, server: ScriptedServer, number: signal.Signals) -> AnnotateProcess:
-    """Begin a run and send it a signal when as many requests are in flight as may be."""
-    process = AnnotateProcess(Path(recipe))
-    until(process, lambda: server.num_requests >= FEW)
     process.send(number)
-    until(process, lambda: "Ctrl-C again stops at once" in process.output)
+    process.wait_for("(Ctrl-C again stops at once)")
     return process
 
 
@@ -152,7 +149,7 @@ def test_a_first_signal_keeps_paid_replies_and_prints_the_command_to_continue(
         assert server.num_requests == FEW
         assert len(read_records(tmp_path / "out" / "annotated.jsonl")) == FEW
 
-        again = AnnotateProcess(Path(recipe))
+        again = annotating(Path(recipe))
         assert again.finish() == 0
         assert "8 rows: 7 ok, 0 failed, 1 skipped" in again.output
         assert list(server.paid.values()) == [1] * 7

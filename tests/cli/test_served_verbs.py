@@ -8,10 +8,7 @@ import pty
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -26,6 +23,7 @@ from tests.cli.test_annotate import write_recipe
 from tests.fakes.scripted_server import ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule
 from tests.fakes.stock_server import StockTestServer
+from tests.processes import Process
 from tests.stock import playing
 
 DOCUMENT = parse('Go<promise topic="one" tokens="1"/><async> 1 2</async> and<sync/> on')
@@ -90,65 +88,54 @@ def test_annotation_without_a_teacher_has_no_servers(pasta: Pasta, tmp_path: Pat
     assert "it asks no model" in result.err
 
 
-LIMIT_S = 120  # longest wait for the end of a process
-
-
-@contextmanager
-def started(*flags: object) -> Iterator[tuple[subprocess.Popen[str], OpenAI]]:
-    """Start a started on a free port and yield it with a client; kill it if it is still there."""
-    command = [sys.executable, "-m", "pasta_lm", "serve", "--port", "0", *map(str, flags)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            if found := re.search(r"running on (http://[\w.:]+)", line):
-                yield process, OpenAI(base_url=f"{found[1]}/v1", api_key="key", max_retries=0)
-                break
-        else:
-            raise AssertionError("".join(lines))
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_the_answer_is_that_of_pasta_run_and_sigterm_ends_with_0(
-    pasta: Pasta, taught_folder: Path
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
 ) -> None:
     flags = ("--max-tokens", 40, "--temperature", 1, "--seed", 2)
     expected = pasta("run", "hello", "--model", taught_folder, *flags, "--json").json
-    with started("--model", taught_folder, "--api-key", "key") as (process, client):
-        asked = {"model": taught_folder.name, "max_tokens": 40, "temperature": 1, "seed": 2}
+    served = ("--model", taught_folder, "--api-key", "key")
+    process = Process("serve", "--port", 0, *served, log=tmp_path / "log")
+    try:
+        url = process.wait_for(r"running on (http://[\w.:]+)")
+        client = OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0)
+        request = {"model": taught_folder.name, "max_tokens": 40, "temperature": 1, "seed": 2}
         messages = [{"role": "user", "content": "hello"}]
-        answer = client.chat.completions.create(messages=messages, **asked)  # type: ignore[call-overload]
-        assert (answer.model, expected["model"]) == (taught_folder.name,) * 2
-        assert answer.choices[0].message.content == expected["text"]
-        assert answer.usage.to_dict().items() >= expected["usage"].items()
-        assert [one["num_tokens"] for one in answer.pasta["choices"][0]["threads"]] == [
-            one["num_tokens"] for one in expected["threads"]
-        ]
-        process.send_signal(signal.SIGTERM)
-        assert process.stderr is not None
-        log = [json.loads(line) for line in process.stderr]
-        assert process.wait(LIMIT_S) == 0
-    (line,) = [one for one in log if one["message"] == "request"]
-    assert line["path"] == "/v1/chat/completions"
-    assert "hello" not in json.dumps(line)
+        answer = client.chat.completions.create(messages=messages, **request)  # type: ignore[call-overload]
+        process.send(signal.SIGTERM)
+        assert process.finish() == 0
+    finally:
+        process.kill()
+    assert (answer.model, expected["model"]) == (taught_folder.name,) * 2
+    assert answer.choices[0].message.content == expected["text"]
+    assert answer.usage.to_dict().items() >= expected["usage"].items()
+    assert [thread["num_tokens"] for thread in answer.pasta["choices"][0]["threads"]] == [
+        thread["num_tokens"] for thread in expected["threads"]
+    ]
+    lines = [json.loads(line) for line in process.output.splitlines() if line.startswith("{")]
+    (logged,) = [line for line in lines if line["message"] == "request"]
+    assert logged["path"] == "/v1/chat/completions"
+    assert "hello" not in json.dumps(logged)
 
 
 def test_in_a_terminal_it_greets_and_writes_plain_lines(taught_folder: Path) -> None:
     main, side = pty.openpty()
-    command = [sys.executable, "-m", "pasta_lm", "serve", "--port", "0", "--model", taught_folder]
-    process, text = subprocess.Popen(command, stderr=side), ""
-    while "ends it" not in text and process.poll() is None:
-        text += os.read(main, 4096).decode()
-    if found := re.search(r"page +(http://[\w.:]+)", text):
-        urlopen(f"{found[1]}/health").close()
-        while "/health" not in text:
-            text += os.read(main, 4096).decode()
-    process.kill()
-    process.wait()
+    served = ("--port", 0, "--model", taught_folder)
+    process, text = Process("serve", *served, log=Path(os.ttyname(side))), ""
+
+    def read_until(pattern: str) -> re.Match[str]:
+        nonlocal text
+        while not (match := re.search(pattern, text)):
+            text += os.read(main, 4096).decode()  # an OSError when the process has ended
+        return match
+
+    try:
+        read_until("load")
+        os.close(side)
+        url = read_until(r"page +(http://[\w.:]+)[^ ]*\s[\s\S]*ends it")[1]
+        urlopen(f"{url}/health").close()
+        read_until("/health.*\n")
+    finally:
+        process.kill()
     assert re.search(
         rf"serving {taught_folder.name} .*parameters .*/chat.html.*/v1\r\n", text, re.S
     )

@@ -132,6 +132,7 @@ def test_a_run_that_ends_after_each_step_continues_to_the_same_model(
     assert_same(tmp_path / "out", whole)
 
 
+@pytest.mark.slow
 def test_a_model_that_thinks_learns_with_its_thoughts_also_after_a_power_cut(
     config: TeachConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""``pasta serve`` over the scripted engine: ``python -m tests.serve.slow_server FILE serve ...``.
+"""``pasta serve`` over the scripted engine, with the arguments ``FILE serve ...``.
 
 No step decodes anything until FILE is there; for ``hang`` the first step never ends.
 """
@@ -22,22 +22,24 @@ from tests.serve.load import script_of
 
 
 class Slow(ScriptedBackend):
+    file = ""
+
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(ScriptedEngine(script_of("slow", 7)))
 
     async def step(self) -> Events:
-        if sys.argv[0] == "hang":
+        if self.file == "hang":
             await asyncio.get_running_loop().run_in_executor(
                 ThreadPoolExecutor(1), threading.Event().wait
             )
-        if Path(sys.argv[0]).exists():
+        if Path(self.file).exists():
             return await super().step()
         await asyncio.sleep(0.01)
         return []
 
 
-if __name__ == "__main__":
+def serve() -> None:
     Pasta.from_pretrained = lambda *_, **__: None  # type: ignore[assignment, method-assign, misc, return-value]
     backends.LocalBackend = Slow  # type: ignore[assignment, misc]
-    sys.argv = sys.argv[1:]
+    Slow.file = sys.argv.pop(1)
     main()

@@ -22,6 +22,7 @@ from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, baseline_of
 
 ROOT = Path(__file__).parents[2]
 MAX_BYTES = 20_000_000
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,9 @@ def test_its_base_is_the_package_of_weights_or_a_file_of_the_hub(name: str) -> N
     assert all((base.hub_id, base.file, base.weights_sha256, base.tokenizer_sha256))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", *(pytest.param(dtype, marks=SLOW) for dtype in ("bfloat16", "int8"))]
+)
 def test_the_builtin_model_does_what_the_demo_shows_in_each_precision(dtype: str) -> None:
     model = Pasta.from_pretrained("builtin", dtype=dtype)
     fields, sequential = by_parts(model), by_json_mode(model)

@@ -20,6 +20,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return gpu.read(path)
 
 
+@pytest.mark.slow
 def test_every_section_is_done_and_has_figures(results: dict[str, Any]) -> None:
     assert {name: one["status"] for name, one in results.items()} == dict.fromkeys(SECTIONS, DONE)
     assert results["graphs"]["differing"] == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from typer.testing import CliRunner
 
 from pasta_lab.cli.app import app
 
 
+@pytest.mark.slow
 def test_a_family_runs_in_the_fastest_way_that_is_exact_or_is_refused_with_the_reason() -> None:
     result = CliRunner().invoke(app, ["matrix", "llama", "mamba", "openai-gpt", "doge"])
     assert "llama: flattened\nmamba: rows, one token in a pass\n" in result.stdout

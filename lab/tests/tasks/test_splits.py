@@ -89,6 +89,7 @@ def masked(task: Task) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "num"), NUM_PER_FAMILY.items())
 def test_the_prompts_have_the_hash_fixed_before_training(split: Split, num: int) -> None:
     row = re.search(rf"^\| {split.value} \| ([\d,]+) \| `(\w+)` \|$", HYPOTHESES, re.MULTILINE)

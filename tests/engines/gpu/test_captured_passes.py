@@ -31,7 +31,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
-from tests.architectures import ARCHITECTURES, build, load, loaded
+from tests.architectures import ARCHITECTURES, build, each_of, load, loaded
 from tests.engines.gpu.test_paged_decoder import requests_of
 from tests.fakes.captures import Waits, capture, capture_passes
 from tests.fakes.recording_engine import TOLERANCE, Recording
@@ -57,7 +57,7 @@ class OnDevice(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("name", CAPTURED)
+@each_of(CAPTURED)
 def test_what_is_captured_stays_on_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def captured(function: Function) -> Function:
         with OnDevice():
@@ -201,7 +201,7 @@ def test_long_prompts_and_many_threads_meet_the_oracle(
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gemma2", marks=pytest.mark.slow)])
 def test_passes_through_the_kernels_meet_the_oracle(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
-from tests.architectures import ARCHITECTURES, CONTEXT, loaded
+from tests.architectures import CONTEXT, every_architecture, loaded
 from tests.engines.local.test_oracle import devices, needs_gpu, programs, replay
 from tests.fakes.captures import capture_passes
 from tests.fakes.guessers import FunctionGuesser
@@ -54,7 +54,7 @@ def documents(answers: list[list[Answer]]) -> list[list[Document]]:
 
 
 @devices
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@every_architecture
 def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import torch
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
-from tests.architectures import ARCHITECTURES, loaded, own_attention
+from tests.architectures import ARCHITECTURES, every_architecture, loaded, own_attention
 from tests.fakes.recording_engine import MARGIN, TOLERANCE, Recorded, Recording, is_tied
 
 PROMPTS = ["the dog", "Name three tips and write a short list", "a", "go on, in parallel"]
@@ -27,7 +27,6 @@ WAYS = [
     SamplingParams(max_tokens=40, temperature=1.0, seed=8, mask=False),
 ]
 STRATEGIES = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE]
-architectures = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
 def requests_for(model: LoadedModel, offset: int) -> list[Request]:
@@ -45,7 +44,7 @@ def ties(model: LoadedModel, alone: list[Recorded], others: list[Recorded]) -> i
     return sum(is_tied(one, other, masks) for one, other in zip(alone, others, strict=True))
 
 
-@architectures
+@every_architecture
 def test_a_response_among_eight_others_has_the_tokens_that_it_has_alone(name: str) -> None:
     model = loaded(name)
     requests = requests_for(model, list(ARCHITECTURES).index(name))
@@ -88,7 +87,7 @@ def test_chunks_of_a_prompt_and_the_way_of_running_change_nothing(settings: dict
     assert ties(model, alone, others) == 0
 
 
-@architectures
+@every_architecture
 def test_without_tags_tokens_are_those_of_generate(name: str) -> None:
     model = loaded(name)
     ids = range(model.vocab_size)

@@ -16,7 +16,7 @@ from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
 from pasta_lm.engines.passes.attention import NAME, register
 from pasta_lm.engines.passes.runner import KeyRecorder, plain_logits
 from pasta_lm.engines.passes.self_test import tiny_model
-from tests.architectures import ARCHITECTURES, build, loaded
+from tests.architectures import ARCHITECTURES, build, each_of, loaded
 
 
 def random_pass(num_tokens: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,7 +58,7 @@ def test_a_model_that_cannot_be_traced_is_no_error_in_the_log(
 UNCAPTURED = {"gpt_oss"}  # its experts are chosen by what the tokens are: no list of operations
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
+@each_of(name for name in ARCHITECTURES if name not in UNCAPTURED)
 def test_every_architecture_is_captured_and_gives_its_own_logits(name: str) -> None:
     model = loaded(name)
     captured = model.fast_logits

@@ -42,6 +42,7 @@ BOOKING: dict[str, Any] = {
                 "name": {"type": "string", "maxLength": 4},
                 "tag": {"$ref": "#/$defs/t"},
             },
+            "additionalProperties": False,
         },
         "beds": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 2},
     },
@@ -67,19 +68,16 @@ def tokens_of(answer: Answer, thread: int) -> list[int | None]:
 # --- one thread under a schema
 
 
-@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("paged", [True, False])
-def test_a_random_model_writes_what_matches(seed: int, paged: bool) -> None:
-    params = replace(DRAWN, seed=seed, structured_outputs=StructuredOutputs(json=BOOKING))
+def test_a_random_model_writes_what_matches(paged: bool) -> None:
+    params = replace(DRAWN, n=6, seed=0, structured_outputs=StructuredOutputs(json=BOOKING))
     request = sequential_request(prompt("llama"), params)
-    ((answer,),) = TorchEngine(loaded("llama"), pool_tokens=4096, paged=paged).generate([request])
-    if answer.finish_reason == "stop":
-        value = json.loads(answer.text)
+    (answers,) = TorchEngine(loaded("llama"), pool_tokens=4096, paged=paged).generate([request])
+    assert [answer.finish_reason for answer in answers] == ["stop"] * 6
+    for value in [json.loads(answer.text) for answer in answers]:
         assert value.keys() == BOOKING["properties"].keys()
         assert value["hotel"] in BOOKING["properties"]["hotel"]["enum"]
         assert 1 <= value["nights"] <= 30
-    else:
-        assert answer.finish_reason == "length"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,8 @@ def test_a_text_matches_what_is_asked_for(
     params = replace(DRAWN, temperature=temperature, seed=1, max_tokens=60)
     params = replace(params, structured_outputs=StructuredOutputs(**wanted))
     ((answer,),) = model().engine.generate([sequential_request(prompt("llama"), params)])
-    assert answer.finish_reason == "length" or re.fullmatch(pattern, answer.text)
+    assert answer.finish_reason == "stop"
+    assert re.fullmatch(pattern, answer.text)
 
 
 def matches(wanted: dict[str, Any], text: str) -> bool:
@@ -293,12 +292,12 @@ class Masked(LogitsProcessor):
         self.matcher = matching(tokens, matching.grammar_from_json_schema(compact_schema(BOOKING)))
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        masks = pytest.importorskip("llguidance.torch")
+        masks = pytest.importorskip("llguidance.numpy")  # torch's is compiled, for 40 s
         self.matcher.consume_tokens(input_ids[0, self.num_read :].tolist())
         self.num_read = input_ids.shape[1]
         mask = masks.allocate_token_bitmask(1, scores.shape[1])
         masks.fill_next_token_bitmask(self.matcher, mask)
-        masks.apply_token_bitmask_inplace(scores, mask)
+        masks.apply_token_bitmask_inplace(scores.numpy(), mask)
         return scores
 
 

@@ -24,7 +24,7 @@ from pasta_lm.engines.passes.runner import KeyRecorder, plain_logits
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from tests import architectures
-from tests.architectures import ARCHITECTURES, build
+from tests.architectures import ARCHITECTURES, build, each_of
 from tests.engines.local.test_capture import UNCAPTURED
 from tests.engines.local.test_oracle import check, programs
 from tests.engines.local.test_oracle import replay as replayed
@@ -62,7 +62,7 @@ def test_an_output_of_zeros_stays_zero() -> None:
     assert not scales.any()
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
+@each_of(name for name in ARCHITECTURES if name not in UNCAPTURED)
 def test_the_engine_has_the_logits_of_the_rounded_model(name: str) -> None:
     model = build(name)
     register()

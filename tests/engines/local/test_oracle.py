@@ -23,7 +23,7 @@ from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.visibility import UNBOUNDED, Row
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
-from tests.architectures import ARCHITECTURES, loaded, own_attention
+from tests.architectures import every_architecture, loaded, own_attention
 from tests.engines.local.naive import naive_logits
 from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.plain_sequences import plain_sequences, seen_sequence
@@ -37,7 +37,6 @@ VISIBLE_MISTAKE = 100 * TOLERANCE
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 gpu = pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])
 devices = pytest.mark.parametrize("device", ["cpu", gpu])
-architectures = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def check(model: LoadedModel, seen: Sequence[Recorded]) -> None:
 
 
 @devices
-@architectures
+@every_architecture
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_program_decoded_alone_meets_the_logits_of_one_masked_pass(
     name: str, strategy: PositionStrategy, device: str
@@ -82,7 +81,7 @@ def test_a_program_decoded_alone_meets_the_logits_of_one_masked_pass(
 
 
 @devices
-@architectures
+@every_architecture
 def test_programs_decoded_at_once_meet_the_logits_of_their_own_masked_pass(
     name: str, device: str
 ) -> None:
@@ -95,7 +94,7 @@ def test_programs_decoded_at_once_meet_the_logits_of_their_own_masked_pass(
 
 
 @devices
-@architectures
+@every_architecture
 def test_preempted_programs_meet_the_same_logits_when_they_are_computed_again(
     name: str, device: str, eager_admission: None
 ) -> None:
@@ -110,7 +109,7 @@ def test_preempted_programs_meet_the_same_logits_when_they_are_computed_again(
 
 
 @devices
-@architectures
+@every_architecture
 def test_samples_of_one_prompt_meet_the_logits_of_one_masked_pass(name: str, device: str) -> None:
     model = loaded(name, device)
     prompt = programs(model, 1, f"samples {name}")[0].prompt
@@ -135,7 +134,7 @@ def test_several_samples_survive_any_preemption(name: str, device: str) -> None:
     check(model, everything)
 
 
-@architectures
+@every_architecture
 def test_a_model_that_runs_as_it_is_meets_the_same_logits(name: str) -> None:
     model = loaded(name)
     many = programs(model, 3, f"uncaptured {name}")
@@ -180,7 +179,7 @@ def leaking(entries: Entries, owner: int, reader: int) -> Entries:
     return Entries(items, entries.num_owners)
 
 
-@architectures
+@every_architecture
 @pytest.mark.parametrize("mistake", ["shifted", "leaking"])
 def test_a_mistake_of_one_position_or_one_row_would_show(name: str, mistake: str) -> None:
     model = loaded(name)
@@ -212,7 +211,7 @@ def check_plain(model: LoadedModel, seen: Recorded, num_checked: int) -> None:
         assert torch.allclose(logits, expected, atol=TOLERANCE, rtol=0)
 
 
-@architectures
+@every_architecture
 def test_programs_meet_the_logits_of_a_masked_pass_and_of_plain_causal_ones(name: str) -> None:
     model = loaded(name)
     many = programs(model, 4, f"recompute {name}", num_parts=12)

@@ -23,7 +23,7 @@ from pasta_lm.strategies.form import Form
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sequential_request
 from pasta_lm.view.run_data import critical_tokens
-from tests.architectures import ARCHITECTURES, loaded, own_attention
+from tests.architectures import every_architecture, loaded, own_attention
 from tests.engines.local.test_grammars import BOOKING, model, tokens_of
 from tests.taught import VOCABULARIES
 
@@ -67,7 +67,7 @@ def plain_tokens(
 
 
 @pytest.mark.parametrize("how", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@every_architecture
 def test_each_part_is_a_plain_causal_answer_to_what_it_sees(name: str, how: SamplingParams) -> None:
     vocabulary, answer = loaded(name).vocabulary, decode(name, HOLES, how)
     decoded = {part.name: tokens_of(answer, n) for n, part in enumerate(HOLES, start=1)}
@@ -108,7 +108,7 @@ def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
             assert len(ours) >= len(tokens_of(expected, 0)) - 1
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@every_architecture
 def test_a_chain_of_parts_is_one_sequential_answer_and_computes_nothing_twice(name: str) -> None:
     names = ["a", "b", "c", "d"]
     chain = [

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import resource
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -23,8 +19,7 @@ from pasta_lm.learn.annotate.run import FAILURES, RECORDS, AnnotationRun, annota
 from pasta_lm.recipe import toml_of
 from tests.fakes.scripted_server import ScriptedServer
 from tests.fakes.scripted_teacher import asked_answer
-
-ROOT = Path(__file__).parents[3]
+from tests.processes import Process
 
 AT_ONCE = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.01)
 """Retries that wait for nothing."""
@@ -71,39 +66,9 @@ def write_recipe(path: Path, config: AnnotateConfig) -> Path:
     return path
 
 
-class AnnotateProcess:
-    """``pasta annotate`` in a process of its own."""
-
-    def __init__(self, recipe: Path, *, max_bytes: int | None = None) -> None:
-        """Begin a run, none of whose files may have more bytes than the maximum."""
-
-        def limit() -> None:
-            if max_bytes is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
-
-        self._log = recipe.with_suffix(".log")
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "pasta_lm", "annotate", str(recipe)],
-                env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-                stdout=log,
-                stderr=log,
-                preexec_fn=limit,
-            )
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text("utf-8")
-
-    def send(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def finish(self) -> int:
-        return self._process.wait(240)
+def annotating(recipe: Path, **settings: int) -> Process:
+    """Begin ``pasta annotate`` in a process of its own."""
+    return Process("annotate", recipe, log=recipe.with_suffix(".log"), **settings)
 
 
 def stored_replies(folder: Path) -> Counter[str]:
@@ -132,13 +97,13 @@ def kill_until_done(config: AnnotateConfig, server: ScriptedServer, random: Rand
     num_hit = 0
     for _ in range(5):
         target = server.num_requests + random.randint(1, 6)
-        run = AnnotateProcess(recipe)
+        run = annotating(recipe)
         while run.is_running and server.num_requests < target:
             time.sleep(0.002)
         num_hit += run.is_running
         run.send(signal.SIGKILL)
         run.finish()
-    assert AnnotateProcess(recipe).finish() == 0
+    assert annotating(recipe).finish() == 0
     lost = paid_for(server) - stored_replies(folder)
     assert all(number <= num_hit for number in lost.values())
     return num_hit

@@ -28,7 +28,7 @@ from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.fakes.scripted_teacher import asked_answer, marked, teacher_by_rule
 from tests.learn.annotate.runs import (
     AT_ONCE,
-    AnnotateProcess,
+    annotating,
     by_rule,
     files_of,
     kill_until_done,
@@ -101,7 +101,7 @@ def test_a_full_disk_corrupts_nothing_and_the_next_run_completes(
     folder = tmp_path / "out"
     with ScriptedServer(teacher_by_rule(0.3, 0.1)) as server:
         file = write_recipe(tmp_path / "recipe.toml", recipe(source, folder, server.base_url))
-        process = AnnotateProcess(file, max_bytes=max_bytes)
+        process = annotating(file, max_bytes=max_bytes)
         assert process.finish() == 1
         assert "cannot be written: File too large" in process.output
         assert (max_bytes > 1000) == bool(stored_replies(folder))

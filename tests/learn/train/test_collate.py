@@ -31,7 +31,15 @@ from pasta_lm.learn.train.packs import (
 )
 from pasta_lm.strategies import APAR, PASTA
 from pasta_lm.strategies.requests import apar_request, forced
-from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
+from tests.architectures import (
+    ARCHITECTURES,
+    WINDOW,
+    build,
+    each_of,
+    every_architecture,
+    load,
+    loaded,
+)
 from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import documents, encoded, is_seen, named_entries, names, program_of
 from tests.learn.data.test_encode import random_tree
@@ -43,8 +51,7 @@ TOLERANCE = 1e-4
 PROMPT = "A question?"
 PREDICT = PositionStrategy.PREDICT
 SOME = ["llama", "mistral", "gemma2", "gemma3", "gpt_oss"]  # windows, soft caps, sinks
-architectures = pytest.mark.parametrize("name", ARCHITECTURES)
-some = pytest.mark.parametrize("name", SOME)
+some = each_of(SOME)
 
 
 @cache
@@ -118,7 +125,7 @@ def worst(first: Tensor, second: Tensor) -> float:
     return float((first - second).detach().abs().max())
 
 
-@architectures
+@every_architecture
 @torch.no_grad()
 def test_a_pack_gives_the_logits_of_the_models_own_attention_under_an_explicit_mask(
     name: str,

@@ -21,7 +21,7 @@ from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.learn.train.losses import Batch, bonbon_loss, collate, label_nats, over_labels
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.learn.train.trainer import RowRate, scale_updates
-from tests.architectures import ARCHITECTURES, loaded
+from tests.architectures import every_architecture, loaded
 from tests.learn.train.recipes import begin, labelled_logits, log, packs, sft, weights
 from tests.learn.train.test_collate import answers, example_of, gradients
 
@@ -57,7 +57,7 @@ def batch_of(name: str) -> Batch:
     return collate([[example_of(name, document) for document in answers(name)[:2]]])
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@every_architecture
 @pytest.mark.parametrize("rows", [7, 10_000])
 def test_nats_and_gradients_are_those_of_all_logits_at_once(
     name: str, rows: int, monkeypatch: pytest.MonkeyPatch

@@ -292,14 +292,17 @@ def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path)
 STOPS = {
     # A batch of prompts is two calls of an engine, and a round of 24 prompts six.
     "while it samples round two": (TorchEngine, "generate", 9),
+    "while it learns round two": (preference, "pair_log_probs", 16),
     "before it has scored": (preference, "pair", 1),
     "while it asks the reference": (packs, "over_labels", 1),
-    "while it learns round two": (preference, "pair_log_probs", 16),
     "while it keeps the last model": (trainer, "save", 1),
 }
+SLOW = [*STOPS][2:]
 
 
-@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize(
+    "stop", [pytest.param(stop, marks=[pytest.mark.slow] * (stop in SLOW)) for stop in STOPS]
+)
 def test_an_interrupted_run_resumes_with_the_same_result(
     models: Models,
     whole: PreferenceConfig,

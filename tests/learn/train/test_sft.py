@@ -216,10 +216,10 @@ def test_the_records_of_the_failing_batch_are_named(
     assert not folder_of(config).exists()
 
 
-@pytest.mark.parametrize("step", [2, 3])
 def test_a_nan_gradient_is_never_saved(
-    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    step = 2
     config = sft(model, tmp_path, steps=3, save_steps=1)
     steps = iter(range(1, 4))
 
