@@ -66,8 +66,8 @@ def parts(line: str) -> list[list[str]]:
 def commands(page: Path) -> list[list[str]]:
     """Return the commands in the blocks of a page, in their order."""
     shown = [line for line in fences(page, "console", "text") if "$ " in line]
-    typed = re.findall(r"^\$ (.*)$", "".join(shown).replace("\\\n", " "), re.MULTILINE)
-    scripts = "".join(fences(page, "sh", "bash")).replace("\\\n", " ").splitlines()
+    typed = re.findall(r"^\$ (.*)$", "".join(shown).replace("\\\n", ""), re.MULTILINE)
+    scripts = "".join(fences(page, "sh", "bash")).replace("\\\n", "").splitlines()
     return [words for line in (*typed, *scripts) for words in parts(line)]
 
 

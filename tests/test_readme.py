@@ -117,7 +117,13 @@ def test_every_command_of_the_readme_and_the_quick_start_runs_in_a_clean_clone(
             servers.append(serve(line, clone))
         else:
             printed[line] = run(line, clone)
-    shown = re.search("`content` is `(.*?)`", (ROOT / "README.md").read_text("utf-8"))
     (reply,) = (json.loads(out) for line, out in printed.items() if '"parts": true' in line)
-    assert shown is not None
-    assert reply["choices"][0]["message"]["content"] == shown[1]
+    assert reply["choices"][0]["message"]["content"] == shown("README.md", "Its `content` is")
+    (filled,) = (out for line, out in printed.items() if line.startswith("pasta fill"))
+    assert filled == shown("docs/quickstart.md", "It prints") + "\n"
+    assert (clone / "run.html").stat().st_size > 10_000
+
+
+def shown(page: str, words: str) -> str:
+    """Return the code behind some words of a page."""
+    return (ROOT / page).read_text("utf-8").split(f"{words} `")[1].partition("`")[0]

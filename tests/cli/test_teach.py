@@ -23,7 +23,7 @@ from pasta_lm.teaching.config import StageTwoConfig, TeachConfig
 from pasta_lm.teaching.recipes import recipes_of
 from tests.cli.conftest import Pasta
 from tests.cli.teachable import THINKING, recipe, save_teachable
-from tests.fakes.power_cut import PowerCutError, fail_after
+from tests.fakes.power_cut import PowerCutError, power_cut_after
 from tests.fakes.scripted_server import ScriptedReply, ScriptedServer
 from tests.learn.judge.endpoint import answers_of
 
@@ -134,15 +134,13 @@ def test_a_run_that_ends_after_each_step_continues_to_the_same_model(
 
 @pytest.mark.slow
 def test_a_model_that_thinks_learns_with_its_thoughts_also_after_a_power_cut(
-    config: TeachConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: TeachConfig, tmp_path: Path
 ) -> None:
     model, out = save_teachable(tmp_path / "thinker", THINKING), tmp_path / "out"
     own = replace(config.answers, thoughts="loss", max_thinking_tokens=4, max_tokens=40)
     config = replace(config, answers=own)
-    with monkeypatch.context() as patch:
-        fail_after(patch, teaching, "train_sft", 0)
-        with pytest.raises(PowerCutError):
-            teach(model, out, config)
+    with power_cut_after(teaching, "train_sft", 0):
+        teach(model, out, config)
     teach(model, out, config)
     records = read_records(out / "02-annotated" / "annotated.jsonl")
     assert records

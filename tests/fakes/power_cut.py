@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ class PowerCutError(Exception):
     """Ends a run where nobody wanted it to end."""
 
 
-def fail_after(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, calls: int) -> None:
-    """Let the power fail when something is called once more than so often."""
+@contextmanager
+def power_cut_after(place: Any, name: str, calls: int) -> Iterator[None]:
+    """Hold the run inside to its end by a power cut, when something is called once more."""
     usual: Callable[..., Any] = getattr(place, name)
     left = iter(range(calls))
 
@@ -22,4 +24,7 @@ def fail_after(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, calls: in
             raise PowerCutError
         return usual(*args, **kwargs)
 
-    monkeypatch.setattr(place, name, failing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, name, failing)
+        with pytest.raises(PowerCutError):
+            yield

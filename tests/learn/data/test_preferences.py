@@ -21,7 +21,6 @@ from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.data.preferences import (
     PreferencePair,
     PromptWithReference,
-    Rollout,
     Sampling,
     ScoreConfig,
     read_pairs,
@@ -34,7 +33,6 @@ from pasta_lm.learn.judge import Comparison
 from pasta_lm.strategies.model import Pasta
 from tests.fakes.power_cut import PowerCutError
 from tests.learn.data.rollouts import GradeBook, rollout, sample
-from tests.tiny import tiny
 
 ORIGINAL = "Surely."
 GRADES = {"Well.": 0.8, ORIGINAL: 1.0, "good": 1.0, "same": 1.0, "fair": 0.5, "bad": 0.0}
@@ -361,21 +359,3 @@ def test_an_invalid_rollout_row_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(row) + "\n", "utf-8")
     with pytest.raises(InputError, match="row q0 is no rollout"):
         roll_out(path, [PromptWithReference("q0", "?")], SAMPLING, never, silent)
-
-
-def test_a_real_engine_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    both = (tiny("model"), tiny("baseline", seed=1))
-    sampling = replace(SAMPLING, samples=2, max_tokens=12)
-    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    found = roll_out(whole, QUESTIONS[:3], sampling, lambda: both, silent)
-    parts.write_bytes(whole.read_bytes()[:700])
-    again = roll_out(parts, QUESTIONS[:3], sampling, lambda: both, silent)
-    assert list(map(but_for_clocks, again)) == list(map(but_for_clocks, found))
-    texts = [one.text for row in found for one in row.samples]
-    assert len(set(texts)) > 3
-    for one in (answer for row in found for answer in row.samples):
-        assert parse(one.program).plain_text == one.text
-
-
-def but_for_clocks(rollout: Rollout) -> list[AnswerRecord]:
-    return [replace(one, wall_s=None) for one in (rollout.baseline, *rollout.samples)]

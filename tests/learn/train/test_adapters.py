@@ -34,7 +34,7 @@ from pasta_lm.learn.train.sft import preflight, train_sft
 from pasta_lm.models.adapter import check_base, is_adapter, merge_adapter, read_adapter, read_base
 from pasta_lm.models.folder import read_pasta_config
 from tests.architectures import loaded
-from tests.fakes.power_cut import PowerCutError, fail_after
+from tests.fakes.power_cut import power_cut_after
 from tests.learn.train.recipes import assert_same, begin, losses, packs, sft, weights, write_file
 from tests.learn.train.test_collate import PROMPT, answers, eager, gradients
 
@@ -174,13 +174,11 @@ def test_a_continued_run_has_the_base_and_the_data_that_it_began_with(
 
 
 def test_an_interrupted_run_resumes_with_the_same_result(
-    trained: SftConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: SftConfig, tmp_path: Path
 ) -> None:
     again = replace(trained, train=replace(trained.train, out=str(tmp_path)))
-    with monkeypatch.context() as patch:
-        fail_after(patch, training, "weighted_mean", 3)
-        with pytest.raises(PowerCutError):
-            train_sft(again)
+    with power_cut_after(training, "weighted_mean", 3):
+        train_sft(again)
     train_sft(again, resume=True)
     assert_same(again, trained)
 
@@ -305,7 +303,7 @@ def test_a_hybrid_model_that_would_learn_gaps_is_refused_before_anything_is_trai
 
 
 def test_a_hybrid_model_that_is_killed_and_resumed_learns_its_records_and_decodes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "data.jsonl"
     answer = parse('<async topic="a">one</async><async topic="b">two</async><sync/>.', "annotator")
@@ -317,10 +315,8 @@ def test_a_hybrid_model_that_is_killed_and_resumed_learns_its_records_and_decode
         DataConfig(file=str(path)),
         **{**settings, "positions": "continue", "join": "recompute"},
     )
-    with monkeypatch.context() as patch:
-        fail_after(patch, training, "weighted_mean", 40)
-        with pytest.raises(PowerCutError):
-            train_sft(config)
+    with power_cut_after(training, "weighted_mean", 40):
+        train_sft(config)
     model = load(train_sft(config, resume=True))
     assert max(losses(config)) == 60
     assert model.reader is not None

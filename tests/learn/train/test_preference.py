@@ -47,7 +47,7 @@ from pasta_lm.learn.train.preference import (
 )
 from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.model import Pasta, Servers
-from tests.fakes.power_cut import PowerCutError, fail_after
+from tests.fakes.power_cut import power_cut_after
 from tests.learn.train.recipes import (
     LongerWins,
     margins,
@@ -267,12 +267,11 @@ def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_
 
 
 def test_a_run_is_not_continued_with_a_base_of_other_weights(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: Models, tmp_path: Path
 ) -> None:
     base = Path(shutil.copytree(models.base, tmp_path / "base"))
     config = recipe(str(base), models.baseline, tmp_path / "out")
-    fail_after(monkeypatch, preference, "pairs_of", 0)
-    with pytest.raises(PowerCutError):
+    with power_cut_after(preference, "pairs_of", 0):
         train(config)
     shutil.copyfile(Path(models.baseline, "model.safetensors"), base / "model.safetensors")
     with pytest.raises(UsageError, match=r"begun with other model.base \(weights\)"):
@@ -312,10 +311,8 @@ def test_an_interrupted_run_resumes_with_the_same_result(
 ) -> None:
     monkeypatch.setattr(preferences, "BATCH_SIZE", 8)
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "before")))
-    with monkeypatch.context() as patch:
-        fail_after(patch, *STOPS[stop])
-        with pytest.raises(PowerCutError):
-            train(config)
+    with power_cut_after(*STOPS[stop]):
+        train(config)
     (tmp_path / "before").rename(tmp_path / "out")  # it may be moved meanwhile
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
     train(config, resume=True)

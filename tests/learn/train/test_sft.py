@@ -49,7 +49,7 @@ from pasta_lm.learn.train.trainer import (
     training_arguments,
 )
 from pasta_lm.models.load import DTYPES
-from tests.fakes.power_cut import PowerCutError, fail_after
+from tests.fakes.power_cut import power_cut_after
 from tests.learn.train.recipes import (
     assert_same,
     begin,
@@ -160,15 +160,13 @@ def test_more_than_one_process_is_refused(
 
 
 def test_an_interrupted_run_resumes_with_the_same_result(
-    model: ModelConfig, file: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: ModelConfig, file: DataConfig, tmp_path: Path
 ) -> None:
     settings = {"epochs": 3, "save_steps": 5, "accumulate": 2, "warmup": 0.2}
     whole, parts = (sft(model, tmp_path / name, file, **settings) for name in ("whole", "parts"))
     train_sft(whole)
-    with monkeypatch.context() as patch:
-        fail_after(patch, training, "weighted_mean", 2 * 8 + 1)
-        with pytest.raises(PowerCutError):
-            train_sft(parts)
+    with power_cut_after(training, "weighted_mean", 2 * 8 + 1):
+        train_sft(parts)
     num_steps = max(losses(parts))
     assert 5 < num_steps < max(losses(whole))
     train_sft(parts, resume=True)
