@@ -7,7 +7,7 @@ tags are sampled often enough that generated answers fork.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,13 +111,13 @@ ARCHITECTURES = {
     ),
 }
 
-DIFFERENT = {"llama", "qwen3", "gemma3", "gpt_oss"}
+DIFFERENT = frozenset({"llama", "qwen3", "gemma3", "gpt_oss"})
 """Together they have what the others have: norms, windows, two ropes, sinks, experts."""
 
 
-def each_of(names: Iterable[str]) -> pytest.MarkDecorator:
-    """Return the decorator of a test over architectures, of which similar ones are slow."""
-    similar = {name: [] if name in DIFFERENT else [pytest.mark.slow] for name in names}
+def each_of(names: Iterable[str], different: Collection[str] = DIFFERENT) -> pytest.MarkDecorator:
+    """Return the decorator of a test over models, of which those similar to others are slow."""
+    similar = {name: [] if name in different else [pytest.mark.slow] for name in names}
     params = [pytest.param(name, marks=marks) for name, marks in similar.items()]
     return pytest.mark.parametrize("name", params)
 

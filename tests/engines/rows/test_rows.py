@@ -22,13 +22,20 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.strategies.model import Pasta
+from tests.architectures import each_of
 from tests.engines.local.test_oracle import programs, recomputing
 from tests.engines.rows.hybrids import HYBRIDS, hybrid
 from tests.fakes.recording_engine import Recorded, Recording
 from tests.plain_sequences import plain_sequences, seen_sequence
 
 CONTINUE = PositionStrategy.CONTINUE
-families = pytest.mark.parametrize("name", HYBRIDS)
+DIFFERENT = {
+    "qwen3_next",
+    "jamba",
+    "mamba2",
+    "mixtral",
+}  # deltas, scans, without attention, experts
+families = each_of(HYBRIDS, DIFFERENT)
 
 
 def plain(model: LoadedModel, ids: Sequence[int]) -> Tensor:
@@ -104,7 +111,7 @@ def counted(model: LoadedModel, *failing: int) -> Iterator[tuple[list[int], list
         yield read, copied
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "jamba", "mamba2", "recurrent_gemma"])
+@each_of(["qwen3_next", "jamba", "mamba2", "recurrent_gemma"], DIFFERENT)
 def test_a_cache_is_copied_at_a_fork_and_no_token_is_read_twice(name: str) -> None:
     model = hybrid(name)
     for program in programs(model, 3, "costs", num_parts=8):
