@@ -1,4 +1,4 @@
-"""The form of a schema that a prompt shows."""
+"""The words of a schema: its form in a prompt, and comments in front of its fields."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.strategies import Prompt
+from pasta_lm.strategies.fields import fields_of
 from pasta_lm.strategies.form import Form
 from pasta_lm.strategies.parts import fill_request
 from tests.taught import VOCABULARIES
@@ -81,9 +82,42 @@ def test_the_form_of_a_schema_that_opens_without_end_is_bounded(
     assert 100 < len(Form(schema).text) < size
 
 
+def test_the_words_of_a_field_stand_in_front_of_its_keys_also_behind_another() -> None:
+    schema = Booking.model_json_schema()
+    del schema["$defs"]["Guest"]["properties"]["friends"]
+    full_name, mail, kind, _ = fields_of(schema)
+    assert full_name.lead_behind(()) == '// Given name, then family name.\n{"guest": {"full_name":'
+    assert mail.lead_behind(full_name.path) == ',\n// E-mail\n"mail":'
+    assert kind.lead_behind(mail.path) == '}, "kind":'
+    assert mail.lead_behind(kind.path) == ',\n// E-mail\n"guest": {"mail":'
+
+
+def test_words_that_are_no_text_of_unicode_are_written_out() -> None:
+    schema = {"properties": {"a": {"description": "\ud800", "enum": ["\ud801"]}}}
+    (field,) = fields_of(schema)
+    assert (Form(schema).text, field.words) == (
+        '{\n  // \\ud800\n  a: "\\ud801"\n}', "\\ud800",
+    )  # fmt: skip
+
+
 FIELDS = {"properties": {"nights": {"type": "integer", "description": "Of the stay."}}}
 FORM = "{\n  // Of the stay.\n  nights: integer\n}"
 SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+@pytest.mark.parametrize("key", ["nights", "title"])
+@pytest.mark.parametrize(
+    ("words", "has_words"),
+    [({}, False), ({"title": "Nights!"}, None), ({"title": "Stay"}, True),
+     ({"description": ""}, False), ({"description": "Of the stay."}, True)],
+)  # fmt: skip
+def test_a_title_that_repeats_its_key_and_the_name_of_a_class_are_no_words(
+    key: str, words: dict[str, str], has_words: bool | None
+) -> None:
+    has_words = key != "nights" if has_words is None else has_words
+    assert Form({"title": "Booking", "properties": {key: words}}).has_words is has_words
+    referred = {"properties": {key: {"$ref": "#/$defs/X"}}, "$defs": {"X": {"title": "X", **words}}}
+    assert Form(referred).has_words is bool(words.get("description"))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +129,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
         ("Two.", None),
     ],
 )
-def test_the_last_message_shows_the_form_unless_it_does_so_already(
+def test_the_last_message_shows_the_form_unless_it_does_so_already_or_there_are_no_words(
     prompt: Prompt, expected: str | None
 ) -> None:
     vocabulary = VOCABULARIES["byte_level"]
@@ -103,3 +137,5 @@ def test_the_last_message_shows_the_form_unless_it_does_so_already(
         shown = [*prompt[:-1], {"role": "user", "content": expected}]
     ids = fill_request(prompt, FIELDS, vocabulary, SamplingParams()).prompt
     assert [*ids] == vocabulary.encode_prompt(prompt if expected is None else shown)
+    silent = fill_request(prompt, {"properties": {"nights": {}}}, vocabulary, SamplingParams())
+    assert [*silent.prompt] == vocabulary.encode_prompt(prompt)

@@ -19,7 +19,6 @@ from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.machine import NUM_CORES, OtherProcesses
 from pasta_lm.models.names import PASTA_15B
-from pasta_lm.strategies.form import Form
 from pasta_lm.strategies.model import EXAMPLE, Pasta
 from pasta_lm.strategies.parts import PartsAnswer
 
@@ -34,6 +33,7 @@ Adults: 2
 Price: 145 euros
 Breakfast: included
 Email: rui.costa@example.com"""
+PROMPT = f"{DOCUMENT}\n\nGive the data as JSON."
 FIELDS: dict[str, int | str] = {
     "number": 1845, "hotel": "Hotel Aurora", "guest": "Rui Costa", "city": "Lisbon",
     "room": "double", "arrival": "14 May", "nights": 3, "adults": 2, "price": 145,
@@ -48,7 +48,6 @@ SCHEMA: dict[str, object] = {
     },
     "required": [*FIELDS],
 }
-PROMPT = f"{DOCUMENT}\n\nGive the data as JSON.\n\nForm: {Form(SCHEMA).text}"  # for JSON mode, too
 QUESTION_15B = "What are three benefits of drinking water?"
 MAX_TOKENS = 300
 MAX_TURNS, SHORT_S = 3, 10.0  # runs that take longer have one turn

@@ -38,6 +38,7 @@ class Part:
     after: tuple[str, ...] = ()
     """Parts that it waits for: it sees their leads and finished texts, and what they waited for."""
     path: tuple[str, ...] = ()  # of a value in an object: its keys, which are its lead
+    words: str = ""  # its title and description, in a comment in front of its keys
 
     def structure(self) -> StructuredOutputs | None:
         """Return the form of its text; a UsageError for a part without an end."""
@@ -74,7 +75,11 @@ class Part:
         num_same = num_common(self.path, before)
         keys = (json.dumps(key, ensure_ascii=False) for key in self.path[num_same:])
         opened = " {".join(f"{key}:" for key in keys)
-        return "}" * (len(before) - num_same - 1) + (", " if before else "{") + opened
+        comment = f"// {self.words}\n" if self.words else ""
+        if not before:
+            return f"{comment}{{{opened}"
+        separator = f",\n{comment}" if comment else ", "
+        return "}" * (len(before) - num_same - 1) + separator + opened
 
 
 def mapping(value: object) -> Schema:
@@ -87,6 +92,20 @@ def definitions_of(schema: Schema) -> dict[str, object]:
         for place in ("$defs", "definitions")
         for name, part in mapping(schema.get(place)).items()
     }
+
+
+def resolved(part: Schema, definitions: Mapping[str, object]) -> Schema:
+    """Return a schema with what it refers to, whose title is the name of a class."""
+    name = str(part.get("$ref", ""))
+    return {**mapping(definitions.get(name)), **({"title": ""} if name else {}), **part}
+
+
+def words_of(key: str, part: Schema) -> str:
+    """Return title and description in a line; a title that only repeats the key is left out."""
+    title, description = (str(part.get(name) or "") for name in ("title", "description"))
+    is_new = re.sub(r"[\W_]", "", title).casefold() != re.sub(r"[\W_]", "", key).casefold()
+    words = ": ".join(" ".join(text.split()) for text in (title * is_new, description) if text)
+    return words.encode(errors="backslashreplace").decode()
 
 
 def fields_of(schema: Schema) -> list[Part]:
@@ -113,7 +132,8 @@ def fields_of(schema: Schema) -> list[Part]:
         if reason and not path:
             raise _no_parts(reason, is_defined=is_defined)
         if reason or (name and name in opened) or len(path) > MAX_DEPTH:
-            yield Part(name=".".join(path), schema={**part, **kept}, path=path)
+            words = words_of(path[-1], resolved(part, definitions))
+            yield Part(name=".".join(path), schema={**part, **kept}, path=path, words=words)
             return
         for key, value in whole["properties"].items():
             yield from below((*path, key), mapping(value), (*opened, name))  # true: anything

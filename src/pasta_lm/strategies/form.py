@@ -7,7 +7,14 @@ import re
 from collections.abc import Mapping
 
 from pasta_lm.engines.schemas import Schema
-from pasta_lm.strategies.fields import MAX_DEPTH, MAX_FIELDS, definitions_of, mapping
+from pasta_lm.strategies.fields import (
+    MAX_DEPTH,
+    MAX_FIELDS,
+    definitions_of,
+    mapping,
+    resolved,
+    words_of,
+)
 
 ANY = "any"  # also what stands too deep, or behind too many others
 
@@ -17,12 +24,14 @@ class Form:
 
     def __init__(self, schema: Schema) -> None:
         self._definitions, self._num_left = definitions_of(schema), MAX_FIELDS
-        words = _words("", schema)
-        self.text = (f"{words}\n" if words else "") + self._form(schema, ())
+        words = words_of("", schema)
+        self.has_words = bool(schema.get("description"))  # the title of a class is its name
+        text = (f"{words}\n" if words else "") + self._form(schema, ())
+        self.text = text.encode(errors="backslashreplace").decode()
 
     def _form(self, part: Schema, opened: tuple[str, ...], depth: int = 0) -> str:
         """Return the type of a value; a reference inside itself is its name."""
-        whole, name = self._resolved(part), str(part.get("$ref", ""))
+        whole, name = resolved(part, self._definitions), str(part.get("$ref", ""))
         self._num_left -= 1
         if name in opened or depth > MAX_DEPTH or self._num_left < 0:
             return name.rpartition("/")[2] or ANY
@@ -47,7 +56,8 @@ class Form:
         lines = list[str]()
         for key, value in properties.items():
             part = mapping(value)
-            words = _words(key, self._resolved(part))
+            words = words_of(key, resolved(part, self._definitions))
+            self.has_words |= bool(words)
             name = key if re.fullmatch(r"\w+", key) else json.dumps(key, ensure_ascii=False)
             form = f"{name}: {self._form(part, opened, depth + 1)}"
             lines.append(f"// {words}\n{form}" if words else form)
@@ -55,13 +65,3 @@ class Form:
             return f"{{{', '.join(lines)}}}"
         inner = ",\n".join(lines).replace("\n", "\n  ")
         return f"{{\n  {inner}\n}}"
-
-    def _resolved(self, part: Schema) -> Schema:
-        return {**mapping(self._definitions.get(str(part.get("$ref", "")))), **part}
-
-
-def _words(key: str, part: Schema) -> str:
-    """Return title and description in a line; a title that only repeats the key is left out."""
-    title, description = (str(part.get(name) or "") for name in ("title", "description"))
-    is_new = re.sub(r"[\W_]", "", title).casefold() != re.sub(r"[\W_]", "", key).casefold()
-    return ": ".join(" ".join(text.split()) for text in (title * is_new, description) if text)

@@ -65,7 +65,7 @@ def fill_request(
 ) -> Request:  # fmt: skip
     """Return the request that decodes the fields of a schema; ``max_tokens`` is of the values.
 
-    The last message shows the form of the schema; a text is continued as it stands.
+    The last message shows the form of a schema that has words; a text is continued as it stands.
     ``after`` has the names of fields that a field waits for; an object stands for all its fields.
     """
     parts = _waiting(schema, after or {})
@@ -75,10 +75,10 @@ def fill_request(
 def _shown(prompt: Prompt, schema: Schema) -> Prompt:
     if isinstance(prompt, str):
         return prompt
-    text, form = prompt[-1].get("content"), Form(schema).text
-    if not isinstance(text, str) or form in text:
+    text, form = prompt[-1].get("content"), Form(schema)
+    if not (isinstance(text, str) and form.has_words) or form.text in text:
         return prompt
-    return [*prompt[:-1], {**prompt[-1], "content": f"{text}\n\nForm: {form}"}]
+    return [*prompt[:-1], {**prompt[-1], "content": f"{text}\n\nForm: {form.text}"}]
 
 
 def _waiting(schema: Schema, after: Mapping[str, Sequence[str]]) -> list[Part]:

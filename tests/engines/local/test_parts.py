@@ -89,8 +89,10 @@ def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
     params = SamplingParams(max_tokens=120)
     if kind == "fill":
         messages = [{"role": "user", "content": "Book a room."}]
-        request = parts.fill_request(messages, BOOKING, vocabulary, params)
-        messages[0]["content"] += f"\n\nForm: {Form(BOOKING).text}"
+        nights = BOOKING["properties"]["nights"] | {"description": "Of the stay."}
+        described = BOOKING | {"properties": BOOKING["properties"] | {"nights": nights}}
+        request = parts.fill_request(messages, described, vocabulary, params)
+        messages[0]["content"] += f"\n\nForm: {Form(described).text}"
         assert [*request.prompt] == vocabulary.encode_prompt(messages)
     else:
         wanted = ["Who came?", "Where?", "Why was he there?"]
