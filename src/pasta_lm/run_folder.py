@@ -13,8 +13,10 @@ rows of two kinds would stand in one file. Files may be moved and renamed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -30,6 +32,7 @@ from pasta_lm.recipe import check_same_settings, validated, without_passwords
 
 T = TypeVar("T")
 SETTINGS, INPUTS, LOCK = "settings.json", "inputs.json", "lock"
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)))
 
 
 def say(line: str) -> None:
@@ -70,6 +73,22 @@ def hash_files(*files: str | Path) -> str:
 def _hash_file(file: Path, *_: int) -> str:
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+@contextmanager
+def full_disk_named(out: Path) -> Iterator[None]:
+    """Raise a PastaError if the disk is full, whichever library writes to it."""
+    try:
+        yield
+    except Exception as exc:
+        # Each library has an error class of its own; all of them quote the system.
+        reason = next((text for text in _FULL if text in str(exc)), None)
+        if reason is None or isinstance(exc, PastaError):
+            raise
+        raise PastaError(
+            f"{out} cannot be written: {reason}",
+            hint="make room and run the same command again, a training with --resume",
+        ) from exc
 
 
 class RunFolder:

@@ -86,10 +86,8 @@ def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -
 
 
 def _lora(config: TeachConfig) -> training.LoraConfig | None:
-    rank = config.train.rank
-    return (
-        None if config.train.weights == "all" else training.LoraConfig(rank=rank, alpha=2.0 * rank)
-    )
+    rank, has_adapters = config.train.rank, config.train.weights == "adapter"
+    return training.LoraConfig(rank=rank, alpha=2.0 * rank) if has_adapters else None
 
 
 def _rate(config: TeachConfig) -> float:

@@ -32,7 +32,7 @@ from pasta_lm.learn.annotate.own_answers import USABLE, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.learn.annotate.run import annotate
 from pasta_lm.learn.train.config import PreferenceConfig, SftConfig
-from pasta_lm.learn.train.learner import MODEL_FOLDER, check_is_whole, full_disk_named
+from pasta_lm.learn.train.learner import MODEL_FOLDER, check_is_whole
 from pasta_lm.learn.train.preference import Show, train_preference
 from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
 from pasta_lm.measure.instructions import (
@@ -42,7 +42,7 @@ from pasta_lm.measure.instructions import (
 )
 from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import toml_of
-from pasta_lm.run_folder import RunFolder, hash_files, say, written_whole
+from pasta_lm.run_folder import RunFolder, full_disk_named, hash_files, say, written_whole
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.teaching.config import TeachConfig
 from pasta_lm.teaching.recipes import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -20,7 +19,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrain
 
 from pasta_lm.engines.passes.attention import NAME, register
 from pasta_lm.engines.passes.row_reader import exact_reader
-from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
+from pasta_lm.errors import MissingExtraError, ModelError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
@@ -43,7 +42,7 @@ from pasta_lm.models.load import DTYPES, last_position, load_pretrained
 from pasta_lm.models.names import resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
-from pasta_lm.run_folder import RunFolder, written_whole
+from pasta_lm.run_folder import RunFolder, full_disk_named, written_whole
 from pasta_lm.strategies import APAR, PASTA
 from pasta_lm.strategies import skeleton_of_thought as sot
 
@@ -59,7 +58,6 @@ MAY_CHANGE = {
 }
 """Keys of a recipe that may change when a run is continued."""
 EVERY_LAYER = "all-linear"  # peft's name for all linear layers but the output matrix
-_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,22 +295,6 @@ def open_output(out: str, *, resume: bool, overwrite: bool) -> Iterator[RunFolde
     run.require_new(resume=resume, overwrite=overwrite)
     with run.locked(), full_disk_named(run.path):
         yield run
-
-
-@contextmanager
-def full_disk_named(out: Path) -> Iterator[None]:
-    """Raise a PastaError if the disk is full, whichever library writes to it."""
-    try:
-        yield
-    except Exception as exc:
-        # Each library has an error class of its own; all of them quote the system.
-        reason = next((text for text in _FULL if text in str(exc)), None)
-        if reason is None or isinstance(exc, PastaError):
-            raise
-        raise PastaError(
-            f"{out} cannot be written: {reason}",
-            hint="make room and run the same command again, a training with --resume",
-        ) from exc
 
 
 def append_row(log: Path, row: Mapping[str, object]) -> None:
