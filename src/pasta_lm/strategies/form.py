@@ -16,6 +16,7 @@ from pasta_lm.strategies.fields import (
     words_of,
 )
 
+MAX_MEMBERS = 100  # of an enum
 ANY = "any"  # also what stands too deep, or behind too many others
 
 
@@ -38,14 +39,15 @@ class Form:
         opened = (*opened, name) if name else opened
         members = whole.get("enum", [whole["const"]] if "const" in whole else None)
         if isinstance(members, list):
-            return " | ".join(json.dumps(member, ensure_ascii=False) for member in members)
+            shown = [json.dumps(each, ensure_ascii=False) for each in members[:MAX_MEMBERS]]
+            return " | ".join(shown + ["…"] * (len(members) > MAX_MEMBERS))
         for key in ("anyOf", "oneOf"):
             if isinstance(cases := whole.get(key), list):
-                return " | ".join(self._form(mapping(case), opened, depth) for case in cases)
+                return " | ".join(self._form(mapping(case), opened, depth + 1) for case in cases)
         if properties := mapping(whole.get("properties")):
             return self._object(properties, opened, depth)
         if isinstance(items := whole.get("items"), Mapping):
-            item = self._form(items, opened, depth)
+            item = self._form(items, opened, depth + 1)
             return f"({item})[]" if " | " in item else f"{item}[]"
         kinds = whole.get("type", ANY)
         names = map(str, kinds if isinstance(kinds, list) else [kinds])
