@@ -24,15 +24,6 @@ if not [*Path("/dev").glob("nvidia*")]:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a fixture of their module in one process: it is made once."""
-    for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
-        if any(fixture[-1].scope == "module" for fixture in fixtures):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what was imported need not be searched by each collection of garbage
