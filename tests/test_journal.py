@@ -180,7 +180,7 @@ def test_tables_lists_of_tables_and_infinity_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ('mode = "slow"', "mode is 'slow'", "'fast' or 'exact'"),
+        ('mode = "slow"', "mode is 'slow'", "one of fast, exact"),
         ("systems = 3", "systems must be a valid array, not 3", None),
         ("systems = [3]", "systems must be an object, not 3", None),
         ("systems = [{}]", "systems.name is missing", None),

@@ -149,7 +149,8 @@ def validated(kind: type[T], data: Mapping[str, Any]) -> T:
     if mistake["type"] == "missing":
         raise UsageError(f"{path} is missing")
     if mistake["type"] == "literal_error":
-        raise UsageError(f"{path} is {refused(value)}", hint=mistake["ctx"]["expected"])
+        options = mistake["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
+        raise UsageError(f"{path} is {refused(value)}", hint=f"one of {options}")
     same = [other["msg"] for other in mistakes if _path(data, other["loc"]) == path]
     kinds = " or ".join(text.removeprefix("Input should be ") for text in same)
     raise UsageError(f"{path} must be {kinds}, not {value!r}")
