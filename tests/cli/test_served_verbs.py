@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from tests.cli.test_annotate import write_recipe
 from tests.fakes.scripted_server import ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule
 from tests.fakes.stock_server import StockTestServer
-from tests.processes import Process
+from tests.processes import LIMIT_S, Process
 from tests.stock import playing
 
 DOCUMENT = parse('Go<promise topic="one" tokens="1"/><async> 1 2</async> and<sync/> on')
@@ -125,12 +126,11 @@ def test_in_a_terminal_it_greets_and_writes_plain_lines(taught_folder: Path) -> 
     def read_until(pattern: str) -> re.Match[str]:
         nonlocal text
         while not (match := re.search(pattern, text)):
-            text += os.read(main, 4096).decode()  # an OSError when the process has ended
+            assert select.select([main], [], [], LIMIT_S)[0], text
+            text += os.read(main, 4096).decode()
         return match
 
     try:
-        read_until("load")
-        os.close(side)
         url = read_until(r"page +(http://[\w.:]+)[^ ]*\s[\s\S]*ends it")[1]
         urlopen(f"{url}/health").close()
         read_until("/health.*\n")
