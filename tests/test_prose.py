@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -50,6 +51,23 @@ def test_a_docstring_names_the_thing_and_no_clause_in_its_place() -> None:
     nodes = (node for path in SOURCES for node in ast.walk(tree(path)))
     texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
     assert not [text.splitlines()[0] for text in texts if CLAUSE.match(text)]
+
+
+def is_riddle(text: str) -> bool:
+    return re.match(r"(Of|Do)\b|Return (how|where|which|why)\b", text) is not None
+
+
+def test_no_docstring_and_no_comment_begins_as_a_riddle() -> None:
+    riddles = []
+    for path in SOURCES:
+        with tokenize.open(path) as file:
+            tokens = [*tokenize.generate_tokens(file.readline)]
+        texts = [token.string.lstrip("#: ") for token in tokens if token.type == tokenize.COMMENT]
+        statements = (node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Expr))
+        constants = (node.value for node in statements if isinstance(node, ast.Constant))
+        texts += [text.strip() for text in constants if isinstance(text, str)]
+        riddles += [f"{path}: {text.splitlines()[0]}" for text in filter(is_riddle, texts)]
+    assert not riddles, "\n".join(riddles)
 
 
 def test_a_class_name_exists_once() -> None:
