@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.fields import fields_of
-from pasta_lm.strategies.form import Form
+from pasta_lm.strategies.form import SchemaForm
 from pasta_lm.strategies.parts import fill_request
 from tests.taught import VOCABULARIES
 
@@ -72,7 +72,7 @@ for _ in range(200):
 def test_a_form_has_keys_types_and_members_and_the_words_above_their_key(
     schema: dict[str, Any], form: str
 ) -> None:
-    assert Form(schema).text == form
+    assert SchemaForm(schema).text == form
 
 
 LISTS: dict[str, Any] = {}
@@ -87,7 +87,7 @@ MANY = {"enum": [*range(10_000)]}
 def test_the_form_of_a_schema_that_opens_without_end_is_bounded(
     schema: dict[str, Any], size: int
 ) -> None:
-    assert 30 < len(Form(schema).text) < size
+    assert 30 < len(SchemaForm(schema).text) < size
 
 
 def test_the_words_of_a_field_stand_in_front_of_its_keys_also_behind_another() -> None:
@@ -101,7 +101,7 @@ def test_the_words_of_a_field_stand_in_front_of_its_keys_also_behind_another() -
 def test_words_that_are_no_text_of_unicode_are_written_out() -> None:
     schema = {"properties": {"a": {"description": "\ud800", "enum": ["\ud801"]}}}
     (field,) = fields_of(schema)
-    assert (Form(schema).text, field.words) == (
+    assert (SchemaForm(schema).text, field.words) == (
         '{\n  // \\ud800\n  a: "\\ud801"\n}', "\\ud800",
     )  # fmt: skip
 
@@ -121,9 +121,9 @@ def test_a_title_that_repeats_its_key_and_the_name_of_a_class_are_no_words(
     key: str, words: dict[str, str], has_words: bool | None
 ) -> None:
     has_words = key != "nights" if has_words is None else has_words
-    assert Form({"title": "Booking", "properties": {key: words}}).has_words is has_words
+    assert SchemaForm({"title": "Booking", "properties": {key: words}}).has_words is has_words
     referred = {"properties": {key: {"$ref": "#/$defs/X"}}, "$defs": {"X": {"title": "X", **words}}}
-    assert Form(referred).has_words is bool(words.get("description"))
+    assert SchemaForm(referred).has_words is bool(words.get("description"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ MAX_MEMBERS = 100  # of an enum
 ANY = "any"  # also what stands too deep, or behind too many others
 
 
-class Form:
+class SchemaForm:
     """Keys, types and members of a schema, and above a key its title and description."""
 
     def __init__(self, schema: Schema) -> None:

@@ -37,7 +37,7 @@ from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.tags import bounded_topic
 from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.fields import Part, fields_of
-from pasta_lm.strategies.form import Form
+from pasta_lm.strategies.form import SchemaForm
 from pasta_lm.strategies.spans import Spans, spans_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def fill_request(
 def _shown(prompt: Prompt, schema: Schema) -> Prompt:
     if isinstance(prompt, str):
         return prompt
-    text, form = prompt[-1].get("content"), Form(schema)
+    text, form = prompt[-1].get("content"), SchemaForm(schema)
     if not (isinstance(text, str) and form.has_words) or form.text in text:
         return prompt
     return [*prompt[:-1], {**prompt[-1], "content": f"{text}\n\nForm: {form.text}"}]

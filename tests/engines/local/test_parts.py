@@ -19,7 +19,7 @@ from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
 from pasta_lm.strategies import parts, questions
 from pasta_lm.strategies.fields import Part, fields_of
-from pasta_lm.strategies.form import Form
+from pasta_lm.strategies.form import SchemaForm
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sequential_request
 from pasta_lm.view.run_data import critical_tokens
@@ -92,7 +92,7 @@ def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
         nights = BOOKING["properties"]["nights"] | {"description": "Of the stay."}
         described = BOOKING | {"properties": BOOKING["properties"] | {"nights": nights}}
         request = parts.fill_request(messages, described, vocabulary, params)
-        messages[0]["content"] += f"\n\nForm: {Form(described).text}"
+        messages[0]["content"] += f"\n\nForm: {SchemaForm(described).text}"
         assert [*request.prompt] == vocabulary.encode_prompt(messages)
     else:
         wanted = ["Who came?", "Where?", "Why was he there?"]
