@@ -54,7 +54,7 @@ def test_documents_from_everywhere_are_rows_and_the_same_command_changes_none(
         assert [row["data"] for row in rows(out)] == [one["data"] for one in expected]
         assert rows(out)[0].keys() == {"id", "data", "confidence", "spans", "unfinished"}
     whole = Path("a.jsonl").read_bytes()
-    review = ("--review-below", 1, "r.jsonl")
+    review = ("--review-below", 1.1, "r.jsonl")
     again = pasta("fill", "docs.jsonl", "Read.", *rest, "--out", "a.jsonl", *review)
     assert "5 of 5 rows, 0 new\n" in again.err
     assert "loading" not in again.err

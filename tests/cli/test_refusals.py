@@ -95,8 +95,6 @@ REFUSALS = [
     ("fill {list} --schema name --out docs.jsonl --json", 2, "are of one answer"),
     ("fill o.jsonl --schema name --out o.jsonl", 2, "a file is named twice"),
     ("fill Book. --schema name --limit 3", 2, "--review-below and --limit are for --out"),
-    ("fill {list} --schema name --out o.csv --review-below 80 r.jsonl", 2, "is from 0 to 1"),
-    (f"fill {{list}} --schema name --out o.csv --review-below 1 r.jsonl {ENGINE}", 2, "give none"),
     ("fill Book. Read. --schema name", 2, "two prompts: Book. and Read."),
     ("ask docs.jsonl Who? Who? --out o.csv", 2, "a question stands twice"),
     (f"{FILL} {{object}} --after a", 2, "--after total=items"),

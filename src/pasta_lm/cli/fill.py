@@ -99,7 +99,7 @@ def fill(
     )  # fmt: skip
     wanted, waits = _schema(schema), _waits(after or ())
     prompt, files = _split(words or (), file or ())
-    many = Many.of(out, files, review_below, limit, one_answer=json or trace, servers=servers)
+    many = Many.of(out, files, review_below, limit, one_answer=json or trace)
     texts = [] if many else read_prompts("fill", prompt, files)
     check_trace(trace, len(texts))
     try:
@@ -147,7 +147,7 @@ def ask(
     DOCUMENT may be many, as for pasta fill.
     """
     servers = require_engine(engine)
-    many = Many.of(out, [document], review_below, limit, one_answer=json or trace, servers=servers)
+    many = Many.of(out, [document], review_below, limit, one_answer=json or trace)
     texts, lines = [] if many else read_prompts("ask", None, [document]), _questions(questions)
     check_trace(trace, len(texts))
     settings = checked(
@@ -182,7 +182,7 @@ class Many:
     @classmethod
     def of(
         cls, out: Path | None, files: Sequence[Path], review_below: tuple[float, Path] | None,
-        limit: int | None, *, one_answer: object, servers: object,
+        limit: int | None, *, one_answer: object,
     ) -> Many | None:  # fmt: skip
         """Check the flags; None if they are of no job."""
         if out is None:
@@ -195,10 +195,6 @@ class Many:
         if one_answer:
             reason = "--json and --trace are of one answer; the rows of --out are JSON"
             raise UsageError(reason, hint="leave them out")
-        if review_below and (servers or not 0 <= review_below[0] <= 1):
-            reason = "--review-below compares probabilities, and stock servers give none"
-            hint = "leave it out" if servers else "a probability is from 0 to 1"
-            raise UsageError(reason if servers else "--review-below cannot be so much", hint=hint)
         review = [] if review_below is None else [review_below[1]]
         if out.suffix not in (".jsonl", ".csv") or any(file.suffix != ".jsonl" for file in review):
             reason = "--out ends in .jsonl or .csv, and the file of --review-below in .jsonl"
