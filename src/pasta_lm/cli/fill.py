@@ -226,7 +226,6 @@ class Many:
                 tally, began_s = next(tallies), time.monotonic()
                 num_before = tally.num_rows
                 with terminal.bars() as show:
-                    show("documents", num_before, tally.total)
                     for _ in tallies:
                         rate = (tally.num_rows - num_before) / (time.monotonic() - began_s)
                         note = f"{rate:.2g} a second"
