@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[1]
 HEAD, MIN_SHARED = ("| flag | meaning |", "|---|---|"), 2
 CLI = """# Command line
 
-Written by `scripts/reference_pages.py` from the command. Data goes to standard output, all else to
-standard error. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 the input is
-invalid, 130 interrupted; with `--out` 3 if a document failed, else 1 if a limit cut one. A flag
-wins over `PASTA_MODEL`, `_DEVICE`, `_DTYPE`, `_DEBUG`. `pasta --install-completion` completes.
+Written by `scripts/reference_pages.py` from the command itself. Data goes to standard output,
+progress and notices to standard error. Exit codes: 0 done, 1 the run failed, 2 wrong usage or
+configuration, 3 the input is invalid, 130 interrupted. `PASTA_MODEL`, `PASTA_DEVICE`, `PASTA_DTYPE`
+and `PASTA_DEBUG` stand for flags; a flag wins. `pasta --install-completion` adds completion.
 """
 RECIPES = """# Recipes
 

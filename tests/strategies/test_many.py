@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.many import Job
 from pasta_lm.strategies.model import Pasta
 from tests.engines.local.test_grammars import BOOKING, model
-from tests.fakes.power_cut import PowerCutError, fail_after
 from tests.fakes.stock_server import StockFaults, StockTestServer
 from tests.learn.train.recipes import save_tiny
 from tests.stock import engine_at, spelled
@@ -89,39 +87,6 @@ def test_a_job_gives_each_document_its_own_values_and_each_fault_its_own_row(
     for row, document in zip(rows[:3] + rows[7:], good, strict=True):
         alone = pasta.fill(document.get("text") or document["messages"], SCHEMA, max_tokens=40)
         assert (row["data"], row["unfinished"]) == (alone.data, [])
-
-
-@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
-def test_stopped_at_random_moments_a_job_writes_what_it_writes_at_one_go(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng, pasta, docs = random.Random(4), model(), documents(18)
-    columns = {"hotel": ("hotel",), "nights": ("nights",)}
-    (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, docs)), "utf-8")
-    monkeypatch.setattr("pasta_lm.strategies.many.AT_ONCE", 3)
-    wanted = pasta.filling(SCHEMA, max_tokens=40, seed=0)
-
-    def finish(out: JobFile) -> None:
-        for _ in Job([tmp_path / "docs.jsonl"], out, {}).run(lambda: (pasta.engine, wanted)):
-            pass
-
-    once, stopped = (JobFile(tmp_path / f"{part}{name}", columns) for part in ("once", ""))
-    finish(once)
-    num_stops = 0
-    while num_stops < 20:
-        with monkeypatch.context() as patch, suppress(PowerCutError):
-            fail_after(patch, pasta.engine, "step", rng.randrange(9))
-            finish(stopped)
-            break
-        num_stops += 1
-        whole = once.path.read_bytes()
-        begun = len(stopped.path.read_bytes())
-        assert stopped.path.read_bytes() == whole[:begun]
-        with stopped.path.open("ab") as file:  # the row that was being written
-            file.write(whole[begun : begun + rng.randrange(30)])
-    finish(stopped)
-    assert num_stops > 3
-    assert stopped.path.read_bytes() == once.path.read_bytes()
 
 
 def test_data_that_a_class_refuses_are_kept_with_the_reason(tmp_path: Path) -> None:
@@ -203,7 +168,7 @@ def test_where_no_server_is_left_the_job_ends_and_goes_on_later(
 ) -> None:
     _, start = served
     pasta, _ = start(StockFaults(dies_after=60))
-    with pytest.raises(RemoteError, match="127.0.0.1"):
+    with pytest.raises(RemoteError, match="broke off|no connection"):
         rows_of(tmp_path, pasta, documents(12))
     pasta, _ = start(None)
     rows = rows_of(tmp_path, pasta, documents(12))
