@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pasta_lab.fields.documents import Document, document, names
-from pasta_lab.fields.measure import figures, reliability
+from pasta_lab.fields.measure import figures
 from pasta_lm.strategies.fields import fields_of
 
 
@@ -49,25 +49,3 @@ def test_methods_are_compared_over_the_documents_that_both_decoded() -> None:
     assert found["difference"]["mean"] == 1
     assert found["times_fewer_steps"]["mean"] == pytest.approx(4)
     assert found["times_faster"] is None
-
-
-@pytest.mark.parametrize(("likely", "area"), [((0.9, 0.2), 1), ((0.5, 0.5), 0.5), ((0.1, 0.8), 0)])
-def test_confidences_are_judged_by_how_far_right_values_come_before_wrong_ones(
-    likely: tuple[float, float], area: float
-) -> None:
-    rows = []
-    for doc in map(document, names(4)):
-        data = true_object(doc)
-        (first, _), *rest = doc.values.items()
-        confidence = {".".join(path): likely[0] for path, _ in rest} | {".".join(first): likely[1]}
-        place = data
-        for key in first[:-1]:
-            place = place[key]
-        place[first[-1]] = "wrong"
-        rows.append({"id": f"{doc.name}/own", "data": data, "confidence": confidence})
-    judged = reliability(rows)
-    assert judged["area"] == area
-    assert judged["interval"] == [area, area]
-    assert sum(each["num"] for each in judged["by_confidence"].values()) == sum(
-        len(document(name).values) for name in names(4)
-    )

@@ -239,19 +239,6 @@ def card(schema: Any = CARD, **changes: Any) -> dict[str, Any]:
     return chat("hello", response_format=form, **{"pasta": {"parts": True}, **changes})
 
 
-def test_confidence_is_told_if_it_is_asked_for_and_in_a_stream_in_the_last_piece() -> None:
-    for wanted in (True, False):
-        asked = card(max_tokens=200, pasta={"parts": True, "confidence": wanted})
-        about = post(PATH, asked, app=tiny()).json()["pasta"]
-        pieces = streamed(post(PATH, {**asked, "stream": True}, app=tiny()))
-        told = about.get("confidence", {})
-        assert pieces[-1].get("pasta", {}).get("confidence", {}) == pytest.approx(told)
-        assert about["choices"][0].get("confidence", {}) == told
-        names = {name.partition(".")[0] for name in told}
-        assert names == ({*CARD["properties"]} if wanted else set())
-        assert all(0 <= share <= 1 for share in told.values())
-
-
 @pytest.mark.parametrize(
     ("max_tokens", "options"),
     [

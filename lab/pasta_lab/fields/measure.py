@@ -7,11 +7,8 @@ take turns, document by document.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from random import Random
-from statistics import fmean
 from typing import Any
 
 from pydantic_core import from_json
@@ -25,7 +22,6 @@ from pasta_lm.strategies.model import Pasta
 
 SEQUENTIAL, PARTS = METHODS = "sequential", "own"  # as stored records name them
 TOKENS_OF_FIELD, MORE_TOKENS = 30, 60  # what an answer may have; true ones have 12 a field
-NUM_DRAWS = 1000  # of documents, for the interval of the area
 CURVE = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30)  # fields of documents with a clock
 
 
@@ -101,44 +97,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
         str(size): _compared({name: both[name] for name in both if len(docs[name].values) == size})
         for size in sorted({len(doc.values) for doc in docs.values()})
     }
-    own = [by_id[f"{name}/{PARTS}"] for name in both]
-    return {**_compared(both), "reliability": reliability(own), "by_number_of_fields": curve}
-
-
-def reliability(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return how far confidences order right values before wrong ones, and how often each is right.
-
-    The area under the curve has an interval of 95 % over documents.
-    """
-    docs = [[*_judged(row)] for row in rows if "confidence" in row]
-    draw = Random(0)
-    drawn = (draw.choices(docs, k=len(docs)) for _ in range(NUM_DRAWS if docs else 0))
-    areas = sorted(area for some in drawn if (area := _area(some)) is not None)
-    bins = dict[str, list[tuple[float, bool]]]()
-    for share, is_right in (pair for doc in docs for pair in doc):
-        bins.setdefault(f"{min(int(10 * share), 9) / 10}", []).append((share, is_right))
-    table = {
-        low: {"num": len(pairs), "confidence": fmean(p for p, _ in pairs),
-              "right": fmean(right for _, right in pairs)}
-        for low, pairs in sorted(bins.items())
-    }  # fmt: skip
-    bounds = [areas[round(part * (len(areas) - 1))] for part in (0.025, 0.975)] if areas else None
-    return {"area": _area(docs), "interval": bounds, "by_confidence": table}
-
-
-def _judged(row: Row) -> Iterator[tuple[float, bool]]:
-    doc = document(row["id"].partition("/")[0])
-    for path, value in doc.values.items():
-        share = row["confidence"].get(".".join(path))
-        if share is not None:
-            yield share, Document("", "", {}, {path: value}).num_right(row["data"]) == 1
-
-
-def _area(docs: Sequence[Sequence[tuple[float, bool]]]) -> float | None:
-    pairs = sorted(pair for doc in docs for pair in doc)
-    right, wrong = ([p for p, is_right in pairs if is_right is kind] for kind in (True, False))
-    below = (bisect_left(wrong, p) + bisect_right(wrong, p) for p in right)
-    return sum(below) / (2 * len(right) * len(wrong)) if right and wrong else None
+    return {**_compared(both), "by_number_of_fields": curve}
 
 
 def _compared(both: Mapping[str, tuple[Row, Row]]) -> dict[str, Any]:
