@@ -48,16 +48,12 @@ class Choices:
 
 @dataclass(slots=True)
 class Confidences:
-    """How likely the texts of a response are, by thread: temperature 1, before penalties."""
+    """How likely the texts of a response are, by thread."""
 
     logprobs: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Of the tokens of a text, each among those that its form allows."""
     shares: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of members of a closed set
-
-    def likeliest(self, thread: int) -> int:
-        return self.shares[thread].index(max(self.shares[thread]))
 
     @property
     def probabilities(self) -> dict[int, float]:
         likeliest = {thread: max(shares) for thread, shares in self.shares.items()}
-        return likeliest | {thread: exp(logprob) for thread, logprob in self.logprobs.items()}
+        return {thread: exp(logprob) for thread, logprob in self.logprobs.items()} | likeliest

@@ -22,7 +22,7 @@ except ImportError:  # only for answers that must match a form
     TokenizerWrapper = None  # type: ignore[assignment,misc]
 
 MAX_COMPILED = 256  # grammars that are kept: of a request's threads, and of those that repeat it
-BEHIND = re.compile(rb" ?[,}\]\n]?\Z")
+BEHIND = re.compile(rb" ?[,}\]\n]\Z")
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
 ASCII = {bytes([byte]) for byte in range(32, 127)}
@@ -56,9 +56,10 @@ class FormTokens:
         """From the last bytes of a JSON value to the tokens that end with it or behind it."""
         self.tokens = [names.get(token, text) for token, text in enumerate(self._bytes)]
 
-    def spelled(self, text: bytes) -> list[int]:
-        """Return a token for each byte that has one."""
-        return [self._bytes_to_id[byte] for i in text if (byte := bytes([i])) in self._bytes_to_id]
+    def without_mark(self, token: int) -> int:
+        """Return the token without what may follow a value, if there is one."""
+        text = self._bytes[token]
+        return self._bytes_to_id.get(BEHIND.sub(b"", text) or text, token)
 
     def bytes_of(self, token: int) -> bytes:
         return self._bytes[token]
@@ -68,8 +69,8 @@ class FormTokens:
         marks = (b"", b",", b"}", b"]", b"\n")
         texts = (value + space + mark for space in (b"", b" ") for mark in marks)
         is_open = not value or value[-1:].isdigit()  # more digits may come, if no mark does
-        ends = {*islice(texts, is_open, None)}
-        return [token for token, text in enumerate(self._bytes) if text in ends]
+        known = map(self._bytes_to_id.get, islice(texts, is_open, None))
+        return [token for token in known if token is not None]
 
     def __call__(self, text: str) -> list[int]:
         """Return the ids of a text, byte by byte where the tokenizer would change it."""
@@ -89,7 +90,7 @@ class Matcher:
     ) -> None:  # fmt: skip
         """Begin; ``words`` if the text is a value inside an object or a list."""
         self._matcher, self._vocab_size, self._tag_ids = matcher, vocab_size, tag_ids
-        self._words, self._is_over = words, False  # whether a value has surely ended
+        self._words = words
         self._eos_ids = [token for token in eos_ids if token < vocab_size]
 
     def allowed(self, guesses: Sequence[int] = ()) -> Tensor:
@@ -125,27 +126,20 @@ class Matcher:
             raise self._fault(self._matcher)
 
     def alike(self, token: int) -> list[int]:
-        """Return the tokens with which a value ends as with this one; itself where it goes on.
-
-        It is called with each token before that is consumed.
-        """
-        words = self._words
-        if words is None:
+        """Return the tokens with which a value ends as with this one; itself where it goes on."""
+        words, ends = self._words, self._eos_ids
+        if words is None or not (token in ends or self._completes(token)):
             return [token]
-        behind = [*words.endings(b""), *self._eos_ids]
-        if self._is_over or (token in behind and self._matcher.is_accepting()):
-            self._is_over = True
+        behind = [*words.endings(b""), *ends]
+        if token in behind and self._matcher.is_accepting():
             return behind
-        text = words.bytes_of(token)
-        texts = (value for value in (BEHIND.sub(b"", text), text) if value)
-        ends = (value for value in texts if self._completes(words.spelled(value)))
-        ways = words.endings(end) if (end := next(ends, None)) is not None else []
-        self._is_over = token in ways
-        return ways if self._is_over else [token]
+        shorter = words.without_mark(token)
+        ways = words.endings(words.bytes_of(shorter if self._completes(shorter) else token))
+        return ways if token in ways else [token]
 
-    def _completes(self, tokens: Sequence[int]) -> bool:
-        ids = [*tokens, *self._eos_ids[:1]]  # an end may come where the text is complete
-        return len(ids) > len(tokens) and bool(self._matcher.validate_tokens(ids) == len(ids))
+    def _completes(self, token: int) -> bool:
+        ids = [token, *self._eos_ids[:1]]  # an end may come where the text is complete
+        return len(ids) > 1 and bool(self._matcher.validate_tokens(ids) == len(ids))
 
     def allows(self, token: int) -> bool:
         if token in self._eos_ids:

@@ -79,15 +79,14 @@ class LiveThread:
     next_token: int | None = None  # the decoded token that it feeds next
     prefix: Sequence[int] = ()  # fed in front of ``next_token``, in the same pass; not decoded
     guesses: Sequence[int] = ()  # fed behind it, in the same pass: right if decoded then
-    placements: Sequence[Placement] = ()  # of guesses, or of what choices begin with, in a pass
+    placements: Sequence[Placement] = ()  # of the guesses, or of what choices begin with
     num_right: int = 0  # the guesses that were decoded so far
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
     max_tokens: int | None = None  # its limit, beside those of the response
     stops_alone: bool = False  # its stop strings end it, and not the answer
     matcher: Matcher | None = None  # holds its text to a schema
-    choices: Choices | None = None  # what its text is one of, if that is scored in its first pass
-    is_scored: bool = False  # it decodes nothing: the likeliest choice is its text
+    choices: Choices | None = None  # scored instead of decoding
     scores: dict[Ids, dict[int, float]] = field(default_factory=dict)  # as ``Choices`` reads them
     thought: Thought | None = None  # that comes first; None: there is none, or it is over
     is_held: bool = False  # another thread of the response goes first; it stays out of the pass
@@ -103,14 +102,6 @@ class LiveThread:
     @property
     def is_full(self) -> bool:
         return self.max_tokens is not None and self.thread.num_tokens >= self.max_tokens
-
-    def shares(self) -> tuple[float, ...]:
-        """Return those of its choices, all scored; what decodes needs them no more."""
-        assert self.choices is not None
-        shares = self.choices.shares(self.scores)
-        if not self.is_scored:
-            self.choices, self.placements = None, ()
-        return shares
 
     @property
     def num_to_feed(self) -> int:

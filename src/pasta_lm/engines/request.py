@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
-from pasta_lm.engines.choices import Choices, Confidences
+from pasta_lm.engines.choices import Choices
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -134,12 +134,7 @@ class Start:
     behind: Callable[[Sequence[Sequence[int]]], Sequence[int]] | None = None
     """From what those decoded to all that it sees behind the prompt."""
     max_fed: int = 0  # tokens of that at most that none of them has fed
-    choices: Choices | None = None
-    """What it is one of. Without a form of its text it decodes nothing, and is the likeliest."""
-
-    @property
-    def is_scored(self) -> bool:
-        return self.choices is not None and self.structured_outputs is None
+    choices: Choices | None = None  # it decodes nothing, and is the likeliest of these
 
     @property
     def num_entries(self) -> int:
@@ -343,7 +338,10 @@ class Answer:
     logprobs: Mapping[tuple[int, int], TokenLogprobs] = field(default_factory=dict)
     """By thread and index in it (``trace.tokens_of``); of sampled tokens, in the local engine."""
     reasoning: str | None = None  # the thought before the answer
-    confidences: Confidences = field(default_factory=Confidences)
+    confidences: Mapping[int, float] = field(default_factory=dict)
+    """By thread: the probability of its tokens among those that its form allows."""
+    shares: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """By thread that scored a closed set: the share of each member."""
 
     @property
     def text(self) -> str:

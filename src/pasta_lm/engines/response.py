@@ -106,8 +106,7 @@ class Response:
         stops = StopWatch(self.request.params.stop if stop is None else stop)
         live = LiveThread(thread, self._tokens.text_stream(), stops, stops_alone=stop is not None)
         if start is not None:
-            live.max_tokens, live.is_scored = start.max_tokens, start.is_scored
-            live.choices = start.choices if start.is_scored or self.request.has_confidence else None
+            live.max_tokens, live.choices = start.max_tokens, start.choices
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
         live.thought = self._thought if thread.is_main else None
@@ -152,7 +151,8 @@ class Response:
 
     def max_to_feed(self, live: LiveThread) -> int:
         feeds_again = live.joined is not None and self.request.join is Join.RECOMPUTE
-        return live.num_to_feed + feeds_again * self.interpreter.num_tokens
+        num_again = self.interpreter.num_tokens if feeds_again else 0
+        return live.num_to_feed + num_again
 
     def begin_pass(self) -> None:
         self.recorder.step += 1
@@ -178,8 +178,7 @@ class Response:
         live.next_token = live.promised = live.joined = None
         live.prefix = ()
         if live.choices is not None:
-            texts = live.choices.beginnings[1:]
-            live.placements = self.placer.branch(thread, texts, goes_on=not live.is_scored)
+            live.placements = self.placer.branch(thread, live.choices.beginnings[1:])
         return last
 
     def passed(self, t_s: float) -> None:
@@ -220,9 +219,10 @@ class Response:
             self._match(live)  # from the next token on
 
     def take_choice(self, live: LiveThread, *, t_s: float) -> None:
-        """End a thread that decodes nothing with the likeliest of its choices."""
+        """End a thread with the likeliest of its choices; the next tokens of all are scored."""
         assert live.choices is not None
-        for token in live.choices.members[self.confidences.likeliest(live.thread.id)]:
+        shares = self.confidences.shares[live.thread.id] = live.choices.shares(live.scores)
+        for token in live.choices.members[shares.index(max(shares))]:
             if live.thread.is_alive:
                 self._take_id(live, token, t_s, is_forced=False)
         if live.thread.is_alive:
@@ -383,7 +383,8 @@ class Response:
         self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
         document = self.interpreter.document()
         reasoning = self._thought.text or None if self._thought else None
-        answer = Answer(document, self.trace, self.logprobs, reasoning, self.confidences)
+        likely = self.confidences.probabilities, self.confidences.shares
+        answer = Answer(document, self.trace, self.logprobs, reasoning, *likely)
         self.events.append(Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:

@@ -108,21 +108,18 @@ class Placer:
         pairs = enumerate(tokens, start=thread.position)
         return [self._append(thread, token, position, thread.depth) for position, token in pairs]
 
-    def branch(
-        self, thread: Thread, texts: Iterable[tuple[int, ...]], *, goes_on: bool
-    ) -> list[Placement]:
+    def branch(self, thread: Thread, texts: Iterable[tuple[int, ...]]) -> list[Placement]:
         """Place the last token of each text, which goes on behind what a thread fed last.
 
-        The other tokens of a text were texts before it. It sees them, and nothing of others.
-        ``goes_on``: so does the thread, which sees none of them.
+        The other tokens of a text were texts before it. It sees them, and nothing of others; the
+        thread feeds nothing afterwards.
         """
         assert thread.row is not None
         last = Placement(len(self.entries) - 1, thread.position - 1, thread.depth)
         ends: dict[tuple[int, ...], tuple[Placement, int, Row]] = {
             (): (last, thread.owner, thread.row)
         }
-        gone_on: set[tuple[int, ...]] = {()} if goes_on else set()
-        placements = list[Placement]()
+        gone_on, placements = set[tuple[int, ...]](), list[Placement]()
         for text in texts:
             last, owner, row = ends[text[:-1]]
             if text[:-1] in gone_on:  # its owner's next entries are another's

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.engines.schemas import Schema
@@ -17,7 +16,6 @@ from pasta_lm.interpreter.placement import num_common
 
 MAX_FIELDS, MAX_DEPTH, MAX_FLOAT = 4096, 32, 1.7976931348623157e308
 DECODER = json.JSONDecoder(parse_float=lambda text: max(-MAX_FLOAT, min(float(text), MAX_FLOAT)))
-LISTED = {"boolean": (True, False), "null": (None,)}  # the values of types that have few
 REFERENCES = ("#/$defs/", "#/definitions/")
 KEPT = {"$defs", "$schema", "definitions", "x-guidance"}  # in the schema of each field
 NOTES = KEPT | {"$comment", "$id", "default", "description", "examples", "title"}
@@ -56,11 +54,6 @@ class Part:
         return StructuredOutputs(json=self.schema, regex=regex, is_inside=is_inside)
 
     @property
-    def members(self) -> list[Any]:
-        """Return the values that its schema allows, if it lists them."""
-        return [] if self.schema is None else _members(self.schema)
-
-    @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else self.stop
 
@@ -87,25 +80,6 @@ class Part:
             return f"{comment}{{{opened}"
         separator = f",\n{comment}" if comment else ", "
         return "}" * (len(before) - num_same - 1) + separator + opened
-
-
-def _members(schema: Schema) -> list[Any]:
-    """Return the values of a closed set; none if it is open, or has other rules."""
-    rules = schema.keys() - NOTES
-    match schema:
-        case {"const": value} if rules <= {"const", "type"}:
-            return [value]
-        case {"enum": [*values]} if rules <= {"enum", "type"}:
-            return values
-        case {"anyOf": [*schemas]} if rules == {"anyOf"}:
-            sets = [_members(mapping(part)) for part in schemas]
-            values = [value for each in sets for value in each]
-            return values if all(sets) else []
-        case {"type": kind} if rules == {"type"}:
-            kinds = kind if isinstance(kind, list) else [kind]
-            values = [value for name in kinds for value in LISTED.get(name, ())]
-            return values if LISTED.keys() >= {*kinds} else []
-    return []
 
 
 def mapping(value: object) -> Schema:

@@ -16,7 +16,6 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING, Any
 
-from pasta_lm.engines.choices import Choices
 from pasta_lm.engines.request import (
     Answer,
     Expansion,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 NAME = "parts"
 MAX_REST = 16  # tokens of text that stands behind a finished part inside the same token
-MAX_MEMBERS = 32  # of a closed set whose shares are scored; of more, the tokens' probabilities
 Texts = Iterable[tuple[str, bool]]  # of parts, each with whether it ended by itself
 
 
@@ -135,20 +133,11 @@ def parts_request(
             num_seen=None if after or lead else len(ids) - 1,
             topic=bounded_topic(part.name) or "part", structured_outputs=wanted,
             stop=(*params.stop, *part.stops), max_tokens=part.max_tokens, after=tuple(after),
-            choices=_choices(part, vocabulary),
             behind=partial(_behind, parts, seen, vocabulary) if after else None,
             max_fed=_max_fed(seen, others, vocabulary, params) if after else 0,
         )  # fmt: skip
         starts.append(start)
     return request_of(ids, starts, params)
-
-
-def _choices(part: Part, vocabulary: Vocabulary) -> Choices | None:
-    """Return the values of a part that has few, without the mark that ends each text."""
-    if not 0 < len(part.members) <= MAX_MEMBERS:
-        return None
-    texts = (" " + as_json(value).removesuffix('"') for value in part.members)
-    return Choices(tuple(tuple(vocabulary.encode_text(text)) for text in texts))
 
 
 def _seen(parts: Sequence[Part], indices: Sequence[int]) -> Seen:
@@ -221,22 +210,17 @@ def filled(answer: Answer, schema: Schema, prompt: Prompt = "") -> PartsAnswer:
     """Return the values of fields, with their places in the prompt or in its last message."""
     parts = fields_of(schema)
     data, cut = object_of(parts, chain(texts_of(answer), repeat(("", False))))
-    confidence = _confidence(answer, parts, cut)
+    confidence = _confidence(answer, [part.name for part in parts], cut)
     document = prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or "")
     spans = spans_of(parts, data, document)
     return PartsAnswer(data, as_json(data), cut, answer, confidence, spans)
 
 
 def _confidence(
-    answer: Answer, parts: Sequence[Part], unfinished: Sequence[str]
+    answer: Answer, names: Sequence[str], unfinished: Sequence[str]
 ) -> dict[str, float | None]:
-    known, likely = dict[str, float | None](), answer.confidences.probabilities
-    for number, (part, (text, _)) in enumerate(zip(parts, texts_of(answer), strict=False), start=1):
-        known[part.name] = likely.get(number)
-        if shares := answer.confidences.shares.get(number):
-            value, members = as_json(part.read(text)[0]), [*map(as_json, part.members)]
-            known[part.name] = shares[members.index(value)] if value in members else None
-    return known | dict.fromkeys(unfinished)
+    of_thread, known = answer.confidences, enumerate(names, start=1)
+    return {name: None if name in unfinished else of_thread.get(i) for i, name in known}
 
 
 def object_of(parts: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -264,7 +248,7 @@ def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
     data, unfinished = object_of(parts, texts)
     pairs = zip(parts, texts, strict=True)
     whole = "".join(part.lead + text[: part.read(text)[1]] for part, (text, _) in pairs)
-    confidence = _confidence(answer, parts, unfinished)
+    confidence = _confidence(answer, [part.name for part in parts], unfinished)
     return PartsAnswer(data, whole, unfinished, answer, confidence)
 
 

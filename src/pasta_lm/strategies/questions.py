@@ -21,18 +21,14 @@ if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
 
 CHOOSE = "Answer with one of: {}."
-MAX_CHOICES, MAX_SCORED_ROWS = 64, 512
-"""Of a question; rows of logits that are read in one step, which bounds their memory."""
 UNCHANGED = {"max_blocks", "max_threads", "max_tokens", "seed"}
 """Settings that a request may have when choices are scored: no other plays a part."""
 
 
 def check_choices(choices: Sequence[str], params: SamplingParams) -> None:
     """Refuse (``UsageError``) what is no closed set, and settings that scoring does not read."""
-    if isinstance(choices, str) or not all(text and isinstance(text, str) for text in choices):
+    if isinstance(choices, str) or not all(choices):
         raise UsageError(f"choices are texts, none empty, not {choices!r}"[:200])
-    if len(choices) > MAX_CHOICES:
-        raise UsageError(f"{len(choices)} choices, but at most {MAX_CHOICES} are scored")
     if doubled := [text for text in choices if [*choices].count(text) > 1]:
         raise UsageError(f"the choice {doubled[0]!r} stands twice")
     plain, names = SamplingParams(), {setting.name for setting in fields(params)} - UNCHANGED
@@ -58,9 +54,7 @@ def ask_request(
         form = StructuredOutputs(choice=tuple(choices)) if decodes else None
     if members and not decodes:
         num_tokens = 1 + len(questions) * max(map(len, members))
-        num_threads = max(1, MAX_SCORED_ROWS // len(Choices(members).beginnings))
-        num_threads = min(num_threads, params.max_threads or num_threads)
-        params = replace(params, max_tokens=num_tokens, max_threads=num_threads)
+        params = replace(params, temperature=0.0, stop=(), max_tokens=num_tokens)
     texts = [f"{document}\n\n{question}" for question in questions]
     prompts = [
         vocabulary.encode_prompt([{"role": "user", "content": text}])
@@ -111,12 +105,12 @@ class Replies(PartsAnswer):
 
 
 def answered(answer: Answer, questions: Sequence[str], choices: Sequence[str] = ()) -> Replies:
-    replies, cut, likely = list[QuestionReply](), list[str](), answer.confidences.probabilities
+    replies, cut = list[QuestionReply](), list[str]()
     threads = enumerate(zip(questions, texts_of(answer), strict=True), start=1)
     for number, (question, (text, has_ended)) in threads:
         cut += [] if has_ended else [question]
-        shares = zip(choices, answer.confidences.shares.get(number, ()), strict=False)
-        confidence = likely.get(number) if has_ended else None
+        shares = zip(choices, answer.shares.get(number, ()), strict=False)
+        confidence = answer.confidences.get(number) if has_ended else None
         replies.append(QuestionReply(text.strip(), confidence, dict(shares)))
     texts = [reply.text for reply in replies]
     known = zip(questions, (reply.confidence for reply in replies), strict=True)

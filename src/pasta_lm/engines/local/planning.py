@@ -141,16 +141,10 @@ class LogitsRow(NamedTuple):
     """The row counts only if so many guesses before it were right; or which beginning it is of."""
 
     @property
-    def is_beginning(self) -> bool:
-        """Return whether it is behind tokens that choices begin with, and not the thread's own."""
-        return self.num_guessed > 0 and not self.live.guesses
-
-    @property
     def is_measured(self) -> bool:
         """Return whether the probability of the token is kept as a part of that of its text."""
         request = self.response.request
-        is_decoded = not (self.live.is_scored or self.live.thread.is_main or self.is_beginning)
-        return request.has_confidence and is_decoded
+        return request.has_confidence and not self.live.thread.is_main and not self.live.choices
 
     @property
     def reads_logits(self) -> bool:
@@ -172,9 +166,7 @@ class LogitsRow(NamedTuple):
             ids = live.choices.next_tokens(beginning)
             logprobs_V = logits_V.double().log_softmax(dim=-1)
             live.scores[beginning] = dict(zip(ids, logprobs_V[ids].tolist(), strict=True))
-            if number == len(live.choices.beginnings) - 1:
-                response.confidences.shares[live.thread.id] = live.shares()
-        if num_top is not None and response.request.forced is None and not self.is_beginning:
+        elif num_top is not None and response.request.forced is None:
             index = response.trace.threads[live.thread.id].num_tokens + number
             response.logprobs[live.thread.id, index] = token_logprobs(logits_V, token, num_top)
 
@@ -182,12 +174,11 @@ class LogitsRow(NamedTuple):
         response, live, num_guessed = self.response, self.live, self.num_guessed
         if response.trace.prefill_s == 0.0:
             response.trace.prefill_s = t_s
+        if live.choices is not None:
+            if live.decodes and num_guessed == len(live.choices.beginnings) - 1:
+                response.take_choice(live, t_s=t_s)
         # An earlier row may have ended the thread, or shown a guess to be wrong.
-        if not live.decodes or self.is_beginning:
-            return
-        if live.is_scored:
-            response.take_choice(live, t_s=t_s)
-        elif num_guessed == 0 or response.guesses.confirm(live, num_guessed):
+        elif live.decodes and (num_guessed == 0 or response.guesses.confirm(live, num_guessed)):
             response.take(live, token, t_s=t_s)
 
 

@@ -321,8 +321,6 @@ class CompletionsEngine:
              params.max_thinking_tokens is not None),
             ("log-probabilities of a stock server are not read", "them",
              params.logprobs is not None),
-            ("a stock server does not say how likely each of some texts is",
-             "choices, or decode them", any(start.is_scored for start in request.known)),
         ):  # fmt: skip
             if is_set:
                 raise errors.RequestError(problem, hint=f"leave out {names}")
@@ -340,8 +338,7 @@ class CompletionsEngine:
                     f"{self.loaded.join.value!r}; --allow-inexact (servers.allow_inexact in a "
                     f"recipe) decodes it as {plain.value!r} and {join.value!r}",
                 )
-        request = replace(request, params=params, positions=plain, join=join)
-        return replace(request, guesser=None, has_confidence=False)
+        return replace(request, params=params, positions=plain, join=join, guesser=None)
 
 
 def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
