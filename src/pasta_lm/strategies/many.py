@@ -91,10 +91,9 @@ class Window(Generic[T]):
         error = event.error
         place.num_before = place.num_before if place.num_lost else self._num_decoded
         place.num_lost += 1
-        is_row = isinstance(error, InputError) or self._num_decoded > place.num_before
         if isinstance(error, RemoteError) and place.num_lost <= NUM_AGAIN:
             self._begin(place)
-        elif isinstance(error, InputError | RemoteError) and is_row:
+        elif isinstance(error, InputError) or isinstance(error, RemoteError) and self._num_decoded > place.num_before:
             place.outcome = error
         else:
             raise error
