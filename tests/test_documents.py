@@ -95,7 +95,7 @@ def test_text_files_are_documents_named_as_they_are(tmp_path: Path) -> None:
 
 COLUMNS = {"id": ("id",), "guest.name": ("guest", "name"), "beds": ("beds",)}
 ROWS: list[Row] = [
-    {"id": "a", "data": {"id": 'say "hi",\r\nthen\ro\n', "guest": {"name": "\u00e9"}, "beds": [1]},
+    {"id": "a", "data": {"id": 'say "hi",\r\nthen\rgo\n', "guest": {"name": "\u00e9"}, "beds": [1]},
      "confidence": {"id": 0.5, "guest.name": 0.9, "beds": 1.0}, "unfinished": []},
     {"id": 2, "error": "it has no text"},
     {"id": "c", "data": {"id": True, "guest": {}}, "unfinished": ["guest.name", "beds"]},
@@ -124,7 +124,7 @@ def test_cut_at_every_byte_a_job_goes_on_to_the_same_file(tmp_path: Path, name: 
                     "confidence.guest.name", "confidence.beds", "unfinished", "error"]  # fmt: skip
     assert cells[0] == [
         "a",
-        'say "hi",\r\nthen\ro\n',
+        'say "hi",\r\nthen\rgo\n',
         "\u00e9",
         "[1]",
         "0.5",

@@ -89,11 +89,14 @@ class Window(Generic[T]):
             self._num_decoded += 1
             return
         error = event.error
+        is_lost = isinstance(error, RemoteError)
         place.num_before = place.num_before if place.num_lost else self._num_decoded
         place.num_lost += 1
-        if isinstance(error, RemoteError) and place.num_lost <= NUM_AGAIN:
+        if is_lost and place.num_lost <= NUM_AGAIN:
             self._begin(place)
-        elif isinstance(error, InputError) or isinstance(error, RemoteError) and self._num_decoded > place.num_before:
+        elif isinstance(error, InputError):
+            place.outcome = error
+        elif isinstance(error, RemoteError) and self._num_decoded > place.num_before:
             place.outcome = error
         else:
             raise error
