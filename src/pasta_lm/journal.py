@@ -49,35 +49,31 @@ class Journal:
                 raise ValueError(f"{self.path} has a row {row['id']} already")
         if self._is_torn:
             raise PastaError("the journal ends in a torn line: run the same command again")
-        self._is_torn = True  # nothing may follow it; opening the file again cuts it off
-        append_synced(self.path, b"".join(map(line_of, rows)))
-        self._is_torn = False
+        try:
+            self._write(b"".join(map(line_of, rows)))
+        except OSError as exc:
+            self._is_torn = True  # nothing may follow it; opening the file again cuts it off
+            raise PastaError(
+                f"{self.path} cannot be written: {exc.strerror}",
+                hint="what was counted is safe; make room and run the same command again",
+            ) from exc
         self._rows |= {row["id"]: row for row in rows}
 
-
-def append_synced(path: Path, data: bytes) -> None:
-    """Append to a file; on return it is on disk. After a ``PastaError`` its end may be torn."""
-    try:
-        is_new = not path.exists()
-        with path.open("ab") as file:
+    def _write(self, data: bytes) -> None:
+        is_new = not self.path.exists()
+        with self.path.open("ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            _sync_folder(path.parent)
-    except OSError as exc:
-        raise PastaError(
-            f"{path} cannot be written: {exc.strerror}",
-            hint="what was counted is safe; make room and run the same command again",
-        ) from exc
+            _sync_folder(self.path.parent)
 
 
 @contextmanager
-def held(path: Path, written: Path | None = None) -> Iterator[None]:
+def held(path: Path) -> Iterator[None]:
     """Lock a file, which is made if it does not exist; a ``UsageError`` if another process did.
 
-    The system releases the lock however the process ends. ``written`` is what it stands for: its
-    folder, if it is None.
+    The system releases the lock however the process ends.
     """
     import fcntl  # not on Windows, where the rest of this module works
 
@@ -87,8 +83,7 @@ def held(path: Path, written: Path | None = None) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             raise UsageError(
-                f"another process is writing {written or path.parent}",
-                hint="wait for it, or end it",
+                f"another process is writing {path.parent}", hint="wait for it, or end it"
             ) from exc
         yield
     finally:

@@ -49,7 +49,7 @@ FLAGS = [
 def test_help_fits_80_columns_without_cuts(pasta: Pasta, verb: str) -> None:
     result = pasta(*verb.split(), "-h")
     assert (result.code, result.err) == (0, "")
-    assert "..." not in re.sub(r"(ARGS|SOURCE|QUESTIONS|PROMPT)[\]}]*\.\.\.", "", result.out)
+    assert "..." not in re.sub(r"(ARGS|SOURCE|QUESTIONS)[\]}]*\.\.\.", "", result.out)
     assert max(map(len, result.out.splitlines())) <= 80
 
 
@@ -78,10 +78,10 @@ def test_only_flags_of_the_machine_have_an_environment_twin() -> None:
         assert flag.envvar == twins.get(long), verb
 
 
-def test_no_verb_but_those_of_answers_has_more_flags_than_a_reader_can_survey() -> None:
+def test_no_verb_but_run_and_fill_has_more_flags_than_a_reader_can_survey() -> None:
     servers = {"--engine", "--dialect", "--allow-inexact"}
     counts = Counter(verb for verb, flag in FLAGS if not servers & {*flag.opts})
-    assert [verb for verb, count in counts.items() if count > MAX_FLAGS] == ["run", "fill", "ask"]
+    assert [verb for verb, count in counts.items() if count > MAX_FLAGS] == ["run", "fill"]
 
 
 def test_a_flag_wins_over_its_environment_twin(pasta: Pasta) -> None:

@@ -165,7 +165,7 @@ def bars() -> Iterator[Progress]:
 
         def show(name: str, done: int, total: int | None, note: str = "") -> None:
             if name not in tasks:
-                tasks[name] = shown.add_task(name, total=total, completed=done)
+                tasks[name] = shown.add_task(name, total=total)
             description = f"{name} ({note})" if note else name
             shown.update(tasks[name], completed=done, total=total, description=description)
 

@@ -70,8 +70,6 @@ class Engine(Protocol):
     def served_names(self) -> Mapping[str, Sequence[str]]: ...  # the model's, by server address
     @property
     def has_work(self) -> bool: ...  # a request is unfinished
-    @property
-    def max_rows(self) -> int: ...  # threads that decode at once; more would wait
 
     # A number names a request; a ``RequestError`` if it cannot be decoded.
     def submit(self, request: Request) -> int: ...

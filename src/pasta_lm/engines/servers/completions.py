@@ -41,7 +41,6 @@ from pasta_lm.models.load import last_position, load_without_weights
 from pasta_lm.models.vocabulary import Vocabulary
 
 MAX_RESPONSES = 64  # responses that a server decodes at once; others wait here
-MAX_ROWS = 256  # completions that a server decodes at once: vLLM's default
 PENALTIES = "repetition_penalty, presence_penalty and frequency_penalty"
 SERVERS = "servers"
 T = TypeVar("T")
@@ -120,7 +119,6 @@ class CompletionsEngine:
         self.servers = tuple(servers)
         self.loaded = loaded
         self.max_responses = MAX_RESPONSES * len(self.servers)
-        self.max_rows = MAX_ROWS * len(self.servers)
         self.active: dict[int, ServedRequest] = {}  # the unfinished requests by their numbers
         self._num_again = num_again
         vocabulary, eos_ids = loaded.vocabulary, [*loaded.eos_ids]
