@@ -60,12 +60,10 @@ def _decoded(model: Pasta, ids: Sequence[str]) -> list[Row]:
     rows = []
     for key, answer in zip(ids, answers, strict=True):
         trace, (name, method) = answer.trace, key.split("/")
-        row: Row = {"id": key, "data": None, "cut": answer.finish_reason == "length"}
-        if method != SEQUENTIAL:
-            filled = parts.filled(answer, document(name).schema)
-            row |= {"data": filled.data, "confidence": filled.confidence}
-        elif answer.text.strip():  # of a cut object, what is whole
-            row["data"] = from_json(answer.text, allow_partial=True)
+        data = parts.filled(answer, document(name).schema).data if method != SEQUENTIAL else None
+        if method == SEQUENTIAL and answer.text.strip():  # of a cut object, what is whole
+            data = from_json(answer.text, allow_partial=True)
+        row: Row = {"id": key, "data": data, "cut": answer.finish_reason == "length"}
         row["tokens"] = sum(not token.is_forced for token in trace.tokens)
         row["steps"], row["prompt_tokens"] = trace.critical_path, trace.num_prompt_tokens
         if len(ids) == 1:

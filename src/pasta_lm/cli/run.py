@@ -28,7 +28,6 @@ from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY, resolve
 from pasta_lm.strategies.fields import MAX_FIELDS, SMALLEST, Part, fields_of
 from pasta_lm.strategies.model import Pasta, Servers, Watch, baseline_of, instance
 from pasta_lm.strategies.parts import PartsAnswer, check_fields
-from pasta_lm.strategies.questions import check_choices
 from pasta_lm.strategies.requests import (
     EXACT_SEQUENTIAL,
     POSITIONS,
@@ -159,9 +158,6 @@ def ask(
     questions: Annotated[
         list[str], typer.Argument(metavar="QUESTIONS", help="Questions, or a file, one a line.")
     ],
-    choices: Annotated[
-        str | None, option("--choices A,B,C", "Each answer is one of these, scored in one step.")
-    ] = None,
     model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
     max_tokens: flags.MaxTokens = 1024, temperature: flags.Temperature = None,
     repetition_penalty: flags.RepetitionPenalty = None,
@@ -182,11 +178,8 @@ def ask(
         presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed,
         max_blocks=MAX_FIELDS,
     )  # fmt: skip
-    members = [] if choices is None else [text.strip() for text in choices.split(",")]
-    if choices is not None:
-        check_choices(members, sampling_params(None, settings))
     loaded = load_model(model, servers, dtype=dtype, device=device)
-    decode = partial(loaded.ask, questions=lines, choices=members, **settings)
+    decode = partial(loaded.ask, questions=lines, **settings)
     _print_each(texts, decode, trace, as_json=json, questions=lines)
 
 
@@ -266,8 +259,7 @@ def _print_each(
             figures = {"critical_path": run.critical_path, "wall_s": round(run.wall_s, 6)}
             facts = {"unfinished": answer.unfinished, "usage": run.usage(), **figures}
             spans = {"spans": answer.spans} if answer.spans else {}  # questions have none
-            known = {"confidence": answer.confidence, **spans}
-            terminal.print_json({"data": answer.data, **known, **facts})
+            terminal.print_json({"data": answer.data, **spans, **facts})
         else:
             pairs = map("\n".join, zip(questions, answer.data, strict=False))
             terminal.print_answer("\n\n".join(pairs) or answer.text)

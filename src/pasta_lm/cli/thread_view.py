@@ -214,12 +214,12 @@ def summary(trace: Trace) -> str:
     is_simulated = trace.kind is Kind.SIMULATED
     parts = ["simulated, no wall clock" if is_simulated else f"{trace.wall_s:.2f} s{kind}"]
     if len(trace.threads) > 1:
-        ratio = trace.parallelism  # 0: choices were scored, and no token of them was fed
-        num_tokens = round(ratio * trace.critical_path) or trace.num_content_tokens
-        text = f"{num_tokens} tokens of text by {len(trace.threads)} threads"
-        parts.append(f"{text} in {trace.critical_path} steps")
+        num_tokens = round(trace.parallelism * trace.critical_path)
+        ratio = trace.parallelism
         word = "fewer" if ratio >= 1 else "more"
-        parts += [f"{max(ratio, 1 / ratio):.2f} times {word} than one thread's"] if ratio else []
+        steps = f"{max(ratio, 1 / ratio):.2f} times {word} than one thread's"
+        text = f"{num_tokens} tokens of text by {len(trace.threads)} threads"
+        parts.append(f"{text} in {trace.critical_path} steps, {steps}")
     else:
         parts.append(f"{trace.num_tokens} tokens, one thread")
     if trace.tokens_per_s:

@@ -1,10 +1,9 @@
-"""How likely the texts of threads are; closed sets of texts, scored instead of decoded."""
+"""A closed set of texts that is scored instead of decoded: which tokens are fed, what they say."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import exp, fsum, log, log1p
 
@@ -44,16 +43,3 @@ class Choices:
         score = fsum(logprobs[member[:size]][token] for size, token in enumerate(member))
         going_on = fsum(map(exp, logprobs.get(member, {}).values()))
         return score + (log1p(-going_on) if going_on < 1 - SMALLEST else log(SMALLEST))
-
-
-@dataclass(slots=True)
-class Confidences:
-    """How likely the texts of a response are, by thread."""
-
-    logprobs: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    shares: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of members of a closed set
-
-    @property
-    def probabilities(self) -> dict[int, float]:
-        likeliest = {thread: max(shares) for thread, shares in self.shares.items()}
-        return {thread: exp(logprob) for thread, logprob in self.logprobs.items()} | likeliest

@@ -104,11 +104,6 @@ class LiveThread:
         return self.max_tokens is not None and self.thread.num_tokens >= self.max_tokens
 
     @property
-    def num_to_feed(self) -> int:
-        num_choices = 0 if self.choices is None else len(self.choices.beginnings) - 1
-        return len(self.prefix) + 1 + len(self.guesses) + num_choices
-
-    @property
     def feeds_next(self) -> bool:
         return self.next_token is not None and self.thread.state is not ThreadState.WAITING
 

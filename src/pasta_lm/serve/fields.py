@@ -191,4 +191,3 @@ class PastaOptions(BaseModel):
     parts: bool = False
     spans: bool = False
     after: Annotated[dict[str, Names] | None, FewKeys] = None
-    confidence: bool = False

@@ -103,7 +103,7 @@ class AnswerRequest(Fields):
         """Return the schema whose fields are parts, if they are; an ``ApiError`` without one."""
         options = self.options
         if not options.parts:
-            for name in ("after", "spans", "confidence"):
+            for name in ("after", "spans"):
                 if getattr(options, name):
                     raise bad_request(f"{name} is for parts: add parts: true", f"pasta.{name}")
             return None

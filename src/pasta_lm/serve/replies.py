@@ -60,8 +60,7 @@ class Reply:
         options = body.options
         traces = bool(body.stream) and options.stream == "events" and options.trace
         self.body, self.backend = body, backend
-        marked = partial(replace, traces=traces, has_confidence=options.confidence)
-        self.requests: list[Request] = [marked(request) for request in requests]
+        self.requests = [replace(request, traces=traces) for request in requests]
         self.request = self.requests[0]  # the others differ from it in their prompts and room
         self.is_chat = isinstance(body, ChatCompletionRequest)
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(16)}"
@@ -151,9 +150,10 @@ class Reply:
         """Return the figures of an answer, and its trace and run if the client wants them."""
         filled = self._filled(answer)
         figures: Json = {
+            **self._spans(answer),
             "threads": [asdict(thread) for thread in answer.trace.threads],
             "forward_passes": answer.trace.forward_passes,
-            **self._of_parts(answer),
+            **self._unfinished(answer),
             **speed_figures(answer.trace, self.backend.count_tokens(filled or answer.text)),
         }
         if self.body.options.trace:
@@ -164,16 +164,16 @@ class Reply:
     def _filled(self, answer: Answer) -> str | None:
         return None if self._schema is None else parts.filled(answer, self._schema).text
 
-    def _of_parts(self, answer: Answer) -> Json:
-        """Return the parts that a limit cut, and their confidence and spans if they are wanted."""
-        if self._schema is None:
+    def _spans(self, answer: Answer) -> Json:
+        if self._schema is None or not self.body.options.spans:
             return {}
         sample = next(sample for sample, other in self.answers.items() if other is answer)
         document = self.body.documents[sample // self.request.params.n]
-        filled, options = parts.filled(answer, self._schema, document), self.body.options
-        cut = {"unfinished": [*filled.unfinished]} if filled.unfinished else {}
-        confidence = {"confidence": filled.confidence} if options.confidence else {}
-        return cut | confidence | ({"spans": filled.spans} if options.spans else {})
+        return {"spans": parts.filled(answer, self._schema, document).spans}
+
+    def _unfinished(self, answer: Answer) -> Json:
+        names = () if self._schema is None else parts.filled(answer, self._schema).unfinished
+        return {"unfinished": [*names]} if names else {}
 
     def _limits(self) -> Json:
         params = self.request.params
@@ -192,14 +192,8 @@ class Reply:
             **self._head("chat.completion"),
             "choices": [self._choice(sample) for sample in sorted(self.answers)],
             "usage": self._usage(),
-            "pasta": {**self._limits(), **self._figures()},
+            "pasta": {**self._limits(), "choices": [*map(self.figures, self._finished)]},
         }
-
-    def _figures(self) -> Json:
-        """Return the figures of all samples; of the first the confidence and spans by field too."""
-        choices = [*map(self.figures, self._finished)]
-        first: Json = {key: choices[0][key] for key in ("confidence", "spans") if key in choices[0]}
-        return {**first, "choices": choices}
 
     def _choice(self, sample: int) -> Json:
         answer, reader = self.answers[sample], self._reader()
@@ -218,7 +212,7 @@ class Reply:
         }
 
     def _finish_reason(self, answer: Answer, reader: CallReader | None) -> str:
-        if answer.finish_reason == "length" or "unfinished" in self._of_parts(answer):
+        if answer.finish_reason == "length" or self._unfinished(answer):
             return "length"
         return "tool_calls" if reader is not None and reader.num_calls else "stop"
 
@@ -257,8 +251,8 @@ class Reply:
                 answer = self.answers[sample]
                 reason = self._finish_reason(answer, self._readers[sample])
                 end = self._piece(sample, {}, reason)
-                if facts := self._of_parts(answer):
-                    end["pasta"] = facts
+                if cut := self._unfinished(answer):
+                    end["pasta"] = cut
                 end["choices"][0]["logprobs"] = self._logprobs(answer)
                 pieces.append(end)
         return b"".join(map(sse, pieces))
@@ -278,7 +272,7 @@ class Reply:
             return b""
         end = {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
         if self.body.options.stream == "text":  # the events ``finished`` had them
-            end["pasta"] = self._figures()
+            end["pasta"] = {"choices": [*map(self.figures, self._finished)]}
         return sse(end)
 
     def _events(self, events: Sequence[StreamEvent], delta: Json) -> Iterator[Json]:

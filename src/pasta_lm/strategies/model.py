@@ -302,7 +302,7 @@ class Servers:
 
     addresses: str  # Their URLs, separated by commas.
     dialect: str | None = None
-    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are asked."""
+    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are """
     allow_inexact: bool = False
     """Whether a model that was trained for what servers cannot compute is decoded all the same."""
 

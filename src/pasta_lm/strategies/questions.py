@@ -80,7 +80,7 @@ def ask_request(
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionReply:
+class Reply:
     """The answer to one question."""
 
     text: str
@@ -92,26 +92,26 @@ class QuestionReply:
 class Replies(PartsAnswer):
     """The answers to questions; by index each with its confidence."""
 
-    replies: tuple[QuestionReply, ...] = ()
+    replies: tuple[Reply, ...] = ()
 
     def __len__(self) -> int:
         return len(self.replies)
 
-    def __iter__(self) -> Iterator[QuestionReply]:
+    def __iter__(self) -> Iterator[Reply]:
         return iter(self.replies)
 
-    def __getitem__(self, index: int) -> QuestionReply:
+    def __getitem__(self, index: int) -> Reply:
         return self.replies[index]
 
 
 def answered(answer: Answer, questions: Sequence[str], choices: Sequence[str] = ()) -> Replies:
-    replies, cut = list[QuestionReply](), list[str]()
+    replies, cut = list[Reply](), list[str]()
     threads = enumerate(zip(questions, texts_of(answer), strict=True), start=1)
     for number, (question, (text, has_ended)) in threads:
         cut += [] if has_ended else [question]
         shares = zip(choices, answer.shares.get(number, ()), strict=False)
         confidence = answer.confidences.get(number) if has_ended else None
-        replies.append(QuestionReply(text.strip(), confidence, dict(shares)))
+        replies.append(Reply(text.strip(), confidence, dict(shares)))
     texts = [reply.text for reply in replies]
     known = zip(questions, (reply.confidence for reply in replies), strict=True)
     return Replies(

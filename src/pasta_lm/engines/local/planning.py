@@ -155,7 +155,7 @@ class LogitsRow(NamedTuple):
         return [token] if self.live.matcher is None else self.live.matcher.alike(token)
 
     def add_logprob(self, logprob: float) -> None:
-        self.response.confidences.logprobs[self.live.thread.id] += logprob
+        self.response.text_logprobs[self.live.thread.id] += logprob
 
     def note(self, logits_V: Tensor, token: int) -> None:
         """Keep the log-probabilities that the request asks for, or by which choices are scored."""
