@@ -114,6 +114,4 @@ def answered(answer: Answer, questions: Sequence[str], choices: Sequence[str] = 
         replies.append(Reply(text.strip(), confidence, dict(shares)))
     texts = [reply.text for reply in replies]
     known = zip(questions, (reply.confidence for reply in replies), strict=True)
-    return Replies(
-        texts, "\n\n".join(texts), tuple(cut), answer, dict(known), replies=tuple(replies)
-    )
+    return Replies(texts, "\n\n".join(texts), tuple(cut), answer, dict(known), tuple(replies))
