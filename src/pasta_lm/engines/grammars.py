@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -22,7 +21,6 @@ except ImportError:  # only for answers that must match a form
     TokenizerWrapper = None  # type: ignore[assignment,misc]
 
 MAX_COMPILED = 256  # grammars that are kept: of a request's threads, and of those that repeat it
-BEHIND = re.compile(rb" ?[,}\]\n]\Z")
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
 ASCII = {bytes([byte]) for byte in range(32, 127)}
@@ -52,25 +50,7 @@ class FormTokens:
             raise RequestError(problem, hint=hint)
         self.special_token_ids = [token for token, text in enumerate(self._bytes) if not text]
         names = {i: (backend.id_to_token(i) or "").encode() for i in self.special_token_ids}
-        self.endings = lru_cache(MAX_COMPILED)(self._endings)
-        """From the last bytes of a JSON value to the tokens that end with it or behind it."""
         self.tokens = [names.get(token, text) for token, text in enumerate(self._bytes)]
-
-    def without_mark(self, token: int) -> int:
-        """Return the token without what may follow a value, if there is one."""
-        text = self._bytes[token]
-        return self._bytes_to_id.get(BEHIND.sub(b"", text) or text, token)
-
-    def bytes_of(self, token: int) -> bytes:
-        return self._bytes[token]
-
-    def _endings(self, value: bytes) -> list[int]:
-        """Return the tokens of the end of a JSON value, alone or with what may follow it."""
-        marks = (b"", b",", b"}", b"]", b"\n")
-        texts = (value + space + mark for space in (b"", b" ") for mark in marks)
-        is_open = not value or value[-1:].isdigit()  # more digits may come, if no mark does
-        known = map(self._bytes_to_id.get, islice(texts, is_open, None))
-        return [token for token in known if token is not None]
 
     def __call__(self, text: str) -> list[int]:
         """Return the ids of a text, byte by byte where the tokenizer would change it."""
@@ -85,12 +65,9 @@ class Matcher:
     """The state of one thread's text."""
 
     def __init__(
-        self, matcher: LLMatcher, vocab_size: int, eos_ids: Sequence[int], tag_ids: Sequence[int],
-        words: FormTokens | None = None,
-    ) -> None:  # fmt: skip
-        """Begin; ``words`` if the text is a value inside an object or a list."""
+        self, matcher: LLMatcher, vocab_size: int, eos_ids: Sequence[int], tag_ids: Sequence[int]
+    ) -> None:
         self._matcher, self._vocab_size, self._tag_ids = matcher, vocab_size, tag_ids
-        self._words = words
         self._eos_ids = [token for token in eos_ids if token < vocab_size]
 
     def allowed(self, guesses: Sequence[int] = ()) -> Tensor:
@@ -125,22 +102,6 @@ class Matcher:
         if not self._matcher.consume_token(token):  # it would read as complete
             raise self._fault(self._matcher)
 
-    def alike(self, token: int) -> list[int]:
-        """Return the tokens with which a value ends as with this one; itself where it goes on."""
-        words, ends = self._words, self._eos_ids
-        if words is None or not (token in ends or self._completes(token)):
-            return [token]
-        behind = [*words.endings(b""), *ends]
-        if token in behind and self._matcher.is_accepting():
-            return behind
-        shorter = words.without_mark(token)
-        ways = words.endings(words.bytes_of(shorter if self._completes(shorter) else token))
-        return ways if token in ways else [token]
-
-    def _completes(self, token: int) -> bool:
-        ids = [token, *self._eos_ids[:1]]  # an end may come where the text is complete
-        return len(ids) > 1 and bool(self._matcher.validate_tokens(ids) == len(ids))
-
     def allows(self, token: int) -> bool:
         if token in self._eos_ids:
             return bool(self._matcher.is_accepting())
@@ -169,8 +130,7 @@ class Grammars:
             raise MissingExtraError("a schema for the answer (llguidance)", "schemas")
         size = max(self._vocab_size, self._vocabulary.num_tokens)
         ends = self._eos_ids or [size]  # a model without an end gets one that it never samples
-        self._words = FormTokens(self._vocabulary, ends[0])
-        words = TokenizerWrapper(self._words)
+        words = TokenizerWrapper(FormTokens(self._vocabulary, ends[0]))
         return LLTokenizer(words, n_vocab=max(size, ends[-1] + 1), eos_token=ends)
 
     def matcher(self, form: StructuredOutputs, name: str = "") -> Matcher:
@@ -182,9 +142,7 @@ class Grammars:
             raise UsageError(f"{fault}: {str(exc).strip()}") from exc
         except UsageError as exc:
             raise UsageError(f"{fault}: {exc.message}", hint=exc.hint) from exc
-        words = self._words if form.is_inside else None
-        own = matcher.deep_copy(), self._vocab_size, self._eos_ids, self._tag_ids
-        return Matcher(*own, words)
+        return Matcher(matcher.deep_copy(), self._vocab_size, self._eos_ids, self._tag_ids)
 
     @staticmethod
     def _compile(tokens: LLTokenizer, grammar: str) -> LLMatcher:

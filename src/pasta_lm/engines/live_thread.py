@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from pasta_lm.engines import TokenText
-from pasta_lm.engines.choices import Choices, Ids
 from pasta_lm.engines.request import Expansion, Start, StructuredOutputs
 from pasta_lm.interpreter.commands import Command
 from pasta_lm.interpreter.interpreter import Interpreter
@@ -79,15 +78,13 @@ class LiveThread:
     next_token: int | None = None  # the decoded token that it feeds next
     prefix: Sequence[int] = ()  # fed in front of ``next_token``, in the same pass; not decoded
     guesses: Sequence[int] = ()  # fed behind it, in the same pass: right if decoded then
-    placements: Sequence[Placement] = ()  # of the guesses, or of what choices begin with
+    placements: Sequence[Placement] = ()  # of the guesses
     num_right: int = 0  # the guesses that were decoded so far
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
     max_tokens: int | None = None  # its limit, beside those of the response
     stops_alone: bool = False  # its stop strings end it, and not the answer
     matcher: Matcher | None = None  # holds its text to a schema
-    choices: Choices | None = None  # scored instead of decoding
-    scores: dict[Ids, dict[int, float]] = field(default_factory=dict)  # as ``Choices`` reads them
     thought: Thought | None = None  # that comes first; None: there is none, or it is over
     is_held: bool = False  # another thread of the response goes first; it stays out of the pass
 
@@ -123,7 +120,7 @@ def expand(
 
     def has_room(start: Start) -> bool:
         first = main.position if start.num_seen is None else start.num_seen
-        return limits.has_room(first + start.num_positions)
+        return limits.has_room(first + len(start.prefix))
 
     kept = [start for start in starts if has_room(start)][: limits.max_blocks]
     is_counted = not expansion.known

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
-from pasta_lm.engines.choices import Choices
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -134,18 +133,6 @@ class Start:
     behind: Callable[[Sequence[Sequence[int]]], Sequence[int]] | None = None
     """From what those decoded to all that it sees behind the prompt."""
     max_fed: int = 0  # tokens of that at most that none of them has fed
-    choices: Choices | None = None  # it decodes nothing, and is the likeliest of these
-
-    @property
-    def num_entries(self) -> int:
-        """Return how many entries are needed at most for what it is given."""
-        num_choices = 0 if self.choices is None else len(self.choices.beginnings) - 1
-        return len(self.prefix) + self.max_fed + num_choices
-
-    @property
-    def num_positions(self) -> int:
-        longest = 0 if self.choices is None else len(max(self.choices.beginnings, key=len))
-        return len(self.prefix) + longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +163,6 @@ class Request:
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
     traces: bool = False  # tell after each pass what the trace has more
-    has_confidence: bool = False  # fill ``Answer.confidences``
 
     def new_trace(self, kind: Kind, *, engine: str, model: str | None) -> Trace:
         return Trace(
@@ -195,7 +181,7 @@ class Request:
     @property
     def num_given(self) -> int:
         """Return the entries that prefixes of its known threads need, over all samples."""
-        return self.params.n * sum(start.num_entries for start in self.known)
+        return self.params.n * sum(len(start.prefix) + start.max_fed for start in self.known)
 
     @property
     def structures(self) -> list[tuple[str, StructuredOutputs]]:
@@ -218,7 +204,7 @@ class Request:
             hint = "answer sequentially, or decode the schema's fields as parts"
             raise RequestError(f"{writes}, and one schema holds for one", hint=hint)
         limits = self.params.limits(max_position)
-        longest = max((start.num_positions for start in self.known), default=0)
+        longest = max((len(start.prefix) for start in self.known), default=0)
         if max_position is not None and longest and not limits.has_room(len(self.prompt) + longest):
             raise ContextLengthError(len(self.prompt) + longest, max_position - 1)
 
@@ -338,10 +324,6 @@ class Answer:
     logprobs: Mapping[tuple[int, int], TokenLogprobs] = field(default_factory=dict)
     """By thread and index in it (``trace.tokens_of``); of sampled tokens, in the local engine."""
     reasoning: str | None = None  # the thought before the answer
-    confidences: Mapping[int, float] = field(default_factory=dict)
-    """By thread: the probability of its tokens among those that its form allows."""
-    shares: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    """By thread that scored a closed set: the share of each member."""
 
     @property
     def text(self) -> str:

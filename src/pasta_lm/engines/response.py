@@ -6,9 +6,7 @@ Joins interpreter, placer and recorder to token ids; the engine decides when a t
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Collection, Sequence
-from math import exp
 
 from pasta_lm.engines import Tokens
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
@@ -51,7 +49,7 @@ from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Entries, Placer
 from pasta_lm.interpreter.positions import Join
-from pasta_lm.interpreter.thread import Placement, Thread, ThreadState
+from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind, spelling
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, bounded_topic, unescape_topic
@@ -75,8 +73,6 @@ class Response:
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
         self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
-        self.text_logprobs: defaultdict[int, float] = defaultdict(float)  # by thread
-        self.shares: dict[int, tuple[float, ...]] = {}  # as in ``Answer``
         self._tokens, self._num_tokens = tokens, num_tokens  # larger ids are not guessed
         self._eos_ids, self._matcher_of = frozenset(eos_ids), matcher_of
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
@@ -108,7 +104,6 @@ class Response:
         stops = StopWatch(self.request.params.stop if stop is None else stop)
         live = LiveThread(thread, self._tokens.text_stream(), stops, stops_alone=stop is not None)
         live.max_tokens = None if start is None else start.max_tokens
-        live.choices = None if start is None else start.choices
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
         live.thought = self._thought if thread.is_main else None
@@ -154,17 +149,13 @@ class Response:
     def max_to_feed(self, live: LiveThread) -> int:
         feeds_again = live.joined is not None and self.request.join is Join.RECOMPUTE
         num_again = self.interpreter.num_tokens if feeds_again else 0
-        num_choices = 0 if live.choices is None else len(live.choices.beginnings) - 1
-        return len(live.prefix) + 1 + len(live.guesses) + num_again + num_choices
+        return len(live.prefix) + 1 + len(live.guesses) + num_again
 
     def begin_pass(self) -> None:
         self.recorder.step += 1
 
-    def feed(self, live: LiveThread) -> Placement:
-        """Place a thread's next tokens, which the pass that is being made computes.
-
-        Return the place of the last one; those of what its choices begin with stand behind it.
-        """
+    def feed(self, live: LiveThread) -> None:
+        """Place a thread's next tokens; the pass that is being made computes them."""
         thread, token, prefix = live.thread, live.next_token, live.prefix
         assert token is not None
         feed = self.placer.feed
@@ -183,11 +174,6 @@ class Response:
             self.recorder.fed(thread, placement)
         live.next_token = live.promised = live.joined = None
         live.prefix = ()
-        if live.choices is not None:
-            (_, *behind) = live.choices.beginnings
-            placed = self.placer.branch(thread, behind)
-            live.placements = [placed[beginning] for beginning in behind]
-        return last
 
     def passed(self, t_s: float) -> None:
         self.recorder.passed(t_s)
@@ -225,18 +211,6 @@ class Response:
             self._end_text(live, t_s)
         elif thought is not None and thought.has_ended and live.matcher is None:
             self._match(live)  # from the next token on
-
-    def take_choice(self, live: LiveThread, *, t_s: float) -> None:
-        """End a thread with the likeliest of its choices; the next tokens of all are scored."""
-        assert live.choices is not None
-        shares = self.shares[live.thread.id] = live.choices.shares(live.scores)
-        for token in live.choices.members[shares.index(max(shares))]:
-            if live.thread.is_alive:
-                self._take_id(live, token, t_s, is_forced=False)
-        if live.thread.is_alive:
-            live.next_token = None
-            self._flush(live)
-            self._carry_out(self.interpreter.end_of_text(live.thread), t_s)
 
     def _forced_token(self, live: LiveThread) -> Drawn | None:
         if self.interpreter.forced(live.thread) is not None:
@@ -391,10 +365,7 @@ class Response:
         self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
         document = self.interpreter.document()
         reasoning = self._thought.text or None if self._thought else None
-        confidences = {thread: exp(logprob) for thread, logprob in self.text_logprobs.items()}
-        confidences |= {thread: max(shares) for thread, shares in self.shares.items()}
-        facts = self.logprobs, reasoning, confidences, self.shares
-        answer = Answer(document, self.trace, *facts)
+        answer = Answer(document, self.trace, self.logprobs, reasoning)
         self.events.append(Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:

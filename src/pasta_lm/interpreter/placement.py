@@ -108,31 +108,6 @@ class Placer:
         pairs = enumerate(tokens, start=thread.position)
         return [self._append(thread, token, position, thread.depth) for position, token in pairs]
 
-    def branch(
-        self, thread: Thread, beginnings: Iterable[tuple[int, ...]]
-    ) -> dict[tuple[int, ...], Placement]:
-        """Place tokens behind those that a thread fed last: each sees its own beginning alone.
-
-        A beginning comes after its own, () stands for the thread, which feeds nothing afterwards.
-        """
-        assert thread.row is not None
-        last = Placement(len(self.entries) - 1, thread.position - 1, thread.depth)
-        placed: dict[tuple[int, ...], Placement] = {(): last}
-        ends: dict[tuple[int, ...], tuple[int, Row]] = {(): (thread.owner, thread.row)}
-        gone_on = set[tuple[int, ...]]()
-        for text in beginnings:
-            before = text[:-1]
-            owner, row = ends[before]
-            if before in gone_on:  # its owner's next entries are another's
-                child = self.entries.new_owner()
-                row = row.fork(parent=owner, child=child, promise_end_slot=placed[before].slot)
-                owner = child
-            gone_on.add(before)
-            ends[text] = owner, row
-            entry = Entry(text[-1], owner, placed[before].position + 1, row)
-            placed[text] = Placement(self.entries.append(entry), entry.position, thread.depth)
-        return placed
-
     def start(self, thread: Thread, num_seen: int | None) -> None:
         """Let a thread that no promise forked begin behind ``num_seen`` tokens of the prompt.
 

@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import accumulate, count
 
 from pasta_lm.engines.reading_order import ReadingOrder

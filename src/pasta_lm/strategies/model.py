@@ -28,7 +28,6 @@ from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.fields import Part
 from pasta_lm.strategies.parts import PartsAnswer
-from pasta_lm.strategies.questions import Replies, answered, ask_request, check_choices
 from pasta_lm.strategies.requests import PASTA_LOOKUP, STRATEGIES, Options, Positions
 
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
@@ -241,22 +240,12 @@ class Pasta(AbstractContextManager["Pasta"]):
 
     def ask(
         self, document: str, questions: Sequence[str], params: SamplingParams | None = None, *,
-        choices: Sequence[str] = (), watch: Watch | None = None, **options: Unpack[Options],
-    ) -> Replies:  # fmt: skip
-        """Answer questions about a document at the same time; it is read once.
-
-        With ``choices`` each answer is the likeliest of these texts, which are scored in one step
-        for all questions; servers decode them instead. The n-th answer is ``[n]``, with ``text``,
-        ``confidence`` and ``distribution``.
-        """
-        vocabulary, decodes = self.engine.loaded.vocabulary, self.engine.is_remote
-        if choices:
-            params = requests.sampling_params(params, options)
-            check_choices(choices, params)
-        else:
-            params = self._params(params, options, copies=True)
-        request = ask_request(document, questions, vocabulary, params, choices, decodes=decodes)
-        return answered(self._decoded(request, watch), questions, choices)
+        watch: Watch | None = None, **options: Unpack[Options],
+    ) -> PartsAnswer:  # fmt: skip
+        """Answer questions about a document at the same time; it is read once."""
+        params = self._params(params, options, copies=True)
+        request = declared.ask_request(document, questions, self.engine.loaded.vocabulary, params)
+        return declared.answered(self._decoded(request, watch), questions)
 
     def _decoded(self, request: Request, watch: Watch | None) -> Answer:
         if watch is None:
@@ -302,7 +291,7 @@ class Servers:
 
     addresses: str  # Their URLs, separated by commas.
     dialect: str | None = None
-    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are """
+    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are asked."""
     allow_inexact: bool = False
     """Whether a model that was trained for what servers cannot compute is decoded all the same."""
 

@@ -49,9 +49,9 @@ Texts = Iterable[tuple[str, bool]]  # of parts, each with whether it ended by it
 
 def check_fields(schema: Schema, after: Mapping[str, Sequence[str]]) -> None:
     """Refuse (``UsageError``) fields that cannot be decoded, before a model is loaded."""
-    parts = _waiting(schema, after)
-    _waits(parts)
-    for part in parts:
+    fields = _waiting(schema, after)
+    _waits(fields)
+    for part in fields:
         try:
             checked_schema(part.schema or {})
         except UsageError as exc:
@@ -137,7 +137,7 @@ def parts_request(
             max_fed=_max_fed(seen, others, vocabulary, params) if after else 0,
         )  # fmt: skip
         starts.append(start)
-    return request_of(ids, starts, params)
+    return _request(ids, starts, params)
 
 
 def _seen(parts: Sequence[Part], indices: Sequence[int]) -> Seen:
@@ -176,7 +176,30 @@ def _max_fed(
     return num_given + (params.max_tokens if len(left) > 1 else 0)
 
 
-def request_of(prompt: Sequence[int], starts: Sequence[Start], params: SamplingParams) -> Request:
+def ask_request(
+    document: str, questions: Sequence[str], vocabulary: Vocabulary, params: SamplingParams
+) -> Request:
+    if not questions:
+        raise UsageError("there are no questions")
+    texts = [f"{document}\n\n{question}" for question in questions]
+    prompts = [
+        vocabulary.encode_prompt([{"role": "user", "content": text}])
+        if vocabulary.has_chat_template
+        else vocabulary.encode_prompt(f"{text}\n\n")
+        for text in texts
+    ]
+    num_shared = min(num_common(ids[:-1], prompts[0][:-1]) for ids in prompts)  # each feeds a token
+    if num_shared == 0:
+        raise UsageError("the document is empty")
+    leads, topics = (ids[num_shared:] for ids in prompts), map(bounded_topic, questions)
+    starts = [
+        Start(prefix=tuple(lead), topic=topic or "?", stop=params.stop)
+        for lead, topic in zip(leads, topics, strict=True)
+    ]
+    return _request(prompts[0][:num_shared], starts, params)
+
+
+def _request(prompt: Sequence[int], starts: Sequence[Start], params: SamplingParams) -> Request:
     if len(starts) > params.max_blocks:
         raise UsageError(
             f"{len(starts)} parts, but at most {params.max_blocks} are decoded in one answer",
@@ -185,7 +208,7 @@ def request_of(prompt: Sequence[int], starts: Sequence[Start], params: SamplingP
     return Request(
         prompt=prompt, params=params, positions=PositionStrategy.CONTINUE, forks=False,
         expansion=Expansion(starts=lambda _: starts, max_main_tokens=0, known=tuple(starts)),
-        strategy=NAME, has_confidence=True,
+        strategy=NAME,
     )  # fmt: skip
 
 
@@ -197,8 +220,6 @@ class PartsAnswer:
     text: str  # the object as JSON; given text with its holes filled; of questions their answers
     unfinished: tuple[str, ...]  # the parts that a limit cut: not in ``data``, or as far as they go
     answer: Answer  # all that was decoded, with its log-probabilities
-    confidence: dict[str, float | None] = field(default_factory=dict)
-    """By part: the probability of its value under the model; None if it is cut or not known."""
     spans: Spans = field(default_factory=dict)  # where the texts of fields stand in the prompt
 
     @property
@@ -209,18 +230,9 @@ class PartsAnswer:
 def filled(answer: Answer, schema: Schema, prompt: Prompt = "") -> PartsAnswer:
     """Return the values of fields, with their places in the prompt or in its last message."""
     parts = fields_of(schema)
-    data, cut = object_of(parts, chain(texts_of(answer), repeat(("", False))))
-    confidence = _confidence(answer, [part.name for part in parts], cut)
+    data, cut = object_of(parts, chain(_texts(answer), repeat(("", False))))
     document = prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or "")
-    spans = spans_of(parts, data, document)
-    return PartsAnswer(data, as_json(data), cut, answer, confidence, spans)
-
-
-def _confidence(
-    answer: Answer, names: Sequence[str], unfinished: Sequence[str]
-) -> dict[str, float | None]:
-    of_thread, known = answer.confidences, enumerate(names, start=1)
-    return {name: None if name in unfinished else of_thread.get(i) for i, name in known}
+    return PartsAnswer(data, as_json(data), cut, answer, spans_of(parts, data, document))
 
 
 def object_of(parts: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -244,15 +256,21 @@ def as_json(data: object) -> str:
 
 
 def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
-    texts = texts_of(answer)
+    texts = _texts(answer)
     data, unfinished = object_of(parts, texts)
     pairs = zip(parts, texts, strict=True)
     whole = "".join(part.lead + text[: part.read(text)[1]] for part, (text, _) in pairs)
-    confidence = _confidence(answer, [part.name for part in parts], unfinished)
-    return PartsAnswer(data, whole, unfinished, answer, confidence)
+    return PartsAnswer(data, whole, unfinished, answer)
 
 
-def texts_of(answer: Answer) -> list[tuple[str, bool]]:
+def answered(answer: Answer, questions: Sequence[str]) -> PartsAnswer:
+    pairs = _texts(answer)
+    texts = [text.strip() for text, _ in pairs]
+    cut = [name for name, (_, has_ended) in zip(questions, pairs, strict=True) if not has_ended]
+    return PartsAnswer(texts, "\n\n".join(texts), tuple(cut), answer)
+
+
+def _texts(answer: Answer) -> list[tuple[str, bool]]:
     texts = [block.plain_text for block in answer.document.blocks]
     ends = [thread.finish_reason == FinishReason.STOP for thread in answer.trace.threads[1:]]
     return [*zip(texts, ends, strict=True)]

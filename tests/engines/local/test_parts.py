@@ -17,7 +17,7 @@ from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform
 from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.commands import PLAIN_TEXT
-from pasta_lm.strategies import parts, questions
+from pasta_lm.strategies import parts
 from pasta_lm.strategies.fields import Part, fields_of
 from pasta_lm.strategies.form import SchemaForm
 from pasta_lm.strategies.model import Pasta
@@ -95,8 +95,8 @@ def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
         messages[0]["content"] += f"\n\nForm: {SchemaForm(described).text}"
         assert [*request.prompt] == vocabulary.encode_prompt(messages)
     else:
-        wanted = ["Who came?", "Where?", "Why was he there?"]
-        request = questions.ask_request("Ada came to London.", wanted, vocabulary, params)
+        questions = ["Who came?", "Where?", "Why was he there?"]
+        request = parts.ask_request("Ada came to London.", questions, vocabulary, params)
     ((answer,),) = engine.generate([request])
     starts = request.expansion.starts("")  # type: ignore[union-attr]
     assert len(starts) == len(answer.trace.threads) - 1 > 2
@@ -204,10 +204,10 @@ def test_a_part_ends_where_it_says_and_the_next_one_reads_on(
 
 def test_a_question_is_asked_in_a_message_of_its_own_behind_the_document() -> None:
     vocabulary = VOCABULARIES["byte_level"]
-    wanted = ["Who came?", "Where?"]
-    request = questions.ask_request("Ada came.", wanted, vocabulary, SamplingParams())
+    questions = ["Who came?", "Where?"]
+    request = parts.ask_request("Ada came.", questions, vocabulary, SamplingParams())
     starts = request.expansion.starts("")  # type: ignore[union-attr]
-    for start, question in zip(starts, wanted, strict=True):
+    for start, question in zip(starts, questions, strict=True):
         content = f"Ada came.\n\n{question}"
         expected = vocabulary.encode_prompt([{"role": "user", "content": content}])
         assert [*request.prompt, *start.prefix] == expected

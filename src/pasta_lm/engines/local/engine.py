@@ -261,8 +261,8 @@ class TorchEngine:
             return self._choose(plan, choices, self.runner.run(batch))
         parts = [PassPart(active.entries, active.tensors, span) for active, span in plan.spans]
         result = self.paged.run(parts, plan.indices, choices)
-        reads = self._on_logits is not None or any(row.reads_logits for row in plan.rows)
-        if result.tokens is not None and not reads:
+        wants = (row.response.request.params.logprobs is not None for row in plan.rows)
+        if result.tokens is not None and self._on_logits is None and not any(wants):
             return result.tokens
         return self._choose(plan, choices, result.logits_WV, result.tokens)
 
@@ -296,12 +296,6 @@ class TorchEngine:
         tokens = tokens or choose(logits_WV, choices, self.masks)
         for row, logits_V, token in zip(plan.rows, logits_WV, tokens, strict=True):
             row.note(logits_V, token)
-        measured = [index for index, row in enumerate(plan.rows) if row.is_measured]
-        if measured:
-            ways = [plan.rows[index].alike(tokens[index]) for index in measured]
-            logprobs = self.masks.logprobs(logits_WV, choices, measured, ways)
-            for index, logprob in zip(measured, logprobs, strict=True):
-                plan.rows[index].add_logprob(logprob)
         return tokens
 
     def _choice(self, response: Response, live: LiveThread, num_guessed: int = 0) -> Choice:

@@ -137,48 +137,22 @@ class LogitsRow(NamedTuple):
     response: Response
     live: LiveThread
     at: int  # the index of its token in the pass
-    num_guessed: int = 0
-    """The row counts only if so many guesses before it were right; or which beginning it is of."""
-
-    @property
-    def is_measured(self) -> bool:
-        """Return whether the probability of the token is kept as a part of that of its text."""
-        request = self.response.request
-        return request.has_confidence and not self.live.thread.is_main and not self.live.choices
-
-    @property
-    def reads_logits(self) -> bool:
-        wants = self.response.request.params.logprobs is not None
-        return wants or self.is_measured or self.live.choices is not None
-
-    def alike(self, token: int) -> list[int]:
-        return [token] if self.live.matcher is None else self.live.matcher.alike(token)
-
-    def add_logprob(self, logprob: float) -> None:
-        self.response.text_logprobs[self.live.thread.id] += logprob
+    num_guessed: int = 0  # the row counts only if this many guesses before it were right
 
     def note(self, logits_V: Tensor, token: int) -> None:
-        """Keep the log-probabilities that the request asks for, or by which choices are scored."""
-        response, live, number = self.response, self.live, self.num_guessed
+        """Keep the token's log-probability if the request asks for it and chooses by itself."""
+        response, live, num_guessed = self.response, self.live, self.num_guessed
         num_top = response.request.params.logprobs
-        if live.choices is not None:
-            beginning = live.choices.beginnings[number]
-            ids = live.choices.next_tokens(beginning)
-            logprobs_V = logits_V.double().log_softmax(dim=-1)
-            live.scores[beginning] = dict(zip(ids, logprobs_V[ids].tolist(), strict=True))
-        elif num_top is not None and response.request.forced is None:
-            index = response.trace.threads[live.thread.id].num_tokens + number
+        if num_top is not None and response.request.forced is None:
+            index = response.trace.threads[live.thread.id].num_tokens + num_guessed
             response.logprobs[live.thread.id, index] = token_logprobs(logits_V, token, num_top)
 
     def take(self, token: int, t_s: float) -> None:
         response, live, num_guessed = self.response, self.live, self.num_guessed
         if response.trace.prefill_s == 0.0:
             response.trace.prefill_s = t_s
-        if live.choices is not None:
-            if live.decodes and num_guessed == len(live.choices.beginnings) - 1:
-                response.take_choice(live, t_s=t_s)
         # An earlier row may have ended the thread, or shown a guess to be wrong.
-        elif live.decodes and (num_guessed == 0 or response.guesses.confirm(live, num_guessed)):
+        if live.decodes and (num_guessed == 0 or response.guesses.confirm(live, num_guessed)):
             response.take(live, token, t_s=t_s)
 
 
@@ -310,7 +284,8 @@ class Planner:
         feeding.sort(key=lambda pair: pair[1].joined is not None)
         last = {}  # the slot of what each thread feeds last
         for response, live in feeding:
-            last[response.sample, live.thread.id] = response.feed(live).slot
+            response.feed(live)
+            last[response.sample, live.thread.id] = len(active.entries) - 1
         num_placed = len(active.entries)
         for response in active.responses:
             response.guesses.feed()

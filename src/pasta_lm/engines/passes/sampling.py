@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -81,19 +80,6 @@ class TokenMasks:
             allowed = [everything if c.allowed is None else c.allowed for c in some]
             scores_NV.masked_fill_(~torch.stack(allowed).to(scores_NV.device), float("-inf"))
         return scores_NV
-
-    def logprobs(
-        self, logits_WV: Tensor, choices: Sequence[Choice], rows: Sequence[int],
-        ways: Sequence[Sequence[int]],
-    ) -> list[float]:  # fmt: skip
-        """Return, of some rows, what some tokens of each have together among the legal ones."""
-        scores_NV = self.legal(logits_WV, choices, rows)
-        rows_T = torch.arange(len(ways)).repeat_interleave(torch.tensor([*map(len, ways)]))
-        pairs = torch.stack((rows_T, torch.tensor([*chain(*ways)]))).to(scores_NV.device)
-        shares_T = (scores_NV[*pairs] - scores_NV.logsumexp(dim=-1)[pairs[0]]).double().exp()
-        totals_N = shares_T.new_zeros(len(ways)).index_add_(0, pairs[0], shares_T)
-        logprobs: list[float] = totals_N.clamp_max(1).log().tolist()
-        return logprobs
 
     def _row(self, legal: Legal, ignore_eos: bool = False) -> Tensor:
         vocabulary = self._vocabulary
