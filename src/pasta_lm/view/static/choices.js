@@ -89,7 +89,7 @@ export class Choices {
   // The fields of a request for one run, pass by pass; ``schema`` is of its fields.
   request(name, schema = null) {
     const value = (field) => (this.fields[field].input.value === "" ? undefined : Number(this.fields[field].input.value));
-    const kind = name === AT_ONCE ? { parts: true, confidence: true } : { strategy: name === JSON_MODE ? "sequential" : name };
+    const kind = name === AT_ONCE ? { parts: true } : { strategy: name === JSON_MODE ? "sequential" : name };
     const form = schema && { response_format: { type: "json_schema", json_schema: { name: "fields", schema } } };
     const pasta = { ...kind, stream: "events", trace: true, max_threads: value("max_threads"), fork_bias: value("fork_bias") };
     return { temperature: value("temperature"), top_p: value("top_p"), max_tokens: value("max_tokens"), seed: value("seed"), stream: true, ...form, pasta };
