@@ -36,8 +36,6 @@ ANSWERS, INSTRUCTIONS = "answers.jsonl", "instructions.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
 MAY_CHANGE = {"batch_size", "pool_tokens", "dtype", "device", *SERVER_KEYS, "judge.api_key_env"}
 """Settings that no stored answer or reply depends on; rows record their dtype and device."""
-MAX_IN_FLIGHT = 64  # requests to the judge
-TIE = 0.5
 Show = Callable[..., None]  # shows the state of a task: ``show("prompts", 3, 10, note)``
 Say = Callable[[str], None]  # prints a notice
 
@@ -138,12 +136,8 @@ class Readings(NamedTuple):
     calibration: Calibration
 
 
-class AlpacaRun(NamedTuple):
-    """All that the report of a run is computed from."""
-
-    answers: AlpacaAnswers
-    readings: Readings | None  # None: nothing is judged
-    settings: AlpacaSettings
+AlpacaRun = tuple[AlpacaAnswers, Readings | None, AlpacaSettings]
+"""All that the report of a run is computed from; without readings nothing is judged."""
 
 
 def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
@@ -152,12 +146,11 @@ def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
     if row is None or theirs is None:
         return JudgedPair(lengths)
     if ours == theirs:
-        return JudgedPair(lengths, TIE)
+        return JudgedPair(lengths, 0.5)
     if row.get("finish_reason") == answering.TOO_LONG:
         return JudgedPair(lengths, 0.0)
-    return JudgedPair(
-        lengths, None, judging.both_orders(prompt.id, prompt.text, row["text"], theirs)
-    )
+    both = judging.both_orders(prompt.id, prompt.text, row["text"], theirs)
+    return JudgedPair(lengths, comparisons=both)
 
 
 def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -> None:
@@ -180,10 +173,8 @@ def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -
     if not (estimate := judge.estimate(comparisons)).num_requests:
         return
     say(f"the judge is to be asked: {estimate}")
-    endpoint = Endpoint(
-        base_url=recipe.base_url, model=judge.model, api_key_env=recipe.api_key_env,
-        max_in_flight=MAX_IN_FLIGHT,
-    )  # fmt: skip
+    url, key = recipe.base_url, recipe.api_key_env
+    endpoint = Endpoint(base_url=url, model=judge.model, api_key_env=key, max_in_flight=64)
     judge = replace(
         judge,
         client=partial(ChatClient, endpoint),
@@ -196,7 +187,8 @@ def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -
 
 
 def all_comparisons(run: AlpacaRun) -> list[Comparison]:
-    pairs = (pair for system in run.settings.all_systems for pair in run.answers.pairs(system.name))
+    answers, _, settings = run
+    pairs = (pair for system in settings.all_systems for pair in answers.pairs(system.name))
     return [comparison for pair in pairs for comparison in pair.comparisons]
 
 
@@ -204,9 +196,8 @@ def stored_judge(folder: Path, recipe: JudgeRecipe) -> LLMJudge | None:
     """Return the judge that reads stored replies and asks nobody; None: nothing is judged."""
     if recipe.model is None:
         return None
-    return LLMJudge(
-        recipe.model, load_template(str(folder / recipe.file)), Journal(folder / REPLIES)
-    )
+    template = load_template(str(folder / recipe.file))
+    return LLMJudge(recipe.model, template, Journal(folder / REPLIES))
 
 
 def read_prompts(rows: Iterable[Row]) -> list[SetPrompt]:
@@ -218,35 +209,30 @@ def open_run(folder: Path) -> AlpacaRun:
     settings = RunFolder(folder).settings_of(AlpacaSettings)
     rows, stored = read_rows(folder / INSTRUCTIONS), Journal(folder / ANSWERS).rows
     answers = AlpacaAnswers(read_prompts(rows), stored, SEQUENTIAL, {})
+    theirs = {name: row["text"] for name, row in answers.of(SEQUENTIAL).items()}
+    answers = replace(answers, theirs=theirs)
     if settings.reference is not None and rows:
         theirs = {row["id"]: row["output"] for row in rows}
         answers = replace(answers, baseline=rows[0]["generator"], theirs=theirs)
-    else:
-        theirs = {name: row["text"] for name, row in answers.of(SEQUENTIAL).items()}
-        answers = replace(answers, theirs=theirs)
     names = [system.name for system in settings.all_systems]
     if lacking := [name for name in names if not answers.of(name)]:
         hint = "run the same command again: it continues where it stopped"
         raise InputError(f"{folder}: no answers of {lacking[0]} yet", hint=hint)
     if (judge := stored_judge(folder, settings.judge)) is None:
-        return AlpacaRun(answers, None, settings)
+        return answers, None, settings
     pairs = {name: [judge.ask(item.comparisons) for item in answers.pairs(name)] for name in names}
     calibration = Calibration()
     if settings.difficulty is not None:
         calibration = read_calibration(folder / DIFFICULTY, folder / GAMED)
-    facts = judge_figures(judge, settings.judge.base_url)
-    return AlpacaRun(answers, Readings(facts, pairs, calibration), settings)
-
-
-def judge_figures(judge: LLMJudge, url: str | None) -> Figures:
-    rows, template = judge.journal.rows.values(), judge.template
-    return {
-        "name": judge.name, "model": judge.model, "url": url,
-        "replied_as": Counter(str(row["reply"].get("model") or "unnamed") for row in rows),
+    replies, template = judge.journal.rows.values(), judge.template
+    facts: Figures = {
+        "name": judge.name, "model": judge.model, "url": settings.judge.base_url,
+        "replied_as": Counter(str(row["reply"].get("model") or "unnamed") for row in replies),
         "template": template.name, "template_sha256": template.sha256,
         "method": template.method.value, "is_scripted": judge.is_scripted,
-        "num_replies": len(rows), "tokens": judge.spending().tokens._asdict(),
+        "num_replies": len(replies), "tokens": judge.spending().tokens._asdict(),
     }  # fmt: skip
+    return answers, Readings(facts, pairs, calibration), settings
 
 
 def begin_run(folder: Path, settings: AlpacaSettings) -> None:
@@ -275,9 +261,8 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
             row |= {"output": outputs[item.text], "generator": name}
     files = {INSTRUCTIONS: b"".join(map(line_of, rows))}
     load_template(judge.template)
-    template = (
-        judge.template if judge.template.endswith(".md") else str(judging.FOLDER / judge.file)
-    )
+    is_file = judge.template.endswith(".md")
+    template = judge.template if is_file else str(judging.FOLDER / judge.file)
     copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed, judge.file: template}
     for copy, source in copies.items():
         try:

@@ -38,16 +38,12 @@ def judgements_of(answers: AlpacaAnswers, readings: Readings, system: str) -> li
     A preference, from 0 to 1, is the mean over both orders; without a verdict in one of them there
     is none.
     """
-    judge, rows = (
-        readings.judge["name"],
-        zip(answers.pairs(system), readings.pairs[system], strict=True),
-    )
-    judgements = []
+    names, judgements = (readings.judge["name"], answers.baseline), list[Judgement]()
+    rows = zip(answers.pairs(system), readings.pairs[system], strict=True)
     for row, (pair, both) in enumerate(rows):
         wins = _both_wins(both)
         preference = (wins[0] + 1 - wins[1]) / 2 if wins else pair.preference
-        item = Judgement(system, row, preference, *pair.lengths, judge, answers.baseline)
-        judgements.append(item)
+        judgements.append(Judgement(system, row, preference, *pair.lengths, *names))
     return judgements
 
 
@@ -72,7 +68,9 @@ def alpaca_report(
             ids = [prompt.id for prompt in answers.prompts]
             _add_problems(report, path, ids, readings.pairs[name])
             if readings.judge["is_scripted"]:
-                _add_check(report, path, len(rates.wins))
+                label = f"pipeline check, n = {len(rates.wins)}"
+                report.add(path, {"pipeline_check": label})
+                report.note(path, label)
             else:
                 _add_rates(report, path, rates, ids)
                 _add_orders(report, path, readings.pairs[name])
@@ -114,12 +112,6 @@ def _add_problems(
     for problem, missing in problems.items():
         of = f"{missing['count']} comparisons, of {', '.join(missing['instructions'])}"
         report.note(path, f"No verdict, {problem}: {of}")
-
-
-def _add_check(report: Report, path: KeyPath, num_verdicts: int) -> None:
-    label = f"pipeline check, n = {num_verdicts}"
-    report.add(path, {"pipeline_check": label})
-    report.note(path, label)
 
 
 def _add_rates(report: Report, path: KeyPath, rates: Rates, ids: Sequence[str]) -> None:

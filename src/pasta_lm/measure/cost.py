@@ -33,7 +33,6 @@ from pasta_lm.strategies.requests import NO_TAG_PIECES
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel
 
-KIND = "teacher_forced"
 Answers = dict[str, Row]  # a system's rows by id of the answer
 
 FIRST, REST, MAIN, AFTER_SYNC = REGIONS = ("first", "rest", "main", "after_sync")
@@ -41,11 +40,10 @@ FIRST, REST, MAIN, AFTER_SYNC = REGIONS = ("first", "rest", "main", "after_sync"
 PASTA, TAUGHT, BASELINE, UNTAUGHT = "pasta", "taught_sequential", "sequential", "untaught"
 MAIN_OWNER = 1  # the prompt's owner is 0, and blocks follow
 SPACE = b" \n\t\r"
-BOTH_SEQUENTIAL = "the taught model less the baseline, both sequential"
 COSTS = {
     "cost": (PASTA, BASELINE, "cost: pasta less the baseline"),
     "cost_of_visibility": (PASTA, TAUGHT, "pasta less the same model sequentially"),
-    "cost_of_training": (TAUGHT, BASELINE, BOTH_SEQUENTIAL),
+    "cost_of_training": (TAUGHT, BASELINE, "the taught model less the baseline, both sequential"),
     "baseline_gain": (BASELINE, UNTAUGHT, "the baseline less the untaught model"),
 }
 """The two systems whose nats are subtracted, and the title."""
@@ -183,7 +181,7 @@ def _content(
 
 def add_cost(report: Report, rows: Sequence[Row], path: KeyPath = ()) -> None:
     forked = {row["reference_id"] for row in rows if row["num_blocks"]}
-    report.add(path, {"kind": KIND})
+    report.add(path, {"kind": "teacher_forced"})
     _add_figures(report, rows, path)
     some = [row for row in rows if row["reference_id"] in forked]
     _add_figures(report, some, (*path, "forked"))
@@ -195,13 +193,12 @@ def _add_figures(report: Report, rows: Sequence[Row], path: KeyPath) -> None:
         systems.setdefault(row["system"], {})[row["reference_id"]] = row
     base, taught = systems.get(BASELINE, {}), systems.get(PASTA, {}).values()
     counts = [row["num_tokens"] for row in base.values()]
+    tags = ([row[key] for row in taught] for key in ("tag_nats", "num_tag_tokens"))
     head = {
         "num_answers": len(base),
         "num_tokens": {region: sum(count[region] for count in counts) for region in REGIONS},
         "nats": {name: _cost(base, REGIONS, side) for name, side in systems.items()},
-        "tag_nats": ratio(
-            *([row[key] for row in taught] for key in ("tag_nats", "num_tag_tokens"))
-        ),
+        "tag_nats": ratio(*tags),
     }
     report.add(path, head)
     for name, (ours, theirs, title) in COSTS.items():

@@ -24,7 +24,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -34,7 +34,7 @@ from operator import itemgetter, sub
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
-from typing import NamedTuple, cast
+from typing import cast
 from unittest.mock import patch
 
 from pasta_lm.errors import InputError, MissingExtraError, UsageError
@@ -115,14 +115,16 @@ def evaluate_instructions(
     out: Path, settings: InstructionSettings, show: answering.Progress,
     models: answering.Models | None = None,
 ) -> None:  # fmt: skip
-    prompts, references = read_sets(settings.sets, settings.limit), _references(settings)
+    prompts, references = read_sets(settings.sets, settings.limit), list[Record]()
+    inputs = {"sets": sha256(repr(prompts).encode()).hexdigest()}
+    if settings.references is not None:
+        ids = settings.reference_ids
+        references = read_references(Path(settings.references), Path(ids) if ids else None)
+        inputs["references"] = hash_files(settings.references)
     answering.require_models([] if models else [settings.untaught])
     if any(item.checked for item in prompts):
         checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
-    inputs = {"sets": sha256(repr(prompts).encode()).hexdigest()}
-    if settings.references is not None:
-        inputs["references"] = hash_files(settings.references)
     inputs |= {} if models else settings.hashes(settings.systems)
     folder.begin(asdict(settings), may_change=MAY_CHANGE, inputs=inputs)
     rows = [{"id": item.id, "set": item.group, "parts": item.parts} for item in prompts]
@@ -136,19 +138,16 @@ def evaluate_instructions(
     )
     gc.collect()  # before the models that read are loaded
     verdicts, answers = folder.journal(VERDICTS), folder.journal(SCORED).rows
-    verdicts.append([row for row in _verdicts(prompts, answers) if row["id"] not in verdicts.rows])
+    for prompt in prompts:
+        for key in (answer_id(name, prompt.id) for name in NAMES):
+            if prompt.checked is not None and key in answers and key not in verdicts.rows:
+                row = check_ifeval(prompt.checked, answers[key]["text"])
+                verdicts.append([{"id": key} | row])
     if references and not folder.rows(REFERENCES):
         baseline, taught = settings.systems
         names = taught.model, baseline.model, settings.untaught
         readers = reading_systems(names, "float32", settings.device)
         write_rows(out / f"{REFERENCES}.jsonl", list(measure(references, readers)))
-
-
-def _references(settings: InstructionSettings) -> list[Record]:
-    if settings.references is None:
-        return []
-    ids = settings.reference_ids
-    return read_references(Path(settings.references), Path(ids) if ids else None)
 
 
 def workloads(
@@ -166,46 +165,26 @@ def workloads(
     ]
 
 
-def _verdicts(prompts: Sequence[SetPrompt], answers: Mapping[str, Row]) -> Iterator[Row]:
-    for prompt in prompts:
-        for key in (answer_id(name, prompt.id) for name in NAMES):
-            if prompt.checked is not None and key in answers:
-                yield {"id": key} | check_ifeval(prompt.checked, answers[key]["text"])
-
-
-class InstructionRun(NamedTuple):
-    """All that the report of a run is computed from."""
-
-    prompts: Sequence[Row]
-    scored: Systems
-    timed: Systems
-    unmasked: Systems
-    verdicts: dict[str, Row]  # IFEval's by id of the answer
-    references: Sequence[Row]
-    made: Figures  # the values of provenance
-
-
-def read_run(out: Path) -> InstructionRun:
-    rows = RunFolder(out).rows
-    scored, timed, unmasked = (
-        systems_of((row["id"], row) for row in rows(name)) for name in (SCORED, TIMED, UNMASKED)
-    )
-    made = {key: sorted({row[key] for row in rows(SCORED) if row.get(key)}) for key in PROVENANCE}
-    verdicts = {row["id"]: row for row in rows(VERDICTS)}
-    prompts = rows(PROMPTS)
-    if not any(row["id"] in scored[NAMES[0]] and row["id"] in scored[NAMES[1]] for row in prompts):
-        raise InputError(f"{out} has no prompt that both systems answered")
-    return InstructionRun(prompts, scored, timed, unmasked, verdicts, rows(REFERENCES), made)
-
-
 def instructions_report(out: Path) -> Report:
-    return report_of(read_run(out), RunFolder(out).settings_of(InstructionSettings))
-
-
-def report_of(run: InstructionRun, settings: InstructionSettings) -> Report:
-    answered = [row for row in run.prompts if all(row["id"] in run.scored[n] for n in NAMES)]
+    folder = RunFolder(out)
+    settings, prompts = folder.settings_of(InstructionSettings), folder.rows(PROMPTS)
+    stored = {name: folder.rows(name) for name in (SCORED, TIMED, UNMASKED)}
+    run = {name: systems_of((row["id"], row) for row in rows) for name, rows in stored.items()}
+    verdicts = {row["id"]: row for row in folder.rows(VERDICTS)}
+    answered = [row for row in prompts if all(row["id"] in run[SCORED][name] for name in NAMES)]
+    if not answered:
+        raise InputError(f"{out} has no prompt that both systems answered")
+    baseline, taught = settings.systems
+    head: Figures = {
+        "kind": run[SCORED][PASTA][answered[0]["id"]].kind,
+        "model": taught.model, "strategy": taught.strategy, "baseline": baseline.model,
+        "max_tokens": settings.max_tokens, "repetition_penalty": settings.repetition_penalty,
+        "num_prompts": len(answered), "num_unanswered": len(prompts) - len(answered),
+    }  # fmt: skip
+    for key in PROVENANCE:
+        head[key] = sorted({row[key] for row in stored[SCORED] if row.get(key)})
     report = Report("A taught model and its sequential baseline on instructions", [*MEANING])
-    report.add((), _head(run, settings, answered))
+    report.add((), head)
     for group, members in groupby(answered, key=itemgetter("set")):
         path, rows = ("sets", group), list(members)
         _add_prompts(report, path, rows, run)
@@ -213,28 +192,13 @@ def report_of(run: InstructionRun, settings: InstructionSettings) -> Report:
         for parts in PARTS:
             if some := [row for row in rows if row["parts"] == parts]:
                 _add_prompts(report, (*path, "parts", parts), some, run)
-        _add_ifeval(report, path, rows, run.verdicts)
-    _add_text(report, (), *_sides(answered, run.scored))
-    if run.references:
-        add_cost(report, run.references, ("references",))
+        _add_ifeval(report, path, rows, verdicts)
+    _add_text(report, (), *_sides(answered, run[SCORED]))
+    if references := folder.rows(REFERENCES):
+        add_cost(report, references, ("references",))
     else:
         report.add((), {"references": None})
     return report
-
-
-def _head(run: InstructionRun, settings: InstructionSettings, answered: Sequence[Row]) -> Figures:
-    baseline, taught = settings.systems
-    return {
-        "kind": run.scored[PASTA][answered[0]["id"]].kind,
-        "model": taught.model,
-        "strategy": taught.strategy,
-        "baseline": baseline.model,
-        "max_tokens": settings.max_tokens,
-        "repetition_penalty": settings.repetition_penalty,
-        "num_prompts": len(answered),
-        "num_unanswered": len(run.prompts) - len(answered),
-        **run.made,
-    }
 
 
 def _sides(prompts: Sequence[Row], scored: Systems) -> tuple[Answers, Answers]:
@@ -254,10 +218,10 @@ def _add_ifeval(
 
 
 def _add_prompts(
-    report: Report, path: KeyPath, prompts: Sequence[Row], run: InstructionRun
+    report: Report, path: KeyPath, prompts: Sequence[Row], run: Mapping[str, Systems]
 ) -> None:
-    ours, base = _sides(prompts, run.scored)
-    add_speed(report, path, ours, base, (run.timed[PASTA], run.timed[SEQUENTIAL]))
+    ours, base = _sides(prompts, run[SCORED])
+    add_speed(report, path, ours, base, (run[TIMED][PASTA], run[TIMED][SEQUENTIAL]))
     ended = [
         key for key in ours if "length" not in {ours[key].finish_reason, base[key].finish_reason}
     ]
@@ -270,7 +234,7 @@ def _add_prompts(
         "syncs": mean([document.num_syncs > 0 for document in documents]),
     }
     report.add(path, structure | _shares("", [*ours.values()]), TITLES, len(ours))
-    free = run.unmasked[PASTA]
+    free = run[UNMASKED][PASTA]
     unmasked = [free[key] for key in ours if key in free]
     shares = _shares("_unmasked", unmasked) | {"num_unmasked": len(unmasked)}
     report.add(path, shares, TITLES, len(unmasked))
