@@ -99,12 +99,18 @@ def attend(
     dtype, is added to the scores; None: everything is visible.
     """
     if is_plain(call):
-        mask = None if mask_QK is None else mask_QK[None, None]
-        k_GKD, v_GKD = for_each_head(q_HQD, k_GKD, v_GKD)
-        return F.scaled_dot_product_attention(
-            q_HQD[None], k_GKD[None], v_GKD[None], mask,
-            scale=call.scaling, enable_gqa=len(q_HQD) != len(k_GKD),
-        )[0]  # fmt: skip
+        queries, mask, group = q_HQD, mask_QK, len(q_HQD) // len(k_GKD)
+        _, num_queries, size = q_HQD.shape
+        if num_queries * group <= MAX_GROUPED_ROWS:  # heads of a group are rows of one head
+            queries = q_HQD.reshape(len(k_GKD), -1, size)
+            mask = mask if mask is None or num_queries == 1 else mask.repeat(group, 1)
+        else:
+            k_GKD, v_GKD = for_each_head(q_HQD, k_GKD, v_GKD)
+        out = F.scaled_dot_product_attention(
+            queries[None], k_GKD[None], v_GKD[None], mask if mask is None else mask[None, None],
+            scale=call.scaling, enable_gqa=len(queries) != len(k_GKD),
+        )  # fmt: skip
+        return out.reshape(len(q_HQD), num_queries, -1)
     if q_HQD.device.type == "cpu" or q_HQD.shape[1] <= MAX_STORED_ROWS:
         return attend_by_products(call, q_HQD, k_GKD, v_GKD, mask_QK)
     starts = range(0, q_HQD.shape[1], MAX_STORED_ROWS)
@@ -137,29 +143,6 @@ def for_each_head(q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor) -> tuple[Tensor, 
 
 def is_plain(call: LayerCall) -> bool:
     return call.softcap is None and call.sinks_H is None
-
-
-def attend_grouped(
-    call: LayerCall, q_QGHD: Tensor, k_1GKD: Tensor, v_1GKD: Tensor, mask_RK: Tensor | None
-) -> Tensor:
-    """Return ``attend`` of a plain layer for few queries; heads of a group are rows of one head.
-
-    Queries and the output are [Q, G, H / G, D], keys and values [1, G, K, D]; the mask is that of
-    ``row_mask``, or None.
-    """
-    num_queries = len(q_QGHD)
-    if num_queries == 1:  # without a copy
-        return F.scaled_dot_product_attention(q_QGHD, k_1GKD, v_1GKD, mask_RK, scale=call.scaling)
-    _, num_groups, num_heads, size = q_QGHD.shape
-    rows = q_QGHD.transpose(0, 1).reshape(1, num_groups, -1, size)
-    out = F.scaled_dot_product_attention(rows, k_1GKD, v_1GKD, mask_RK, scale=call.scaling)
-    return out.view(num_groups, num_queries, num_heads, -1).transpose(0, 1)
-
-
-def row_mask(mask_QK: Tensor, num_heads: int) -> Tensor:
-    """Return the mask of ``attend_grouped``, [1, 1, Q * H / G, K] (one row if one query)."""
-    repeated = mask_QK if len(mask_QK) == 1 else mask_QK.repeat_interleave(num_heads, 0)
-    return repeated[None, None]
 
 
 def attend_by_products(

@@ -12,7 +12,6 @@ import math
 import mmap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -27,13 +26,6 @@ class LayerShape(NamedTuple):
     num_heads: int
     key_size: int
     value_size: int
-
-
-class LayerViews(NamedTuple):
-    """Keys and values of one run, for each layer [1, G, K, D]."""
-
-    keys: list[Tensor]
-    values: list[Tensor]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,19 +53,16 @@ class Pool:
         self.kept: list[Run] = []  # the one that was used longest ago first
         self.on_evict: Callable[[Run], None] = lambda run: None  # a kept run loses its pages
 
-        # Layers of equal shape lie in one tensor [L, 1, G, S, D].
-        sizes = [(shape.num_heads, shape.key_size) for shape in shapes]
-        self._keys = _layers(sizes, self.num_slots, dtype, device)
-        sizes = [(shape.num_heads, shape.value_size) for shape in shapes]
-        self._values = _layers(sizes, self.num_slots, dtype, device)
-        self.keys = [layer[0] for group in self._keys for layer in group]
-        """For each layer [G, S, D], rotated as the model rotates them."""
-        self.values = [layer[0] for group in self._values for layer in group]
+        self.keys, self.values = (
+            [_zeros((shape[0], self.num_slots, shape[side]), dtype, device) for shape in shapes]
+            for side in (1, 2)
+        )
+        """For each layer [G, S, D], keys rotated as the model rotates them."""
 
     def close(self) -> None:
         self.num_pages = 0
-        for memory in (self.keys, self.values, self._keys, self._values):
-            memory.clear()
+        self.keys.clear()
+        self.values.clear()
 
     @property
     def num_slots(self) -> int:
@@ -81,7 +70,7 @@ class Pool:
 
     @property
     def num_bytes(self) -> int:
-        return sum(memory.nbytes for memory in self._memories)
+        return sum(memory.nbytes for memory in (*self.keys, *self.values))
 
     @property
     def num_free_pages(self) -> int:
@@ -118,9 +107,9 @@ class Pool:
         while (hole := self._page_for(run, num_pages)) is None and self.kept:
             self._evict()
         if hole is None:
-            self._make_last(run)
+            self.compact(last=run)
         elif hole != run.first_page:
-            self._copy([(run.first_page, hole, run.num_pages)], *self._memories)
+            self._copy([(run.first_page, hole, run.num_pages)])
             run.first_page = hole
             self.runs.remove(run)
             self._insert(run)
@@ -142,13 +131,11 @@ class Pool:
             self.kept.append(run)
 
     def copy_pages(self, source: Run, target: Run, num_pages: int) -> None:
-        self._copy([(source.first_page, target.first_page, num_pages)], *self._memories)
+        self._copy([(source.first_page, target.first_page, num_pages)])
 
     def move_slots(self, run: Run, moves: Sequence[tuple[int, int]]) -> None:
         """Copy entries of a run to other slots of it: pairs of slots, before and after."""
-        before, after = self.start(run) + torch.tensor(moves, device=self.keys[0].device).T
-        for memory in self._memories:
-            memory.index_copy_(1, after, memory.index_select(1, before))
+        self._copy_slots(self.start(run) + torch.tensor(moves, device=self.keys[0].device).T)
 
     def _evict(self) -> None:
         self.on_evict(self.kept.pop(0))
@@ -159,21 +146,18 @@ class Pool:
             return run.first_page
         return self._find_hole(num_pages)
 
-    def compact(self) -> None:
-        """Slide all runs to the front, so that all free pages lie together behind them."""
-        self._copy(self._slide(), *self._memories)
-
-    def _slide(self) -> list[tuple[int, int, int]]:
-        """Give all runs the first pages; return what is to be copied."""
+    def compact(self, last: Run | None = None) -> None:
+        """Slide all runs to the front, ``last`` behind the others, and free pages behind it."""
         while self.kept:
             self._evict()
+        self.runs.sort(key=lambda run: (run is last, run.first_page))
         page, moves = 0, []
         for run in self.runs:
             if run.first_page != page:
                 moves.append((run.first_page, page, run.num_pages))
             run.first_page = page
             page = run.end_page
-        return moves
+        self._copy(moves)
 
     def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
         """Return the pool's slots, int64 [N], that hold slots [first, stop) of runs."""
@@ -188,15 +172,10 @@ class Pool:
     def start(self, run: Run) -> int:
         return run.first_page * self.page_size
 
-    def layer_views(self, run: Run, first: int, stop: int) -> LayerViews:
-        """Return every layer's keys and values of a run's slots [first, stop), without copying."""
-        start = self.start(run) + first
-
-        def views(memory: list[Tensor]) -> list[Tensor]:
-            parts = (part.narrow(3, start, stop - first) for part in memory)
-            return [view for part in parts for view in part.unbind()]
-
-        return LayerViews(views(self._keys), views(self._values))
+    def view(self, layer: int, run: Run, num_entries: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values of a run's first slots, [G, K, D], without copying."""
+        span = slice(self.start(run), self.start(run) + num_entries)
+        return self.keys[layer][:, span], self.values[layer][:, span]
 
     def _find_hole(self, num_pages: int) -> int | None:
         page = 0
@@ -213,39 +192,18 @@ class Pool:
         self.runs.append(run)
         self.runs.sort(key=lambda other: other.first_page)
 
-    def _make_last(self, run: Run) -> None:
-        self.runs.remove(run)
-        first, moves = run.first_page, self._slide()
-        run.first_page = self.runs[-1].end_page if self.runs else 0
-        self.runs.append(run)
-        old, new = self._span(first, run.num_pages), self._span(run.first_page, run.num_pages)
-        for memory in self._memories:  # one layer after the other: a copy of all has gigabytes
-            saved = memory[:, old].clone()
-            self._copy(moves, memory)
-            memory[:, new] = saved
+    def _copy(self, moves: Iterable[tuple[int, int, int]]) -> None:
+        """Copy pages: the first before and after, and their number; they may overlap."""
+        pages = [(old + i, new + i) for old, new, num_pages in moves for i in range(num_pages)]
+        device = self.keys[0].device
+        firsts = torch.tensor(pages, dtype=torch.int64, device=device).view(-1, 2).T
+        in_page = torch.arange(self.page_size, device=device)
+        self._copy_slots((firsts[..., None] * self.page_size + in_page).flatten(1))
 
-    def _copy(self, moves: Iterable[tuple[int, int, int]], *memories: Tensor) -> None:
-        for memory, (before, after, num_pages) in product(memories, moves):
-            old, new = self._span(before, num_pages), self._span(after, num_pages)
-            memory[:, new] = memory[:, old].clone()  # the pages may overlap
-
-    def _span(self, page: int, num_pages: int) -> slice:
-        return slice(page * self.page_size, (page + num_pages) * self.page_size)
-
-    @property
-    def _memories(self) -> list[Tensor]:
-        return [*self.keys, *self.values]
-
-
-def _layers(
-    sizes: Sequence[tuple[int, int]], num_slots: int, dtype: torch.dtype, device: torch.device
-) -> list[Tensor]:
-    """Return the memory of layers by their heads and sizes: one tensor if these are equal."""
-    groups = [sizes] if len(set(sizes)) == 1 else [[size] for size in sizes]
-    return [
-        _zeros((len(group), 1, group[0][0], num_slots, group[0][1]), dtype, device)
-        for group in groups
-    ]
+    def _copy_slots(self, slots: Tensor) -> None:
+        before, after = slots
+        for memory in (*self.keys, *self.values):  # a copy of all has gigabytes
+            memory.index_copy_(1, after, memory.index_select(1, before))
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

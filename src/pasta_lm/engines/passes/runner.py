@@ -20,7 +20,7 @@ from pasta_lm.engines.cpu import attention as compiled
 from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries
 from pasta_lm.engines.passes import attention
 from pasta_lm.engines.passes.attention import LayerCall, Pass, attend
-from pasta_lm.engines.passes.pool import LayerViews, Pool, Run
+from pasta_lm.engines.passes.pool import Pool, Run
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 
@@ -172,21 +172,9 @@ class CachedPass:
 
     def __init__(self, batch: Batch, pool: Pool) -> None:
         self._batch, self._pool = batch, pool
-        self._sizes = [span.stop - span.start for span in batch.slices]
-        self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
+        self._masks: dict[tuple[int, int | None], Tensor | None] = {}
         self._compiled: dict[int | None, CompiledAttention] = {}
         self.is_on_cpu = batch.tokens.device.type == "cpu"
-
-    @cached_property
-    def _views(self) -> list[LayerViews]:
-        # All layers at once: a view for each layer and request costs more than short attention.
-        views = self._pool.layer_views
-        return [views(span.run, 0, span.num_entries) for span in self._batch.slices]
-
-    @cached_property
-    def _new(self) -> LayerViews:
-        (span,) = self._batch.slices
-        return self._pool.layer_views(span.run, span.first_slot, span.num_entries)
 
     @cached_property
     def _slots_N(self) -> Tensor:
@@ -197,13 +185,10 @@ class CachedPass:
         if attention.is_plain(call) and compiled.fits(q_HND, v_GND):
             out = self.attend_compiled(call, Heads.of(q_HND, k_GND, v_GND), None)
             return out.view(len(out), len(q_HND), -1).transpose(0, 1)
-        self._write(call.layer, k_GND, v_GND)
-        num_heads, num_tokens, size = q_HND.shape
-        q_NGHD = q_HND.transpose(0, 1).reshape(num_tokens, len(k_GND), -1, size)
-        parts = enumerate(q_NGHD.split(self._sizes))
-        outs = [self._attend_one(call, index, q_QGHD) for index, q_QGHD in parts]
-        out = torch.cat(outs) if len(outs) > 1 else outs[0]
-        return out.reshape(num_tokens, num_heads, -1).transpose(0, 1)
+        self._pool.write(call.layer, self._slots_N, k_GND, v_GND)
+        parts = enumerate(q_HND.split([span.num_rows for span in self._batch.slices], dim=1))
+        outs = [self._attend_one(call, index, q_HQD) for index, q_HQD in parts]
+        return torch.cat(outs, dim=1) if len(outs) > 1 else outs[0]
 
     def attend_compiled(
         self, call: LayerCall, heads: Heads, rotation: tuple[Tensor, Tensor] | None
@@ -214,52 +199,29 @@ class CachedPass:
         if rotation is not None:
             rotation = rotation[0].contiguous(), rotation[1].contiguous()
         if call.window not in self._compiled:
-            self._compiled[call.window] = self._compile(call.window)
+            requests = [
+                Queries(
+                    span.num_rows, span.first_slot, self._pool.start(span.run),
+                    self._visible(span, call.window),
+                )
+                for span in self._batch.slices
+            ]  # fmt: skip
+            self._compiled[call.window] = CompiledAttention(requests)
         pool = self._pool.keys[call.layer], self._pool.values[call.layer]
         self._compiled[call.window](heads, rotation, pool, call.scaling, out)
         return out
 
-    def _compile(self, window: int | None) -> CompiledAttention:
-        requests = [
-            Queries(size, span.first_slot, self._pool.start(span.run), self._visible(span, window))
-            for span, size in zip(self._batch.slices, self._sizes, strict=True)
-        ]
-        return CompiledAttention(requests)
-
-    def _write(self, layer: int, k_GND: Tensor, v_GND: Tensor) -> None:
-        if len(self._sizes) > 1:
-            self._pool.write(layer, self._slots_N, k_GND, v_GND)
-        else:  # a request's new slots are consecutive: copying costs less than indexing
-            self._new.keys[layer][0].copy_(k_GND)
-            self._new.values[layer][0].copy_(v_GND)
-
-    def _attend_one(self, call: LayerCall, index: int, q_QGHD: Tensor) -> Tensor:
-        num_queries, num_groups, num_heads, size = q_QGHD.shape
-        views = self._views[index]
-        keys, values = views.keys[call.layer], views.values[call.layer]
-        if attention.is_plain(call) and num_queries * num_heads <= attention.MAX_GROUPED_ROWS:
-            mask = self._mask(index, call.window, q_QGHD.dtype, num_heads)
-            return attention.attend_grouped(call, q_QGHD, keys, values, mask)
-        q_HQD = q_QGHD.view(num_queries, num_groups * num_heads, size).transpose(0, 1)
+    def _attend_one(self, call: LayerCall, index: int, q_HQD: Tensor) -> Tensor:
         span = self._batch.slices[index]
-        if span.is_prompt and attention.is_plain(call) and not _is_beyond(span, call.window):
-            out_HQD = attention.attend_causal(call, q_HQD, keys[0], values[0])
-        else:
-            mask = self._mask(index, call.window, q_HQD.dtype)
-            out_HQD = attend(call, q_HQD, keys[0], values[0], mask)
-        return out_HQD.transpose(0, 1).reshape(num_queries, num_groups, num_heads, -1)
-
-    def _mask(
-        self, index: int, window: int | None, dtype: torch.dtype, num_grouped: int = 0
-    ) -> Tensor | None:
-        key = (index, window, num_grouped)
-        if key not in self._masks:
-            visible = self._visible(self._batch.slices[index], window)
-            mask = None if visible is None else attention.additive(visible, dtype)
-            if mask is not None and num_grouped:
-                mask = attention.row_mask(mask, num_grouped)
-            self._masks[key] = mask
-        return self._masks[key]
+        keys, values = self._pool.view(call.layer, span.run, span.num_entries)
+        is_near = call.window is None or span.largest_distance < call.window
+        if span.is_prompt and attention.is_plain(call) and is_near:
+            return attention.attend_causal(call, q_HQD, keys, values)
+        if (index, call.window) not in self._masks:
+            visible = self._visible(span, call.window)
+            mask = None if visible is None else attention.additive(visible, q_HQD.dtype)
+            self._masks[index, call.window] = mask
+        return attend(call, q_HQD, keys, values, self._masks[index, call.window])
 
     def _visible(self, span: RequestSlice, window: int | None) -> Tensor | None:
         visible = span.visible_QK
@@ -267,15 +229,11 @@ class CachedPass:
             visible = torch.ones(span.num_rows, span.num_entries, device=span.key_positions.device)
             visible = visible.bool().tril(span.first_slot)
         # Most passes reach less far back than the window, and need no mask for it.
-        if window is not None and _is_beyond(span, window):
+        if window is not None and span.largest_distance >= window:
             positions_Q = self._batch.positions[span.start : span.stop]
             near = attention.in_window(positions_Q, span.key_positions, window)
             visible = near if visible is None else visible & near
         return visible
-
-
-def _is_beyond(span: RequestSlice, window: int | None) -> bool:
-    return window is not None and span.largest_distance >= window
 
 
 class Runner:
