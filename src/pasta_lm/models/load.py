@@ -53,11 +53,9 @@ class Pretrained:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        thinking, thinks = None, None
-        if self.config is not None:
-            thinking, thinks = self.config.thinking, self.config.thinks
+        thinking = self.config.thinking if self.config else None
         vocabulary = Vocabulary(self.tokenizer, self.piece_ids, thinking)
-        vocabulary.thinks = thinks
+        vocabulary.thinks = self.config.thinks if self.config else None
         return vocabulary
 
 

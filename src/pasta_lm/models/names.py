@@ -20,8 +20,6 @@ PASTA_15B = "pasta-1.5b"  # Qwen2.5-Coder-1.5B-Instruct with our adapter; its ow
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 _DTYPES |= {"float": "float32", "fp32": "float32"}
-
-
 SOURCES = "a folder that save_pretrained wrote, an adapter folder, a GGUF file, or a hub id"
 GGUF, CONFIGS = ".gguf", ("config.json", "adapter_config.json")
 

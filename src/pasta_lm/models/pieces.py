@@ -57,8 +57,7 @@ def add_pieces(
 
 def mark_special(tokenizer: transformers.PreTrainedTokenizerFast, pieces: Sequence[str]) -> None:
     tokens = [AddedToken(piece, special=True, normalized=False) for piece in pieces]
-    if tokens:
-        tokenizer.add_tokens(tokens, special_tokens=True)
+    tokenizer.add_tokens(tokens, special_tokens=True)
 
 
 def num_token_rows(model: transformers.PreTrainedModel) -> int:

@@ -30,7 +30,6 @@ _NO_PREFIX: dict[str, Json] = {
     "Metaspace": {"prepend_scheme": "never"},
     "ByteLevel": {"add_prefix_space": False},
 }
-_NO_MODEL: Json = {"type": "BPE", "vocab": {}, "merges": []}
 
 
 class TagFreeEncoder:
@@ -74,7 +73,8 @@ def tag_free_copies(
     special = {i: token for i, token in added.items() if i in special_ids - tag_ids}
     ordinary = {i: token for i, token in added.items() if i not in tag_ids | special_ids}
     # A truncation or padding that someone left switched on is no part of encoding.
-    stages = {**data, "added_tokens": [], "truncation": None, "padding": None, "model": _NO_MODEL}
+    stages = {**data, "added_tokens": [], "truncation": None, "padding": None}
+    stages["model"] = {"type": "BPE", "vocab": {}, "merges": []}
     spellings = {*PIECES, *(added[token_id].content for token_id in special_ids)}
     rebuild = _unigram_without if data["model"]["type"] == "Unigram" else _words_without
     rebuilt = rebuild(data["model"], spellings, tag_ids)

@@ -32,8 +32,6 @@ from pasta_lm.serve.protocol import ChatCompletionRequest
 from pasta_lm.serve.service import Service
 from pasta_lm.view.page import STATIC
 
-Responses = dict[int | str, Json]  # the descriptions of a route's replies, by status
-
 _IS_KIND = re.compile(r"body|str|int|list\[.*\]|function-.*|literal\[.*\]|Tool")
 """Items of the location of an error that name the kind that failed; no client wrote them."""
 FIELDS = [*ChatCompletionRequest.model_fields]  # that a misspelt name may mean
@@ -94,8 +92,10 @@ def create_app(
 
 
 def _routes(service: Service) -> APIRouter:
-    errors: Responses = {kind: {"description": f"{kind} error"} for kind in ("4XX", "5XX")}
-    streams: Responses = {200: {"content": {"text/event-stream": {}}}}
+    errors: dict[int | str, Json] = {
+        kind: {"description": f"{kind} error"} for kind in ("4XX", "5XX")
+    }
+    streams: dict[int | str, Json] = {200: {"content": {"text/event-stream": {}}}}
     router = APIRouter(route_class=StrictRoute, responses=errors)
     router.post("/v1/replay", responses=streams)(service.replay_answer)
     router.post("/v1/chat/completions", responses=streams)(service.chat_completions)

@@ -186,11 +186,10 @@ class EngineLoop:
     def _begin(self, job: Job) -> None:
         try:
             job.number = self.backend.submit(job.request)
-        except PastaError as error:
+        except Exception as error:
+            if not isinstance(error, PastaError):
+                log.exception("a request cannot begin")
             self._fail(job, from_error(error))
-        except Exception:
-            log.exception("a request cannot begin")
-            self._fail(job, internal())
         else:
             self._waiting.remove(job)
             self._running[job.number] = job

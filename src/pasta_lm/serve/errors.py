@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from pasta_lm.errors import (
-    ContextLengthError,
-    DeviceMemoryError,
-    InputError,
-    PastaError,
-    UsageError,
-)
+from pasta_lm.errors import ContextLengthError, DeviceMemoryError, InputError, UsageError
 
 Json = dict[str, Any]
 
@@ -43,10 +37,6 @@ class ApiError(Exception):
         fields = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": fields}
 
-    @property
-    def headers(self) -> dict[str, str]:
-        return HEADERS.get(self.status, {})
-
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
@@ -62,7 +52,7 @@ def internal(code: str = "engine_error") -> ApiError:
     return ApiError(500, message, code=code)
 
 
-def from_error(error: PastaError) -> ApiError:
+def from_error(error: Exception) -> ApiError:
     if isinstance(error, ContextLengthError):
         return bad_request(error.message, "messages", "context_length_exceeded")
     if isinstance(error, InputError | UsageError):

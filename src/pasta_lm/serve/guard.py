@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pasta_lm.errors import UsageError
-from pasta_lm.serve.errors import CLIENT_GONE, ApiError, bad_request
+from pasta_lm.serve.errors import CLIENT_GONE, HEADERS, ApiError, bad_request
 
 log = logging.getLogger("pasta_lm.serve.requests")
 
@@ -125,7 +125,7 @@ class Guard:
 
 
 def error_response(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body, error.status, headers=error.headers)
+    return JSONResponse(error.body, error.status, headers=HEADERS.get(error.status))
 
 
 def parse_json(raw: bytes) -> object:

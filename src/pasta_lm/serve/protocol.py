@@ -148,11 +148,6 @@ class AnswerRequest(Fields):
         after, contents = options.after or {}, self.contents(bounds)
         return [made(content, schema=schema, after=after) for content in contents]
 
-    @property
-    def documents(self) -> Sequence[str]:
-        """Return the texts of the prompts, of conversations the last message; of ids nothing."""
-        raise NotImplementedError
-
     def params(self, bounds: Bounds, defaults: Mapping[str, float]) -> SamplingParams:
         """Return the sampling parameters, tokens and threads lowered to the bounds.
 
@@ -288,6 +283,7 @@ class ChatCompletionRequest(AnswerRequest):
 
     @property
     def documents(self) -> Sequence[str]:
+        """Return the last message, where the spans of parts are."""
         return [str(self.messages[-1].turn["content"])]
 
     def contents(self, bounds: Bounds) -> Sequence[Turns]:
@@ -308,6 +304,7 @@ class CompletionRequest(AnswerRequest):
 
     @property
     def documents(self) -> Sequence[str]:
+        """Return the texts of the prompts; of ids nothing."""
         return [row if isinstance(row, str) else "" for row in self._rows]
 
     @property

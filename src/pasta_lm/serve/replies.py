@@ -35,7 +35,6 @@ from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.errors import ApiError, Json, internal
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest
-from pasta_lm.serve.tool_calls import CallReader
 from pasta_lm.strategies import parts
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
@@ -77,11 +76,9 @@ class Reply:
             else parts.FilledText(schema)
             for _ in samples
         ]
-        self._readers = [self._reader() for _ in samples]
+        self._filled: dict[int, parts.PartsAnswer] = {}  # of a schema of parts
+        self._readers = [body.call_reader(backend.tools) for _ in samples]
         self._live_runs = [LiveRun(len(request.prompt)) for request in samples]
-
-    def _reader(self) -> CallReader | None:
-        return self.body.call_reader(self.backend.tools)
 
     async def whole(self, batches: ResponseStream) -> Json:
         while not self.is_complete:
@@ -115,21 +112,23 @@ class Reply:
 
     def log_facts(self) -> Json:
         """Return the figures for the log, which has no text of an answer."""
+        answers = [self.answers[sample] for sample in sorted(self.answers)]
         return {
             "strategy": self.request.strategy, **self._usage(),
-            "finish_reasons": [answer.finish_reason for answer in self._finished],
-            "num_threads": [len(answer.trace.threads) for answer in self._finished],
-            "parallelism": [round(answer.trace.parallelism, 3) for answer in self._finished],
+            "finish_reasons": [answer.finish_reason for answer in answers],
+            "num_threads": [len(answer.trace.threads) for answer in answers],
+            "parallelism": [round(answer.trace.parallelism, 3) for answer in answers],
         }  # fmt: skip
-
-    @property
-    def _finished(self) -> list[Answer]:
-        return [self.answers[sample] for sample in sorted(self.answers)]
 
     def _take(self, events: Iterable[StreamEvent]) -> None:
         """Keep the finished answers among the events."""
-        finished = (event for event in events if isinstance(event, Finished))
-        self.answers |= {event.sample: event.answer for event in finished}
+        for event in events:
+            if isinstance(event, Finished):
+                self.answers[event.sample] = event.answer
+                if self._schema is not None:
+                    document = self.body.documents[event.sample // self.request.params.n]
+                    filled = parts.filled(event.answer, self._schema, document)
+                    self._filled[event.sample] = filled
 
     def _usage(self) -> Json:
         """Return the tokens of all samples; each prompt counts once."""
@@ -145,34 +144,29 @@ class Reply:
             **(details if num_thought else {}),
         }  # fmt: skip
 
-    def figures(self, answer: Answer) -> Json:
+    def figures(self, sample: int) -> Json:
         """Return the figures of an answer, and its trace and run if the client wants them."""
-        filled = self._filled(answer)
+        answer, text = self.answers[sample], self._text_of_parts(sample)
         figures: Json = {
-            **self._spans(answer),
             "threads": [asdict(thread) for thread in answer.trace.threads],
             "forward_passes": answer.trace.forward_passes,
-            **self._unfinished(answer),
-            **speed_figures(answer.trace, self.backend.count_tokens(filled or answer.text)),
+            **self._of_parts(sample),
+            **speed_figures(answer.trace, self.backend.count_tokens(text or answer.text)),
         }
         if self.body.options.trace:
             figures["trace"] = json.loads(answer.trace.to_json())
-            figures["run"] = run_data(answer.trace, text=filled)
+            figures["run"] = run_data(answer.trace, text=text)
         return figures
 
-    def _filled(self, answer: Answer) -> str | None:
-        return None if self._schema is None else parts.filled(answer, self._schema).text
+    def _text_of_parts(self, sample: int) -> str | None:
+        return self._filled[sample].text if sample in self._filled else None
 
-    def _spans(self, answer: Answer) -> Json:
-        if self._schema is None or not self.body.options.spans:
+    def _of_parts(self, sample: int) -> Json:
+        """Return the parts that a limit cut, and their spans if they are wanted."""
+        if (filled := self._filled.get(sample)) is None:
             return {}
-        sample = next(sample for sample, other in self.answers.items() if other is answer)
-        document = self.body.documents[sample // self.request.params.n]
-        return {"spans": parts.filled(answer, self._schema, document).spans}
-
-    def _unfinished(self, answer: Answer) -> Json:
-        names = () if self._schema is None else parts.filled(answer, self._schema).unfinished
-        return {"unfinished": [*names]} if names else {}
+        cut = {"unfinished": [*filled.unfinished]} if filled.unfinished else {}
+        return cut | ({"spans": filled.spans} if self.body.options.spans else {})
 
     def _limits(self) -> Json:
         params = self.request.params
@@ -191,12 +185,13 @@ class Reply:
             **self._head("chat.completion"),
             "choices": [self._choice(sample) for sample in sorted(self.answers)],
             "usage": self._usage(),
-            "pasta": {**self._limits(), "choices": [*map(self.figures, self._finished)]},
+            "pasta": {**self._limits(), "choices": [*map(self.figures, sorted(self.answers))]},
         }
 
     def _choice(self, sample: int) -> Json:
-        answer, reader = self.answers[sample], self._reader()
-        text = self._filled(answer) or (answer.program if self._keeps_tags else answer.text)
+        answer, reader = self.answers[sample], self._readers[sample]
+        text = answer.program if self._keeps_tags else answer.text
+        text = self._text_of_parts(sample) or text
         thought = {} if answer.reasoning is None else {"reasoning_content": answer.reasoning}
         message: Json = {"role": "assistant", "content": text, "refusal": None, **thought}
         if reader is not None:
@@ -207,12 +202,14 @@ class Reply:
             "index": sample,
             **({"message": message} if self.is_chat else {"text": text}),
             "logprobs": self._logprobs(answer),
-            "finish_reason": self._finish_reason(answer, reader),
+            "finish_reason": self._finish_reason(sample),
         }
 
-    def _finish_reason(self, answer: Answer, reader: CallReader | None) -> str:
-        if answer.finish_reason == "length" or self._unfinished(answer):
+    def _finish_reason(self, sample: int) -> str:
+        is_cut = sample in self._filled and self._filled[sample].unfinished
+        if self.answers[sample].finish_reason == "length" or is_cut:
             return "length"
+        reader = self._readers[sample]
         return "tool_calls" if reader is not None and reader.num_calls else "stop"
 
     def _logprobs(self, answer: Answer) -> Json | None:
@@ -247,12 +244,10 @@ class Reply:
             if delta:
                 pieces.append(self._piece(sample, delta))
             if is_end:
-                answer = self.answers[sample]
-                reason = self._finish_reason(answer, self._readers[sample])
-                end = self._piece(sample, {}, reason)
-                if cut := self._unfinished(answer):
-                    end["pasta"] = cut
-                end["choices"][0]["logprobs"] = self._logprobs(answer)
+                end = self._piece(sample, {}, self._finish_reason(sample))
+                if facts := self._of_parts(sample):
+                    end["pasta"] = facts
+                end["choices"][0]["logprobs"] = self._logprobs(self.answers[sample])
                 pieces.append(end)
         return b"".join(map(sse, pieces))
 
@@ -271,7 +266,7 @@ class Reply:
             return b""
         end = {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
         if self.body.options.stream == "text":  # the events ``finished`` had them
-            end["pasta"] = {"choices": [*map(self.figures, self._finished)]}
+            end["pasta"] = {"choices": [*map(self.figures, sorted(self.answers))]}
         return sse(end)
 
     def _events(self, events: Sequence[StreamEvent], delta: Json) -> Iterator[Json]:
@@ -284,7 +279,7 @@ class Reply:
             t_ms = round(1000 * (time.monotonic() - self._began_s), 3)
             facts = {**_event_facts(event), "seq": self._num_events, "t_ms": t_ms}
             if isinstance(event, Finished):
-                facts |= self.figures(event.answer)
+                facts |= self.figures(event.sample)
             elif isinstance(event, Traced):
                 facts["news"] = self._live_runs[event.sample].take(event.news)
             yield {**self._piece(event.sample, added), "pasta": facts}

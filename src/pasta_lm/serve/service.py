@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from pasta_lm.engines.request import Answer, Request
+from pasta_lm.engines.request import Request
 from pasta_lm.errors import UsageError
 from pasta_lm.language.check import check
 from pasta_lm.language.document import NUM_BLOCK_TAGS, Document, parse
@@ -227,8 +227,9 @@ class Service:
 class ReplayReply(Reply):
     """The reply to a replay of one answer."""
 
-    def figures(self, answer: Answer) -> Json:
-        return super().figures(answer) | {
+    def figures(self, sample: int) -> Json:
+        answer = self.answers[sample]
+        return super().figures(sample) | {
             "strategy": answer.trace.strategy, "positions": answer.trace.positions,
             "max_threads": self.request.params.max_threads, "finish_reason": answer.finish_reason,
             "text": answer.text, "program": answer.program,
@@ -237,10 +238,10 @@ class ReplayReply(Reply):
         }  # fmt: skip
 
     def _whole(self) -> Json:
-        (answer,) = self._finished
+        kind = self.answers[0].trace.kind.value
         return {
-            **self._head("replay"), "object": "replay", "kind": answer.trace.kind.value,
-            "usage": self._usage(), **self.figures(answer),
+            **self._head("replay"), "object": "replay", "kind": kind,
+            "usage": self._usage(), **self.figures(0),
         }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pasta_lm.interpreter.trace import (
     Kind,
@@ -88,19 +88,14 @@ class RunLayout:
                     if self.lanes[child].spans
                 ]
 
-    def add(self, trace: Trace) -> None:
+    def add(self, trace: Trace) -> Self:
         fed = [token for token in trace.tokens if token.fed_step is not None]
         fed.sort(key=lambda token: (_fed_step(token), token.slot or 0))
         self.grow(trace.threads, trace.tokens, fed, trace.syncs)
         self.num_passes = max(self.num_passes, trace.forward_passes)
         for token in reversed(critical_tokens(trace)):
             _add_pass(self.critical, token.thread, _fed_step(token))
-
-
-def layout(trace: Trace) -> RunLayout:
-    run = RunLayout()
-    run.add(trace)
-    return run
+        return self
 
 
 def _add_pass(spans: list[Span], thread: int, step: int) -> None:
@@ -159,8 +154,7 @@ FACTS = (
 
 def run_data(trace: Trace, name: str = "", text: str | None = None) -> RunData:
     """Return the data of a run; ``text`` is its answer, if threads wrote only some of it."""
-    run = LiveRun(trace.num_prompt_tokens)
-    run.add(trace)
+    run = LiveRun(trace.num_prompt_tokens).add(trace)
     critical = {id(token) for token in critical_tokens(trace)}
     facts = {fact: getattr(trace, fact) for fact in FACTS}
     facts |= {"kind": trace.kind.value, "cut_at": cut_at(trace)}
