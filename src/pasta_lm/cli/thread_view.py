@@ -30,7 +30,7 @@ from pasta_lm.engines.request import (
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.strategies.parts import NAME
-from pasta_lm.view.run_data import RunLayout
+from pasta_lm.view.run_data import LiveRun
 
 MIN_VIEW_WIDTH = 22
 REFRESH_S = 1 / 20
@@ -160,7 +160,7 @@ def live_threads() -> Iterator[ShowEvents]:
 
 def picture(trace: Trace, where: Console) -> Text:
     """Draw one row for each thread, steps from left to right, as wide as the console at most."""
-    run, marks = RunLayout().add(trace), _marks(where)
+    run, marks = LiveRun.of(trace), _marks(where)
     labels = [_name(thread.id, thread.topic) for thread in trace.threads]
     is_wide = where.width >= MAX_LABEL + MIN_VIEW_WIDTH  # with room for what was promised
     counts = [_count(t.num_tokens, is_wide and t.promised_tokens) for t in trace.threads]
@@ -180,7 +180,7 @@ def picture(trace: Trace, where: Console) -> Text:
     return text.append(line, "dim")
 
 
-def _row(run: RunLayout, thread: int, columns: int, marks: tuple[str, ...]) -> str:
+def _row(run: LiveRun, thread: int, columns: int, marks: tuple[str, ...]) -> str:
     absent, waits, decodes, promises, syncs = marks
     num_passes, spans = run.num_passes, run.lanes[thread].spans
     row = [absent] * (num_passes + 1)

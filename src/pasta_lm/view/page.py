@@ -20,7 +20,7 @@ from pathlib import Path
 from string import Template
 
 from pasta_lm.interpreter.trace import Trace
-from pasta_lm.view.run_data import Edge, RunData, RunLayout, run_data
+from pasta_lm.view.run_data import Edge, LiveRun, RunData, run_data
 
 STATIC = Path(__file__).with_name("static")
 
@@ -106,7 +106,7 @@ def to_perfetto(trace: Trace) -> str:
                 duration_us = max(0.0, start_us(step + 1) - start_us(step))
                 slice_ = {"pid": 1, "tid": thread.id, "ts": start_us(step), "dur": duration_us}
                 events.append({"ph": "X", **piece, **slice_, "args": facts})
-    run = RunLayout().add(trace)
+    run = LiveRun.of(trace)
     for edge in run.forks:
         events += arrow("fork", edge.target, edge)
     for number, edge in enumerate(run.joins):
@@ -121,7 +121,7 @@ def _name(kind: str, track: int, name: str) -> dict[str, object]:
 
 def to_svg(trace: Trace) -> str:
     """Return a picture of the bars that plays the passes; without motion it shows all of them."""
-    run = RunLayout().add(trace)
+    run = LiveRun.of(trace)
     lanes, passes = [lane for lane in run.lanes if lane.spans], run.num_passes
     left, scale, covered = 130, 758 / passes, 10 + 26 * len(lanes)
     rows = []

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pasta_lm.interpreter.trace import (
     Kind,
@@ -30,6 +30,8 @@ from pasta_lm.language.tags import SYNC
 Threads = Iterable[ThreadRecord]
 Tokens = Iterable[TokenRecord]
 Syncs = Iterable[SyncRecord]
+Seen = dict[str, object]
+"""Numbers of tokens that a thread could see from its token ``index`` on: prompt, other threads."""
 
 
 class Span(NamedTuple):
@@ -51,35 +53,83 @@ class Edge(NamedTuple):
 
 @dataclass(slots=True)
 class Lane:
-    """The row of one thread."""
+    """The row of one thread, its tokens, and those of others that it saw when it wrote them."""
 
     thread: ThreadRecord
     spans: list[Span] = field(default_factory=list)
+    tokens: list[TokenRecord] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)  # the cache slots of the fed tokens
+    rows: list[tuple[int, Row]] = field(default_factory=list)  # with the first slot of a query
+    seen: list[Seen] = field(default_factory=list)  # equal neighbours as one
+    num_done: int = 0  # tokens that ``seen`` covers
+    num_told: int = 0  # rows of ``seen`` that the page has
+
+    @property
+    def owner(self) -> int:
+        return PROMPT_OWNER + 1 + self.thread.id
 
 
-@dataclass(slots=True)
-class RunLayout:
-    """The rows of all threads, and the lines between them."""
+class LiveRun:
+    """A run, as it is decoded: the rows of all threads, and the lines between them."""
 
-    lanes: list[Lane] = field(default_factory=list)
-    forks: list[Edge] = field(default_factory=list)
-    joins: list[Edge] = field(default_factory=list)
-    critical: list[Span] = field(default_factory=list)  # in order; of a whole trace only
-    num_passes: int = 1
-    promise_ends: dict[int, TokenRecord] = field(default_factory=dict)  # by the forked thread
+    def __init__(self, num_prompt: int) -> None:
+        self.lanes: list[Lane] = []
+        self.forks: list[Edge] = []
+        self.joins: list[Edge] = []
+        self.critical: list[Span] = []  # in order; of a whole trace only
+        self.num_passes = 1
+        self._promise_ends: dict[int, TokenRecord] = {}  # by the forked thread
+        self._num_prompt = num_prompt
+        self._tokens: list[TokenRecord] = []
 
-    def grow(self, threads: Threads, tokens: Tokens, fed: Tokens, syncs: Syncs) -> None:
+    @classmethod
+    def of(cls, trace: Trace) -> LiveRun:
+        run = cls(trace.num_prompt_tokens)
+        fed = [token for token in trace.tokens if token.fed_step is not None]
+        fed.sort(key=lambda token: (_fed_step(token), token.slot or 0))
+        run._grow(trace.threads, trace.tokens, fed, trace.syncs)
+        run.num_passes = max(run.num_passes, trace.forward_passes)
+        for token in reversed(critical_tokens(trace)):
+            _add_pass(run.critical, token.thread, _fed_step(token))
+        return run
+
+    def take(self, news: TraceNews) -> dict[str, object]:
+        """Return the new items of a ``RunData``, and what changes earlier ones.
+
+        ``fed`` has pairs of an earlier token and the pass that fed it, ``lanes`` pairs of a thread
+        and a pass that fed it, ``seen`` rows for a thread's list of the same name.
+        """
+        fed = [token for token in news.tokens if token.slot is not None]
+        for index, record in news.fed:
+            token = self._tokens[index]
+            token.fed_step, token.slot = record.fed_step, record.slot
+            fed.append(token)
+        fed.sort(key=lambda token: token.slot or 0)
+        self._tokens += news.tokens
+        num_forks, num_joins = len(self.forks), len(self.joins)
+        self._grow(news.threads, news.tokens, fed, news.syncs)
+        seen: list[dict[str, object]] = []
+        for lane in self.lanes:
+            seen += [{"thread": lane.thread.id, **row} for row in lane.seen[lane.num_told :]]
+            lane.num_told = len(lane.seen)
+        return {
+            "kind": news.kind.value, "prefill_s": news.prefill_s, "step_s": news.step_s,
+            "threads": [_thread(Lane(thread)) for thread in news.threads],
+            "tokens": [_token(token, is_critical=False) for token in news.tokens],
+            "fed": [[index, record.fed_step] for index, record in news.fed],
+            "lanes": [[token.thread, token.fed_step] for token in fed], "syncs": _syncs(news.syncs),
+            "forks": self.forks[num_forks:], "joins": self.joins[num_joins:], "seen": seen,
+        }  # fmt: skip
+
+    def _grow(self, threads: Threads, tokens: Tokens, fed: Tokens, syncs: Syncs) -> None:
         """Add new threads, tokens as they were decoded and as they were fed, and syncs."""
         self.lanes += map(Lane, threads)
-        self.promise_ends |= {token.forks: token for token in tokens if token.forks is not None}
+        for token in tokens:
+            self.lanes[token.thread].tokens.append(token)
+        self._promise_ends |= {token.forks: token for token in tokens if token.forks is not None}
+        joined = {(sync.thread, sync.step): sync.joined for sync in syncs}
         for token in fed:
-            number, step = token.thread, _fed_step(token)
-            lane, end = self.lanes[number], self.promise_ends.get(number)
-            if not lane.spans and lane.thread.parent is not None:
-                start = step if end is None or end.fed_step is None else end.fed_step
-                self.forks.append(Edge(lane.thread.parent, start, number, step))
-            _add_pass(lane.spans, number, step)
-            self.num_passes = max(self.num_passes, step + 1)
+            self._feed(token, joined.get((token.thread, token.fed_step), ()))
         for sync in syncs:
             if sync.step is not None:
                 self.joins += [
@@ -87,15 +137,67 @@ class RunLayout:
                     for child in sync.joined
                     if self.lanes[child].spans
                 ]
+        for lane in self.lanes:
+            self._look(lane)
 
-    def add(self, trace: Trace) -> Self:
-        fed = [token for token in trace.tokens if token.fed_step is not None]
-        fed.sort(key=lambda token: (_fed_step(token), token.slot or 0))
-        self.grow(trace.threads, trace.tokens, fed, trace.syncs)
-        self.num_passes = max(self.num_passes, trace.forward_passes)
-        for token in reversed(critical_tokens(trace)):
-            _add_pass(self.critical, token.thread, _fed_step(token))
-        return self
+    def _feed(self, token: TokenRecord, joined: Sequence[int]) -> None:
+        number, step = token.thread, _fed_step(token)
+        lane, end = self.lanes[number], self._promise_ends.get(number)
+        if not lane.spans and lane.thread.parent is not None:
+            start = step if end is None or end.fed_step is None else end.fed_step
+            self.forks.append(Edge(lane.thread.parent, start, number, step))
+        _add_pass(lane.spans, number, step)
+        self.num_passes = max(self.num_passes, step + 1)
+        if token.slot is not None:
+            lane.slots.append(token.slot)
+            if joined and token.tag == SYNC and (rows := self._rows(lane)):
+                owners = [self.lanes[child].owner for child in joined]
+                rows.append((token.slot, rows[-1][1].sync(owners)))
+
+    def _look(self, lane: Lane) -> None:
+        """Record the view of the new tokens.
+
+        A token is written by the query of the token before it: it sees what that one sees. The
+        first tokens of main come from the prefill, and ``<async>`` from the promise's end.
+        """
+        if not self._rows(lane):
+            return
+        first = self._promise_ends.get(lane.thread.id)
+        for index in range(lane.num_done, len(lane.tokens)):
+            query = lane.tokens[index - 1] if index else first
+            slot = self._num_prompt - 1 if query is None else query.slot
+            if slot is None:
+                return  # it is not fed, so nothing is known of the token behind it
+            seen = self._seen(lane, index, slot)
+            if not lane.seen or {**lane.seen[-1], "index": index} != seen:
+                lane.seen.append(seen)
+            lane.num_done += 1
+
+    def _rows(self, lane: Lane) -> list[tuple[int, Row]]:
+        end, parent = self._promise_ends.get(lane.thread.id), lane.thread.parent
+        if lane.rows:
+            return lane.rows
+        if parent is None:
+            lane.rows.append((0, Row.of_main(lane.owner)))
+        elif end is not None and (slot := end.slot) is not None:
+            above = self.lanes[parent]
+            if rows := [row for first, row in self._rows(above) if first <= slot]:
+                child = rows[-1].fork(parent=above.owner, child=lane.owner, promise_end_slot=slot)
+                lane.rows.append((0, child))
+        return lane.rows
+
+    def _seen(self, lane: Lane, index: int, query: int) -> Seen:
+        index_of_row = bisect_right(lane.rows, query, key=lambda held: held[0]) - 1
+        row = lane.rows[max(index_of_row, 0)][1]
+        owners = row.cutoffs.keys() - {PROMPT_OWNER, lane.owner}  # those that it sees
+        others = [self.lanes[owner - PROMPT_OWNER - 1] for owner in sorted(owners)]
+        counts = {
+            other.thread.id: count
+            for other in others
+            if (count := bisect_left(other.slots, row.end(query_slot=query, owner=other.owner)))
+        }
+        prompt = min(row.end(query_slot=query, owner=PROMPT_OWNER), self._num_prompt)
+        return {"index": index, "prompt": prompt, "threads": counts}
 
 
 def _add_pass(spans: list[Span], thread: int, step: int) -> None:
@@ -142,8 +244,6 @@ def critical_tokens(trace: Trace) -> list[TokenRecord]:
 
 RunData = dict[str, object]
 """A run as JSON: what ``run_data`` returns, and the page draws."""
-Seen = dict[str, object]
-"""Numbers of tokens that a thread could see from its token ``index`` on: prompt, other threads."""
 
 FACTS = (
     *("model", "engine", "strategy", "positions", "finish_reason", "num_prompt_tokens"),
@@ -154,7 +254,7 @@ FACTS = (
 
 def run_data(trace: Trace, name: str = "", text: str | None = None) -> RunData:
     """Return the data of a run; ``text`` is its answer, if threads wrote only some of it."""
-    run = LiveRun(trace.num_prompt_tokens).add(trace)
+    run = LiveRun.of(trace)
     critical = {id(token) for token in critical_tokens(trace)}
     facts = {fact: getattr(trace, fact) for fact in FACTS}
     facts |= {"kind": trace.kind.value, "cut_at": cut_at(trace)}
@@ -162,132 +262,11 @@ def run_data(trace: Trace, name: str = "", text: str | None = None) -> RunData:
     return {
         "name": name or trace.strategy or "run", "facts": facts,
         "prefill_s": trace.prefill_s, "step_s": trace.step_s,
-        "threads": [
-            _thread(lane.thread, lane.spans, sight.seen if sight.rows else None)
-            for lane, sight in zip(run.lanes, run.sights, strict=True)
-        ],
+        "threads": [*map(_thread, run.lanes)],
         "tokens": [_token(token, id(token) in critical) for token in trace.tokens],
         "syncs": _syncs(sync for sync in trace.syncs if sync.step is not None),
         "forks": run.forks, "joins": run.joins, "critical": run.critical,
     }  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Sight:
-    """The tokens of a thread, and those of others that it could see when it wrote them."""
-
-    thread: ThreadRecord
-    tokens: list[TokenRecord] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)  # the cache slots of the fed tokens
-    rows: list[tuple[int, Row]] = field(default_factory=list)  # with the first slot of a query
-    seen: list[Seen] = field(default_factory=list)  # equal neighbours as one
-    num_done: int = 0  # tokens that ``seen`` covers
-    num_told: int = 0  # rows of ``seen`` that the page has
-
-    @property
-    def owner(self) -> int:
-        return PROMPT_OWNER + 1 + self.thread.id
-
-
-class LiveRun(RunLayout):
-    """A run, as it is decoded, with the tokens that each thread could see."""
-
-    def __init__(self, num_prompt: int) -> None:
-        super().__init__()
-        self.sights: list[_Sight] = []
-        self._num_prompt = num_prompt
-        self._tokens: list[TokenRecord] = []
-
-    def take(self, news: TraceNews) -> dict[str, object]:
-        """Return the new items of a ``RunData``, and what changes earlier ones.
-
-        ``fed`` has pairs of an earlier token and the pass that fed it, ``lanes`` pairs of a thread
-        and a pass that fed it, ``seen`` rows for a thread's list of the same name.
-        """
-        fed = [token for token in news.tokens if token.slot is not None]
-        for index, record in news.fed:
-            token = self._tokens[index]
-            token.fed_step, token.slot = record.fed_step, record.slot
-            fed.append(token)
-        fed.sort(key=lambda token: token.slot or 0)
-        self._tokens += news.tokens
-        num_forks, num_joins = len(self.forks), len(self.joins)
-        self.grow(news.threads, news.tokens, fed, news.syncs)
-        seen: list[dict[str, object]] = []
-        for sight in self.sights:
-            seen += [{"thread": sight.thread.id, **row} for row in sight.seen[sight.num_told :]]
-            sight.num_told = len(sight.seen)
-        return {
-            "kind": news.kind.value, "prefill_s": news.prefill_s, "step_s": news.step_s,
-            "threads": [_thread(thread, [], None) for thread in news.threads],
-            "tokens": [_token(token, is_critical=False) for token in news.tokens],
-            "fed": [[index, record.fed_step] for index, record in news.fed],
-            "lanes": [[token.thread, token.fed_step] for token in fed], "syncs": _syncs(news.syncs),
-            "forks": self.forks[num_forks:], "joins": self.joins[num_joins:], "seen": seen,
-        }  # fmt: skip
-
-    def grow(self, threads: Threads, tokens: Tokens, fed: Tokens, syncs: Syncs) -> None:
-        super().grow(threads, tokens, fed, syncs)
-        self.sights += map(_Sight, threads)
-        for token in tokens:
-            self.sights[token.thread].tokens.append(token)
-        joins = {(sync.thread, sync.step): sync for sync in syncs}
-        for token in fed:
-            if token.slot is None:
-                continue
-            sight = self.sights[token.thread]
-            sight.slots.append(token.slot)
-            sync = joins.get((token.thread, token.fed_step))
-            if sync is not None and token.tag == SYNC and (rows := self._rows(sight)):
-                joined = [self.sights[child].owner for child in sync.joined]
-                rows.append((token.slot, rows[-1][1].sync(joined)))
-        for sight in self.sights:
-            self._look(sight)
-
-    def _look(self, sight: _Sight) -> None:
-        """Record the view of the new tokens.
-
-        A token is written by the query of the token before it: it sees what that one sees. The
-        first tokens of main come from the prefill, and ``<async>`` from the promise's end.
-        """
-        if not self._rows(sight):
-            return
-        first = self.promise_ends.get(sight.thread.id)
-        for index in range(sight.num_done, len(sight.tokens)):
-            query = sight.tokens[index - 1] if index else first
-            slot = self._num_prompt - 1 if query is None else query.slot
-            if slot is None:
-                return  # it is not fed, so nothing is known of the token behind it
-            seen = self._seen(sight, index, slot)
-            if not sight.seen or {**sight.seen[-1], "index": index} != seen:
-                sight.seen.append(seen)
-            sight.num_done += 1
-
-    def _rows(self, sight: _Sight) -> list[tuple[int, Row]]:
-        end, parent = self.promise_ends.get(sight.thread.id), sight.thread.parent
-        if sight.rows:
-            return sight.rows
-        if parent is None:
-            sight.rows.append((0, Row.of_main(sight.owner)))
-        elif end is not None and (slot := end.slot) is not None:
-            above = self.sights[parent]
-            if rows := [row for first, row in self._rows(above) if first <= slot]:
-                child = rows[-1].fork(parent=above.owner, child=sight.owner, promise_end_slot=slot)
-                sight.rows.append((0, child))
-        return sight.rows
-
-    def _seen(self, sight: _Sight, index: int, query: int) -> Seen:
-        index_of_row = bisect_right(sight.rows, query, key=lambda held: held[0]) - 1
-        row = sight.rows[max(index_of_row, 0)][1]
-        owners = row.cutoffs.keys() - {PROMPT_OWNER, sight.owner}  # those that it sees
-        others = [self.sights[owner - PROMPT_OWNER - 1] for owner in sorted(owners)]
-        counts = {
-            other.thread.id: count
-            for other in others
-            if (count := bisect_left(other.slots, row.end(query_slot=query, owner=other.owner)))
-        }
-        prompt = min(row.end(query_slot=query, owner=PROMPT_OWNER), self._num_prompt)
-        return {"index": index, "prompt": prompt, "threads": counts}
 
 
 def cut_at(trace: Trace) -> int | None:
@@ -317,12 +296,13 @@ def speed_figures(trace: Trace, num_text_tokens: int) -> dict[str, str | int | f
     }  # fmt: skip
 
 
-def _thread(record: ThreadRecord, spans: Sequence[Span], seen: object) -> dict[str, object]:
+def _thread(lane: Lane) -> dict[str, object]:
+    record = lane.thread
     return {
         "id": record.id, "parent": record.parent, "topic": record.topic,
         "promised": record.promised_tokens, "finish_reason": record.finish_reason,
-        "spans": spans,
-        "seen": seen,  # None: the trace does not say where the fork was
+        "spans": lane.spans,
+        "seen": lane.seen if lane.rows else None,  # None: the trace does not say where the fork was
     }  # fmt: skip
 
 
