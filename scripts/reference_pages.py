@@ -47,8 +47,7 @@ TABLES = {  # heading: the module of its dataclasses; its tables, each with its 
         annotation, "source Source, answers Answer, teacher Teacher, filters Filter, output Output"
     ),
 }  # fmt: skip
-SHARED = {f.name for f in fields(training.TrainConfig)} - {"learning_rate"}
-"""Keys of stage two's ``[train]`` that stand under stage one."""
+SHARED = {f.name for f in fields(training.TrainConfig)} - {"learning_rate"}  # stand under stage one
 
 
 def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
