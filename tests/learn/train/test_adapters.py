@@ -27,7 +27,7 @@ from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample, encode_example
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
-from pasta_lm.learn.train.learner import Learner, adapted, load_learner, merged, save
+from pasta_lm.learn.train.learner import Learner, adapted, load_learner, save
 from pasta_lm.learn.train.losses import collate, label_nats, over_labels, plain_texts
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import preflight, train_sft
@@ -140,7 +140,10 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     # In float64: what is compared is the merging, not how a processor rounds the products.
     adapters = logits_of(copy.deepcopy(model).double(), pack)
     assert (adapters - plain).abs().max() > 0.1
-    folder = save(merged(learner, model), TrainConfig(out=str(tmp_path / "out"), steps=1))
+    folder = save(
+        replace(learner, model=model.merge_and_unload()),
+        TrainConfig(out=str(tmp_path / "out"), steps=1),
+    )
     whole = learner_of(folder).model
     assert not [name for name, _ in whole.named_modules() if "lora" in name]
     assert (logits_of(whole.double(), pack) - adapters).abs().max() < 1e-4

@@ -22,13 +22,7 @@ from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.train.config import TrainConfig
 from pasta_lm.learn.train.learner import Learner
 from pasta_lm.learn.train.losses import collate, label_nats, seen
-from pasta_lm.learn.train.packs import (
-    LogProbs,
-    PairPack,
-    collate_pairs,
-    pack_pairs,
-    reference_log_probs,
-)
+from pasta_lm.learn.train.packs import PairPack, collate_pairs, pack_pairs, reference_log_probs
 from pasta_lm.strategies import APAR, PASTA
 from pasta_lm.strategies.requests import apar_request, forced
 from tests.architectures import (
@@ -344,7 +338,7 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding() -> None:
 def test_chosen_and_rejected_answers_are_packed_in_order() -> None:
     packs = packed("llama", [pair("one", "a b", "c"), pair("two", "d", "e f g")])
     (only,) = (packs[index] for index in range(len(packs)))
-    references = {"one": LogProbs(-1.0, -2.0), "two": LogProbs(-3.0, -4.0)}
+    references = {"one": (-1.0, -2.0), "two": (-3.0, -4.0)}
     batch = collate_pairs([only], references)
     answers = [answer for one in only for answer in (one.chosen, one.rejected)]
     assert batch["pair_ids"] == [one.id for one in only]

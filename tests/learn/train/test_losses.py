@@ -105,11 +105,6 @@ def test_beta_equals_bonbons_formula_unless_the_recipe_has_one(
     assert LossConfig(beta=0.3).for_samples(num_samples).beta == 0.3
 
 
-def test_a_single_sample_has_no_beta() -> None:
-    with pytest.raises(ValueError, match="no pair"):
-        LossConfig().for_samples(1)
-
-
 def test_bonbon_losses_equal_values_computed_by_hand() -> None:
     chosen, margin = torch.tensor([-10.0, -3.0]), torch.tensor([3.0, 0.0])
     # 1.0 + 0.9 * 1.0 and 0.3 + 0.9 * 4.0

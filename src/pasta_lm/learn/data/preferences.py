@@ -83,10 +83,6 @@ class Rollout:
         return data.joined(data.messages_with(self.turns, self.prompt))
 
 
-Progress = Callable[[int, int, float | None], None]
-"""Receives the number of finished prompts, of all prompts, and the seconds left, if known."""
-
-
 def seed_of(seed: int, round: int, prompt_id: str) -> int:
     key = f"{seed}/{round}/{prompt_id}".encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "big")
@@ -94,12 +90,13 @@ def seed_of(seed: int, round: int, prompt_id: str) -> int:
 
 def roll_out(
     path: Path, prompts: Sequence[PromptWithReference], sampling: Sampling,
-    load: Callable[[], tuple[Pasta, Pasta]], progress: Progress,
+    load: Callable[[], tuple[Pasta, Pasta]], progress: Callable[[int, int, float | None], None],
 ) -> list[Rollout]:  # fmt: skip
     """Return the rollouts of some prompts; those that the journal lacks are sampled first.
 
     ``load`` gives the model that is sampled and the baseline; it is not called if the journal is
-    complete, else ``progress`` before the first batch and after each.
+    complete, else ``progress`` before the first batch and after each, with the number of finished
+    prompts, of all prompts, and the seconds left, if known.
     """
     journal = Journal(path)
     _check_rows(journal, prompts, sampling)

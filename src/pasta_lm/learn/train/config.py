@@ -74,21 +74,17 @@ def _paths(names: str | tuple[str, ...]) -> list[Path]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placing:
-    """Positions and views that a model learns."""
+class TrainConfig:
+    """A whole table ``[train]``: the output, the optimiser, and what a model learns."""
 
-    positions: Literal["predict", "continue", "oracle"] = "predict"
-    """Positions of main after a promise and at a sync."""
-    join: Literal["shared", "recompute"] = "shared"
-    """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
-    thoughts: Literal["none", "context", "loss"] = "none"
-    """Thoughts of the records: left out, read before the answer, or learnt with it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optimiser:
-    """Steps, learning rates, and the weights of labels."""
-
+    out: str  # Folder of the checkpoints, the log and, under ``model``, the trained model.
+    save: Literal["merged", "adapter"] = "merged"  # A whole model or an adapter, from ``[lora]``.
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Saved weights and frozen ones; None: as the base was saved, frozen ones float32."""
+    log_steps: int = 10  # Steps between two rows of the log.
+    save_steps: int = 500  # Steps between two checkpoints; the last two are kept.
+    max_own_text_rise: float = 0.03
+    """Nats a token by which ``data.own_text`` may become less likely; more stops the training."""
     steps: int | None = None  # Optimiser steps; exactly one of this and ``epochs``.
     epochs: float | None = None  # Passes over all packs.
     learning_rate: float = 1e-5  # Highest learning rate of AdamW.
@@ -108,28 +104,12 @@ class Optimiser:
     seed: int = 0  # Random seed of the order of the data and of new weights.
     checkpointing: bool | None = None
     """Recompute each layer in the backward pass to save memory; None: above a billion weights."""
-
-    def num_steps(self, num_packs: int) -> int:
-        return self.steps or ceil((self.epochs or 1) * ceil(num_packs / self.accumulate))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Output:
-    """The log, the checkpoints and the model of a training."""
-
-    out: str  # Folder of the checkpoints, the log and, under ``model``, the trained model.
-    save: Literal["merged", "adapter"] = "merged"  # A whole model or an adapter, from ``[lora]``.
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """Saved weights and frozen ones; None: as the base was saved, frozen ones float32."""
-    log_steps: int = 10  # Steps between two rows of the log.
-    save_steps: int = 500  # Steps between two checkpoints; the last two are kept.
-    max_own_text_rise: float = 0.03
-    """Nats a token by which ``data.own_text`` may become less likely; more stops the training."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig(Placing, Optimiser, Output):
-    """A whole table ``[train]``; its readers take the part that they read."""
+    positions: Literal["predict", "continue", "oracle"] = "predict"
+    """Positions of main after a promise and at a sync."""
+    join: Literal["shared", "recompute"] = "shared"
+    """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
+    thoughts: Literal["none", "context", "loss"] = "none"
+    """Thoughts of the records: left out, read before the answer, or learnt with it."""
 
     def __post_init__(self) -> None:
         check_one_of("train", steps=self.steps, epochs=self.epochs)
@@ -141,6 +121,9 @@ class TrainConfig(Placing, Optimiser, Output):
         check_positive("train", self, "log_steps", "save_steps", "max_own_text_rise")
         has_warmup = self.warmup and self.schedule == "constant"
         check_not_ignored("train.warmup", has_warmup, "a constant rate does not grow")
+
+    def num_steps(self, num_packs: int) -> int:
+        return self.steps or ceil((self.epochs or 1) * ceil(num_packs / self.accumulate))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,19 +263,6 @@ def judge_of(
     )
 
 
-def bonbon_beta(num_samples: int) -> float:
-    """Return BoNBoN's beta for the best and the worst of n samples: 1 / (2 (n - 1) H(n - 1)).
-
-    H is the harmonic number. The target margin is 1 / (2 beta).
-
-    Source: Gui, Garbacea and Veitch, "BoNBoN alignment", arXiv 2406.00832. PASTA leaves beta open.
-    """
-    if num_samples < 2:
-        raise ValueError(f"best of {num_samples}: there is no pair")
-    harmonic = sum(Fraction(1, k) for k in range(1, num_samples))
-    return float(1 / (2 * (num_samples - 1) * harmonic))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossConfig:
     """BoNBoN's loss over pairs; ``[loss]``."""
@@ -310,9 +280,15 @@ class LossConfig:
             check_choice("loss.beta", self.beta, (BY_RULE, "a number"))
 
     def for_samples(self, num_samples: int) -> LossConfig:
-        """Return the loss with a number for ``beta``, by BoNBoN's rule where it is ``auto``."""
-        known = isinstance(self.beta, float)
-        return self if known else replace(self, beta=bonbon_beta(num_samples))
+        """Return the loss with a number for ``beta``, by BoNBoN's rule where it is ``auto``.
+
+        For the best and the worst of n samples that is 1 / (2 (n - 1) H(n - 1)), H the harmonic
+        number. Source: Gui, Garbacea and Veitch, arXiv 2406.00832. PASTA leaves beta open.
+        """
+        if isinstance(self.beta, float):
+            return self
+        harmonic = sum(Fraction(1, k) for k in range(1, num_samples))
+        return replace(self, beta=float(1 / (2 * (num_samples - 1) * harmonic)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,17 +24,10 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
-from pasta_lm.learn.train.config import LoraConfig, Output, Placing, TrainConfig
+from pasta_lm.learn.train.config import LoraConfig, TrainConfig
 from pasta_lm.learn.train.losses import reads_texts
 from pasta_lm.learn.train.packs import Encode
-from pasta_lm.models.adapter import (
-    Adapter,
-    BaseReference,
-    is_adapter,
-    place_of,
-    reference_to,
-    save_adapter,
-)
+from pasta_lm.models.adapter import Adapter, BaseReference, is_adapter, save_adapter
 from pasta_lm.models.checkpoint import first_line, gguf_of_package
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.generation import eos_ids, turn_end
@@ -79,10 +72,10 @@ class Learner:
     def last_position(self) -> int | None:
         return last_position(self.model)
 
-    def encoder(self, placing: Placing) -> Encode:
+    def encoder(self, train: TrainConfig) -> Encode:
         """Return the function that encodes records for this model and its strategy."""
         vocabulary, eos_id = self.vocabulary, self.eos_id
-        positions, join = PositionStrategy(placing.positions), Join(placing.join)
+        positions, join = PositionStrategy(train.positions), Join(train.join)
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
         form = Form.FORKED if self.trained_strategy == APAR else Form.MAIN
@@ -94,18 +87,18 @@ class Learner:
             )
         return partial(
             encode_example, vocabulary=vocabulary, eos_id=eos_id, strategy=positions, form=form,
-            join=join, thoughts=placing.thoughts,
+            join=join, thoughts=train.thoughts,
         )  # fmt: skip
 
-    def saved_dtype(self, output: Output) -> torch.dtype:
+    def saved_dtype(self, train: TrainConfig) -> torch.dtype:
         """Return the dtype of the saved weights: the recipe's, else the base's."""
-        return self.dtype if output.dtype is None else DTYPES[output.dtype]
+        return self.dtype if train.dtype is None else DTYPES[train.dtype]
 
-    def pasta_config(self, placing: Placing) -> PastaConfig:
-        thinks = placing.thoughts != "none"
+    def pasta_config(self, train: TrainConfig) -> PastaConfig:
+        thinks = train.thoughts != "none"
         return PastaConfig(
-            piece_ids=self.vocabulary.piece_ids, positions=PositionStrategy(placing.positions),
-            limits=Limits(), trained_strategy=self.trained_strategy, join=Join(placing.join),
+            piece_ids=self.vocabulary.piece_ids, positions=PositionStrategy(train.positions),
+            limits=Limits(), trained_strategy=self.trained_strategy, join=Join(train.join),
             thinks=thinks, thinking=self.vocabulary.thinking if thinks else None,
         )  # fmt: skip
 
@@ -216,11 +209,6 @@ def _low_rank(model: PreTrainedModel) -> dict[str, tuple[Tensor, Tensor]]:
     return {name: (weights[name + ends[0]], weights[name + ends[1]]) for name in names}
 
 
-def base_of(learner: Learner) -> BaseReference:
-    """Return the reference to a learner without adapters, which is a whole model."""
-    return reference_to(learner.model, learner.tokenizer, **place_of(learner.source))
-
-
 def check_is_whole(source: str) -> None:
     """Raise a UsageError if the base of a new adapter is an adapter itself."""
     if is_adapter(Path(resolve(source))):
@@ -228,11 +216,6 @@ def check_is_whole(source: str) -> None:
             f"{source} is an adapter, and an adapter has no adapter of its own",
             hint=f"pasta export {source} OUT --merged makes a whole model of it; name OUT",
         )
-
-
-def merged(learner: Learner, model: PeftModel) -> Learner:
-    """Merge the adapters into the weights, in the frozen weights' dtype; the adapters are gone."""
-    return replace(learner, model=model.merge_and_unload())
 
 
 def save(learner: Learner, train: TrainConfig) -> Path:
@@ -258,7 +241,7 @@ def save_trained(
     pairs = {name: (a.clone(), scale * b) for name, (a, b) in _low_rank(learner.model).items()}
     config, dtype = learner.pasta_config(train), learner.saved_dtype(train)
     # The merged weights give the rows of the tag pieces.
-    adapter = with_tag_rows(pairs, merged(learner, model).model, config.piece_ids)
+    adapter = with_tag_rows(pairs, model.merge_and_unload(), config.piece_ids)
     folder = Path(train.out) / MODEL_FOLDER
     with written_whole(folder) as part:
         save_adapter(part, adapter, base=base, config=config, dtype=dtype)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import starmap
 from random import Random
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -95,11 +94,8 @@ def say_left_out(reason: str, ids: Sequence[str]) -> None:
         say(f"{reason} left out: {', '.join(ids[:5])}")
 
 
-class LogProbs(NamedTuple):
-    """Log-probabilities of the two answers of a pair, in nats."""
-
-    chosen: float
-    rejected: float
+LogProbs = Sequence[float]
+"""Log-probabilities of the chosen and the rejected answer of a pair, in nats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +201,5 @@ def reference_log_probs(
         precision = torch.autocast(model.device.type, torch.bfloat16, enabled=is_bfloat16)
         with torch.inference_mode(), precision:
             both = pair_log_probs(over_labels(model, batch, label_nats), batch)
-        references |= zip(batch["pair_ids"], starmap(LogProbs, both.tolist()), strict=True)
+        references |= zip(batch["pair_ids"], both.tolist(), strict=True)
     return references
-
-
-def sizes(example: EncodedExample) -> str:
-    num_predicted = sum(label != NO_LABEL for label in example.labels)
-    return (
-        f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
-        f"{num_predicted} are predicted"
-    )

@@ -28,7 +28,7 @@ from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, Rollout
 from pasta_lm.learn.judge import Judge, LLMJudge, describe_missing, missing_to_json
 from pasta_lm.learn.train import config, packs
-from pasta_lm.learn.train.config import LoraConfig, PreferenceConfig, PreferenceTrainConfig
+from pasta_lm.learn.train.config import PreferenceConfig
 from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, MODEL_FOLDER, append_row, open_output
 from pasta_lm.learn.train.losses import Batch, bonbon_loss
 from pasta_lm.learn.train.packs import LogProbs, PairPack, pair_log_probs
@@ -102,11 +102,7 @@ def train_preference(
             else:
                 pairs = pairs_of(recipe, round, drawn[number - 1], judge)
                 free_memory()
-                optimise(
-                    round, model.base, pairs, train=train, lora=recipe.lora,
-                    loss=recipe.loss.for_samples(recipe.rollouts.samples),
-                    max_tokens=data.max_tokens,
-                )  # fmt: skip
+                optimise(recipe, round, pairs)
                 free_memory()
             newest = str(folder)
     return Path(newest)
@@ -127,7 +123,7 @@ def check_sources(
         )
 
 
-def check_taught(base: str, placing: config.Placing) -> None:
+def check_taught(base: str, train: config.TrainConfig) -> None:
     """Raise a UsageError if a base was taught other positions, or to think."""
     folder = Path(base)
     known = read_pasta_config(folder) if folder.is_dir() else None
@@ -136,7 +132,7 @@ def check_taught(base: str, placing: config.Placing) -> None:
     if known.thinks:
         reason = f"model.base {folder} was taught to think, and pairs have no thoughts"
         raise UsageError(reason, hint='stage two is for a model of train.thoughts = "none"')
-    pairs = (("positions", placing.positions, known.positions), ("join", placing.join, known.join))
+    pairs = (("positions", train.positions, known.positions), ("join", train.join, known.join))
     for key, value, taught in pairs:
         if taught != value:
             raise UsageError(
@@ -180,7 +176,9 @@ def pairs_of(
         judge = config.judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
     assert recipe.score is not None
     sampling = sampling_of(recipe.model, recipe.rollouts, round, recipe.train.seed)
-    rollouts = sample(round, sampling, recipe.rollouts, prompts)
+    load = partial(load_models, round, sampling.baseline, recipe.rollouts)
+    file, show = round.folder / ROLLOUTS, round.show_sampling
+    rollouts = preferences.roll_out(file, prompts, sampling, load, show)
     originals = {prompt.id: prompt.reference for prompt in prompts}
     return pair(round, rollouts, originals, judge, recipe.score)
 
@@ -200,15 +198,6 @@ def sampling_of(
         temperature=rollouts.temperature,
         max_tokens=rollouts.max_tokens,
     )
-
-
-def sample(
-    round: Round, sampling: preferences.Sampling, rollouts: config.RolloutsConfig, prompts: Prompts
-) -> list[Rollout]:
-    """Return the rollouts of a round; its journal has those that were sampled before."""
-    load = partial(load_models, round, sampling.baseline, rollouts)
-    file = round.folder / ROLLOUTS
-    return preferences.roll_out(file, prompts, sampling, load, round.show_sampling)
 
 
 def load_models(
@@ -267,29 +256,28 @@ def pair(
     return selection.pairs
 
 
-def optimise(
-    round: Round, base: str, pairs: Sequence[PreferencePair], *, train: PreferenceTrainConfig,
-    lora: LoraConfig | None, loss: config.LossConfig, max_tokens: int,
-) -> Path:  # fmt: skip
-    """Train the newest model on a round's pairs, with a base as reference; return its folder."""
-    train = replace(train, out=str(round.folder), seed=train.seed + round.number - 1)
+def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferencePair]) -> None:
+    """Train the newest model on a round's pairs, with the recipe's base as reference."""
+    seed, lora = recipe.train.seed + round.number - 1, recipe.lora
+    train = replace(recipe.train, out=str(round.folder), seed=seed)
     load = loader(train, lora)
     learner = load(round.newest)
     encode, last = learner.encoder(train), learner.last_position
-    packed = packs.pack_pairs(pairs, encode, max_tokens, train.seed, last_position=last)
+    packed = packs.pack_pairs(pairs, encode, recipe.data.max_tokens, seed, last_position=last)
     round.say(f"reference log-probabilities of {len(packed)} packs")
-    reference = load(base).model.eval()
+    reference = load(recipe.model.base).model.eval()
     reference.to(usable_device(None))
     references = packs.reference_log_probs(packed, reference, is_bfloat16=is_mixed(train))
     del reference
     free_memory()
+    loss = recipe.loss.for_samples(recipe.rollouts.samples)
     objective = BonBon(loss.alpha, float(loss.beta), references)
     round.say(
         f"{len(pairs)} pairs in {len(packed)} packs, {train.num_steps(len(packed))} steps of "
         f"{train.accumulate} packs; beta {objective.beta:.4g}; AdamW at {train.learning_rate:g}"
     )
     trainer = PackTrainer(learner, train, lora, packed, objective)
-    return trainer.learn(resume=any(round.folder.glob("checkpoint-*")))
+    trainer.learn(resume=any(round.folder.glob("checkpoint-*")))
 
 
 @dataclass(slots=True)

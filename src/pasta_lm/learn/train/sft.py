@@ -25,16 +25,10 @@ from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.learn.data.annotated import Record, read_ids, read_records
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
-from pasta_lm.learn.train.config import DataConfig, LoraConfig, Output, SftConfig, TrainConfig
-from pasta_lm.learn.train.learner import (
-    LOG,
-    MAY_CHANGE,
-    Learner,
-    append_row,
-    open_output,
-)
+from pasta_lm.learn.train.config import DataConfig, LoraConfig, SftConfig, TrainConfig
+from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, Learner, append_row, open_output
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
-from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of, sizes
+from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of
 from pasta_lm.learn.train.trainer import PackTrainer, loader
 from pasta_lm.models.load import hashes_of, num_parameters
 from pasta_lm.run_folder import hash_files
@@ -102,13 +96,15 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
 
 
 def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None) -> str:
-    examples = packs[0]
+    examples, first = packs[0], packs[0][0]
+    num_predicted = sum(label != NO_LABEL for label in first.labels)
     adapters = f", frozen, adapters of rank {lora.rank}" if lora else ""
     return (
         f"{num_parameters(learner.model):,} weights{adapters}; {train.num_steps(len(packs))} "
         f"steps of {train.accumulate} packs; positions {train.positions}, join {train.join}\n"
         f"{len(examples)} examples of {sum(map(len, examples))} tokens in the first pack. One of "
-        f"them:\n{sizes(examples[0])}"
+        f"them:\n{first.id}: {len(first)} tokens, {first.num_prompt} of them the prompt's, "
+        f"{num_predicted} are predicted"
     )
 
 
@@ -157,10 +153,10 @@ class OwnText(TrainerCallback):
     """
 
     def __init__(
-        self, learner: Learner, examples: Sequence[EncodedExample], output: Output
+        self, learner: Learner, examples: Sequence[EncodedExample], train: TrainConfig
     ) -> None:
-        self._learner, self._examples, self._bound = learner, examples, output.max_own_text_rise
-        self._log = Path(output.out) / LOG
+        self._learner, self._examples, self._bound = learner, examples, train.max_own_text_rise
+        self._log = Path(train.out) / LOG
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object

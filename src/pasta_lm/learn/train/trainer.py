@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,22 +18,21 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments, set_seed
 
 from pasta_lm.errors import ModelError
-from pasta_lm.learn.train.config import LoraConfig, Optimiser, TrainConfig
+from pasta_lm.learn.train.config import LoraConfig, TrainConfig
 from pasta_lm.learn.train.learner import (
     LOG,
     Learner,
     adapted,
     append_row,
-    base_of,
     check_finite,
     check_is_whole,
     load_learner,
-    merged,
     save,
     save_trained,
 )
 from pasta_lm.learn.train.losses import Batch, label_nats, over_labels
 from pasta_lm.learn.train.packs import PackSet, PairPack
+from pasta_lm.models.adapter import place_of, reference_to
 from pasta_lm.models.load import DTYPES
 from pasta_lm.models.pieces import token_matrices
 from pasta_lm.run_folder import say
@@ -80,7 +80,10 @@ class PackTrainer(Trainer):
     ) -> None:  # fmt: skip
         self._learner, self._recipe, self._lora, self._objective = learner, train, lora, objective
         self._log_file = Path(train.out) / LOG
-        self._base = base_of(learner) if lora and train.save == "adapter" else None
+        self._base = None
+        if lora and train.save == "adapter":  # a reference to the model without adapters
+            place = place_of(learner.source)
+            self._base = reference_to(learner.model, learner.tokenizer, **place)
         self._adapters = adapted(learner, lora) if lora else None
         super().__init__(
             self._adapters or learner.model,
@@ -150,7 +153,9 @@ class PackTrainer(Trainer):
         learner, adapters = self._learner, self._adapters
         if adapters is not None and self._lora and self._base:
             return save_trained(learner, adapters, self._base, self._lora, self._recipe)
-        return save(learner if adapters is None else merged(learner, adapters), self._recipe)
+        if adapters is not None:  # merged in the frozen weights' dtype
+            learner = replace(learner, model=adapters.merge_and_unload())
+        return save(learner, self._recipe)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of a checkpoint; a ModelError if one is NaN or infinite."""
@@ -171,12 +176,12 @@ class PackTrainer(Trainer):
             print(f"{line}  {left:.1f} min left", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def row_rates(learner: Learner, optimiser: Optimiser) -> list[RowRate]:
+def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
     """Return the rows whose learning rate is another than the optimiser's.
 
     Beside adapters the rows of the tag pieces are weights of their own, and the others frozen.
     """
-    ratio = (optimiser.tag_learning_rate or optimiser.learning_rate) / optimiser.learning_rate
+    ratio = (train.tag_learning_rate or train.learning_rate) / train.learning_rate
     named = learner.model.named_parameters()
     if apart := [weight for name, weight in named if _APART in name]:
         return [RowRate(rows, torch.arange(len(rows)), ratio) for rows in apart if ratio != 1]
@@ -186,7 +191,7 @@ def row_rates(learner: Learner, optimiser: Optimiser) -> list[RowRate]:
         is_tag[list(learner.vocabulary.piece_ids.values())] = True
         if ratio != 1:
             rows.append(RowRate(matrix, is_tag.nonzero()[:, 0], ratio))
-        if optimiser.freeze_old_rows:
+        if train.freeze_old_rows:
             rows.append(RowRate(matrix, (~is_tag).nonzero()[:, 0], 0.0))
     return rows
 
