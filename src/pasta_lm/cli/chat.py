@@ -34,9 +34,8 @@ HELP = """\
 Ctrl-C stops an answer and keeps what was written. Every other line is a question."""
 COMMANDS = ("/new", "/regenerate", "/continue", "/set", "/help", "/quit")
 SETTINGS: dict[str, type[int] | type[float]] = {
-    **{"temperature": float, "top_p": float, "max_tokens": int},
-    **{"fork_bias": float, "seed": int},
-}
+    "temperature": float, "top_p": float, "max_tokens": int, "fork_bias": float, "seed": int
+}  # fmt: skip
 MAX_CONTEXT = 16_384  # tokens; longer contexts are not filled, which saves memory
 MAX_ANSWER_SHARE = 4  # at most a quarter of the context is kept free for the answer
 

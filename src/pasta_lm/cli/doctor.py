@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from platform import platform, python_version
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,14 +21,10 @@ from pasta_lm.machine import WEIGHTS_COMMAND, installed_version
 from pasta_lm.models.names import BUILTIN, require_model
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
-if TYPE_CHECKING:
-    from pasta_lm.engines.local.loading import LoadedModel
-
 FORMS = ("written", "main", "annotator")
 CORE = ("typer", "rich")
 EARLIER_EXTRAS = ("torch", "data")  # now run and annotate
 SYSTEM = "pasta_lm", "python", "platform"
-Rows = list[tuple[str, str]]
 
 
 def doctor(
@@ -45,22 +41,19 @@ def doctor(
     """
     if model is not None:
         require_model(model)
-    facts = _installation() | _tests(model, dtype, device)
+    extras = packages_by_extra()
+    names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
+    packages = {name: installed_version(name) for name in names}
+    facts: Row = {
+        "pasta_lm": __version__, "python": python_version(), "platform": platform(),
+        "packages": packages,
+        "extras": {name: all(map(packages.get, listed)) for name, listed in extras.items()},
+        **_tests(model, dtype, device),
+    }  # fmt: skip
     print_json(facts) if json else _print(facts)
     results = facts["self_test"], facts["gpu"]
     if any(result and not result["is_exact"] for result in results):
         raise typer.Exit(FAILED)
-
-
-def _installation() -> Row:
-    extras = packages_by_extra()
-    names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
-    packages = {name: installed_version(name) for name in names}
-    return {
-        "pasta_lm": __version__, "python": python_version(), "platform": platform(),
-        "packages": packages,
-        "extras": {name: all(map(packages.get, listed)) for name, listed in extras.items()},
-    }  # fmt: skip
 
 
 def _tests(model: str | None, dtype: str | None, device: str | None) -> Row:
@@ -86,7 +79,13 @@ def _tests(model: str | None, dtype: str | None, device: str | None) -> Row:
             gpu, is_exact = check_gpu(chosen)
             facts["gpu"] = {**gpu, "is_exact": is_exact}
         if model is not None:
-            facts["model"] = _facts_of(loading.load(model, dtype=dtype, device=device))
+            loaded = loading.load(model, dtype=dtype, device=device)
+            facts["model"] = {
+                "name": loaded.name, "architecture": type(loaded.model).__name__,
+                "num_parameters": loaded.num_parameters, "device": str(loaded.device),
+                "dtype": loaded.dtype_name, "has_tag_pieces": loaded.vocabulary.has_pieces,
+                "max_position": loaded.max_position,
+            }  # fmt: skip
     return facts
 
 
@@ -103,15 +102,6 @@ def _print(facts: Row) -> None:
     print_facts(*filter(None, (versions, states, _health(facts), gpu, model)))
 
 
-def _facts_of(loaded: LoadedModel) -> Row:
-    return {
-        "name": loaded.name, "architecture": type(loaded.model).__name__,
-        "num_parameters": loaded.num_parameters, "device": str(loaded.device),
-        "dtype": loaded.dtype_name, "has_tag_pieces": loaded.vocabulary.has_pieces,
-        "max_position": loaded.max_position,
-    }  # fmt: skip
-
-
 def answer_of_builtin() -> Row | None:
     """Let the built-in model answer its example; None if it or its base is not installed."""
     try:
@@ -126,7 +116,7 @@ def answer_of_builtin() -> Row | None:
     }  # fmt: skip
 
 
-def _health(facts: Row) -> Rows:
+def _health(facts: Row) -> list[tuple[str, str]]:
     test, builtin = facts["self_test"], facts["builtin_model"]
     if test is None:
         return [("devices", "not known without torch")]

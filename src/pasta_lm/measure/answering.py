@@ -251,9 +251,8 @@ def answer_workloads(
     Source: PASTA, section 5.1 (greedy, clocks at batch 1).
     """
     lacking = [workload for workload in workloads if workload.lacking()]
-    names = tuple(
-        dict.fromkeys(system.model for workload in lacking for system in workload.systems)
-    )
+    systems = [system for workload in lacking for system in workload.systems]
+    names = tuple(dict.fromkeys(system.model for system in systems))
     penalty, batch_size = settings.repetition_penalty, settings.batch_size
     params = SamplingParams(max_tokens=settings.max_tokens, repetition_penalty=penalty)
     answerer = partial(Answerer, params=params, progress=progress, batch_size=batch_size)

@@ -80,20 +80,17 @@ def bench(
     """
     if not loaded.vocabulary.has_pieces:
         loaded = with_pieces(loaded)
-    num_total = NUM_ROUNDS + len(settings.requests)
     engine = TorchEngine(
         loaded,
         pool_tokens=_pool_tokens(loaded, settings),
         max_rows=max(*settings.rows, planning.MAX_ROWS[loaded.device.type]),
     )
-    steps, whole, reading = _rounds(
-        engine, settings.rows, lambda done: progress(done, num_total), beside
-    )
+    steps, whole, reading = _rounds(engine, settings, progress, beside)
     load: dict[str, dict[str, float]] = {}
     for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
         solo, forked = (median(latencies_s(engine, [x] * count)) for x in load_requests(loaded))
         load[str(count)] = {"sequential_s": round(solo, 4), "pasta_s": round(forked, 4)}
-        progress(done, num_total)
+        progress(done, NUM_ROUNDS + len(settings.requests))
     token_s = median(whole) / NUM_DECODED
     gpu = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else "none"
     figures: Figures = {
@@ -109,11 +106,11 @@ def bench(
 
 
 def _rounds(
-    engine: TorchEngine, rows: Sequence[int], progress: Callable[[int], None],
+    engine: TorchEngine, settings: BenchSettings, progress: Progress,
     beside: Sequence[Callable[[], None]],
 ) -> tuple[dict[int, list[float]], list[float], list[float]]:  # fmt: skip
     """Return seconds of passes by rows, of whole answers, and of reading the weights once."""
-    steps: dict[int, list[float]] = {count: [] for count in rows}
+    steps: dict[int, list[float]] = {count: [] for count in settings.rows}
     whole, reading = list[float](), list[float]()
     num_bytes = read_bytes(engine.loaded)
     step_s(engine, 2)  # first passes allocate and compile
@@ -124,7 +121,7 @@ def _rounds(
         reading.append(reading_s(num_bytes, engine.loaded.device))
         for measure in beside:
             measure()
-        progress(done)
+        progress(done, NUM_ROUNDS + len(settings.requests))
     return steps, whole, reading
 
 
@@ -222,10 +219,8 @@ def reading_s(num_bytes: int, device: torch.device) -> float:
     matrix = torch.ones(rows, COLUMNS, device=device)
     vector = torch.ones(COLUMNS, device=device)
     kernels: tuple[Callable[[], Tensor], ...] = (lambda: matrix @ vector, matrix.sum)
-    wait = (
-        partial(torch.cuda.synchronize, device) if device.type == "cuda" else torch.cpu.synchronize
-    )
-    spent = []
+    is_gpu, spent = device.type == "cuda", list[float]()
+    wait = partial(torch.cuda.synchronize, device) if is_gpu else torch.cpu.synchronize
     for _ in range(NUM_READS):
         for kernel in kernels:
             wait()

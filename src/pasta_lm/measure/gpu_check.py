@@ -36,29 +36,28 @@ TOLERANCES = {torch.bfloat16: 3e-2, torch.float32: 1e-4}
 MAX_LOGPROB_DIFFERENCE = 1e-3  # float32, of captured passes from a CPU's
 DRIVER = Path("/proc/driver/nvidia/version")
 
-Facts = dict[str, str]
 
-
-def check_gpu(device: torch.device, attend: Attend = attend_split) -> tuple[Facts, bool]:
-    facts, outcomes, is_old = _about(device), list[tuple[str, str | None]](), _is_old(device)
+def check_gpu(device: torch.device, attend: Attend = attend_split) -> tuple[dict[str, str], bool]:
+    facts, faults, is_old = _about(device), list[str](), False
+    if device.type == "cuda":
+        is_old = torch.cuda.get_device_capability(device) < MIN_CAPABILITY
     with torch.inference_mode(), on_device(device):
         for num_rows, size, dtype in () if is_old else CASES:
-            name = f"{num_rows} rows, heads of {size}, {str(dtype).removeprefix('torch.')}"
-            outcomes.append((name, _kernel_fault(num_rows, size, dtype, device, attend)))
-    facts["kernels"] = "not for this GPU" if is_old else _summary(outcomes)
+            if (fault := _kernel_fault(num_rows, size, dtype, device, attend)) is not None:
+                name = f"{num_rows} rows, heads of {size}, {str(dtype).removeprefix('torch.')}"
+                faults.append(f"{name}: {fault}")
+    facts["kernels"] = "; ".join(faults) or f"{len(CASES)} settings as plain torch"
+    if is_old:
+        facts["kernels"] = "not for this GPU"
     try:
         passes, fault = _check_passes(device, is_old=is_old)
     except Exception as exc:  # a driver or a card may refuse anything
         passes, fault = "", f"{type(exc).__name__}: {exc}"
     facts["passes"] = passes if fault is None else fault
-    return facts, fault is None and not any(fault for _, fault in outcomes)
+    return facts, fault is None and not faults
 
 
-def _is_old(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) < MIN_CAPABILITY
-
-
-def _about(device: torch.device) -> Facts:
+def _about(device: torch.device) -> dict[str, str]:
     facts = {"torch": f"{torch.__version__}, CUDA {torch.version.cuda}"}
     facts["Triton"] = installed_version("triton") or "not installed: passes are slow"
     if DRIVER.exists():
@@ -71,11 +70,6 @@ def _about(device: torch.device) -> Facts:
         if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
             facts["hint"] = "torch 2.9 and later compute a norm in one kernel: a tenth faster"
     return facts
-
-
-def _summary(outcomes: list[tuple[str, str | None]]) -> str:
-    faults = [f"{name}: {fault}" for name, fault in outcomes if fault is not None]
-    return "; ".join(faults) if faults else f"{len(outcomes)} settings as plain torch"
 
 
 def _kernel_fault(

@@ -133,9 +133,8 @@ def evaluate_instructions(
     def columns(prompt: SetPrompt) -> Row:
         return {"prompt_id": prompt.id, "set": prompt.group}
 
-    answering.answer_workloads(
-        workloads(folder, settings, prompts), settings, columns, show, models
-    )
+    wanted = workloads(folder, settings, prompts)
+    answering.answer_workloads(wanted, settings, columns, show, models)
     gc.collect()  # before the models that read are loaded
     verdicts, answers = folder.journal(VERDICTS), folder.journal(SCORED).rows
     for prompt in prompts:
@@ -222,9 +221,8 @@ def _add_prompts(
 ) -> None:
     ours, base = _sides(prompts, run[SCORED])
     add_speed(report, path, ours, base, (run[TIMED][PASTA], run[TIMED][SEQUENTIAL]))
-    ended = [
-        key for key in ours if "length" not in {ours[key].finish_reason, base[key].finish_reason}
-    ]
+    reasons = {key: {ours[key].finish_reason, base[key].finish_reason} for key in ours}
+    ended = [key for key in ours if "length" not in reasons[key]]
     if len(ended) < len(ours):
         some = {key: ours[key] for key in ended}, {key: base[key] for key in ended}
         add_speed(report, (*path, "both_ended"), *some)

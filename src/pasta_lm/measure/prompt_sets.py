@@ -107,11 +107,8 @@ def _starter(folder: Path) -> list[SetPrompt]:
 def _instructions(folder: Path) -> list[SetPrompt]:
     file = folder / "instructions.jsonl"
     rows = {row["id"]: row for _, row in read_objects(file)}
-    kept = [rows[name] for name in read_ids(folder / HELD_OUT)]
-    return [
-        SetPrompt(row["id"], question_of(row, f"{file}: no 'instruction'"), parts=row.get("parts"))
-        for row in kept
-    ]
+    kept, problem = map(rows.__getitem__, read_ids(folder / HELD_OUT)), f"{file}: no 'instruction'"
+    return [SetPrompt(row["id"], question_of(row, problem), parts=row.get("parts")) for row in kept]
 
 
 def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:

@@ -86,7 +86,6 @@ def speed_report(sources: Sequence[Path], baseline: str) -> Report:
     others = [name for systems in runs for name in systems if name != baseline]
     if any(baseline not in systems for systems in runs) or len({*others}) < len(others):
         runs = [read_systems(sources)]
-        others = [name for name in runs[0] if name != baseline]
         if baseline not in runs[0]:
             hint = f"--baseline can be {', '.join(runs[0])}"
             raise UsageError(f"no answers of the baseline {baseline!r}", hint=hint)
@@ -111,10 +110,11 @@ def add_speed(
     """
     shared = [prompt for prompt in theirs if prompt in ours]
     answers, base = [ours[prompt] for prompt in shared], [theirs[prompt] for prompt in shared]
-    pairs, timed = (
-        _decoded(zip(answers, base, strict=True)),
-        _timed(shared, clocks or (ours, theirs)),
-    )
+    pairs = _decoded(zip(answers, base, strict=True))
+    our_times, their_times = clocks or (ours, theirs)
+    names = [name for name in shared if name in our_times and name in their_times]
+    both = _decoded((our_times[name], their_times[name]) for name in names)
+    timed = [(a, b) for a, b in both if a.wall_s and b.wall_s]
     num_cut = sum(record.finish_reason == "length" for pair in pairs for record in pair)
     figures: Figures = {
         **speed(answers, base),
@@ -126,19 +126,17 @@ def add_speed(
         "num_cut": num_cut,
         "kinds": sorted({record.kind or "unknown" for record in answers}),
     }
-    reason = None if ours == theirs else incomparable(num_cut, figures["length_ratio"])
+    reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
+    length: Interval | None = figures["length_ratio"]
+    if length and abs(length.mean - 1) > MAX_LENGTH_CHANGE:
+        reasons.append(f"lengths are {length.mean:.2f} of the baseline's")
+    reason = "" if ours == theirs else " and ".join(reasons)
     left_out = SPEEDUPS if reason else RATES
     titles = {key: title for key, title in TITLES.items() if key not in left_out}
     in_order = {key: figures[key] for key in titles} | figures
     report.add(path, in_order, titles, len(shared), dict.fromkeys(TIMED, len(timed)))
     kinds = f"kind: {', '.join(figures['kinds'])}"
     report.note(path, f"{kinds}; no speedup is given: {reason}" if reason else kinds)
-
-
-def _timed(prompts: Iterable[str], clocks: tuple[Answers, Answers]) -> Pairs:
-    ours, theirs = clocks
-    both = ((ours[name], theirs[name]) for name in prompts if name in ours and name in theirs)
-    return [(a, b) for a, b in _decoded(both) if a.wall_s and b.wall_s]
 
 
 def num_failed(answers: Iterable[AnswerRecord]) -> int:
@@ -193,14 +191,3 @@ def systems_of(rows: Iterable[tuple[str, Row]]) -> Systems:
         if prompt not in systems[system] or systems[system][prompt].wall_s is None:
             systems[system][prompt] = answer
     return systems
-
-
-def incomparable(num_cut: int, length_ratio: Interval | None) -> str | None:
-    """Return the reason for which answers have no speedup over a baseline's; None: they have one.
-
-    ``num_cut`` counts answers of both sides that a limit ended.
-    """
-    reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
-    if length_ratio and abs(length_ratio.mean - 1) > MAX_LENGTH_CHANGE:
-        reasons.append(f"lengths are {length_ratio.mean:.2f} of the baseline's")
-    return " and ".join(reasons) or None

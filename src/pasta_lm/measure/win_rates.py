@@ -107,13 +107,6 @@ class Rates:
     def length_controlled(self) -> LengthControlled | None:
         return None if self.is_refused else length_controlled(self.judgements, self.calibration)
 
-    def refusal(self, names: Sequence[str]) -> str:
-        missing = self.missing_rows
-        shown = [names[row] if names else str(row) for row in missing[:NUM_NAMED]]
-        more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
-        reason = f"no win rate: {len(missing)} of {len(self.judgements)} rows have no verdict"
-        return f"{reason} ({', '.join(shown)}{more})"
-
     def interval(self) -> Interval | None:
         """Return the length-controlled win rate with its 95 % interval; None without a rate.
 
@@ -121,15 +114,12 @@ class Rates:
         """
         if (fitted := self.length_controlled) is None:
             return None
-        draw, num = np.random.default_rng(SEED), len(self.judgements)
-        draws = (
-            [self.judgements[n] for n in draw.integers(num, size=num)] for _ in range(NUM_DRAWS)
-        )
-        fits = [
-            length_controlled(drawn, self.calibration, fitted.inverse_penalty) for drawn in draws
-        ]
-        rates = [again.win_rate for again in fits if again] or [fitted.win_rate]
-        low, high = np.percentile(rates, [2.5, 97.5])
+        draw, num, rates = np.random.default_rng(SEED), len(self.judgements), list[float]()
+        for _ in range(NUM_DRAWS):
+            drawn = [self.judgements[n] for n in draw.integers(num, size=num)]
+            if again := length_controlled(drawn, self.calibration, fitted.inverse_penalty):
+                rates.append(again.win_rate)
+        low, high = np.percentile(rates or [fitted.win_rate], [2.5, 97.5])
         return Interval(fitted.win_rate, float(low), float(high))
 
     def figures(self, names: Sequence[str] = ()) -> Figures:
@@ -150,7 +140,12 @@ class Rates:
             "lc_standard_error": fitted and fitted.standard_error,
             "lc_inverse_penalty": fitted and fitted.inverse_penalty,
         }
-        return figures | ({"refused": self.refusal(names)} if self.is_refused else {})
+        if self.is_refused:
+            shown = [names[row] if names else str(row) for row in missing[:NUM_NAMED]]
+            more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
+            reason = f"no win rate: {len(missing)} of {len(lengths)} rows have no verdict"
+            figures["refused"] = f"{reason} ({', '.join(shown)}{more})"
+        return figures
 
 
 def stored_rates(
@@ -191,9 +186,8 @@ def comparability(
     None, and not False, if the judge or the baseline is None: not recorded.
     """
     sides = (("judge", judge, JUDGE), ("baseline", baseline, BASELINE))
-    reasons = [
-        f"the {key} is {name}, not {its}" for key, name, its in sides if name not in (None, its)
-    ]
+    others = [side for side in sides if side[1] not in (None, side[2])]
+    reasons = [f"the {key} is {name}, not {its}" for key, name, its in others]
     if not has_difficulty:
         reasons.append("the difficulty of the instructions is not known")
     if reasons:
