@@ -74,7 +74,6 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
     [
         RmsNorm(1e-5, None),
         RmsNorm(1e-5, random(64)),
-        RmsNorm(1e-5, random(64), rounds_before=True),
         Gate("silu"),
         Gate("gelu"),
     ],
@@ -85,7 +84,7 @@ def test_a_norm_or_a_gate_is_computed_as_torch_does(
 ) -> None:
     identity = torch.eye(64, dtype=dtype)
     if isinstance(before, RmsNorm) and before.weight is not None:
-        before = RmsNorm(before.eps, before.weight.to(dtype), rounds_before=before._rounds_before)
+        before = RmsNorm(before.eps, before.weight.to(dtype))
     layer = join([identity], [None])
     layer.put_before(before)
     width = 128 if isinstance(before, Gate) else 64

@@ -110,12 +110,9 @@ def _fuse_norms(graph: fx.GraphModule) -> None:
         parts = parts_of(node, _NORM)
         if not isinstance(parts.get("eps"), float):
             continue
-        x, weight = parts["x"], _weight_of(node)
-        last = node if weight is None else next(iter(node.users))
-        if (casts := _casts_around(node, x)) is not None:  # the kernel rounds as they do
-            x, last = casts
-        norm = RmsNorm(parts["eps"], None if weight is None else _attribute(graph, weight))
-        replace(graph, last, norm, (x,))
+        # The kernel rounds as casts do.
+        x, last = _casts_around(node, parts["x"]) or (parts["x"], node)
+        replace(graph, last, RmsNorm(parts["eps"], None), (x,))
 
 
 def _casts_around(node: Node, x: Node) -> tuple[Node, Node] | None:
@@ -128,18 +125,6 @@ def _casts_around(node: Node, x: Node) -> tuple[Node, Node] | None:
     dtypes = [part.meta["val"].dtype for part in (source, x, last)]
     is_around = dtypes == [torch.bfloat16, torch.float32, torch.bfloat16]
     return (source, last) if is_around else None
-
-
-def _weight_of(node: Node) -> Node | None:
-    user = next(iter(node.users), None)
-    if user is None or not has_one_user(node) or user.target is not aten.mul.Tensor:
-        return None
-    other = next((arg for arg in user.args if arg is not node), None)
-    if not isinstance(other, Node) or other.op != "get_attr":
-        return None
-    value = other.meta.get("val")
-    is_weight = value is not None and value.dtype == node.meta["val"].dtype and value.dim() == 1
-    return other if is_weight else None
 
 
 # Linear layers: view, mm with a transposed parameter, view back
@@ -235,13 +220,12 @@ def _norm_before(graph: fx.GraphModule, node: Argument) -> tuple[Node, RmsNorm] 
     if node.target is not aten.mul.Tensor:
         return None
     for weight, norm in (node.args[:2], node.args[1::-1]):
-        is_norm = has_one_user(norm) and isinstance(norm.target, RmsNorm)
-        if not is_norm or norm.target.weight is not None:
+        if not (has_one_user(norm) and isinstance(norm.target, RmsNorm)):
             continue
         if isinstance(weight, Node) and weight.op == "get_attr" and _is_activation(norm, node):
             value = graph.get_parameter(str(weight.target))
             if value.dim() == 1 and value.dtype == node.meta["val"].dtype:
-                joined = RmsNorm(norm.target.eps, value, rounds_before=True)
+                joined = RmsNorm(norm.target.eps, value)
                 return (norm.args[0], joined) if _is_activation(norm.args[0], node) else None
     return None
 

@@ -49,10 +49,6 @@ def _attend_operation() -> Argument:
     return torch.ops.pasta_lm.attend.default
 
 
-def attend_alone(q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
-    raise AssertionError("the operation is replaced before it runs")
-
-
 class TracingPass:
     """A pass that records an operation instead of attention, and keeps each layer's settings."""
 
@@ -71,7 +67,7 @@ class CapturedModel:
     def __init__(self, graph: fx.GraphModule, calls: dict[int, LayerCall]) -> None:
         self._calls = calls
         self._pass: Pass | None = None
-        targets = {attend_alone: self._attend, attend_joined: self._attend_joined}
+        targets = {_attend_operation(): self._attend, attend_joined: self._attend_joined}
         for node in graph.graph.nodes:
             node.target = targets.get(node.target, node.target)
             node.meta.clear()  # found while tracing, of the weights as they were
@@ -139,8 +135,6 @@ def _trace(model: transformers.PreTrainedModel) -> CapturedModel:
     with torch.no_grad():
         graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
         rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation())
-    for node in graph.graph.nodes:
-        node.target = attend_alone if node.target is _attend_operation() else node.target
     return CapturedModel(graph, tracing.calls)
 
 

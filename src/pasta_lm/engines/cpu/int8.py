@@ -33,17 +33,11 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     codes, scales = torch.empty(weight.shape, dtype=torch.int8), torch.empty(len(weight))
     parts = (tensor.split(ROWS_AT_ONCE) for tensor in (weight, codes, scales))
     for part, some_codes, some_scales in zip(*parts, strict=True):
-        for target, value in zip((some_codes, some_scales), _quantise(part.float()), strict=True):
-            target.copy_(value)
+        exact = part.float().abs().amax(dim=1) / MAX_INT8
+        some_scales.copy_(exact.view(torch.int32).bitwise_and(_KEPT_BITS).view(torch.float32))
+        divisors = some_scales.where(some_scales > 0, 1.0)[:, None]
+        some_codes.copy_((part.float() / divisors).round_().clamp_(-MAX_INT8, MAX_INT8))
     return codes, scales
-
-
-def _quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    largest = weight.abs().amax(dim=1)
-    scales = (largest / MAX_INT8).view(torch.int32).bitwise_and(_KEPT_BITS).view(torch.float32)
-    divisors = scales.where(scales > 0, 1.0)[:, None]
-    codes = (weight / divisors).round_().clamp_(-MAX_INT8, MAX_INT8)
-    return codes.to(torch.int8), scales
 
 
 def dequantise(codes: Tensor, scales: Tensor) -> Tensor:
@@ -73,27 +67,18 @@ def linear_operation() -> Any:
     return torch.ops.pasta_lm.int8_linear.default
 
 
-class _Coded(nn.Module):
+class _Int8(nn.Module):
     """A layer with codes [O, I] instead of a weight; ``weight`` is what they stand for."""
 
-    def __init__(self, codes: Tensor) -> None:
+    def __init__(self, codes: nn.Parameter, scales: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.codes = codes if isinstance(codes, nn.Parameter) else nn.Parameter(codes, False)
+        self.codes = codes
+        self.register_buffer("scales", scales)
+        self.bias = bias if bias is None else nn.Parameter(bias.detach().float(), False)
 
     @property
     def weight(self) -> Tensor:
         return self.rows(slice(None))
-
-    def rows(self, ids: Tensor | slice) -> Tensor:
-        """Return rows of the weight, float32 [..., I]."""
-        raise NotImplementedError
-
-
-class _Int8(_Coded):
-    def __init__(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> None:
-        super().__init__(codes)
-        self.register_buffer("scales", scales)
-        self.bias = bias if bias is None else nn.Parameter(bias.detach().float(), False)
 
     def rows(self, ids: Tensor | slice) -> Tensor:
         return dequantise(self.codes[ids], self.get_buffer("scales")[ids])
@@ -113,17 +98,20 @@ class Int8Embedding(_Int8):
     forward = _Int8.rows
 
 
-class SavedEmbedding(_Coded):
+class SavedEmbedding(nn.Module):
     """An embedding with rows of 16 bits as they were saved, which it returns in float32."""
 
     def __init__(self, weight: Tensor) -> None:
-        super().__init__(weight.detach().view(torch.int16))
+        super().__init__()
+        self.codes = nn.Parameter(weight.detach().view(torch.int16), requires_grad=False)
         self._dtype = weight.dtype
 
-    def rows(self, ids: Tensor | slice) -> Tensor:
-        return self.codes[ids].view(self._dtype).float()
+    @property
+    def weight(self) -> Tensor:
+        return self.forward(slice(None))
 
-    forward = rows
+    def forward(self, ids: Tensor | slice) -> Tensor:
+        return self.codes[ids].view(self._dtype).float()
 
 
 def round_layer(model: PreTrainedModel, name: str, weight: Tensor) -> None:

@@ -60,10 +60,6 @@ class Linear:
         """
         if self.compiled is not None and x.shape[1] <= self._max_rows:
             return self.compiled(x, residual)
-        return self.uncompiled(x, residual)
-
-    def uncompiled(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Reference implementation in plain torch."""
         x = x if self.before is None else self.before(x)
         if self.scales is None:
             out = F.linear(x, self.weight, self.bias)
@@ -83,7 +79,11 @@ def join(
     not kept twice.
     """
     weight = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
-    bias, pages = _joined(weights, biases), pages or HugePages()
+    pages, bias = pages or HugePages(), None
+    if some := [part for part in biases if part is not None]:
+        pairs = zip(weights, biases, strict=True)
+        parts = [some[0].new_zeros(len(w)) if part is None else part for w, part in pairs]
+        bias = torch.cat(parts).detach()
     known = [scale for scale in scales if scale is not None]
     if (may_copy or known) and weight.is_contiguous() and library.fits(weight):
         weight = pages.copy(weight)
@@ -100,31 +100,23 @@ class RmsNorm:
     """Divide by the root of the mean square over the last dimension, then multiply by a weight.
 
     On a CPU it is the fused layer norm of (x, -x): its mean is 0, its variance the mean square.
-    ``rounds_before``: round to the input's dtype before multiplying by the weight, too.
+    It rounds to the input's dtype before multiplying by the weight, too.
     """
 
-    def __init__(self, eps: float, weight: Tensor | None, *, rounds_before: bool = False) -> None:
+    def __init__(self, eps: float, weight: Tensor | None) -> None:
         self.eps = eps
         self.weight = None if weight is None else weight.detach()
-        self._rounds_before = rounds_before and weight is not None
-        self._mirrored: Tensor | None = None
-        if self.weight is not None and not self._rounds_before:
-            self._mirrored = torch.cat((self.weight, self.weight))
         self.__name__ = "rms_norm"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the normalised input, [..., D]."""
         size = x.shape[-1]
         if x.device.type != "cpu":
-            out = F.rms_norm(x, (size,), None if self._rounds_before else self.weight, self.eps)
+            out = F.rms_norm(x, (size,), None, self.eps)
         else:
             mirrored = torch.cat((x, -x), dim=-1)
-            out = torch.layer_norm(mirrored, (2 * size,), self._mirrored, None, self.eps)
-            out = out[..., :size]
-        if not self._rounds_before:
-            return out
-        assert self.weight is not None
-        return self.weight * out
+            out = torch.layer_norm(mirrored, (2 * size,), None, None, self.eps)[..., :size]
+        return out if self.weight is None else self.weight * out
 
 
 class Gate:
@@ -139,17 +131,6 @@ class Gate:
         gates, values = x.chunk(2, dim=-1)
         active = F.silu(gates) if self.name == "silu" else F.gelu(gates, approximate="tanh")
         return active * values
-
-
-def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:
-    if all(bias is None for bias in biases):
-        return None
-    like = next(bias for bias in biases if bias is not None)
-    parts = [
-        like.new_zeros(len(weight)) if bias is None else bias
-        for weight, bias in zip(weights, biases, strict=True)
-    ]
-    return torch.cat(parts).detach()
 
 
 def faster_dtype() -> tuple[torch.dtype, str]:

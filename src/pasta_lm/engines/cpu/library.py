@@ -85,11 +85,6 @@ def torch_on_one_thread() -> Iterator[None]:
         _given_to_torch.reset(token)
 
 
-def version() -> str:
-    """Return a name that changes with the functions; 'none' without a C compiler."""
-    return "none" if functions() is None else _file().stem
-
-
 def _compiler() -> str:
     names = (os.environ.get("CC"), *COMPILERS)
     path = next((path for name in names if name and (path := shutil.which(name))), None)

@@ -14,7 +14,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex, num_splits, power_of_two
+from pasta_lm.engines.gpu.batch import (
+    OWNER,
+    POOL_SLOT,
+    POSITION,
+    SLOT,
+    PagedBatch,
+    num_splits,
+    power_of_two,
+)
 from pasta_lm.engines.passes.attention import LayerCall, additive, attend, in_window, visible
 from pasta_lm.engines.passes.pool import Pool
 
@@ -73,42 +81,24 @@ class PagedPass:
 
 def place_entries(batch: PagedBatch, entries: Tensor) -> None:
     """Write owners and positions of the pass into their slots of the pool."""
-    pool_slots = batch.rows[RowIndex.POOL_SLOT]
+    pool_slots = batch.rows[POOL_SLOT]
     if entries.is_cuda:
         _kernels().place[(len(pool_slots),)](batch.rows, entries, len(pool_slots), entries.shape[1])
         return
     is_row = pool_slots >= 0
-    lines = batch.rows[[RowIndex.OWNER, RowIndex.POSITION]]
+    lines = batch.rows[[OWNER, POSITION]]
     entries[:, pool_slots[is_row]] = lines[:, is_row]
-
-
-def place_keys(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory) -> None:
-    """Write the new keys and values of a layer into their slots of the pool."""
-    if k_GND.is_cuda:
-        _launch_write(k_GND, v_GNV, memory)
-        return
-    pool_slots_N = memory.batch.rows[RowIndex.POOL_SLOT]
-    is_row = pool_slots_N >= 0
-    memory.keys_GSD[:, pool_slots_N[is_row]] = k_GND[:, is_row]
-    memory.values_GSV[:, pool_slots_N[is_row]] = v_GNV[:, is_row]
-
-
-def _launch_write(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory) -> None:
-    k_GND, v_GNV = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_GND, v_GNV))
-    (num_key_heads, num_rows, key_size), keys, values = k_GND.shape, *memory[:2]
-    _kernels().write[(num_rows, num_key_heads)](
-        k_GND, v_GNV, keys, values, memory.batch.rows, num_rows, *k_GND.stride()[:2],
-        *v_GNV.stride()[:2], keys.stride(0), values.stride(0),
-        **_sizes(key_size, v_GNV.shape[-1]),
-    )  # fmt: skip
 
 
 def attend_gathered(
     call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory
 ) -> Tensor:
     """Write the new keys and values, then attend; plain torch; return [H, N, V], padding 0."""
-    place_keys(k_GND, v_GNV, memory)
     batch = memory.batch
+    pool_slots_N = batch.rows[POOL_SLOT]
+    is_row = pool_slots_N >= 0
+    memory.keys_GSD[:, pool_slots_N[is_row]] = k_GND[:, is_row]
+    memory.values_GSV[:, pool_slots_N[is_row]] = v_GNV[:, is_row]
     out = q_HND.new_zeros(*q_HND.shape[:2], v_GNV.shape[-1])
     in_page = torch.arange(batch.page_size, device=q_HND.device)
     for start, num_rows, request, num_keys in batch.blocks.t().tolist():
@@ -117,9 +107,9 @@ def attend_gathered(
         span = slice(start, start + num_rows)
         slots_K = (batch.table[request, :, None] * batch.page_size + in_page).flatten()[:num_keys]
         owners_K, positions_K = memory.entries[:, slots_K]
-        seen = visible(batch.rows[RowIndex.SLOT, span], batch.cutoffs[span], owners_K)
+        seen = visible(batch.rows[SLOT, span], batch.cutoffs[span], owners_K)
         if call.window is not None:
-            seen &= in_window(batch.rows[RowIndex.POSITION, span], positions_K, call.window)
+            seen &= in_window(batch.rows[POSITION, span], positions_K, call.window)
         mask = additive(seen, q_HND.dtype)
         keys, values = memory.keys_GSD[:, slots_K], memory.values_GSV[:, slots_K]
         out[:, span] = attend(call, q_HND[:, span], keys, values, mask)
@@ -134,9 +124,17 @@ def attend_split(
     kernels, (keys, values, entries, batch) = _kernels(), memory
     bucket = batch.bucket
     (num_heads, num_rows, key_size), (num_key_heads, _, value_size) = q_HND.shape, v_GNV.shape
-    _launch_write(k_GND, v_GNV, memory)
-    q_HND = q_HND if q_HND.stride(-1) == 1 else q_HND.contiguous()
-    sizes = _sizes(key_size, value_size)
+    q_HND, k_GND, v_GNV = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in (q_HND, k_GND, v_GNV)
+    )
+    sizes = {
+        "KEY_SIZE": key_size, "VALUE_SIZE": value_size, "BLOCK_D": _tile(key_size),
+        "BLOCK_V": _tile(value_size),
+    }  # fmt: skip
+    kernels.write[(num_rows, num_key_heads)](
+        k_GND, v_GNV, keys, values, batch.rows, num_rows, *k_GND.stride()[:2],
+        *v_GNV.stride()[:2], keys.stride(0), values.stride(0), **sizes,
+    )  # fmt: skip
     splits = splits or num_splits(bucket, num_key_heads, batch.page_size)
     parts = q_HND.new_empty(splits, num_rows, num_heads, value_size, dtype=torch.float32)
     maxima, sums = parts.new_empty(2, splits, num_rows, num_heads)
@@ -158,12 +156,6 @@ def attend_split(
         BLOCK_V=sizes["BLOCK_V"],
     )  # fmt: skip
     return out.transpose(0, 1)
-
-
-def _sizes(key: int, value: int) -> dict[str, int]:
-    return {
-        "KEY_SIZE": key, "VALUE_SIZE": value, "BLOCK_D": _tile(key), "BLOCK_V": _tile(value)
-    }  # fmt: skip
 
 
 def _tiles(keys_GSD: Tensor, num_queries: int) -> dict[str, int]:

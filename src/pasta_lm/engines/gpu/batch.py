@@ -18,6 +18,7 @@ from pasta_lm.engines.passes.sampling import Choice, TokenMasks, draw_likely, dr
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.interpreter.placement import Entry
 
+TOKEN, POSITION, SLOT, POOL_SLOT, OWNER = range(5)  # lines of ``PagedBatch.rows``
 NO_SLOT = -1
 LATEST = torch.iinfo(torch.int32).max  # the cutoff of an owner all of whose entries are visible
 MIN_PAGES, MIN_OWNERS = 32, 16
@@ -25,7 +26,6 @@ MAX_QUERIES = 32  # rows times query heads of a key head that one instance of th
 MIN_SPLIT_KEYS = 64  # fewer keys an instance are not worth combining
 MAX_SPLITS = 64
 WANTED_INSTANCES = 264  # two for each multiprocessor of an H100 or H200
-_STEP = 4  # ratio of neighbouring sizes where padding costs next to nothing
 MAX_MASKS = 64  # rows of the table of legal tokens: a grammar needs about a dozen
 NUM_LINES = 7  # settings of a choice: those of a draw, then the bias of a fork and the mask
 
@@ -43,12 +43,6 @@ class Bucket(NamedTuple):
     num_owners: int
     block_rows: int  # rows of a block at most
     num_wanted: int = 1  # rows whose logits are wanted
-
-
-class RowIndex:
-    """The lines of ``PagedBatch.rows``, as the kernels number them."""
-
-    TOKEN, POSITION, SLOT, POOL_SLOT, OWNER = range(5)
 
 
 class RequestSize(NamedTuple):
@@ -76,7 +70,7 @@ class RequestRows:
 def bucket_of(requests: Sequence[RequestSize], group: int, num_wanted: int = 1) -> Bucket:
     """Return the smallest bucket for requests; ``group`` are the query heads of a key head."""
     largest = max(request.num_rows for request in requests)
-    block_rows = min(_rounded(largest, 1, _STEP), max(1, MAX_QUERIES // group))
+    block_rows = min(_rounded(largest, 1), max(1, MAX_QUERIES // group))
     num_rows = power_of_two(sum(request.num_rows for request in requests))
     blocks = sum(-(-request.num_rows // block_rows) for request in requests)
     # One request, or about as many as there are rows: two shapes instead of one for each number.
@@ -85,8 +79,8 @@ def bucket_of(requests: Sequence[RequestSize], group: int, num_wanted: int = 1) 
         num_rows=num_rows,
         num_blocks=fewest if blocks <= fewest else num_rows,
         num_requests=1 if len(requests) == 1 else num_rows,
-        num_pages=_rounded(max(request.num_pages for request in requests), MIN_PAGES, _STEP),
-        num_owners=_rounded(max(request.num_owners for request in requests), MIN_OWNERS, _STEP),
+        num_pages=_rounded(max(request.num_pages for request in requests), MIN_PAGES),
+        num_owners=_rounded(max(request.num_owners for request in requests), MIN_OWNERS),
         block_rows=block_rows,
         # One, as of a prompt, or all.
         num_wanted=1 if num_wanted <= 1 else max(num_rows, power_of_two(num_wanted)),
@@ -104,9 +98,9 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _rounded(number: int, least: int, ratio: int) -> int:
+def _rounded(number: int, least: int) -> int:
     while least < number:
-        least *= ratio
+        least *= 4  # where padding costs next to nothing
     return least
 
 
@@ -159,7 +153,7 @@ class PagedBatch:
             array.fill(0)
         rows, blocks, table, cutoffs, wanted_rows = arrays
         wanted_rows[: len(wanted)] = wanted
-        rows[RowIndex.SLOT : RowIndex.POOL_SLOT + 1] = NO_SLOT
+        rows[SLOT : POOL_SLOT + 1] = NO_SLOT
         fed = [entry for request in requests for entry in request.fed]
         if not fed:
             return

@@ -32,12 +32,12 @@ from pasta_lm.engines.gpu.batch import (
     MIN_OWNERS,
     MIN_PAGES,
     NUM_LINES,
+    POSITION,
     Bucket,
     MaskTable,
     PagedBatch,
     RequestRows,
     RequestSize,
-    RowIndex,
     bucket_of,
     choose_rows,
     settings_of,
@@ -45,7 +45,6 @@ from pasta_lm.engines.gpu.batch import (
 from pasta_lm.engines.passes.pool import Pool
 from pasta_lm.engines.passes.runner import EntryTensors, LogitsFunction, RequestSpan
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks
-from pasta_lm.interpreter.placement import Entries
 
 MAX_ROWS = 256  # rows of a pass
 MAX_REQUEST_ROWS = 64  # beyond it fused attention over a view reads keys less often
@@ -136,14 +135,6 @@ def graphs_of(device: torch.device) -> Callable[[Function], Function] | None:
     return CudaGraphs() if device.type == "cuda" else None
 
 
-class PassPart(NamedTuple):
-    """The part of a pass that belongs to one request."""
-
-    entries: Entries
-    tensors: EntryTensors
-    span: RequestSpan
-
-
 class Result(NamedTuple):
     """What a pass gives; valid until the next one."""
 
@@ -206,18 +197,19 @@ class PagedDecoder:
         return max(num_rows, default=MAX_ROWS) <= MAX_REQUEST_ROWS and sum(num_rows) <= MAX_ROWS
 
     def run(
-        self, parts: Sequence[PassPart], wanted: Sequence[int], choices: Sequence[Choice]
-    ) -> Result:
+        self, parts: Sequence[tuple[EntryTensors, RequestSpan]], wanted: Sequence[int],
+        choices: Sequence[Choice],
+    ) -> Result:  # fmt: skip
         """Run one pass over its requests, none of which moves keys, in the order of their rows.
 
         ``wanted`` are the rows whose logits are wanted, ``choices`` how their tokens are chosen.
         """
         with on_device(self.device):
-            requests = [self._rows(part) for part in parts]
+            requests = [self._rows(*part) for part in parts]
             with torch.inference_mode():
                 result = self._run(requests, wanted, choices)
-        for part in parts:
-            part.tensors.num_placed = part.span.num_entries
+        for tensors, span in parts:
+            tensors.num_placed = span.num_entries
         return result
 
     def prepare(self, num_rows: int, num_entries: int, draws: bool | None = False) -> None:
@@ -240,11 +232,6 @@ class PagedDecoder:
         """Forget all graphs, whose memory and functions hold the pool."""
         self.shapes.clear()
         self._choices.clear()
-
-    def try_out(self) -> None:
-        """Run a row of padding: whatever cannot be compiled or launched here fails."""
-        with torch.inference_mode(), on_device(self.device):
-            self._shape(bucket_of([RequestSize(1, 1, 1)], self._group)).run()
 
     def _run(
         self, requests: Sequence[RequestRows], wanted: Sequence[int], choices: Sequence[Choice]
@@ -288,7 +275,7 @@ class PagedDecoder:
 
         def forward() -> Tensor:
             place_entries(batch, self._entries)
-            tokens, positions = batch.rows[: RowIndex.POSITION + 1].long()
+            tokens, positions = batch.rows[: POSITION + 1].long()
             run = PagedPass(batch, self._pool, self._entries, self._attend)
             return out_WV.copy_(self._logits(tokens, positions, batch.wanted.long(), run))
 
@@ -316,18 +303,18 @@ class PagedDecoder:
     def _captured(self, function: Function) -> Function:
         return function if self._graphs is None else self._graphs(function)
 
-    def _rows(self, part: PassPart) -> RequestRows:
+    def _rows(self, tensors: EntryTensors, span: RequestSpan) -> RequestRows:
         """Return the rows of a request; what the device lacks of its entries is copied."""
-        first, stop, run = part.span.first_slot, part.span.num_entries, part.span.run
-        if part.tensors.first_page != run.first_page:  # the run was moved
-            part.tensors.first_page, part.tensors.num_placed = run.first_page, 0
-        if (num_placed := part.tensors.num_placed) < first:
+        first, stop, run = span.first_slot, span.num_entries, span.run
+        if tensors.first_page != run.first_page:  # the run was moved
+            tensors.first_page, tensors.num_placed = run.first_page, 0
+        if (num_placed := tensors.num_placed) < first:
             start = self._pool.start(run)
-            lines = part.tensors.owners_and_positions(num_placed, first)
+            lines = tensors.owners_and_positions(num_placed, first)
             self._entries[:, start + num_placed : start + first] = lines
         pages = range(run.first_page, run.first_page + self._pool.pages_for(stop))
-        fed = part.entries.items[first:stop]
-        return RequestRows(fed, first, pages, part.entries.num_owners)
+        fed = tensors.entries.items[first:stop]
+        return RequestRows(fed, first, pages, tensors.entries.num_owners)
 
 
 def paged_decoder(
@@ -342,7 +329,7 @@ def paged_decoder(
         return None
     decoder = PagedDecoder(logits, pool, masks, num_query_heads)
     try:
-        decoder.try_out()
+        decoder.prepare(1, 1, None)
     except torch.OutOfMemoryError:
         raise
     except Exception as exc:  # no C compiler, no Python.h, a GPU that lacks the dtype

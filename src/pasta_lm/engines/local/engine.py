@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pasta_lm.engines.cpu.library import MAX_ROWS, functions, torch_on_one_thread
 from pasta_lm.engines.devices import free_memory
-from pasta_lm.engines.gpu.decoder import PagedDecoder, PassPart, paged_decoder
+from pasta_lm.engines.gpu.decoder import PagedDecoder, paged_decoder
 from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.loading import LoadedModel
@@ -239,13 +239,9 @@ class TorchEngine:
                 with torch_on_one_thread() if is_small else nullcontext():
                     return self._run_whole(plan, is_paged=is_paged)
             plans = plan.only(few), plan.only([pair for pair in plan.spans if pair not in few])
-            tokens = dict[tuple[LiveThread, int], int]()
-            for some in plans:
-                chosen = self._run_whole(some, is_paged=some is plans[0])
-                tokens |= zip(
-                    ((row.live, row.num_guessed) for row in some.rows), chosen, strict=True
-                )
-            return [tokens[row.live, row.num_guessed] for row in plan.rows]
+            chosen = [self._run_whole(some, is_paged=some is plans[0]) for some in plans]
+            plan.rows = [row for some in plans for row in some.rows]
+            return [token for tokens in chosen for token in tokens]
         except torch.OutOfMemoryError as exc:
             model = sum(weight.nbytes for weight in self.loaded.model.parameters()) / 1e9
             sizes = f"; the model has {model:.1f} GB, the cache {self.pool.num_bytes / 1e9:.1f}"
@@ -259,7 +255,7 @@ class TorchEngine:
             slices = [(active.entries, active.tensors.slice(span)) for active, span in plan.spans]
             batch = join_slices(slices, plan.indices, self.loaded.device)
             return self._choose(plan, choices, self.runner.run(batch))
-        parts = [PassPart(active.entries, active.tensors, span) for active, span in plan.spans]
+        parts = [(active.tensors, span) for active, span in plan.spans]
         result = self.paged.run(parts, plan.indices, choices)
         wants = (row.response.request.params.logprobs is not None for row in plan.rows)
         if result.tokens is not None and self._on_logits is None and not any(wants):
@@ -315,8 +311,8 @@ class TorchEngine:
         return Choice(params, legal, uniform, seen, added, bias, allowed)
 
     def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
-        failed = ((number, Failed(error)) for number, error in self._errors.items())
-        events: list[tuple[int, StreamEvent | Failed]] = [*failed]
+        events: list[tuple[int, StreamEvent | Failed]]
+        events = [(number, Failed(error)) for number, error in self._errors.items()]
         for number, active in list(self.active.items()):
             events += [(number, event) for event in active.drain()]
             if active.is_finished:

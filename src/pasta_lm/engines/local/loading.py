@@ -18,7 +18,7 @@ from pasta_lm.engines.cpu.int8 import INT8, restore_matrices, round_layer, round
 from pasta_lm.engines.passes.attention import NAME, register
 from pasta_lm.engines.passes.pool import LayerShape
 from pasta_lm.engines.passes.row_reader import RowReader, exact_reader
-from pasta_lm.engines.passes.runner import LogitsFunction, plain_logits, probe
+from pasta_lm.engines.passes.runner import KeyRecorder, LogitsFunction, plain_logits
 from pasta_lm.errors import UsageError, VocabularyError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.trace import Kind
@@ -111,7 +111,9 @@ class LoadedModel:
         if self.reader is not None:
             reason = "has no cache that threads share: its caches have no size to be set"
             raise UsageError(f"{self.name} {reason}")
-        recorder = probe(self.model, 0, 0)
+        recorder, first = KeyRecorder(), torch.zeros(1, dtype=torch.int64, device=self.device)
+        with torch.inference_mode():
+            plain_logits(self.model, first, first, first, recorder)
         return [
             LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
             for layer, key in sorted(recorder.keys.items())

@@ -63,20 +63,15 @@ def pasta_attention(
     if attention_mask is not None:
         unknown.append("a mask of its own")
     if unknown or pasta_pass is None or len(query) != 1:
-        _refuse(module, unknown, has_pass=pasta_pass is not None)
+        fault = "was called with a batch: passes are flattened to [1, N]"
+        if pasta_pass is None:
+            fault = "does not hand keywords on to its attention, or was called without pasta_pass"
+        elif unknown:
+            fault = f"gives its attention {', '.join(sorted(unknown))}, which we do not know"
+        raise UnsupportedModelError(f"{type(module).__name__} {fault}")
     call = LayerCall(module.layer_idx, scaling, sliding_window, softcap, s_aux)  # type: ignore[arg-type]
-    assert pasta_pass is not None
     out_HND = pasta_pass.attend(call, query[0], key[0], value[0])
     return out_HND.transpose(0, 1).contiguous().unsqueeze(0), None
-
-
-def _refuse(module: nn.Module, unknown: list[str], *, has_pass: bool) -> None:
-    fault = "was called with a batch: passes are flattened to [1, N]"
-    if not has_pass:
-        fault = "does not hand keywords on to its attention, or was called without pasta_pass"
-    elif unknown:
-        fault = f"gives its attention {', '.join(sorted(unknown))}, which we do not know"
-    raise UnsupportedModelError(f"{type(module).__name__} {fault}")
 
 
 def register() -> None:
@@ -113,12 +108,10 @@ def attend(
         return out.reshape(len(q_HQD), num_queries, -1)
     if q_HQD.device.type == "cpu" or q_HQD.shape[1] <= MAX_STORED_ROWS:
         return attend_by_products(call, q_HQD, k_GKD, v_GKD, mask_QK)
-    starts = range(0, q_HQD.shape[1], MAX_STORED_ROWS)
-    outs = []
-    for span in (slice(start, start + MAX_STORED_ROWS) for start in starts):
-        mask = None if mask_QK is None else mask_QK[span]
-        outs.append(attend_by_products(call, q_HQD[:, span], k_GKD, v_GKD, mask))
-    return torch.cat(outs, dim=1)
+    parts = q_HQD.split(MAX_STORED_ROWS, dim=1)
+    masks = [None] * len(parts) if mask_QK is None else mask_QK.split(MAX_STORED_ROWS)
+    pairs = zip(parts, masks, strict=True)
+    return torch.cat([attend_by_products(call, q, k_GKD, v_GKD, m) for q, m in pairs], dim=1)
 
 
 def attend_causal(call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor) -> Tensor:

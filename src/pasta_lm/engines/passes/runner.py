@@ -71,7 +71,7 @@ class EntryTensors:
     """The owners and positions of a request's entries as tensors, while it keeps its keys."""
 
     def __init__(self, entries: Entries, device: torch.device) -> None:
-        self._entries, self._device = entries, device
+        self.entries, self._device = entries, device
         self._lines = torch.empty(2, 64, dtype=torch.int64, device=device)
         self._num = 0
         self._table_key: tuple[int, ...] = ()
@@ -89,7 +89,7 @@ class EntryTensors:
         """Return the part of a pass with its mask; its entries are placed already."""
         first_slot, stop_slot = span.first_slot, span.num_entries
         self._extend(stop_slot)
-        fed = self._entries.items[first_slot:stop_slot]
+        fed = self.entries.items[first_slot:stop_slot]
         is_prompt = self._device.type != "cpu" and fed[-1].owner == PROMPT_OWNER
         return RequestSlice(
             span.start, first_slot, stop_slot, span.run,
@@ -107,14 +107,14 @@ class EntryTensors:
         if stop > size:
             self._lines = F.pad(self._lines, (0, max(stop, 2 * size) - size))
         if stop > self._num:
-            fresh = self._entries.items[self._num : stop]
+            fresh = self.entries.items[self._num : stop]
             values = torch.tensor([(e.owner, e.position) for e in fresh], device=self._device)
             self._lines[:, self._num : stop] = values.T
             self._num = stop
 
     def _visible(self, first_slot: int, stop_slot: int) -> Tensor | None:
-        rows = [entry.row for entry in self._entries.items[first_slot:stop_slot]]
-        num_owners = self._entries.num_owners
+        rows = [entry.row for entry in self.entries.items[first_slot:stop_slot]]
+        num_owners = self.entries.num_owners
         key = (num_owners, *map(id, rows))
         if key != self._table_key:
             self._table_key = key
@@ -156,15 +156,6 @@ class KeyRecorder:
         self.keys[call.layer], self.values[call.layer] = k_GND, v_GND
         mask = q_HND.new_full((q_HND.shape[1], q_HND.shape[1]), -1e4).triu(1)
         return attend(call, q_HND, k_GND, v_GND, mask)
-
-
-def probe(model: nn.Module, token: int, position: int) -> KeyRecorder:
-    """Return the keys and values [G, 1, D] of one token that stands alone at a position."""
-    device, recorder = next(model.parameters()).device, KeyRecorder()
-    tokens, positions = (torch.tensor([number], device=device) for number in (token, position))
-    with torch.inference_mode():
-        plain_logits(model, tokens, positions, torch.tensor([0], device=device), recorder)
-    return recorder
 
 
 class CachedPass:
