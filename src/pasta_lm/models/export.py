@@ -175,7 +175,15 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
             writer.add_file_type(file_type)
             _add_settings(writer, model.config, num_token_rows(model))
             _add_tokenizer(writer, pretrained)
-            _write(writer, tensors)
+            for name, values, stored in tensors:
+                # From any dtype but uint8, the writer takes the shape as it is.
+                shape, size = tuple(values.shape), _num_bytes(values.shape, stored)
+                writer.add_tensor_info(name, shape, np.dtype("float32"), size, raw_dtype=stored)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            for _, values, stored in tensors:
+                writer.write_tensor_data(gguf.quantize(values.contiguous().numpy(), stored))
         finally:
             writer.close()
     return Export(out, pretrained, out.stat().st_size, dtype)
@@ -226,18 +234,6 @@ def _tensors(model: PreTrainedModel, kind: Type) -> Iterator[tuple[str, Tensor, 
 def _num_bytes(shape: torch.Size, kind: Type) -> int:
     block, size = gguf.GGML_QUANT_SIZES[kind]
     return shape.numel() // block * size
-
-
-def _write(writer: gguf.GGUFWriter, tensors: list[tuple[str, Tensor, Type]]) -> None:
-    for name, tensor, kind in tensors:
-        # From any dtype but uint8, the writer takes the shape as it is.
-        size, dtype = _num_bytes(tensor.shape, kind), np.dtype("float32")
-        writer.add_tensor_info(name, tuple(tensor.shape), dtype, size, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for _, tensor, kind in tensors:
-        writer.write_tensor_data(gguf.quantize(tensor.contiguous().numpy(), kind))
 
 
 def _add_settings(writer: gguf.GGUFWriter, config: Any, num_rows: int) -> None:

@@ -207,9 +207,7 @@ class PlainLines(logging.Formatter):
         facts: Mapping[str, object] = getattr(record, "facts", {})
         message = record.getMessage()
         if facts:
-            message = (
-                f"{facts['status']} {facts['method']} {facts['path']}, {facts['wall_s']:.2f} s"
-            )
+            message = "{status} {method} {path}, {wall_s:.2f} s".format_map(facts)
             if "completion_tokens" in facts:
                 message += f", {facts['completion_tokens']} tokens"
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pasta_lm.engines.request import Finished, Request, StreamEvent, TextDelta
 from pasta_lm.serve.errors import ApiError
@@ -71,17 +70,20 @@ class Job:
     deadline: asyncio.TimerHandle | None = None
 
 
-class Metrics(Collector):
+class Metrics:
     """Counters and histograms of one server, fed by the engine loop, and gauges of its load."""
 
     def __init__(self, model: str, load: Callable[[], Load]) -> None:
         self._registry = CollectorRegistry()
-        self._model, self._load = model, load
+        self._model = model
 
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
             labels, registry = ["model_name"], self._registry
             made = Histogram(f"pasta:{name}", text, labels, buckets=buckets, registry=registry)
             return made.labels(model)
+
+        def value(name: str) -> float:
+            return load().get(name, 0)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"pasta:{name}", text, ["model_name", *labels], registry=self._registry)
@@ -100,14 +102,9 @@ class Metrics(Collector):
         self._limits = counter("limit_hits", "Limits that were met.", "limit")
         for limit in LIMITS:
             self._limits.labels(model, limit)
-        self._registry.register(self)
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        load = self._load()
         for name, text in GAUGES.items():
-            gauge = GaugeMetricFamily(f"pasta:{name}", text, labels=["model_name"])
-            gauge.add_metric([self._model], load.get(name, 0))
-            yield gauge
+            gauge = Gauge(f"pasta:{name}", text, ["model_name"], registry=self._registry)
+            gauge.labels(model).set_function(partial(value, name))
 
     def stepped(self, job: Job, batch: Sequence[StreamEvent], now_s: float) -> None:
         if any(isinstance(event, TextDelta) for event in batch):

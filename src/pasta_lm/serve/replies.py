@@ -97,8 +97,8 @@ class Reply:
                 if pieces := self._pieces(await batches.next()):
                     yield opening + pieces
                     opening = b""
-            if last := self._last():
-                yield last
+            if self._sends_usage:
+                yield sse(self._last())
         except ApiError as error:
             yield sse(error.body)
         except Exception:
@@ -260,14 +260,12 @@ class Reply:
         shown = [{"index": index, **call.shown()} for index, call in enumerate(calls, first)]
         return ({"content": content} if content else {}) | ({"tool_calls": shown} if shown else {})
 
-    def _last(self) -> bytes:
-        """Return the end of a stream: its usage, if the client wants it, and the figures."""
-        if not self._sends_usage:
-            return b""
+    def _last(self) -> Json:
+        """Return the end of a stream: its usage and the figures."""
         end = {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
         if self.body.options.stream == "text":  # the events ``finished`` had them
             end["pasta"] = {"choices": [*map(self.figures, sorted(self.answers))]}
-        return sse(end)
+        return end
 
     def _events(self, events: Sequence[StreamEvent], delta: Json) -> Iterator[Json]:
         """Yield one piece an event; the last carries what reading order releases."""

@@ -27,6 +27,7 @@ FOR_TEMPLATE = ConfigDict(extra="allow")  # the chat template is shown all that 
 MAX_ITEMS = 8192  # the longest list, ids excepted, whatever a recipe allows
 # A list ends at its first wrong element: a long list of wrong ones would cost minutes.
 Few = Field(max_length=MAX_ITEMS, fail_fast=True)
+NO_ARGUMENTS: Json = {"properties": {}, "additionalProperties": False}
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _PYTHON = "<|python_tag|>"  # Llama 3 has it before a call
 
@@ -145,11 +146,6 @@ class Function(Fields):
     name: Annotated[str, Field(min_length=1, max_length=256)]
     parameters: Json | None = None
 
-    @property
-    def schema_of_arguments(self) -> Json:
-        none: Json = {"properties": {}, "additionalProperties": False}
-        return {"type": "object", **(none if self.parameters is None else self.parameters)}
-
 
 class Tool(Fields):
     """A function that the model may ask the client to call, or one that it must call."""
@@ -179,7 +175,8 @@ class ToolTemplate(NamedTuple):
         rules = []
         for number, function in enumerate(functions):
             begin = f'{{"name": {json.dumps(function.name)}, "{self.key}": '
-            schema = compact_schema(function.schema_of_arguments)
+            taken = NO_ARGUMENTS if function.parameters is None else function.parameters
+            schema = compact_schema({"type": "object", **taken})
             rules.append(
                 f'f{number}: {json.dumps(begin)} a{number} "}}"\na{number}: %json {schema}'
             )
@@ -290,7 +287,8 @@ class CallReader:
         end = start
         while (end := self._held.find(CLOSING, end)) >= 0:
             inside, end = self._held[start:end], end + len(CLOSING)
-            if (call := self._call(_value(inside))) or not _ends_in_string(inside):
+            num_quotes = sum(match[1] is not None for match in _QUOTE.finditer(inside))
+            if (call := self._call(_value(inside))) or num_quotes % 2 == 0:  # not in a string
                 return end, call
         return (len(self._held), self._call(_value(self._held[start:]))) if is_end else (0, None)
 
@@ -308,10 +306,6 @@ class CallReader:
         except ValueError:  # infinity is no JSON, half a surrogate pair no text
             return None
         return Call(name=name, arguments=text)
-
-
-def _ends_in_string(text: str) -> bool:
-    return sum(1 for match in _QUOTE.finditer(text) if match[1]) % 2 == 1
 
 
 def _value(text: str) -> object:
