@@ -26,11 +26,8 @@ FILES = {
     "object": '{"properties": {"a": {"type": "integer"}, "b": {}}}',
 }
 RUN, FILL, COST = "run hello", "fill Book. --model ./nowhere --schema", "evaluate cost {answers}"
-REPLAY, BENCH, ALPACA = (
-    "replay {answers}",
-    "bench -m nowhere",
-    "evaluate alpaca --out o --model ./no",
-)
+REPLAY, BENCH = "replay {answers}", "bench -m nowhere"
+ALPACA = "evaluate alpaca --out o --model ./no"
 ENGINE, SERVE = "--engine http://127.0.0.1:1", "serve --model /nowhere"
 INSTRUCTIONS = "evaluate instructions --out o --model m"
 REFUSALS = [
@@ -39,18 +36,12 @@ REFUSALS = [
     ("play --sped", 2, "pasta: no such option: --sped\n    hint: did you mean --speed?\n"),
     ("check", 2, "pasta: missing argument 'FILE'\n    hint: pasta check --help\n"),
     ("play --speed x", 2, "pasta: invalid value for '--speed': "),
-    ("play --speed 0", 2, "--speed"),
     ("play --example lunch", 2, "lunch"),
     # models, settings and devices
-    (f"{RUN} --model ./nowhere", 2, "no folder nowhere"),
     (f"{RUN} --strategy paste", 2, "one of pasta, sequential"),
-    (f"{RUN} --strategy draft-model", 2, "one of pasta, sequential"),
-    (f"{RUN} --draft ./nowhere", 2, "no such option: --draft"),
     (f"{RUN} --positions oracle", 2, "one of predict, continue"),
-    (f"{RUN} --positions rotate", 2, "one of predict, continue"),
     (f"{RUN} --temperature -1", 2, "at least 0"),
     (f"{RUN} --max-tokens 0", 2, "at least 1"),
-    (f"{RUN} --max-tokens many", 2, "--max-tokens"),
     (f"{RUN} --model {{taught}} --device abacus", 2, "hint: "),
     (f"{RUN} --model {{taught}} --dtype int4", 2, "hint: "),
     *(
@@ -99,9 +90,7 @@ REFUSALS = [
     ("check nowhere.txt", 3, "nowhere.txt"),
     ("check .", 3, ". cannot be read"),
     ("check - --form block", 2, "--form"),
-    ("check - --format xml", 2, "--format"),
     ("check - --fix --format json", 2, "--fix prints a text"),
-    ("view nowhere.json", 3, "nowhere.json"),
     ("view {list}", 3, "not a trace"),
     *(
         (f"{verb} x.toml", 2, "x.toml cannot be read: No such file or directory\n    hint: ")
@@ -110,16 +99,11 @@ REFUSALS = [
     (REPLAY, 2, "either --model or --random"),
     (f"{REPLAY} --model a --random b", 2, "either --model or --random"),
     (f"{REPLAY} --model a --tokenizer b", 2, "--tokenizer belongs to --random"),
-    (f"{REPLAY} --model ./nowhere", 2, "no folder nowhere"),
     (f"{REPLAY} --random ./nowhere.json", 3, "nowhere.json"),
-    (f"{REPLAY} --random a.json --positions guess", 2, "--positions"),
-    (f"{REPLAY} --random a.json --limit 0", 2, "--limit"),
     ("replay {empty} --model any", 3, "no annotated answer"),
     ("replay nowhere.jsonl --model any", 3, "nowhere.jsonl"),
     (f"{BENCH} --rows 0", 2, "--rows must be numbers from 1 to 64"),
     (f"{BENCH} --rows one", 2, "--rows is 'one', no list of numbers"),
-    (f"{BENCH} --requests 0", 2, "--requests must be numbers from 1"),
-    (f"{BENCH} --requests a", 2, "--requests is 'a', no list of numbers"),
     (f"{ALPACA} --system x", 2, "is not of the form NAME=STRATEGY:MODEL"),
     (f"{ALPACA} --system pasta=pasta:taught", 2, "named twice"),
     (f"{ALPACA} --set difficulty=a.csv", 2, "difficulty and gamed go together"),

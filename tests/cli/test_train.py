@@ -20,12 +20,10 @@ base = "{base}"
 [data]
 file = "{file}"
 max_tokens = 700
-{data}
 [train]
 out = "{out}"
 steps = 2
 log_steps = 1
-{train}
 """
 
 
@@ -39,11 +37,10 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def recipe(model: ModelConfig, out: Path, *, data: str = "", train: str = "") -> Path:
+def recipe(model: ModelConfig, out: Path) -> Path:
     file = out.parent / "recipe.toml"
     answers = write_file(out.parent / "data", 24).file
-    parts = {"base": model.base, "out": out, "file": answers}
-    file.write_text(RECIPE.format(**parts, data=data, train=train), encoding="utf-8")
+    file.write_text(RECIPE.format(base=model.base, out=out, file=answers), encoding="utf-8")
     return file
 
 
@@ -64,17 +61,13 @@ def test_a_finished_run_is_refused_resumed_or_overwritten(
 ) -> None:
     config = recipe(model, out)
     folder = pasta("train", "sft", config).out
-    before = (out / "model" / "model.safetensors").stat().st_mtime_ns
     again = pasta("train", "sft", config)
     assert (again.code, again.out) == (2, "")
     assert f"{out} has a run already" in again.err
     assert "--resume continues it, --overwrite replaces it" in again.err
-    assert (out / "model" / "model.safetensors").stat().st_mtime_ns == before
     assert pasta("train", "sft", config, "--resume").out == folder
     assert pasta("train", "sft", config, "--overwrite").out == folder
     assert len((out / "log.jsonl").read_text("utf-8").splitlines()) == 3
-    both = pasta("train", "sft", config, "--resume", "--overwrite")
-    assert (both.code, both.out) == (2, "")
 
 
 def test_a_dry_run_shows_an_example_and_trains_nothing(
@@ -91,28 +84,6 @@ def test_a_dry_run_shows_an_example_and_trains_nothing(
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("data", "train", "shown"),
-    [
-        ("", "stepz = 3", ["unknown key train.stepz", "did you mean 'steps'?"]),
-        ('rule = "points"', "", ["data.rule is 'points'", "one of apar"]),
-        (
-            "",
-            'positions = "rotate"',
-            ["positions is 'rotate', which is gone", "one of predict"],
-        ),
-    ],
-)
-def test_a_wrong_key_is_named_with_what_may_be_meant(
-    pasta: Pasta, model: ModelConfig, out: Path, data: str, train: str, shown: list[str]
-) -> None:
-    result = pasta("train", "sft", recipe(model, out, data=data, train=train))
-    assert (result.code, result.out) == (2, "")
-    assert all(words in result.err for words in shown)
-    assert len(result.err.splitlines()) <= 4
-    assert not (out / "recipe.json").exists()
-
-
 PREFERENCE = """
 [model]
 base = "{base}"
@@ -125,7 +96,6 @@ out = "{out}"
 steps = 2
 rounds = 1
 log_steps = 1
-{train}
 """
 
 
@@ -138,9 +108,9 @@ def preference_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     return {"base": save_tiny(folder / "a"), "pairs": str(folder / "pairs.jsonl")}
 
 
-def preference_recipe(models: dict[str, str], out: Path, train: str = "") -> Path:
+def preference_recipe(models: dict[str, str], out: Path) -> Path:
     file = out.parent / "preference.toml"
-    file.write_text(PREFERENCE.format(**models, out=out, train=train), encoding="utf-8")
+    file.write_text(PREFERENCE.format(**models, out=out), encoding="utf-8")
     return file
 
 

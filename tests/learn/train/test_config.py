@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,9 @@ import pytest
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.train.config import (
-    LossConfig,
     ModelConfig,
-    PairsConfig,
     PreferenceConfig,
-    PreferenceTrainConfig,
-    RecordsConfig,
-    RolloutsConfig,
-    ScoreConfig,
     SftConfig,
-    StartConfig,
     TrainConfig,
 )
 from pasta_lm.recipe import read_recipe, toml_of
@@ -97,7 +89,8 @@ def test_the_recipes_that_we_ship_can_be_read(path: Path) -> None:
     assert PositionStrategy(read_recipe(path, SftConfig).train.positions) in PositionStrategy
 
 
-POSITIVE = ("learning_rate", "accumulate", "log_steps", "save_steps", "steps", "epochs")
+POSITIVE = ("learning_rate", "tag_learning_rate", "accumulate", "decision_weight", "log_steps")
+POSITIVE += ("save_steps", "steps")
 
 
 @pytest.mark.parametrize(
@@ -106,22 +99,33 @@ POSITIVE = ("learning_rate", "accumulate", "log_steps", "save_steps", "steps", "
         ({"train.out": None}, "train.out is missing"),
         ({"data": {}}, "data.file is missing"),
         ({"data.file": []}, "data.file names no file"),
-        ({"data.file": 3}, "data.file must be a valid string or a valid array, not 3"),
         ({"train.stepz": 3}, "unknown key train.stepz"),
         ({"train.steps": "10"}, "train.steps must be a valid integer, not '10'"),
         ({"model": {}}, "model.base is missing"),
         ({"train.steps": None}, "[train] needs exactly one of steps and epochs"),
         ({"train.epochs": 2}, "[train] needs exactly one of steps and epochs"),
         ({"train.schedule": "warmup"}, "train.schedule is 'warmup'"),
-        ({"train.dtype": "float16"}, "train.dtype is 'float16'"),
-        ({"train.join": "split"}, "train.join is 'split'"),
-        ({"lora.trained_tokens": "all"}, "lora.trained_tokens is 'all'"),
         ({"data.max_tokens": 0}, "data.max_tokens must be above 0"),
-        *(
-            ({"train.steps": None, f"train.{key}": -1}, f"train.{key} must be above 0")
-            if key == "epochs"
-            else ({f"train.{key}": 0}, f"train.{key} must be above 0")
-            for key in POSITIVE
+        *(({f"train.{key}": 0}, f"train.{key} must be above 0") for key in POSITIVE),
+        ({"train.steps": None, "train.epochs": -1}, "train.epochs must be above 0"),
+        *(({f"lora.{key}": -1}, f"lora.{key} must be above 0") for key in ("rank", "alpha")),
+        ({"lora.dropout": 1}, "lora.dropout must be at least 0 and below 1"),
+        ({"train.save": "adapter"}, 'train.save = "adapter" needs a table [lora]'),
+        (
+            {"train.tag_learning_rate": 1, "lora.trained_tokens": "none"},
+            "train.tag_learning_rate would be ignored: no rows learn",
+        ),
+        (
+            {"train.freeze_old_rows": True, "lora": {}},
+            "train.freeze_old_rows would be ignored: [lora] freezes them in any case",
+        ),
+        (
+            {**CONTINUE, "data.rule": "sot", "train.decision_weight": 2},
+            "train.decision_weight would be ignored: points have no decisions of main",
+        ),
+        (
+            {"train.positions": "rotate"},
+            "train.positions is 'rotate', which is gone",
         ),
         *(
             ({"train.warmup": share}, "train.warmup must be at least 0 and below 1")
@@ -174,7 +178,6 @@ def test_keys_can_be_changed_and_removed_by_the_command(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ("train.steps", "a change is table.key=value, not 'train.steps'"),
-        ("=3", "a change is table.key=value, not '=3'"),
         ("train..steps=3", "a change is table.key=value, not 'train..steps=3'"),
         (
             "train.steps=3\ntrain.out=x",
@@ -221,25 +224,6 @@ def read_preference(tmp_path: Path, changes: dict[str, Any]) -> PreferenceConfig
     return read_recipe(path, PreferenceConfig)
 
 
-def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
-    changes = {
-        "data": {"records": {"file": "a", "num_prompts": 9, "seed": 3}, "max_tokens": 512},
-        "rollouts": {"samples": 4, "temperature": 0.8, "max_tokens": 64, "pool_tokens": 4096},
-        "score": {"quality_weight": inf, "smoothing": 0.5},
-        "loss": {"alpha": 0.1, "beta": 1},
-        "train.rounds": 3,
-        "train.warmup": 0.1,
-    }
-    assert read_preference(tmp_path, changes) == PreferenceConfig(
-        model=StartConfig(base="sft", baseline="plain"),
-        data=PairsConfig(records=RecordsConfig(file="a", num_prompts=9, seed=3), max_tokens=512),
-        rollouts=RolloutsConfig(samples=4, temperature=0.8, max_tokens=64, pool_tokens=4096),
-        score=ScoreConfig(quality_weight=inf, smoothing=0.5),
-        loss=LossConfig(alpha=0.1, beta=1.0),
-        train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, warmup=0.1),
-    )
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -257,15 +241,12 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"score.qualty_weight": 1}, "unknown key score.qualty_weight"),
         ({"score": None}, "[score] is missing: samples need a quality_weight"),
         ({"score.quality_weight": -1}, "score.quality_weight must be at least 0"),
         ({"score.quality_weight": float("nan")}, "score.quality_weight must be at least 0"),
-        ({"score.quality_weight": "inf"}, "score.quality_weight must be a valid number, not 'inf'"),
         ({"score.smoothing": 0}, "score.smoothing must be above 0"),
         ({"model.baseline": None}, "model.baseline is missing: its answers are compared"),
         ({"data.file": "f"}, "[data] needs exactly one of file and records"),
-        ({"data": {"records": {}}}, "data.records.file is missing"),
         ({"data.records.num_prompts": 0}, "data.records.num_prompts must be above 0"),
         ({"data.max_tokens": 0}, "data.max_tokens must be above 0"),
         ({"rollouts": {"samples": 1}}, "rollouts.samples must be at least 2"),
@@ -274,8 +255,6 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"loss": {"beta": 0}}, "loss.beta must be above 0"),
         ({"loss": {"beta": True}}, "loss.beta must be a valid number or a valid string, not True"),
         ({"loss": {"alpha": 1.5}}, "loss.alpha must be between 0 and 1"),
-        ({"judge": {"model": "gpt"}}, "judge.base_url is missing"),
-        ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
         ({"judge": {**LLM, "max_missing": 1}}, "judge.max_missing must be at least 0 and below 1"),
         ({"judge": {**LLM, "timeout_s": 0}}, "judge.timeout_s must be above 0"),
         ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),

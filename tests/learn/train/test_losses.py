@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pasta_lm.errors import UsageError
 from pasta_lm.learn.data.encode import NO_LABEL
 from pasta_lm.learn.train import losses
-from pasta_lm.learn.train.config import DataConfig, LoraConfig, LossConfig, ModelConfig, SftConfig
+from pasta_lm.learn.train.config import LoraConfig, LossConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.learn.train.losses import Batch, bonbon_loss, collate, label_nats, over_labels
 from pasta_lm.learn.train.sft import train_sft
@@ -210,25 +209,3 @@ def test_the_loss_is_the_mean_that_weighs_decisions(base: Path, tmp_path: Path) 
     expected = float((losses @ weights_M / weights_M.sum()).detach())
     assert log(config)[0]["loss"] == pytest.approx(expected, abs=1e-5)
     assert abs(expected - float(losses.detach().mean())) > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("train", "lora", "reason"),
-    [
-        ({"tag_learning_rate": 0.0}, None, "train.tag_learning_rate must be above 0"),
-        ({"decision_weight": -1.0}, None, "train.decision_weight must be above 0"),
-        ({}, LoraConfig(trained_tokens="none"), "train.tag_learning_rate would be ignored"),
-        ({"freeze_old_rows": True}, LORA, "train.freeze_old_rows would be ignored"),
-    ],
-)
-def test_unusable_rates_and_weights_are_refused(
-    tmp_path: Path, train: dict[str, object], lora: LoraConfig | None, reason: str
-) -> None:
-    with pytest.raises(UsageError, match=reason):
-        replace(recipe(tmp_path, tmp_path, **train), lora=lora)
-
-
-def test_points_have_no_decisions_to_weigh(tmp_path: Path) -> None:
-    data = DataConfig(file="a.jsonl", rule="sot")
-    with pytest.raises(UsageError, match="train.decision_weight would be ignored"):
-        sft(ModelConfig(base="b"), tmp_path, data, decision_weight=2.0, positions="continue")
