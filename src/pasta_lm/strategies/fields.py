@@ -148,7 +148,7 @@ def fields_of(schema: Schema) -> list[Part]:
 
 
 def _why_whole(schema: Schema) -> str | None:
-    """Return why a value is decoded as a whole; None: it is an object of fields."""
+    """Return the reason to decode a value as a whole; None: it is an object of fields."""
     properties, required = schema.get("properties"), schema.get("required", [])
     if (kind := schema.get("type", "object")) != "object":
         return f"its type is {kind!r}, not 'object'"

@@ -170,7 +170,7 @@ def _behind(
 def _max_fed(
     seen: Seen, others: Sequence[Seen], vocabulary: Vocabulary, params: SamplingParams
 ) -> int:
-    """Return how many tokens at most a part feeds that no part before it has fed."""
+    """Return the most tokens that a part feeds and no part before it has fed."""
     left = seen[max(num_common(seen, other) for other in others) :]
     num_given = sum(len(vocabulary.encode_text(text)) + MAX_REST for text, _ in left)
     return num_given + (params.max_tokens if len(left) > 1 else 0)

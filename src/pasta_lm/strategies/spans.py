@@ -12,7 +12,7 @@ Spans = Mapping[str, list[int] | None]
 
 
 def spans_of(fields: Iterable[Part], data: object, document: str) -> Spans:
-    """Return where the value of each field stands first; None also for what is no text."""
+    """Return the first place of each field's value; None if there is none, or it is no text."""
     return {field.name: _span(_value(field.path, data), document) for field in fields}
 
 
