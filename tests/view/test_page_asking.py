@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from pasta_lm.engines.request import Finished, Request, SamplingParams
+from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
@@ -95,24 +95,12 @@ FILLED = {"guest": "Ms Novak", "hotel": "Hotel Aurora", "city": "Lisbon", "room"
 FILLED |= {"nights": 4, "price_in_euros": 96, "paid": True, "number": "HX-2207"}  # type: ignore[dict-item]
 
 
-class Doubting(ScriptedEngine):
-    """Holds all values but the fifth for certain."""
-
-    def steps(self, request: Request) -> Iterator[Any]:
-        for events in super().steps(request):
-            for event in events:
-                if isinstance(event, Finished) and request.has_confidence:
-                    known = dict.fromkeys(range(1, 9), 1.0) | {5: 0.316}
-                    event.answer.confidences.update(known)  # type: ignore[attr-defined]
-            yield events
-
-
 class FillingBackend(ScriptedBackend):
     """Fields in threads that also write what stands behind them; another answer in JSON mode."""
 
     def __init__(self) -> None:
         fields = (f'<async topic="{key}"> {json.dumps(FILLED[key])},</async>' for key in FILLED)
-        super().__init__(Doubting(parse("".join(fields), "annotator")))
+        super().__init__(ScriptedEngine(parse("".join(fields), "annotator")))
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         if params.structured_outputs is None:
@@ -124,7 +112,7 @@ class FillingBackend(ScriptedBackend):
 def fields_shown(watched: Watched, run: int) -> dict[str, str]:
     table = watched.page.locator(".field-list").nth(run)
     names = [text.split()[-1] for text in table.locator("th").all_inner_texts()]
-    return dict(zip(names, table.locator("td:not(.likely)").all_inner_texts(), strict=True))
+    return dict(zip(names, table.locator("td").all_inner_texts(), strict=True))
 
 
 def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
@@ -148,8 +136,6 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     assert [*fields_shown(watched, 0)] == [*FILLED]
     assert [*fields_shown(watched, 0).values()] == [*fields_shown(watched, 1).values()] == told
     assert fields_shown(watched, 2) == {**fields_shown(watched, 0), "nights": "18"}
-    expect(page.locator(".likely").first).to_have_text("100 %")
-    expect(page.locator(".doubted")).to_have_text("look again: 31 %")  # of the fields at once alone
     expect(page.locator(".run-figures").first).to_contain_text("times fewer than the same text")
     assert not re.search(r"[,}]", watched.shown("#answer"))
     for _ in range(8):  # as it was written: a value, its beginning, or nothing
@@ -159,8 +145,7 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Save page").click()
     saved = opened(Path(waiting.value.path()).read_text("utf-8"))
-    expect(saved.locator(".field-list").last.locator("td:not(.likely)")).to_have_text(told)
-    expect(saved.locator(".doubted")).to_have_text("look again: 31 %")
+    expect(saved.locator(".field-list").last.locator("td")).to_have_text(told)
 
 
 def test_ones_own_text_and_schema_are_sent_and_a_bad_schema_is_refused_at_its_place(

@@ -349,10 +349,13 @@ def fit(design: Design, inverse_penalty: float) -> Array:
         penalised = value + scale * float(halves.sum())
         return penalised, np.concatenate([gradient, -gradient]) + scale
 
-    start, bounds = np.zeros(2 * num_features), [(0, None)] * (2 * num_features)
+    halves: Array = np.zeros(2 * num_features)
+    bounds = [(0, None)] * (2 * num_features)
     options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 5000, "maxfun": 10_000}
-    result = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    halves: Array = result.x
+    for _ in range(3):  # a line search that fails ends it early; it begins anew from there
+        halves = minimize(
+            loss, halves, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        ).x
     return halves[:num_features] - halves[num_features:]
 
 

@@ -4,7 +4,6 @@ import { chip, element, look, topicOf, visible } from "./elements.js";
 import { isText, stretches } from "./reading.js";
 
 const PARTS = "parts"; // the strategy of a run whose threads are fields
-const LIKELY = 0.8; // a value that is less likely should be read again
 const FIELD_KINDS = {
   str: { type: "string" }, int: { type: "integer" }, float: { type: "number" }, bool: { type: "boolean" },
   list: { type: "array", items: { type: "string" } },
@@ -104,21 +103,12 @@ export class FieldList {
     return names.map((name) => values.get(name));
   }
 
-  // How likely the model holds a value, once all are written; "look again" where that is little.
-  likely(name) {
-    const share = this.run.confidence?.[name];
-    if (share === undefined || share === null) return "";
-    const title = "the probability of the value under the model";
-    return element("span", { title, class: share < LIKELY ? "doubted" : "" }, `${share < LIKELY ? "look again: " : ""}${Math.floor(100 * share)} %`);
-  }
-
   line({ thread, value }) {
     const shown = typeof value === "string" ? visible(value) : element("code", {}, value === undefined ? "" : visible(JSON.stringify(value)));
     const name = topicOf(thread);
     if (this.run !== this.filled) return element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, shown));
     const part = { class: `part ${look(thread.id).hue}`, "data-thread": thread.id };
-    const head = element("th", { scope: "row", class: "numbered" }, chip(thread), ` ${name}`);
-    return element("tr", {}, head, element("td", part, shown), element("td", { class: "likely" }, this.likely(thread.topic)));
+    return element("tr", {}, element("th", { scope: "row", class: "numbered" }, chip(thread), ` ${name}`), element("td", part, shown));
   }
 }
 

@@ -34,11 +34,11 @@ export class Run {
   // Take a piece of the server's stream.
   takePiece({ choices, pasta }) {
     this.text += choices[0]?.delta?.content ?? "";
-    const { kind, thread, finish_reason, news, run: data, trace, theoretical_speedup, confidence } = pasta ?? {};
+    const { kind, thread, finish_reason, news, run: data, trace, theoretical_speedup } = pasta ?? {};
     if (kind === "traced") this.take(news);
     if (kind === "ended" && this.threads[thread]) this.threads[thread].finish_reason = finish_reason;
     if (kind === "finished") {
-      this.complete(confidence ? { ...data, confidence } : data);
+      this.complete(data);
       Object.assign(this, { trace, theoretical_speedup });
     }
   }
@@ -62,8 +62,8 @@ export class Run {
   complete(data) {
     const isSame = ({ thread, text }, index) => data.tokens[index]?.thread === thread && data.tokens[index].text === text;
     if (!this.tokens.every(isSame)) [this.threads, this.tokens] = [[], []];
-    const { facts, prefill_s, step_s, syncs, forks, joins, critical, confidence } = data;
-    Object.assign(this, { facts, prefill_s, step_s, syncs, forks, joins, critical, confidence });
+    const { facts, prefill_s, step_s, syncs, forks, joins, critical } = data;
+    Object.assign(this, { facts, prefill_s, step_s, syncs, forks, joins, critical });
     Object.assign(this, { data: { ...data, name: this.name }, isComplete: true, isOver: true });
     data.threads.slice(this.threads.length).forEach((thread) => this.addThread(thread));
     data.tokens.slice(this.tokens.length).forEach((token) => this.addToken(token));
