@@ -18,11 +18,12 @@ from pasta_lm.measure.alpaca import (
     AlpacaSettings,
     JudgeRecipe,
     all_comparisons,
+    alpaca_report,
     begin_run,
+    judgements_of,
     open_run,
     stored_judge,
 )
-from pasta_lm.measure.alpaca_report import alpaca_report, judgements_of
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
 from pasta_lm.measure.table import Report

@@ -94,7 +94,7 @@ def alpaca(
     Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
     folder; a stopped run is continued. Without a judge only speed is reported.
     """
-    from pasta_lm.measure import alpaca, alpaca_report
+    from pasta_lm.measure import alpaca
 
     if not offline:
         values = {
@@ -104,7 +104,7 @@ def alpaca(
         settings = read_settings(alpaca.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
             alpaca.evaluate_alpaca(out, settings, show, say)
-    report = alpaca_report.alpaca_report(*alpaca.open_run(out), allow_missing=allow_missing)
+    report = alpaca.alpaca_report(*alpaca.open_run(out), allow_missing=allow_missing)
     print_report(report, report.write(out), as_json=as_json)
     _fail_if_refused(report.to_dict()["systems"], "; run again, or")
 
@@ -191,7 +191,7 @@ def cost(
     sequentially, its sequential baseline, and the untaught model. Nats per token of the text,
     paired by answer.
     """
-    from pasta_lm.measure import answering, cost
+    from pasta_lm.measure import answering, cost, table
 
     taught = model or BUILTIN
     names = taught, baseline or baseline_of(taught), untaught
@@ -201,7 +201,10 @@ def cost(
     if records is not None:
         write_rows(records, rows)
     head = {"references": str(references), "taught": taught, "baseline": names[1]}
-    print_report(cost.cost_report(rows, head | {"untaught": untaught}), as_json=as_json)
+    report = table.Report("The cost of not seeing", ["intervals: 95 %, bootstrap"])
+    report.add((), head | {"untaught": untaught})
+    cost.add_cost(report, rows)
+    print_report(report, as_json=as_json)
 
 
 def speed(

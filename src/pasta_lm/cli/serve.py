@@ -69,7 +69,11 @@ def serve(
         raise UsageError(f"--port is {port}", hint=f"a number from 0 to {MAX_PORT}")
     key = read_text(api_key[1:]).strip() if api_key and api_key.startswith("@") else api_key
     check_exposure(host, key, allows_everyone=allow_unauthenticated)
-    limits, model = _limits_and_model(source, model)
+    limits = Path(source) if source is not None and source.endswith(".toml") else None
+    if source is not None and limits is None:
+        if model is not None:
+            raise UsageError(f"two models: {source} and --model {model}", hint="give one of them")
+        model = source
     recipe = read_recipe(limits, ServeRecipe, changes or ())
     require_one_of("strategy", recipe.strategy, STRATEGIES)
     with bind(host, port) as listener:
@@ -88,14 +92,6 @@ def serve(
         write_log(sys.stderr)
         server = Server(app, lambda: _greet(backend, address_of(listener)))
         _run(server, listener, app.state.service.engine)
-
-
-def _limits_and_model(source: str | None, model: str | None) -> tuple[Path | None, str | None]:
-    if source is None or source.endswith(".toml"):
-        return (Path(source) if source else None), model
-    if model is not None:
-        raise UsageError(f"two models: {source} and --model {model}", hint="give one of them")
-    return None, source
 
 
 def _run(server: Server, listener: socket, engine: EngineLoop) -> None:

@@ -51,25 +51,8 @@ def view(
         traces = [*map(_read, beside or ()), trace]
         write_text(html, page_of([run_data(run) for run in traces]))
         say(f"wrote {html}; open it in a browser")
-    if perfetto is html is svg is None:
-        _print(trace)
-
-
-def _read(file: str) -> Trace:
-    try:
-        trace = Trace.from_json(read_text(file))
-        picture(trace, console(sys.stderr))  # so that damage is found here
-        run_data(trace)
-        return trace
-    except (LookupError, TypeError, ValueError) as exc:
-        raise InputError(f"{file}: the trace is damaged: {exc}") from exc
-    except InputError as exc:
-        where = "" if file in exc.message else f"{file}: "
-        hint = exc.hint or "name a trace that `pasta run --trace FILE` wrote"
-        raise InputError(where + exc.message, hint=hint) from exc
-
-
-def _print(trace: Trace) -> None:
+    if not (perfetto is html is svg is None):
+        return
     tokens = f"{trace.num_tokens} in all, {trace.num_content_tokens} content tokens"
     again = f", {trace.num_recomputed} fed again at syncs" if trace.num_recomputed else ""
     facts = {
@@ -84,6 +67,20 @@ def _print(trace: Trace) -> None:
     out.print()
     out.print(picture(trace, out))
     out.print(f"\n{summary(trace)}", soft_wrap=True)
+
+
+def _read(file: str) -> Trace:
+    try:
+        trace = Trace.from_json(read_text(file))
+        picture(trace, console(sys.stderr))  # so that damage is found here
+        run_data(trace)
+        return trace
+    except (LookupError, TypeError, ValueError) as exc:
+        raise InputError(f"{file}: the trace is damaged: {exc}") from exc
+    except InputError as exc:
+        where = "" if file in exc.message else f"{file}: "
+        hint = exc.hint or "name a trace that `pasta run --trace FILE` wrote"
+        raise InputError(where + exc.message, hint=hint) from exc
 
 
 # --- play

@@ -3,7 +3,8 @@
 A run's folder holds everything its report is computed from: the settings, copies of the inputs
 (instructions with reference answers, difficulties, template), and two journals, ``answers.jsonl``
 and ``replies.jsonl`` with the judge's raw replies. So the report can be computed again without a
-model and without a judge.
+model and without a judge. A scripted judge has no win rate, because its verdicts follow from the
+script; the report has the note "pipeline check" instead.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.journal import Journal, Row, line_of, read_rows, write_whole
 from pasta_lm.learn import judge as judging
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge import Comparison, LLMJudge, Reading, load_template
-from pasta_lm.measure import answering
+from pasta_lm.measure import answering, win_rates
 from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
-from pasta_lm.measure.table import Figures
-from pasta_lm.measure.win_rates import Calibration, read_calibration
+from pasta_lm.measure.speed import add_speed, systems_of
+from pasta_lm.measure.table import Figures, KeyPath, Report, mean
+from pasta_lm.measure.win_rates import Judgement
 from pasta_lm.recipe import check_choice
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import SEQUENTIAL
@@ -36,6 +38,20 @@ ANSWERS, INSTRUCTIONS = "answers.jsonl", "instructions.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
 MAY_CHANGE = {"batch_size", "pool_tokens", "dtype", "device", *SERVER_KEYS, "judge.api_key_env"}
 """Settings that no stored answer or reply depends on; rows record their dtype and device."""
+PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
+TITLES = {
+    "length_controlled_interval": "length-controlled win rate, %",
+    "win_rate_interval": "win rate, %",
+    "win_rate_missing_lost": "win rate, missing verdicts lost, %",
+}
+MEANING = (
+    "answers: greedy",
+    "speedups: over the speed baseline's own answer to the same prompt, decoded by the same engine "
+    "on the same machine",
+    "win rate: the mean preference over both orders; equal answers are a draw; the interval of the "
+    "length-controlled one fits every draw again",
+)
+BothOrders = Sequence[judging.Reading]
 Show = Callable[..., None]  # shows the state of a task: ``show("prompts", 3, 10, note)``
 Say = Callable[[str], None]  # prints a notice
 
@@ -101,7 +117,7 @@ class JudgedPair(NamedTuple):
 
     lengths: tuple[int, int]  # characters of the baseline's answer and of ours
     preference: float | None = None  # known without a judge
-    comparisons: Sequence[Comparison] = ()  # for the judge, in both orders
+    comparisons: Sequence[judging.Comparison] = ()  # for the judge, in both orders
 
 
 @dataclass(frozen=True)
@@ -131,9 +147,9 @@ class Readings(NamedTuple):
     """The stored readings of a judge."""
 
     judge: Figures  # its name, model, template and spending, as JSON has them
-    pairs: Mapping[str, Sequence[Sequence[Reading]]]
+    pairs: Mapping[str, Sequence[BothOrders]]
     """The readings of both orders by system, in the order of the instructions."""
-    calibration: Calibration
+    calibration: win_rates.Calibration
 
 
 AlpacaRun = tuple[AlpacaAnswers, Readings | None, AlpacaSettings]
@@ -186,18 +202,18 @@ def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -
         say(f"{len(judge.failures)} comparisons got no reply: {failure}")
 
 
-def all_comparisons(run: AlpacaRun) -> list[Comparison]:
+def all_comparisons(run: AlpacaRun) -> list[judging.Comparison]:
     answers, _, settings = run
     pairs = (pair for system in settings.all_systems for pair in answers.pairs(system.name))
     return [comparison for pair in pairs for comparison in pair.comparisons]
 
 
-def stored_judge(folder: Path, recipe: JudgeRecipe) -> LLMJudge | None:
+def stored_judge(folder: Path, recipe: JudgeRecipe) -> judging.LLMJudge | None:
     """Return the judge that reads stored replies and asks nobody; None: nothing is judged."""
     if recipe.model is None:
         return None
-    template = load_template(str(folder / recipe.file))
-    return LLMJudge(recipe.model, template, Journal(folder / REPLIES))
+    template = judging.load_template(str(folder / recipe.file))
+    return judging.LLMJudge(recipe.model, template, Journal(folder / REPLIES))
 
 
 def read_prompts(rows: Iterable[Row]) -> list[SetPrompt]:
@@ -221,9 +237,9 @@ def open_run(folder: Path) -> AlpacaRun:
     if (judge := stored_judge(folder, settings.judge)) is None:
         return answers, None, settings
     pairs = {name: [judge.ask(item.comparisons) for item in answers.pairs(name)] for name in names}
-    calibration = Calibration()
+    calibration = win_rates.Calibration()
     if settings.difficulty is not None:
-        calibration = read_calibration(folder / DIFFICULTY, folder / GAMED)
+        calibration = win_rates.read_calibration(folder / DIFFICULTY, folder / GAMED)
     replies, template = judge.journal.rows.values(), judge.template
     facts: Figures = {
         "name": judge.name, "model": judge.model, "url": settings.judge.base_url,
@@ -260,7 +276,7 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
         for row, item in zip(rows, prompts, strict=True):
             row |= {"output": outputs[item.text], "generator": name}
     files = {INSTRUCTIONS: b"".join(map(line_of, rows))}
-    load_template(judge.template)
+    judging.load_template(judge.template)
     is_file = judge.template.endswith(".md")
     template = judge.template if is_file else str(judging.FOLDER / judge.file)
     copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed, judge.file: template}
@@ -270,3 +286,110 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
         except OSError as exc:
             raise InputError(f"{source} cannot be read: {cause(exc)}") from exc
     return files
+
+
+# --- the report
+
+
+def judgements_of(answers: AlpacaAnswers, readings: Readings, system: str) -> list[Judgement]:
+    """Return the verdicts on a system's answers by instruction.
+
+    A preference, from 0 to 1, is the mean over both orders; without a verdict in one of them there
+    is none.
+    """
+    names, judgements = (readings.judge["name"], answers.baseline), list[Judgement]()
+    rows = zip(answers.pairs(system), readings.pairs[system], strict=True)
+    for row, (pair, both) in enumerate(rows):
+        wins = _both_wins(both)
+        preference = (wins[0] + 1 - wins[1]) / 2 if wins else pair.preference
+        judgements.append(Judgement(system, row, preference, *pair.lengths, *names))
+    return judgements
+
+
+def _both_wins(both: BothOrders) -> tuple[float, float] | None:
+    first, second = (reading.first_wins for reading in both) if both else (None, None)
+    return None if first is None or second is None else (first, second)
+
+
+def alpaca_report(
+    answers: AlpacaAnswers, readings: Readings | None, settings: AlpacaSettings, *,
+    allow_missing: bool = False,
+) -> Report:  # fmt: skip
+    """Compute the report of a run; win rates with missing verdicts only if that is allowed."""
+    systems = systems_of(answers.rows.items())
+    report = Report("Answers to instructions: quality and speed", [*MEANING])
+    report.add((), _head(answers, readings, settings))
+    for name in (system.name for system in settings.all_systems):
+        path: KeyPath = ("systems", name)
+        if readings is not None:
+            judgements = judgements_of(answers, readings, name)
+            rates = win_rates.Rates(judgements, readings.calibration, allow_missing)
+            ids = [prompt.id for prompt in answers.prompts]
+            _add_problems(report, path, ids, readings.pairs[name])
+            if readings.judge["is_scripted"]:
+                label = f"pipeline check, n = {len(rates.wins)}"
+                report.add(path, {"pipeline_check": label})
+                report.note(path, label)
+            else:
+                _add_rates(report, path, rates, ids)
+                _add_orders(report, path, readings.pairs[name])
+        add_speed(report, path, systems[name], systems[SEQUENTIAL])
+        _add_provenance(report, path, answers.of(name).values())
+    return report
+
+
+def _add_provenance(report: Report, path: KeyPath, rows: Iterable[Row]) -> None:
+    values = {key: [str(row.get(key) or "not recorded") for row in rows] for key in PROVENANCE}
+    made = {key: " and ".join(dict.fromkeys(names)) for key, names in values.items()}
+    report.add(path, {"provenance": made})
+    report.note(path, "; ".join(f"{key}: {value}" for key, value in made.items()))
+
+
+def _head(answers: AlpacaAnswers, readings: Readings | None, settings: AlpacaSettings) -> Figures:
+    judge, num = None if readings is None else readings.judge, len(answers.prompts)
+    is_comparable, label = None, "nobody judged: no win rates"
+    if judge and judge["is_scripted"]:
+        is_comparable = False
+        label = "pipeline check: the judge is scripted, so there are no win rates"
+    elif judge:
+        known, names = settings.difficulty is not None, (judge["name"], answers.baseline)
+        is_comparable, label = win_rates.comparability(*names, num, has_difficulty=known)
+    return {
+        "instructions": settings.instructions, "num_instructions": num,
+        "max_tokens": settings.max_tokens, "baseline": answers.baseline,
+        "speed_baseline": SEQUENTIAL, "judge": judge, "is_comparable": is_comparable,
+        "comparability": label,
+    }  # fmt: skip
+
+
+def _add_problems(
+    report: Report, path: KeyPath, ids: Sequence[str], readings: Sequence[BothOrders]
+) -> None:
+    named = ((name, item) for name, both in zip(ids, readings, strict=True) for item in both)
+    problems = judging.missing_to_json(judging.missing_verdicts(named), "instructions")
+    report.add(path, {"problems": problems})
+    for problem, missing in problems.items():
+        of = f"{missing['count']} comparisons, of {', '.join(missing['instructions'])}"
+        report.note(path, f"No verdict, {problem}: {of}")
+
+
+def _add_rates(report: Report, path: KeyPath, rates: win_rates.Rates, ids: Sequence[str]) -> None:
+    figures, wins = rates.figures(ids), rates.wins
+    if (bounds := rates.interval()) is not None:
+        figures["length_controlled_interval"] = bounds
+    if not rates.is_refused:
+        figures["win_rate_interval"] = mean([*wins])
+    nums = {"win_rate_missing_lost": len(rates.judgements)}
+    report.add(path, figures, TITLES, len(wins), nums)
+    report.note(path, figures.get("refused", ""))
+
+
+def _add_orders(report: Report, path: KeyPath, readings: Sequence[BothOrders]) -> None:
+    """Add how far both orders agree: they reveal a judge that favours the first answer."""
+    whole = [both for both in map(_both_wins, readings) if both]
+    share = round(fmean((a + b) / 2 for a, b in whole), 5) if whole else None
+    agreement = round(fmean(judging.same_winner(a, b) for a, b in whole), 5) if whole else None
+    report.add(path, {"first_place_share": share, "order_agreement": agreement})
+    if whole:
+        order = f"Both orders agree on {agreement:.1%}; the first answer gets {share:.1%}"
+        report.note(path, order)

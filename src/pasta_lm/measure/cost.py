@@ -26,7 +26,7 @@ from pasta_lm.journal import Row
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.learn.data.annotated import Record, read_ids, read_records
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.measure.table import Figures, Interval, KeyPath, Report, ratio
+from pasta_lm.measure.table import Interval, KeyPath, Report, ratio
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.requests import NO_TAG_PIECES
 
@@ -218,13 +218,6 @@ def _cost(
     names = [name for name in base if name in ours]
     nats = [total(ours, name) - (total(theirs, name) if theirs else 0) for name in names]
     return ratio(nats, [total(base, name, "num_tokens") for name in names])
-
-
-def cost_report(rows: Sequence[Row], head: Figures) -> Report:
-    report = Report("The cost of not seeing", ["intervals: 95 %, bootstrap"])
-    report.add((), head)
-    add_cost(report, rows)
-    return report
 
 
 def reading_systems(names: Names, dtype: str | None, device: str | None) -> Iterator[ReadingSystem]:

@@ -189,7 +189,7 @@ class Report:
         return page
 
 
-def _text(value: Cell, digits: int) -> str:
+def _text(value: object, digits: int) -> str:
     if value is None:
         return MISSING
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
@@ -200,8 +200,7 @@ def _inline(value: object) -> str:
         return ", ".join(f"{key.replace('_', ' ')} {_inline(part)}" for key, part in value.items())
     if isinstance(value, list):
         return ", ".join(map(_inline, value))
-    value = value.mean if isinstance(value, Interval) else value
-    return _text(value, 3) if isinstance(value, float) else MISSING if value is None else str(value)
+    return _text(value.mean if isinstance(value, Interval) else value, 3)
 
 
 def _escaped(text: str) -> str:
