@@ -88,14 +88,7 @@ def default_dtype(device: torch.device) -> torch.dtype | None:
 
 # The size of the cache
 
-_UNITS = {"": 1} | {
-    f"{prefix}{ending}": base**power
-    for ending, base in (("b", 1000), ("ib", 1024))
-    for power, prefix in enumerate(("", "k", "m", "g", "t"))
-}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
-
-
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|([KMGT]?)(i?)B|)\s*", re.IGNORECASE)
 SHAPES_BYTES = 64 * (25 << 20)  # the driver's, of as many captured passes as are kept
 PASS_BYTES = 3 << 29  # for a pass: activations, logits, the workspaces of libraries
 
@@ -121,7 +114,8 @@ def budget_bytes(memory: str, free: int) -> int:
         )
     if size[2] == "%":
         return int(free * float(size[1]) / 100)
-    return int(float(size[1]) * _UNITS[size[2].lower()])
+    base, power = 1024 if size[4] else 1000, " kmgt".index((size[3] or " ").lower())
+    return int(float(size[1]) * base**power)
 
 
 def free_bytes(device: torch.device) -> int:

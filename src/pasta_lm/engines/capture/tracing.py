@@ -112,12 +112,10 @@ def capture(model: transformers.PreTrainedModel) -> CapturedModel | None:
         is_large = model.num_parameters() > MAX_COPIED_ELEMENTS
         sizes = CHECKED_TOKENS[:: len(CHECKED_TOKENS) - 1 if is_large else 1]
         difference = max(_difference(model, captured, num) for num in sizes)
+        if not difference <= TOLERANCES.get(model.dtype, 0.0):
+            raise ValueError(f"differs by {difference:.2g}")
     except Exception as exc:  # a foreign architecture may do anything: it runs as it is then
         logger.info("%s runs uncaptured: %s", type(model).__name__, exc)
-        return None
-    tolerance = TOLERANCES.get(model.dtype, 0.0)
-    if not difference <= tolerance:
-        logger.info("%s runs uncaptured: differs by %.2g", type(model).__name__, difference)
         return None
     return captured
 

@@ -97,7 +97,11 @@ class CompiledAttention:
             request.origin = queries.origin
             row += queries.num_queries
             if queries.visible_QK is not None:
-                self._see(request, queries.visible_QK)
+                slots = queries.visible_QK.nonzero()[:, 1].int()
+                starts = torch.zeros(queries.num_queries + 1, dtype=torch.int32)
+                starts[1:] = queries.visible_QK.sum(1).cumsum(0)
+                self._kept += slots, starts
+                request.slots, request.starts = slots.data_ptr(), starts.data_ptr()
         self._kept.append(request_of)
         self._layout = _Attention(
             requests=ctypes.addressof(self._requests), request_of=request_of.data_ptr(),
@@ -105,13 +109,6 @@ class CompiledAttention:
         )  # fmt: skip
         self._run = library.functions().attend  # type: ignore[union-attr]
         self._reference = ctypes.byref(self._layout)
-
-    def _see(self, request: _Request, visible_QK: Tensor) -> None:
-        slots = visible_QK.nonzero()[:, 1].int()
-        starts = torch.zeros(len(visible_QK) + 1, dtype=torch.int32)
-        starts[1:] = visible_QK.sum(1).cumsum(0)
-        self._kept += slots, starts
-        request.slots, request.starts = slots.data_ptr(), starts.data_ptr()
 
     def __call__(
         self, heads: Heads, rotation: tuple[Tensor, Tensor] | None, pool: tuple[Tensor, Tensor],

@@ -194,17 +194,12 @@ class HugePages:
             ctypes.CDLL(None).malloc_trim(0)
         num_bytes, count = tensor.numel() * tensor.element_size(), tensor.numel()
         if self._block is None or self._used + num_bytes > len(self._block):
-            self._block, self._used = _new_block(num_bytes)
+            size = -(-max(num_bytes, BLOCK) // PAGE) * PAGE + PAGE
+            self._block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with suppress(OSError):  # a kernel without them
+                self._block.madvise(mmap.MADV_HUGEPAGE)
+            first = torch.frombuffer(self._block, dtype=torch.uint8, count=1).data_ptr()
+            self._used = -first % PAGE  # where its first large page begins
         copy = torch.frombuffer(self._block, dtype=tensor.dtype, count=count, offset=self._used)
         self._used += -(-num_bytes // ALIGNMENT) * ALIGNMENT
         return copy.view(tensor.shape).copy_(tensor)
-
-
-def _new_block(num_bytes: int) -> tuple[mmap.mmap, int]:
-    """Return memory for a tensor and others behind it, and where its first large page begins."""
-    size = -(-max(num_bytes, BLOCK) // PAGE) * PAGE + PAGE
-    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without them
-        block.madvise(mmap.MADV_HUGEPAGE)
-    first = torch.frombuffer(block, dtype=torch.uint8, count=1).data_ptr()
-    return block, -first % PAGE

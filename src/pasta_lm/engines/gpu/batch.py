@@ -207,7 +207,6 @@ class MaskTable:
     """Masks of legal tokens side by side, so that a row of a pass names one by its number."""
 
     def __init__(self, masks: TokenMasks, device: torch.device) -> None:
-        """Reserve the table; masks enter it on first use."""
         self._masks, self.fork_id = masks, masks.fork_id
         self._numbers: dict[tuple[Legal, bool], int] = {}
         self.table_MV = torch.zeros(MAX_MASKS, masks.vocab_size, device=device)
@@ -215,13 +214,10 @@ class MaskTable:
     def number(self, choice: Choice) -> int | None:
         """Return the number of a choice's mask; None if the table is full."""
         key = choice.legal, choice.params.ignore_eos
-        if key not in self._numbers:
-            if len(self._numbers) == MAX_MASKS:
-                return None
-            number = len(self._numbers)
+        if (number := self._numbers.get(key)) is None and len(self._numbers) < MAX_MASKS:
+            number = self._numbers[key] = len(self._numbers)
             self.table_MV[number] = self._masks.row(*key)
-            self._numbers[key] = number
-        return self._numbers[key]
+        return number
 
 
 def settings_of(choices: Sequence[Choice], masks: MaskTable) -> list[tuple[float, ...]] | None:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -135,11 +135,8 @@ def graphs_of(device: torch.device) -> Callable[[Function], Function] | None:
     return CudaGraphs() if device.type == "cuda" else None
 
 
-class Result(NamedTuple):
-    """What a pass gives; valid until the next one."""
-
-    logits_WV: Tensor  # float32, of the wanted rows
-    tokens: list[int] | None  # for the same; None: the choices need more than a pass can hold
+Result: TypeAlias = tuple[Tensor, list[int] | None]
+"""Logits of the wanted rows, valid until the next pass; tokens; None: a pass cannot hold these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +202,7 @@ class PagedDecoder:
         ``wanted`` are the rows whose logits are wanted, ``choices`` how their tokens are chosen.
         """
         with on_device(self.device):
-            requests = [self._rows(*part) for part in parts]
-            with torch.inference_mode():
-                result = self._run(requests, wanted, choices)
+            result = self._run([self._rows(*part) for part in parts], wanted, choices)
         for tensors, span in parts:
             tensors.num_placed = span.num_entries
         return result
@@ -233,6 +228,12 @@ class PagedDecoder:
         self.shapes.clear()
         self._choices.clear()
 
+    def try_out(self) -> None:
+        """Run a row of padding: whatever cannot be compiled or launched here fails."""
+        with torch.inference_mode(), on_device(self.device):
+            self._shape(bucket_of([RequestSize(1, 1, 1)], self._group)).run()
+
+    @torch.inference_mode()
     def _run(
         self, requests: Sequence[RequestRows], wanted: Sequence[int], choices: Sequence[Choice]
     ) -> Result:
@@ -244,7 +245,7 @@ class PagedDecoder:
         logits_WV = shape.run()[: len(wanted)]
         settings = settings_of(choices, self._masks)
         if settings is None:
-            return Result(logits_WV, None)
+            return logits_WV, None
         draws = any(choice.params.temperature > 0 for choice in choices)
         choice = self._choice(bucket.num_wanted, draws)
         choice.host.zero_()
@@ -252,7 +253,7 @@ class PagedDecoder:
             choice.host.numpy().T[: len(settings)] = settings  # as a tensor: twice the time
         choice.send()
         tokens = choice.run()[: len(wanted)].tolist()  # waits for the device
-        return Result(logits_WV, tokens if min(tokens, default=0) >= 0 else None)
+        return logits_WV, tokens if min(tokens, default=0) >= 0 else None
 
     def _shape(self, bucket: Bucket) -> _Shape:
         if (shape := self.shapes.pop(bucket, None)) is None:
@@ -329,7 +330,7 @@ def paged_decoder(
         return None
     decoder = PagedDecoder(logits, pool, masks, num_query_heads)
     try:
-        decoder.prepare(1, 1, None)
+        decoder.try_out()
     except torch.OutOfMemoryError:
         raise
     except Exception as exc:  # no C compiler, no Python.h, a GPU that lacks the dtype

@@ -85,6 +85,8 @@ class TorchEngine:
             self.scheduler, loaded.device, max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens, max_rows=max_rows,
         )  # fmt: skip
+        last = loaded.max_position
+        self.max_prompt_tokens = last if last is None else last + 1
         self._on_logits = on_logits
         self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
         self.unread: dict[int, deque[StreamEvent | Failed]] = {}
@@ -102,11 +104,6 @@ class TorchEngine:
     def num_shapes(self) -> int:
         """Return the number of captured shapes; a timing during which it grew has a capture."""
         return 0 if self.paged is None else self.paged.num_shapes
-
-    @property
-    def max_prompt_tokens(self) -> int | None:
-        last = self.loaded.max_position
-        return last if last is None else last + 1
 
     @property
     def has_work(self) -> bool:
@@ -256,11 +253,11 @@ class TorchEngine:
             batch = join_slices(slices, plan.indices, self.loaded.device)
             return self._choose(plan, choices, self.runner.run(batch))
         parts = [(active.tensors, span) for active, span in plan.spans]
-        result = self.paged.run(parts, plan.indices, choices)
+        logits_WV, tokens = self.paged.run(parts, plan.indices, choices)
         wants = (row.response.request.params.logprobs is not None for row in plan.rows)
-        if result.tokens is not None and self._on_logits is None and not any(wants):
-            return result.tokens
-        return self._choose(plan, choices, result.logits_WV, result.tokens)
+        if tokens is not None and self._on_logits is None and not any(wants):
+            return tokens
+        return self._choose(plan, choices, logits_WV, tokens)
 
     def _interpret(self, plan: PassPlan, tokens: Sequence[int]) -> None:
         now = time.perf_counter()

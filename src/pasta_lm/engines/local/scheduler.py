@@ -132,10 +132,9 @@ class Scheduler:
                 self._prefixes.computed(ticket.run, hashes)
             self._prefixes.release(ticket.run)
             ticket.run = None
-        if ticket in self.running:
-            self.running.remove(ticket)
-        elif ticket in self.waiting:
-            self.waiting.remove(ticket)
+        for queue in (self.running, self.waiting):
+            if ticket in queue:
+                queue.remove(ticket)
 
     def schedule(self) -> Iterator[Ticket]:
         """Admit requests that fit, then yield those that may run in this pass, oldest first.
@@ -184,7 +183,7 @@ class Scheduler:
         run, num_shared = self._pool.allocate(need), 0
         # The new run may stand where the other one was kept.
         if shared is not None and self._prefixes.holds(shared[0]):
-            self._pool.copy_pages(shared[0], run, shared[1])
+            self._pool.copy([(shared[0].first_page, run.first_page, shared[1])])
             num_shared = shared[1] * self._pool.page_size
         ticket.num_computed = num_shared
         if ticket.num_shared is None:

@@ -86,7 +86,7 @@ class Pool:
         num_pages = self.pages_for(num_slots)
         assert num_pages <= self.num_free_pages
         while (first := self._find_hole(num_pages)) is None and self.kept:
-            self._evict()
+            self.on_evict(self.kept.pop(0))
         if first is None:
             self.compact()  # enough pages are free, but not in a row
             first = self.runs[-1].end_page
@@ -105,11 +105,11 @@ class Pool:
             return
         assert self.can_grow(run, num_slots)
         while (hole := self._page_for(run, num_pages)) is None and self.kept:
-            self._evict()
+            self.on_evict(self.kept.pop(0))
         if hole is None:
             self.compact(last=run)
         elif hole != run.first_page:
-            self._copy([(run.first_page, hole, run.num_pages)])
+            self.copy([(run.first_page, hole, run.num_pages)])
             run.first_page = hole
             self.runs.remove(run)
             self._insert(run)
@@ -130,15 +130,9 @@ class Pool:
             self.kept.remove(run)
             self.kept.append(run)
 
-    def copy_pages(self, source: Run, target: Run, num_pages: int) -> None:
-        self._copy([(source.first_page, target.first_page, num_pages)])
-
     def move_slots(self, run: Run, moves: Sequence[tuple[int, int]]) -> None:
         """Copy entries of a run to other slots of it: pairs of slots, before and after."""
         self._copy_slots(self.start(run) + torch.tensor(moves, device=self.keys[0].device).T)
-
-    def _evict(self) -> None:
-        self.on_evict(self.kept.pop(0))
 
     def _page_for(self, run: Run, num_pages: int) -> int | None:
         ends = [other.first_page for other in self._taken() if other.first_page > run.first_page]
@@ -149,7 +143,7 @@ class Pool:
     def compact(self, last: Run | None = None) -> None:
         """Slide all runs to the front, ``last`` behind the others, and free pages behind it."""
         while self.kept:
-            self._evict()
+            self.on_evict(self.kept.pop(0))
         self.runs.sort(key=lambda run: (run is last, run.first_page))
         page, moves = 0, []
         for run in self.runs:
@@ -157,7 +151,7 @@ class Pool:
                 moves.append((run.first_page, page, run.num_pages))
             run.first_page = page
             page = run.end_page
-        self._copy(moves)
+        self.copy(moves)
 
     def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
         """Return the pool's slots, int64 [N], that hold slots [first, stop) of runs."""
@@ -192,7 +186,7 @@ class Pool:
         self.runs.append(run)
         self.runs.sort(key=lambda other: other.first_page)
 
-    def _copy(self, moves: Iterable[tuple[int, int, int]]) -> None:
+    def copy(self, moves: Iterable[tuple[int, int, int]]) -> None:
         """Copy pages: the first before and after, and their number; they may overlap."""
         pages = [(old + i, new + i) for old, new, num_pages in moves for i in range(num_pages)]
         device = self.keys[0].device

@@ -38,7 +38,7 @@ class FlattenedPass:
     def __init__(self, name: str, device: torch.device) -> None:
         self._name = name  # the model's, for errors
         self._cache: dict[int, tuple[Tensor, Tensor]] = {}
-        self._done: set[int] = set()  # layers that have attended in this pass
+        self.done: set[int] = set()  # layers that have attended in this pass
         self._inputs_K = self._positions_K = torch.empty(0, dtype=torch.int64, device=device)
 
     def begin(self, inputs: Sequence[int], positions: Sequence[int]) -> Tensor:
@@ -47,15 +47,15 @@ class FlattenedPass:
         inputs_N, positions_N = both.unbind()
         self._inputs_K = torch.cat([self._inputs_K, inputs_N])
         self._positions_K = torch.cat([self._positions_K, positions_N])
-        self._done.clear()
+        self.done.clear()
         return positions_N
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        if call.layer in self._done:
+        if call.layer in self.done:
             reason = "where the cache has keys for one attention a layer"
             twice = f"{self._name} attends twice in layer {call.layer}"
             raise UnsupportedModelError(f"{twice}, {reason}")
-        self._done.add(call.layer)
+        self.done.add(call.layer)
         keys, values = self._cache.get(call.layer, (k_GND[:, :0], v_GND[:, :0]))
         k_GND, v_GND = torch.cat([keys, k_GND], dim=1), torch.cat([values, v_GND], dim=1)
         self._cache[call.layer] = k_GND, v_GND
@@ -65,13 +65,6 @@ class FlattenedPass:
         if call.window is not None:
             visible = visible & in_window(positions_N, self._positions_K, call.window)
         return attend(call, q_HND, k_GND, v_GND, additive(visible, q_HND.dtype))
-
-    def check_attended(self) -> None:
-        if not self._done:
-            raise UnsupportedModelError(
-                f"{self._name} keeps a state or computes its attention itself, not by the "
-                "attention function of transformers, so threads could not share a cache"
-            )
 
 
 def check_exact(model: transformers.PreTrainedModel) -> None:
@@ -127,7 +120,11 @@ def flattened_difference(model: transformers.PreTrainedModel) -> float:
                 input_ids=torch.stack([inputs[index][i] for index, i in tokens])[None],
                 position_ids=positions_N[None], use_cache=False, pasta_pass=flattened,
             )  # fmt: skip
-            flattened.check_attended()
+            if not flattened.done:
+                raise UnsupportedModelError(
+                    f"{type(model).__name__} keeps a state or computes its attention itself, not "
+                    "by the attention function of transformers, so threads could not share a cache"
+                )
             expected = torch.stack([alone[index][i] for index, i in tokens])
             differences.append((out.logits[0].float() - expected.float()).abs().max())
     return float(torch.stack(differences).nan_to_num(torch.inf, torch.inf).max())
@@ -181,8 +178,6 @@ def _attention(model: transformers.PreTrainedModel, name: str) -> Iterator[None]
 
 # A tiny model of the same architecture
 
-TINY_SPAN = 8
-
 _TINY: dict[str, int] = {
     "hidden_size": 64, "intermediate_size": 96, "vocab_size": 256, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rotary_dim": 8,
@@ -199,7 +194,7 @@ _TINY: dict[str, int] = {
     "embedding_dim": 64, "attention_head_dim": 32, "decoder_attention_heads": 4,
 }  # fmt: skip
 _LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
-_LAYER_INDICES = ("attn_layer_indices", "hybrid_layer_ids")
+_LAYER_INDICES = {"attn_layer_indices": [1, 3], "hybrid_layer_ids": [1, 3]}
 _FIXED = (AttributeError, ValueError)  # raised by settings that follow from others
 
 
@@ -225,16 +220,14 @@ def _small(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConf
     config = copy.deepcopy(config)
     if by_layer := config.to_dict().get("per_layer_config"):
         config.per_layer_config = None  # else settings that differ by layer cannot be read
-    small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), TINY_SPAN)}
+    small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), 8)}
     names = ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
     num_heads, num_groups, num_layers = (getattr(config, name, None) for name in names)
     if inner := getattr(config, "attention_hidden_size", None):
         sizes["attention_hidden_size"] = sizes["hidden_size"] * inner // config.hidden_size
-    for name in filter(lambda name: getattr(config, name, None), _LAYER_INDICES):
-        setattr(small, name, [1, 3])
     if num_groups == num_heads:
         sizes["num_key_value_heads"] = _TINY["num_attention_heads"]
-    for name, size in sizes.items():
+    for name, size in (*sizes.items(), *_LAYER_INDICES.items()):
         with suppress(*_FIXED):
             if getattr(small, name, None) or name == "head_dim":
                 setattr(small, name, size)
