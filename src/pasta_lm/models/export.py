@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf import LlamaFileType, TokenType
+from gguf.quants import quant_shape_to_byte_shape as byte_shape
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -167,7 +169,7 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     model, (kind, file_type) = pretrained.model, _GGUF_DTYPES[dtype]
     _check_supported(model.config)
     tensors = list(_tensors(model, kind))
-    num_bytes = sum(_num_bytes(values.shape, stored) for _, values, stored in tensors)
+    num_bytes = sum(prod(byte_shape(values.shape, stored)) for _, values, stored in tensors)
     with _exported(out, num_bytes) as made:
         writer = gguf.GGUFWriter(made, str(model.config.model_type))
         try:
@@ -175,15 +177,7 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
             writer.add_file_type(file_type)
             _add_settings(writer, model.config, num_token_rows(model))
             _add_tokenizer(writer, pretrained)
-            for name, values, stored in tensors:
-                # From any dtype but uint8, the writer takes the shape as it is.
-                shape, size = tuple(values.shape), _num_bytes(values.shape, stored)
-                writer.add_tensor_info(name, shape, np.dtype("float32"), size, raw_dtype=stored)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_ti_data_to_file()
-            for _, values, stored in tensors:
-                writer.write_tensor_data(gguf.quantize(values.contiguous().numpy(), stored))
+            _write(writer, tensors)
         finally:
             writer.close()
     return Export(out, pretrained, out.stat().st_size, dtype)
@@ -231,9 +225,16 @@ def _tensors(model: PreTrainedModel, kind: Type) -> Iterator[tuple[str, Tensor, 
         yield theirs, data, stored
 
 
-def _num_bytes(shape: torch.Size, kind: Type) -> int:
-    block, size = gguf.GGML_QUANT_SIZES[kind]
-    return shape.numel() // block * size
+def _write(writer: gguf.GGUFWriter, tensors: list[tuple[str, Tensor, Type]]) -> None:
+    for name, tensor, kind in tensors:
+        # From any dtype but uint8, the writer takes the shape as it is.
+        size, dtype = prod(byte_shape(tensor.shape, kind)), np.dtype("float32")
+        writer.add_tensor_info(name, tuple(tensor.shape), dtype, size, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for _, tensor, kind in tensors:
+        writer.write_tensor_data(gguf.quantize(tensor.contiguous().numpy(), kind))
 
 
 def _add_settings(writer: gguf.GGUFWriter, config: Any, num_rows: int) -> None:

@@ -121,7 +121,6 @@ class Reply:
         }  # fmt: skip
 
     def _take(self, events: Iterable[StreamEvent]) -> None:
-        """Keep the finished answers among the events."""
         for event in events:
             if isinstance(event, Finished):
                 self.answers[event.sample] = event.answer

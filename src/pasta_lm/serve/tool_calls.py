@@ -232,7 +232,7 @@ class CallReader:
         """Take the next piece of the text; return the content and the calls that are certain."""
         self._held += text
         contents, calls = [], []
-        while isinstance(item := self._next(is_end), Call) or item:
+        while item := self._next(is_end):
             if not isinstance(item, Call):
                 contents.append(item)
             elif not (self._is_single and self.num_calls):
@@ -252,27 +252,22 @@ class CallReader:
             match = _BARE.match(self._held)
             end, call = self._bare_call(match.end()) if match else (0, None)
             if call is not None:
-                return self._taken(end, call)
+                return self._cut(end, call)
             if match and not end and not is_end:
                 return ""
             self._may_be_bare = False
         match = _TAG.search(self._held)
         if match is None:
             begun = None if is_end else _PART_OF_TAG.search(self._held)
-            return self._text(begun.start() if begun else len(self._held))
+            return self._cut(begun.start() if begun else len(self._held))
         if match.start():
-            return self._text(match.start())
-        end, call = self._tagged_call(match.end(), is_end)
-        return self._taken(end, call) if call else self._text(end)
+            return self._cut(match.start())
+        return self._cut(*self._tagged_call(match.end(), is_end))
 
-    def _text(self, end: int) -> str:
+    def _cut(self, end: int, call: Call | None = None) -> Call | str:
         text, self._held = self._held[:end], self._held[end:]
-        self._follows_call &= not text
-        return text
-
-    def _taken(self, end: int, call: Call) -> Call:
-        self._held, self._follows_call = self._held[end:], True
-        return call
+        self._follows_call = call is not None or (self._follows_call and not text)
+        return call or text
 
     def _bare_call(self, start: int) -> tuple[int, Call | None]:
         """Return the end of an object, 0 if it has none, and the call that it is."""
