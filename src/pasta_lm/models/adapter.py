@@ -329,10 +329,8 @@ def find_base(folder: Path) -> tuple[str | Path, str | None]:
     base, reason, commands = read_base(folder), "", list[str]()
     if name := os.environ.get(VARIABLE):
         if base.weights_sha256 is None:
-            named = base.path or base.hub_id or "none"
-            note(
-                f"{VARIABLE}={name} is merged with {folder}, which has no hashes and names {named}"
-            )
+            unproved = f"has no hashes and names {base.path or base.hub_id or 'none'}"
+            note(f"{VARIABLE}={name} is merged with {folder}, which {unproved}")
         return name, None
     if base.path is not None and Path(base.path).exists():
         return base.path, None

@@ -90,10 +90,9 @@ def _read_exportable(source: str | Path, dtype: torch.dtype | None) -> Pretraine
     check_same_ids(piece_ids, tokenizer.get_vocab())
     num_rows = num_token_rows(pretrained.model)
     if (last := max(tokenizer.get_vocab().values())) >= num_rows:
-        raise errors.VocabularyError(
-            f"the tokenizer of {source} has token {last}, and the model has only {num_rows} rows",
-            hint="add tokens to tokenizer and model together",
-        )
+        rows = f"token {last}, and the model has only {num_rows} rows"
+        hint = "add tokens to tokenizer and model together"
+        raise errors.VocabularyError(f"the tokenizer of {source} has {rows}", hint=hint)
     return pretrained
 
 
@@ -109,11 +108,9 @@ def _exported(out: Path, num_bytes: int) -> Iterator[Path]:
         out.parent.mkdir(parents=True, exist_ok=True)
         free, needed = shutil.disk_usage(out.parent).free, num_bytes + _RESERVE
         if free < needed:
-            raise errors.PastaError(
-                f"{out.parent} has {free // _MIB:,} MiB free, and the export takes "
-                f"{needed // _MIB:,} MiB",
-                hint="name another disk, or a smaller dtype",
-            )
+            room = f"{free // _MIB:,} MiB free, and the export takes {needed // _MIB:,} MiB"
+            hint = "name another disk, or a smaller dtype"
+            raise errors.PastaError(f"{out.parent} has {room}", hint=hint)
         with written_whole(out) as made:
             yield made
             _refuse_existing(out)
@@ -128,9 +125,8 @@ def _write_folder(pretrained: Pretrained, folder: Path) -> None:
         model.save_pretrained(folder)
         pretrained.tokenizer.save_pretrained(folder)
     except ValueError as exc:  # such as settings of generation that contradict each other
-        raise errors.ModelError(
-            f"transformers refuses to save the model: {first_line(exc)}"
-        ) from exc
+        reason = f"transformers refuses to save the model: {first_line(exc)}"
+        raise errors.ModelError(reason) from exc
     except SafetensorError as exc:  # a full disk is not an OSError there
         raise OSError(cause(exc)) from exc
     if pretrained.config is not None:

@@ -266,19 +266,16 @@ class Vocabulary(PieceTable):
         ids = self.encode_text(_WORDS)
         mine, whole = self.text(ids).strip(), backend.decode(ids).strip()
         if mine not in (_WORDS, whole):
-            raise VocabularyError(
-                f"the tokenizer's tokens cannot be read one by one: {_WORDS!r} becomes {mine!r}, "
-                f"and its own decoder reads {whole!r}",
-                hint="name a model whose tokens stand for fixed text, such as a byte-level BPE",
-            )
+            read = f"{_WORDS!r} becomes {mine!r}, and its own decoder reads {whole!r}"
+            reason = f"the tokenizer's tokens cannot be read one by one: {read}"
+            hint = "name a model whose tokens stand for fixed text, such as a byte-level BPE"
+            raise VocabularyError(reason, hint=hint)
 
     def check_round_trip(self, text: str) -> None:
         back = self.text(self.encode_text(text))
         if back != text:
             offset = len(commonprefix([text, back]))
             before, after = (whole[offset : offset + 20] for whole in (text, back))
-            where = f"(character {offset + 1})"
-            raise VocabularyError(
-                f"the tokenizer changes text: {before!r} becomes {after!r} {where}",
-                hint="train with a tokenizer that keeps case, spaces and characters as they are",
-            )
+            change = f"{before!r} becomes {after!r} (character {offset + 1})"
+            hint = "train with a tokenizer that keeps case, spaces and characters as they are"
+            raise VocabularyError(f"the tokenizer changes text: {change}", hint=hint)

@@ -108,10 +108,9 @@ class ModelBackend:
             return make(turns, positions=positions, continues=prompt.continues)
         for piece, token in self._loaded.vocabulary.piece_ids.items():
             if token in content:
-                raise RequestError(
-                    f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
-                    hint="encode the prompt without the tags, or send it as a text",
-                )
+                reason = f"token {token} of the prompt is the tag {piece}, which no prompt may hold"
+                hint = "encode the prompt without the tags, or send it as a text"
+                raise RequestError(reason, hint=hint)
         request = make("ids", positions=positions, continues=True)  # a word instead of them
         return replace(request, prompt=content)
 
@@ -190,11 +189,9 @@ class LocalBackend(ModelBackend):
         num_slots = self._engine.pool.num_slots
         room = (num_slots - num_fixed) // entries_a_token
         if room < 1:
-            raise RequestError(
-                f"the prompt has {num_prompt} tokens, and with {params.n} samples the "
-                f"cache of {num_slots} has no room for an answer",
-                hint="shorten the prompt, or lower n",
-            )
+            full = f"with {params.n} samples the cache of {num_slots} has no room for an answer"
+            reason = f"the prompt has {num_prompt} tokens, and {full}"
+            raise RequestError(reason, hint="shorten the prompt, or lower n")
         return replace(request, params=replace(request.params, max_tokens=min(max_tokens, room)))
 
     def prepare_replay(
@@ -204,11 +201,9 @@ class LocalBackend(ModelBackend):
         replay = self._model.replay_request
         request = self._request(prompt, partial(replay, document=document, max_threads=max_threads))
         if request.max_entries > self._engine.pool.num_slots:
-            raise RequestError(
-                f"prompt and answer need {request.max_entries} cache entries, and the cache has "
-                f"{self._engine.pool.num_slots}",
-                hint="replay a shorter answer",
-            )
+            needed = f"prompt and answer need {request.max_entries} cache entries"
+            reason = f"{needed}, and the cache has {self._engine.pool.num_slots}"
+            raise RequestError(reason, hint="replay a shorter answer")
         return request
 
     def _request(self, prompt: ClientPrompt, make: Callable[..., Request]) -> Request:
@@ -243,9 +238,7 @@ class ServedBackend(ModelBackend):
         """Return the request for a prompt, if servers can decode it exactly."""
         return self._engine.check_request(super().prepare(prompt, params))
 
-    def prepare_replay(
-        self, prompt: ClientPrompt, document: Document, max_threads: int | None
-    ) -> Request:
+    def prepare_replay(self, *_: object) -> Request:
         """Raise a ``RequestError``: servers choose every token themselves."""
         hint = "serve the model with the local engine to replay answers"
         raise RequestError("stock servers decode no given answer", hint=hint)

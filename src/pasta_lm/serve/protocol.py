@@ -165,7 +165,7 @@ class AnswerRequest(Fields):
         num_tokens = next((num for num in named if num is not None), bounds.default_tokens)
         if num_tokens == 0:
             raise bad_request("max_tokens is 0, but must be at least 1", "max_tokens")
-        options, thread_tokens = self.options, bounds.tokens_per_thread
+        options, in_block = self.options, bounds.tokens_per_thread
         defaults = default_sampling(defaults, copies=self.structure is not None)
         sampling = {**defaults, **self.model_dump(include=SAMPLING, exclude_none=True)}
         if sampling.get("top_k", 1) < 1:  # all tokens
@@ -181,9 +181,7 @@ class AnswerRequest(Fields):
             max_blocks=bounds.blocks,
             logprobs=self.num_logprobs,
             structured_outputs=None if options.parts else self.structure,
-            max_tokens_per_thread=min(
-                options.max_tokens_per_thread or thread_tokens, thread_tokens
-            ),
+            max_tokens_per_thread=min(options.max_tokens_per_thread or in_block, in_block),
         )
 
 

@@ -177,9 +177,8 @@ class ToolTemplate(NamedTuple):
             begin = f'{{"name": {json.dumps(function.name)}, "{self.key}": '
             taken = NO_ARGUMENTS if function.parameters is None else function.parameters
             schema = compact_schema({"type": "object", **taken})
-            rules.append(
-                f'f{number}: {json.dumps(begin)} a{number} "}}"\na{number}: %json {schema}'
-            )
+            rules.append(f'f{number}: {json.dumps(begin)} a{number} "}}"')
+            rules.append(f"a{number}: %json {schema}")
         names = " | ".join(f"f{number}" for number in range(len(functions)))
         more = "" if is_single or not self.opening else ' ("\\n" call)*'
         start = f"start: calls{'' if answer is None else ' | answer'}\ncalls: call{more}"
