@@ -201,12 +201,10 @@ class Vocabulary(PieceTable):
             raise RequestError(f"no request may set the variable {names[0]} of the chat template")
         try:
             text = self.tokenizer.apply_chat_template(
-                cast("list[dict[str, str]]", messages),
-                tokenize=False,
-                add_generation_prompt=is_open,
-                continue_final_message=not is_open,
+                cast("list[dict[str, str]]", messages), tokenize=False,
+                add_generation_prompt=is_open, continue_final_message=not is_open,
                 **kwargs,  # type: ignore[arg-type]  # they are none of its parameters
-            )
+            )  # fmt: skip
         except Exception as exc:  # a template is a program of the model's authors
             raise RequestError(f"the chat template refuses the messages: {exc}") from exc
         return str(text)

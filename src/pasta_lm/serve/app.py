@@ -147,17 +147,12 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, greet: Callable[[], None] = lambda: None) -> None:
         service: Service = app.state.service
         config = uvicorn.Config(
-            app,
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
+            app, access_log=False, log_config=None, server_header=False, proxy_headers=False,
             # The engine ends requests at its deadline; this is for those that do not end.
-            timeout_graceful_shutdown=int(service.recipe.queue.drain_s) + 5,
-            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(service.recipe.queue.drain_s) + 5, timeout_keep_alive=30,
             lifespan="on",
             ws="none",  # there are no WebSockets; a request for one is answered as any other
-        )
+        )  # fmt: skip
         super().__init__(config)
         # SIGTERM must not cut running streams: the engine loop ends them at its deadline.
         AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]

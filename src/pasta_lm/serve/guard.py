@@ -59,10 +59,8 @@ def check_exposure(host: str, api_key: str | None, *, allows_everyone: bool) -> 
     if api_key is not None and not api_key.strip():
         raise UsageError("the API key is empty", hint="leave it out, or give at least a character")
     if not is_loopback(host) and api_key is None and not allows_everyone:
-        raise UsageError(
-            f"other machines can reach {host}, and there is no API key",
-            hint="give --api-key, or --allow-unauthenticated if everyone may use this server",
-        )
+        hint = "give --api-key, or --allow-unauthenticated if everyone may use this server"
+        raise UsageError(f"other machines can reach {host}, and there is no API key", hint=hint)
 
 
 class Guard:

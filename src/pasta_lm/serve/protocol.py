@@ -171,18 +171,15 @@ class AnswerRequest(Fields):
         if sampling.get("top_k", 1) < 1:  # all tokens
             del sampling["top_k"]
         return SamplingParams(
-            **sampling,
+            **sampling, stop=tuple(stops), logprobs=self.num_logprobs,
             max_tokens=bounds.tokens if num_tokens == -1 else min(num_tokens, bounds.tokens),
             seed=secrets.randbits(31) if self.seed is None else self.seed,
-            stop=tuple(stops),
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
-            fork_bias=options.fork_bias,
+            fork_bias=options.fork_bias, max_blocks=bounds.blocks,
             max_threads=min(options.max_threads or bounds.threads, bounds.threads),
-            max_blocks=bounds.blocks,
-            logprobs=self.num_logprobs,
             structured_outputs=None if options.parts else self.structure,
             max_tokens_per_thread=min(options.max_tokens_per_thread or in_block, in_block),
-        )
+        )  # fmt: skip
 
 
 class ChatCompletionRequest(AnswerRequest):
