@@ -27,9 +27,6 @@ from pasta_lm.interpreter.trace import (
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.tags import SYNC
 
-Threads = Iterable[ThreadRecord]
-Tokens = Iterable[TokenRecord]
-Syncs = Iterable[SyncRecord]
 Seen = dict[str, object]
 """Numbers of tokens that a thread could see from its token ``index`` on: prompt, other threads."""
 
@@ -87,7 +84,7 @@ class LiveRun:
         run = cls(trace.num_prompt_tokens)
         fed = [token for token in trace.tokens if token.fed_step is not None]
         fed.sort(key=lambda token: (_fed_step(token), token.slot or 0))
-        run._grow(trace.threads, trace.tokens, fed, trace.syncs)
+        run._grow(trace, fed)
         run.num_passes = max(run.num_passes, trace.forward_passes)
         for token in reversed(critical_tokens(trace)):
             _add_pass(run.critical, token.thread, _fed_step(token))
@@ -107,7 +104,7 @@ class LiveRun:
         fed.sort(key=lambda token: token.slot or 0)
         self._tokens += news.tokens
         num_forks, num_joins = len(self.forks), len(self.joins)
-        self._grow(news.threads, news.tokens, fed, news.syncs)
+        self._grow(news, fed)
         seen: list[dict[str, object]] = []
         for lane in self.lanes:
             seen += [{"thread": lane.thread.id, **row} for row in lane.seen[lane.num_told :]]
@@ -121,16 +118,17 @@ class LiveRun:
             "forks": self.forks[num_forks:], "joins": self.joins[num_joins:], "seen": seen,
         }  # fmt: skip
 
-    def _grow(self, threads: Threads, tokens: Tokens, fed: Tokens, syncs: Syncs) -> None:
+    def _grow(self, news: Trace | TraceNews, fed: Iterable[TokenRecord]) -> None:
         """Add new threads, tokens as they were decoded and as they were fed, and syncs."""
-        self.lanes += map(Lane, threads)
-        for token in tokens:
+        self.lanes += map(Lane, news.threads)
+        for token in news.tokens:
             self.lanes[token.thread].tokens.append(token)
-        self._promise_ends |= {token.forks: token for token in tokens if token.forks is not None}
-        joined = {(sync.thread, sync.step): sync.joined for sync in syncs}
+            if token.forks is not None:
+                self._promise_ends[token.forks] = token
+        joined = {(sync.thread, sync.step): sync.joined for sync in news.syncs}
         for token in fed:
             self._feed(token, joined.get((token.thread, token.fed_step), ()))
-        for sync in syncs:
+        for sync in news.syncs:
             if sync.step is not None:
                 self.joins += [
                     Edge(child, self.lanes[child].spans[-1].stop, sync.thread, sync.step)
@@ -318,7 +316,7 @@ def _token(token: TokenRecord, is_critical: bool) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _syncs(syncs: Syncs) -> list[dict[str, object]]:
+def _syncs(syncs: Iterable[SyncRecord]) -> list[dict[str, object]]:
     return [
         {"thread": sync.thread, "joined": sync.joined, "step": sync.step or 0} for sync in syncs
     ]
