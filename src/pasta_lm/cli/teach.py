@@ -19,7 +19,6 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.models.names import require_model
 from pasta_lm.recipe import read_recipe
-from pasta_lm.strategies.model import Pasta
 
 if TYPE_CHECKING:
     from pasta_lm.learn.annotate.own_answers import AnswerConfig
@@ -123,12 +122,8 @@ def _summary(tally: Tally) -> str:
 def _answer_first(recipe: AnswerConfig) -> None:
     from pasta_lm.learn.annotate.own_answers import answer
 
-    load = partial(
-        Pasta.from_pretrained, recipe.model, dtype=recipe.dtype, device=recipe.device,
-        pool_tokens=recipe.pool_tokens,
-    )  # fmt: skip
     with interruptible(), bars() as show:
-        answered = answer(recipe, load, partial(show, "answers"))
+        answered = answer(recipe, recipe.load, partial(show, "answers"))
     counts = ", ".join(f"{count} {reason}" for reason, count in answered.counts.items())
     say(f"{answered.num_answers} answers, {answered.num_tokens} tokens: {counts}")
 

@@ -42,11 +42,9 @@ def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTr
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=num_pieces,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[END_OF_TEXT],
-        show_progress=False,
-    )
+        vocab_size=num_pieces, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[END_OF_TEXT], show_progress=False,
+    )  # fmt: skip
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
 
@@ -90,10 +88,6 @@ def read_architecture(path: Path) -> PreTrainedConfig:
         return AutoConfig.for_model(**data)
     except FileNotFoundError as exc:
         raise InputError(f"no architecture file at {path}") from exc
-    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} is not JSON: {exc}") from exc
     except (TypeError, ValueError, KeyError) as exc:
-        raise InputError(
-            f"{path} is no model configuration: {exc}",
-            hint='it needs a "model_type" that transformers knows, such as "llama"',
-        ) from exc
+        hint = 'it needs a "model_type" that transformers knows, such as "llama"'
+        raise InputError(f"{path} is no model configuration: {exc}", hint=hint) from exc

@@ -66,7 +66,7 @@ class LearningConfig:
 
     weights: Literal["adapter", "all"] = "adapter"  # What learns; ``all`` is for small models.
     passes: int = 150  # Forward passes of ``data.max_tokens`` tokens.
-    learning_rate: float | None = None  # Highest learning rate of AdamW; None: 2e-4.
+    learning_rate: float = 2e-4  # Highest learning rate of AdamW.
     tag_learning_rate: float | None = None
     """Learning rate of the tag pieces' rows; None: 2e-3 beside adapters, else 1e-3."""
     decision_weight: float = 3.0

@@ -25,8 +25,6 @@ PREFERENCE, MEASURES = "04-preference", "05-measures"
 INSTRUCTIONS, HELD_OUT = "instructions.jsonl", "held_out.txt"
 RECORDS, HELD_BACK, PROMPTS = "annotated.jsonl", "held_back.txt", "prompts.jsonl"
 REFERENCES = "references.txt"
-ALL_ACCUMULATE = 2
-"""Forward passes of a step, where all weights are trained."""
 
 
 class Recipes(NamedTuple):
@@ -41,57 +39,32 @@ class Recipes(NamedTuple):
 
 def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -> Recipes:
     answering, two, measures = config.answers, config.preference, config.measures
+    prompts, annotated, dtype = out / MEASURES / "prompts", out / ANNOTATED, config.train.dtype
     answers = AnswerConfig(
-        model=model,
-        instructions=str(instructions),
-        exclude=str(out / MEASURES / "prompts" / HELD_OUT),
-        out=str(out / ANSWERS),
-        limit=answering.num,
-        temperature=answering.temperature,
-        max_tokens=answering.max_tokens,
-        think=answering.thoughts != "none",
-        max_thinking_tokens=answering.max_thinking_tokens,
-        seed=answering.seed,
-        dtype=config.train.dtype,
+        model=model, instructions=str(instructions), exclude=str(prompts / HELD_OUT),
+        out=str(out / ANSWERS), limit=answering.num, temperature=answering.temperature,
+        max_tokens=answering.max_tokens, think=answering.thoughts != "none",
+        max_thinking_tokens=answering.max_thinking_tokens, seed=answering.seed, dtype=dtype,
         in_flight=answering.in_flight or 1,
-    )
-    return Recipes(
-        answers=answers,
-        annotation=AnnotateConfig(
-            answers=answers,
-            output=OutputConfig(folder=str(out / ANNOTATED)),
-            annotator=config.annotation.annotator,
-            teacher=config.annotation.teacher,
-        ),
-        pasta=_stage_one(model, out, config),
-        preference=None if two is None else _stage_two(model, out, config, two),
-        measures=InstructionSettings(
-            model=str(out / MODEL_FOLDER),
-            baseline=model,
-            untaught=model,
-            limit=measures.num_prompts,
-            max_tokens=measures.max_tokens,
-            num_timed=measures.num_timed,
-            num_unmasked=measures.num_unmasked,
-            references=str(out / ANNOTATED / RECORDS),
-            reference_ids=str(out / ANNOTATED / REFERENCES),
-            dtype=config.train.dtype,
-            sets=SetFiles(
-                alpaca=measures.alpaca,
-                ifeval=measures.ifeval,
-                instructions=str(out / MEASURES / "prompts"),
-            ),
-        ),
-    )
+    )  # fmt: skip
+    annotation = AnnotateConfig(
+        answers=answers, output=OutputConfig(folder=str(annotated)),
+        annotator=config.annotation.annotator, teacher=config.annotation.teacher,
+    )  # fmt: skip
+    sets = SetFiles(alpaca=measures.alpaca, ifeval=measures.ifeval, instructions=str(prompts))
+    measuring = InstructionSettings(
+        model=str(out / MODEL_FOLDER), baseline=model, untaught=model, limit=measures.num_prompts,
+        max_tokens=measures.max_tokens, num_timed=measures.num_timed,
+        num_unmasked=measures.num_unmasked, references=str(annotated / RECORDS),
+        reference_ids=str(annotated / REFERENCES), dtype=dtype, sets=sets,
+    )  # fmt: skip
+    preference = None if two is None else _stage_two(model, out, config, two)
+    return Recipes(answers, annotation, _stage_one(model, out, config), preference, measuring)
 
 
 def _lora(config: TeachConfig) -> training.LoraConfig | None:
     rank, has_adapters = config.train.rank, config.train.weights == "adapter"
     return training.LoraConfig(rank=rank, alpha=2.0 * rank) if has_adapters else None
-
-
-def _rate(config: TeachConfig) -> float:
-    return config.train.learning_rate or 2e-4
 
 
 def _settings(config: TeachConfig, *more: str) -> Row:
@@ -102,29 +75,23 @@ def _settings(config: TeachConfig, *more: str) -> Row:
 
 def _stage_one(model: str, out: Path, config: TeachConfig) -> training.SftConfig:
     train, trains_all = config.train, config.train.weights == "all"
-    accumulate = ALL_ACCUMULATE if trains_all else 1
+    accumulate = 2 if trains_all else 1  # forward passes of a step
     return training.SftConfig(
         model=training.ModelConfig(base=model),
         data=training.DataConfig(
             file=(str(out / ANNOTATED / RECORDS), *config.data.file),
             exclude=(str(out / ANNOTATED / HELD_BACK), *config.data.exclude),
-            own_text=str(out / ANNOTATED / REFERENCES),
-            max_tokens=config.data.max_tokens,
+            own_text=str(out / ANNOTATED / REFERENCES), max_tokens=config.data.max_tokens,
         ),
         train=training.TrainConfig(
-            out=str(out / PASTA),
-            steps=max(1, train.passes // accumulate),
-            accumulate=accumulate,
-            learning_rate=_rate(config),
+            out=str(out / PASTA), steps=max(1, train.passes // accumulate), accumulate=accumulate,
             tag_learning_rate=train.tag_learning_rate or (1e-3 if trains_all else 2e-3),
-            freeze_old_rows=trains_all,
-            warmup=0.03,
-            save="merged" if trains_all else "adapter",
-            thoughts=config.answers.thoughts,
-            **_settings(config, "decision_weight", "first_promise_weight", "max_own_text_rise"),
+            freeze_old_rows=trains_all, warmup=0.03, save="merged" if trains_all else "adapter",
+            thoughts=config.answers.thoughts, max_own_text_rise=train.max_own_text_rise,
+            **_settings(config, "learning_rate", "decision_weight", "first_promise_weight"),
         ),
         lora=_lora(config),
-    )
+    )  # fmt: skip
 
 
 def _stage_two(
@@ -138,34 +105,25 @@ def _stage_two(
             max_tokens=2 * config.data.max_tokens,
         ),
         rollouts=training.RolloutsConfig(
-            samples=two.samples,
-            max_tokens=answers.max_tokens,
+            samples=two.samples, max_tokens=answers.max_tokens,
             pool_tokens=(answers.in_flight or 1) * (answers.max_tokens + ROOM),
         ),
         score=ScoreConfig(quality_weight=two.quality_weight),
         judge=two.judge,
         lora=_lora(config),
         train=training.PreferenceTrainConfig(
-            out=str(out / PREFERENCE),
-            rounds=two.rounds,
-            steps=two.steps,
-            learning_rate=two.learning_rate or _rate(config) / 10,
-            **_settings(config),
+            out=str(out / PREFERENCE), rounds=two.rounds, steps=two.steps,
+            learning_rate=two.learning_rate or config.train.learning_rate / 10, **_settings(config),
         ),
-    )
-
-
-def packaged_instructions() -> Path:
-    """Return the folder of the package's instructions; a clone has them in ``corpora``."""
-    installed = Path(__file__).with_name("instructions")
-    in_clone = Path(__file__).parents[3] / "corpora" / "instructions"
-    return installed if installed.is_dir() else in_clone
+    )  # fmt: skip
 
 
 def split_instructions(config: TeachConfig) -> tuple[Path, list[str]]:
     """Return the file of instructions, and the ids of those that only measure."""
     if config.answers.file is None:
-        folder = packaged_instructions()
+        folder = Path(__file__).with_name("instructions")
+        if not folder.is_dir():  # a clone
+            folder = Path(__file__).parents[3] / "corpora" / "instructions"
         return folder / INSTRUCTIONS, read_ids(folder / HELD_OUT)[: config.answers.num_held_out]
     path, num_held_out = Path(config.answers.file).resolve(), config.answers.num_held_out
     names = list(read_instructions(path))
@@ -188,10 +146,9 @@ def hold_back(out: Path, config: TeachConfig) -> None:
     """Hold annotated answers back from stage one: references, and prompts of stage two."""
     records = read_records(out / ANNOTATED / RECORDS)
     if len(records) < 2:
-        raise InputError(
-            f"{len(records)} of the model's answers can be used, too few to teach it",
-            hint=f"ask for more: answers.num in --recipe; {ANSWERS}/counts.json has the reasons",
-        )
+        reason = f"{len(records)} of the model's answers can be used, too few to teach it"
+        hint = f"ask for more: answers.num in --recipe; {ANSWERS}/counts.json has the reasons"
+        raise InputError(reason, hint=hint)
     two, num_references = config.preference, config.measures.num_references
     num_prompts = 0 if two is None else two.rounds * two.num_prompts
     drawn = sorted(records, key=lambda record: hashlib.sha256(record.id.encode()).digest())

@@ -43,7 +43,6 @@ from pasta_lm.measure.instructions import (
 from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import toml_of
 from pasta_lm.run_folder import RunFolder, full_disk_named, hash_files, say, written_whole
-from pasta_lm.strategies.model import Pasta
 from pasta_lm.teaching.config import TeachConfig
 from pasta_lm.teaching.recipes import (
     ANNOTATED,
@@ -59,8 +58,7 @@ from pasta_lm.teaching.recipes import (
 )
 
 SETTINGS, JOURNAL, RECIPE, CARD = "teach.json", "journal", "recipe.toml", "README.md"
-MAY_CHANGE = {"answers.in_flight", "train.save_steps"}
-"""Keys of the recipe that change no result."""
+MAY_CHANGE = {"answers.in_flight", "train.save_steps"}  # Keys of the recipe that change no result.
 Result = Mapping[str, object]
 Recipe = AnnotateConfig | SftConfig | PreferenceConfig | InstructionSettings
 
@@ -71,7 +69,9 @@ class Step(NamedTuple):
     name: str  # its row in the journal
     title: str
     folder: str
-    carry_out: Callable[[], Result]  # continues where it was stopped; returns the journal's entry
+    carry_out: Callable[
+        [], Result | None
+    ]  # continues where it was stopped; returns the journal's entry
     recipe: Recipe | None = None
     verb: str = ""  # the command that repeats it, by its recipe
 
@@ -121,17 +121,13 @@ def teach(
 
 
 def learning_steps(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> Iterator[Step]:
-    yield Step(
-        "answers", "the model answers instructions", ANSWERS, partial(_answer, recipes, show)
-    )
-    yield Step(
-        "annotated",
-        "its answers are annotated",
-        ANNOTATED,
-        partial(_annotate, recipes, out, config, show),
-        recipes.annotation,
-        "pasta annotate {}/recipe.toml",
-    )
+    own = recipes.answers
+    answers = partial(answer, own, own.load, partial(show, "answers"))
+    title = "the model answers instructions"
+    yield Step("answers", title, ANSWERS, lambda: answers()._asdict())
+    annotated = partial(_annotate, recipes, out, config, show)
+    title, verb = "its answers are annotated", "pasta annotate {}/recipe.toml"
+    yield Step("annotated", title, ANNOTATED, annotated, recipes.annotation, verb)
     sft = partial(train_sft, recipes.pasta, resume=True)
     verb = "pasta train sft {}/recipe.toml --resume"
     yield Step("pasta", "Pasta-SFT", PASTA, partial(_trained, out, sft), recipes.pasta, verb)
@@ -146,22 +142,19 @@ def last_steps(
     recipes: Recipes, out: Path, config: TeachConfig, journal: Journal, show: Show
 ) -> Iterator[Step]:
 
-    def copy() -> Result:
+    def copy() -> None:
         trained = journal.rows["pasta" if recipes.preference is None else "preference"]
         with written_whole(out / MODEL_FOLDER) as part:
             shutil.copytree(out / trained["best"], part)
-        return {}
 
-    def measure() -> Result:
+    def measure() -> None:
         evaluate_instructions(out / MEASURES, recipes.measures, show)
         instructions_report(out / MEASURES).write(out / MEASURES)
-        return {}
 
-    def describe_model() -> Result:
+    def describe_model() -> None:
         report = (out / MEASURES / "report.md").read_text("utf-8")
         card = model_card(recipes.answers.model, config, journal.rows, report)
         write_whole(out / MODEL_FOLDER / CARD, card.encode())
-        return {}
 
     verb = "pasta evaluate instructions {0}/recipe.toml --out {0}"
     yield Step("model", "the taught model is written", MODEL_FOLDER, copy)
@@ -173,10 +166,9 @@ def check_budget(journal: Journal, budget_hours: float | None, step: Step) -> No
     """Raise a PastaError if the finished steps took longer than the budget."""
     spent = sum(float(row["wall_s"]) for row in journal.rows.values()) / 3600
     if budget_hours is not None and spent >= budget_hours:
-        raise PastaError(
-            f"{spent:.2f} of {budget_hours:g} hours are used up before the step: {step.title}",
-            hint="what was done is kept; the same command with more --budget-hours continues",
-        )
+        reason = f"{spent:.2f} of {budget_hours:g} hours are used up before the step: {step.title}"
+        hint = "what was done is kept; the same command with more --budget-hours continues"
+        raise PastaError(reason, hint=hint)
 
 
 def carry_out(step: Step, out: Path, journal: Journal) -> None:
@@ -185,7 +177,7 @@ def carry_out(step: Step, out: Path, journal: Journal) -> None:
         command = f"Written by pasta teach. {step.verb.format(folder)}"
         write_whole(folder / RECIPE, toml_of(asdict(step.recipe), [command]).encode())
     start = time.monotonic()
-    result = step.carry_out()
+    result = step.carry_out() or {}
     wall_s = round(time.monotonic() - start, 2)
     journal.append([{"id": step.name, "wall_s": wall_s, **result}])
     free_memory()
@@ -214,18 +206,10 @@ def describe(model: str, recipe: TeachConfig) -> str:
     return "\n".join(lines)
 
 
-def _answer(recipes: Recipes, show: Show) -> Result:
-    config = recipes.answers
-    pool_tokens = config.pool_tokens
-    load = partial(Pasta.from_pretrained, config.model, dtype=config.dtype, pool_tokens=pool_tokens)
-    return answer(config, load, partial(show, "answers"))._asdict()
-
-
 def _annotate(recipes: Recipes, out: Path, config: TeachConfig, show: Show) -> Result:
     total = len(read_rows(out / ANSWERS / USABLE))
     run = annotate(
-        recipes.annotation,
-        progress=lambda tally: show("answers annotated", len(tally.rows), total),
+        recipes.annotation, progress=lambda tally: show("answers annotated", len(tally.rows), total)
     )
     if run.is_interrupted:
         raise KeyboardInterrupt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -286,7 +286,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         assert str(path) in caught.value.message
 
 
-ITEM, SECTION, BOLD, ROW, LINE = Layout
+ITEM, SECTION, BOLD, ROW, LINE = get_args(Layout)
 
 CASES = [
     ("One sentence. And another one.", [(LINE, "One sentence. And another one.")]),

@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.engines.servers.client import HttpReply
-from pasta_lm.errors import EndpointError, InputError, RemoteError, UsageError
+from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.chat.client import TokenCounts, read_reply
 from pasta_lm.learn.chat.pool import MAX_FAILURES, Estimate
 from pasta_lm.learn.judge import (
     Comparison,
     Method,
-    MissingVerdictsError,
     NoVerdict,
     both_orders,
     load_template,
@@ -161,7 +160,7 @@ def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path:
     readings = one.ask(PAIR)
     assert [reading.problem for reading in readings] == [None, NoVerdict.NO_REPLY]
     assert "HTTP 500" in next(iter(one.failures.values()))
-    with pytest.raises(MissingVerdictsError, match="no verdict on 1 of 2 comparisons: no-reply 1"):
+    with pytest.raises(PastaError, match="no verdict on 1 of 2 comparisons: no-reply 1"):
         judge(tmp_path, None).compare(PAIR)
     allowed = judge(tmp_path, None, max_missing=0.5)
     assert allowed.compare(PAIR) == [0.8, None]

@@ -19,7 +19,7 @@ from pasta_lm.learn.train.config import LoraConfig, LossConfig, ModelConfig, Sft
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.learn.train.losses import Batch, bonbon_loss, collate, label_nats, over_labels
 from pasta_lm.learn.train.sft import train_sft
-from pasta_lm.learn.train.trainer import RowRate, scale_updates
+from pasta_lm.learn.train.trainer import scale_updates
 from tests.architectures import every_architecture, loaded
 from tests.learn.train.recipes import begin, labelled_logits, log, packs, sft, weights
 from tests.learn.train.test_collate import answers, example_of, gradients
@@ -178,7 +178,7 @@ def test_many_steps_are_those_of_an_optimiser_with_that_rate() -> None:
         weight = nn.Parameter(start.clone())
         optimizer = torch.optim.AdamW([weight], lr=rate, weight_decay=0.1)
         # AdamW treats each number alone; only decay and the step's size know the weight.
-        scale_updates(optimizer, [] if ratio is None else [RowRate(weight, ids, ratio)])
+        scale_updates(optimizer, [] if ratio is None else [(weight, ids, ratio)])
         for gradient in gradients:
             weight.grad = gradient.clone()
             optimizer.step()

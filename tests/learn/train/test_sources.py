@@ -19,7 +19,6 @@ from pasta_lm.language.document import Block, Document, Text, parse
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
-from pasta_lm.learn.judge import MissingVerdictsError
 from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import (
     DataConfig,
@@ -282,7 +281,7 @@ def test_many_missing_verdicts_stop_the_run_and_allowed_ones_are_left_out_and_re
 ) -> None:
     with ScriptedServer(mute) as server:
         config = judged(tmp_path, server.base_url)
-        with pytest.raises(MissingVerdictsError, match="no verdict on 24 of 60 comparisons"):
+        with pytest.raises(PastaError, match="no verdict on 24 of 60 comparisons"):
             pairs_of(config)
         assert not (round_of(config).folder / "pairs.jsonl").exists()
         assert len(read_rows(replies(config))) == 60

@@ -121,16 +121,14 @@ def _pieces(text: str) -> Iterator[AnswerPiece]:
 def _kind(text: str, layout: Layout, has_label: bool) -> str:
     if text.startswith(("```", "~~~")) and "\n" in text:
         return "code"
-    if layout is Layout.ITEM:
+    if layout == "item":
         return "number" if text[0].isdigit() else "bullet"
-    if layout in (Layout.LINE, Layout.BOLD) and "\n" not in text:
+    if layout in ("line", "bold") and "\n" not in text:
         num_words = len(text.split())
         is_heading = bool(_HEADING.match(text)) and num_words <= MAX_HEADING_WORDS
         if is_heading or (num_words < MIN_BLOCK_WORDS and not _STOPS.search(text)):
             return "heading"
-    if layout is Layout.LINE:
-        return "label" if has_label else "line"
-    return layout.name.lower()
+    return "label" if layout == "line" and has_label else layout
 
 
 def _group(text: str) -> list[AnswerPiece]:
@@ -249,11 +247,7 @@ def _codes(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiec
     return [] if any(map(str.strip, between)) else pieces
 
 
-_FORKS: dict[str, Callable[[str, str, list[AnswerPiece]], list[AnswerPiece]]] = {
-    "number": _numbers,
-    "line": _lines,
-    "code": _codes,
-}
+_FORKS = {"number": _numbers, "line": _lines, "code": _codes}
 """Which pieces of a group are blocks; of other kinds all are."""
 MAY_CONCLUDE = ("section", "bold", "label", "code", "line")
 """Kinds of pieces of which the last one may conclude, so that it is no block."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import name as name_of
 
-from pasta_lm.engines.request import Answer, Finished, SamplingParams, unless_failed
+from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import InputError, RequestError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.layout_rule import units
@@ -24,6 +25,7 @@ from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import check_positive
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import SEQUENTIAL
+from pasta_lm.strategies.many import Window
 from pasta_lm.strategies.model import Pasta
 
 ANSWERS, USABLE, COUNTS = "answers.jsonl", "usable.jsonl", "counts.json"
@@ -90,10 +92,12 @@ class AnswerConfig:
     def __post_init__(self) -> None:
         check_positive("answers", self, "limit", "max_tokens", "in_flight")
 
-    @property
-    def pool_tokens(self) -> int:
-        """Return the cache entries that all answers in flight can need."""
-        return self.in_flight * (self.max_tokens + ROOM)
+    def load(self) -> Pasta:
+        """Load the model with the cache entries that all answers in flight can need."""
+        return Pasta.from_pretrained(
+            self.model, dtype=self.dtype, device=self.device,
+            pool_tokens=self.in_flight * (self.max_tokens + ROOM),
+        )  # fmt: skip
 
 
 class AnswerCounts(NamedTuple):
@@ -165,31 +169,20 @@ def answer(
 
 
 def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig) -> Iterator[Row]:
-    engine, sampling = model.engine, _sampling(model, config)
-    waiting, running = deque(instructions), dict[int, str]()
+    sampling = _sampling(model, config)
 
-    def submit(name: str) -> Iterator[Row]:
+    def request_of(name: str) -> Request:
         params = replace(sampling, seed=_seed(name, config.seed))
-        request = model.request(instructions[name], params, strategy=SEQUENTIAL, think=config.think)
-        try:
-            running[engine.submit(request)] = name
-        except RequestError:  # longer than the context or the pool
+        return model.request(instructions[name], params, strategy=SEQUENTIAL, think=config.think)
+
+    window = Window(model.engine, request_of, config.in_flight)
+    for name, outcome in chain.from_iterable(window.outcomes(instructions)):
+        if isinstance(outcome, Answer):
+            yield _row(name, config, outcome)
+        elif isinstance(outcome, RequestError):  # longer than the context or the pool
             yield _row(name, config)
-
-    def step() -> Iterator[Row]:
-        for number, event in engine.step() if running else ():
-            done = unless_failed(event)
-            if isinstance(done, Finished) and number in running:
-                yield _row(running.pop(number), config, done.answer)
-
-    try:
-        while waiting or running:
-            while waiting and len(running) < config.in_flight:
-                yield from submit(waiting.popleft())
-            yield from step()
-    finally:
-        for number in running:
-            engine.cancel(number)
+        else:
+            raise outcome
 
 
 def _sampling(model: Pasta, config: AnswerConfig) -> SamplingParams:

@@ -24,6 +24,7 @@ from pasta_lm.learn.annotate.teacher import read_prompt
 from pasta_lm.learn.chat.client import Endpoint
 from pasta_lm.learn.data import THOUGHT, Turn, joined, messages_of, text_of, unread
 from pasta_lm.learn.data.annotated import Record, answer_of
+from pasta_lm.models.checkpoint import first_line
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 
 TEACHER: Final = "teacher"
@@ -43,8 +44,7 @@ COLUMNS = {
 }
 """The columns of data sets; where none is named, all of a row are read."""
 TAGGED = {"response": Form.WRITTEN, "annotated": Form.ANNOTATOR}
-PLAIN = ("output", "answer", "completion")
-"""Keys of an answer beside its prompt."""
+PLAIN = ("output", "answer", "completion")  # Keys of an answer beside its prompt.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,8 @@ class SourceConfig:
     split: str = "train"  # Split of a data set of the hub.
     revision: str | None = None
     """Commit, tag or branch of a data set of the hub; None: its newest state."""
-    columns: str | None = (
-        None  # A known layout, of which other keys are not read; None: all keys are.
-    )
+    columns: str | None = None
+    """A known layout, of which other keys are not read; None: all keys are."""
     name: str | None = None  # The ``source`` of each record; None: the file's name or the hub's id.
 
     def __post_init__(self) -> None:
@@ -230,11 +229,7 @@ def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:
         yield from datasets.load_dataset(name, split=split, revision=revision, streaming=True)
     except (FileNotFoundError, ValueError) as exc:
         hint = "check source.hub, source.split and source.revision; a private one needs HF_TOKEN"
-        raise UsageError(f"{what} cannot be read: {_first_line(exc)}", hint=hint) from exc
+        raise UsageError(f"{what} cannot be read: {first_line(exc)}", hint=hint) from exc
     except Exception as exc:  # whatever its libraries for files and networks raise
         hint = "run the same command again when the hub can be reached"
-        raise RemoteError(f"{what} cannot be read: {_first_line(exc)}", hint=hint) from exc
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+        raise RemoteError(f"{what} cannot be read: {first_line(exc)}", hint=hint) from exc

@@ -77,8 +77,7 @@ class Tally:
     """The rows of a run that ended, by index in the source, and the tokens of all its replies."""
 
     spent: Spending
-    progress: Callable[[Tally], None]
-    """Called after each row and each reply."""
+    progress: Callable[[Tally], None]  # Called after each row and each reply.
     rows: dict[int, EndedRow] = field(default_factory=dict)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -241,8 +240,6 @@ def write_set(config: AnnotateConfig, tally: Tally) -> list[Path]:
         write_records(folder / RECORDS, kept)
         write_rows(folder / FAILURES, failed)
     except (OSError, InputError) as exc:
-        raise PastaError(
-            f"{folder} cannot be written: {cause(exc)}",
-            hint="the journal is complete; make room and run the same command again",
-        ) from exc
+        hint = "the journal is complete; make room and run the same command again"
+        raise PastaError(f"{folder} cannot be written: {cause(exc)}", hint=hint) from exc
     return [folder / name for name in (RECORDS, FAILURES)]

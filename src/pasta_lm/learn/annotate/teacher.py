@@ -49,17 +49,12 @@ class Prompt:
         return f"{self.version} {hashlib.sha256(repr(self).encode()).hexdigest()[:16]}"
 
     def messages(self, prompt: str, answer: str) -> list[Message]:
-        return [*_shown(self), {"role": "user", "content": _ask(prompt, answer)}]
-
-
-@cache
-def _shown(prompt: Prompt) -> tuple[Message, ...]:
-    shown: list[Message] = [{"role": "system", "content": prompt.instructions}]
-    for example in prompt.demonstrations:
-        plain = parse(example.annotated, Form.ANNOTATOR).plain_text
-        shown.append({"role": "user", "content": _ask(example.prompt, plain)})
-        shown.append({"role": "assistant", "content": _wrap(example.annotated)})
-    return tuple(shown)
+        messages: list[Message] = [{"role": "system", "content": self.instructions}]
+        for example in self.demonstrations:
+            plain = parse(example.annotated, Form.ANNOTATOR).plain_text
+            messages.append({"role": "user", "content": _ask(example.prompt, plain)})
+            messages.append({"role": "assistant", "content": _wrap(example.annotated)})
+        return [*messages, {"role": "user", "content": _ask(prompt, answer)}]
 
 
 @cache

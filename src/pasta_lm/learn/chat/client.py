@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -68,8 +68,7 @@ class ChatReply:
     candidates: Mapping[str, float] = field(default_factory=dict)
     """Natural log-probabilities of the likeliest first tokens, if they were asked for."""
     tokens: TokenCounts = TokenCounts(0, 0)  # As the server reports them; 0 if it does not.
-    raw: Row = field(default_factory=dict)
-    """The body as it came; ``read_reply`` reads it again."""
+    raw: Row = field(default_factory=dict)  # The body as it came; ``read_reply`` reads it again.
 
 
 def read_reply(body: bytes | str | Row) -> ChatReply:
@@ -136,13 +135,6 @@ class Endpoint:
         return key
 
 
-def connect(endpoint: Endpoint) -> list[HttpClient]:
-    if not find_spec("httpx2"):
-        raise MissingExtraError(f"asking {endpoint.address}", "annotate")
-    key = endpoint.api_key()
-    return [HttpClient(url, key) for url in endpoint.base_url.split(",")]
-
-
 class ChatClient:
     """Asks the servers of one endpoint in turn.
 
@@ -156,9 +148,15 @@ class ChatClient:
         self.endpoint = endpoint
         self._pause = Pause()
         self._policy = policy or RetryPolicy()
-        self._servers = servers or connect(endpoint)
+        if not servers:
+            if not find_spec("httpx2"):
+                raise MissingExtraError(f"asking {endpoint.address}", "annotate")
+            key = endpoint.api_key()
+            servers = [HttpClient(url, key) for url in endpoint.base_url.split(",")]
+        self._servers = servers
         self._turns = cycle(self._servers)
-        self._sending: set[asyncio.Task[object]] = set()
+        self.sending: set[asyncio.Task[object]] = set()
+        """The tasks that have a request in flight, which may be paid."""
         self._is_draining = False
         self._limit_key = MAX_TOKENS
 
@@ -168,11 +166,6 @@ class ChatClient:
     async def __aexit__(self, *_: object) -> None:
         for server in self._servers:
             await server.close()
-
-    @property
-    def sending(self) -> Set[asyncio.Task[object]]:
-        """Return the tasks that have a request in flight, which may be paid."""
-        return self._sending
 
     def drain(self) -> None:
         """Cancel every task that would retry; requests in flight are awaited."""
@@ -194,7 +187,7 @@ class ChatClient:
     async def _attempt(self, request: ChatRequest) -> ChatReply:
         endpoint, task = self.endpoint, asyncio.current_task()
         assert task is not None
-        self._sending.add(task)
+        self.sending.add(task)
         try:
             # The bound of the whole answer: HTTP clients bound the time between two pieces.
             async with asyncio.timeout(endpoint.timeout_s):
@@ -208,7 +201,7 @@ class ChatClient:
         except TemporaryFailure as exc:
             failure = exc
         finally:
-            self._sending.discard(task)
+            self.sending.discard(task)
         raise asyncio.CancelledError if self._is_draining else failure
 
     async def _post(self, request: ChatRequest) -> HttpReply:

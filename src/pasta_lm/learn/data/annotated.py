@@ -157,10 +157,8 @@ def _record(row: Row, number: int) -> Record:
 def _check_order(roles: list[str]) -> None:
     pairs = zip(["", *roles], [*roles, "assistant"], strict=True)
     if roles and any(role == "assistant" and before != "user" for before, role in pairs):
-        raise InputError(
-            "'messages' must be questions and answers in turn, the last a question",
-            hint=f"they are: {', '.join(roles)}",
-        )
+        reason = "'messages' must be questions and answers in turn, the last a question"
+        raise InputError(reason, hint=f"they are: {', '.join(roles)}")
 
 
 def _row(record: Record) -> Row:

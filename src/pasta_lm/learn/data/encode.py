@@ -243,21 +243,17 @@ class _Writer:
         rows = {id(entry.row): entry.row for entry in items}
         numbers = {row: number for number, row in enumerate(rows)}
         bound = len(items)  # no slot is beyond the last; unlimited cutoffs exceed 32 bits
+        cutoffs = (tuple(min(row.cutoff(o), bound) for o in owners) for row in rows.values())
         return EncodedExample(
             id=name,
             token_ids=array("i", [entry.token for entry in items]),
             labels=self._labels,
             positions=array("i", [entry.position for entry in items]),
             owners=array("i", [entry.owner for entry in items]),
-            row_of=array("i", [numbers[id(entry.row)] for entry in items]),
-            rows=tuple(
-                tuple(min(row.cutoff(owner), bound) for owner in owners) for row in rows.values()
-            ),
-            num_prompt=self._num_prompt,
-            main_owners=tuple(self._main_owners),
-            fed_again=self._fed_again,
-            decisions=array("i", sorted(self._decisions)),
-        )
+            row_of=array("i", [numbers[id(entry.row)] for entry in items]), rows=tuple(cutoffs),
+            num_prompt=self._num_prompt, main_owners=tuple(self._main_owners),
+            fed_again=self._fed_again, decisions=array("i", sorted(self._decisions)),
+        )  # fmt: skip
 
 
 def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
@@ -43,17 +42,9 @@ _CONCLUSION = re.compile(
 )
 
 
-class Layout(Enum):
-    """How a part of a text is set apart."""
-
-    ITEM = "list item"
-    SECTION = "section under a heading"
-    BOLD = "line with a bold lead"
-    ROW = "table row"
-    LINE = "line"
-
-
-_MARKS = {Layout.ITEM: _ITEM, Layout.SECTION: _HEADING, Layout.ROW: _BAR}
+Layout = Literal["item", "section", "bold", "row", "line"]
+"""How a part of a text is set apart: a section has a heading, a bold line a bold lead."""
+_MARKS: dict[str, re.Pattern[str]] = {"item": _ITEM, "section": _HEADING, "row": _BAR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +69,9 @@ class Stretch:
         bold, label = _BOLD.match(body), _LABEL.match(body)
         if bold is not None:
             return bold[2].strip().rstrip(":")
-        if self.layout is Layout.ROW:
+        if self.layout == "row":
             return body.split("|", 1)[0].strip()
-        if label is not None or self.layout is Layout.SECTION:
+        if label is not None or self.layout == "section":
             return label["label"] if label else body
         name = _NAME.match(body)
         return name[0] if name else body
@@ -135,14 +126,14 @@ def _first(lines: Sequence[_Line]) -> tuple[Layout, int]:
         level = len(heading[1])
         marks = [_HEADING.match(other.text) for other in others]
         ends = (n for n, mark in enumerate(marks, 1) if mark and len(mark[1]) <= level)
-        return Layout.SECTION, next(ends, len(lines))
+        return "section", next(ends, len(lines))
     if _ITEM.match(line.text):
         ends = (n for n, other in enumerate(others, 1) if other.indent <= line.indent)
-        return Layout.ITEM, next(ends, len(lines))
+        return "item", next(ends, len(lines))
     if _ROW.match(line.text):
         has_head = bool(others) and _RULE.match(others[0].text) is not None
-        return (Layout.LINE, 2) if has_head else (Layout.ROW, 1)
-    return (Layout.BOLD if _BOLD.match(line.text) else Layout.LINE), 1
+        return ("line", 2) if has_head else ("row", 1)
+    return ("bold" if _BOLD.match(line.text) else "line"), 1
 
 
 def apar_document(text: str) -> Document:

@@ -116,9 +116,9 @@ def load_template(name: str) -> JudgeTemplate:
         names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.md")))
         hint = f"{names}, or a page of your own ending in .md"
         raise UsageError(f"no judge's template {name!r}: {path} cannot be read", hint=hint) from exc
-    page, methods = _PAGE.match(text.replace("\r\n", "\n")), [method.value for method in Method]
-    if page is None or page["method"].strip() not in methods:
-        hint = f"a line 'Method: {' or '.join(methods)}', then '# System', then '# User'"
+    page = _PAGE.match(text.replace("\r\n", "\n"))
+    if page is None or page["method"].strip() not in [*Method]:
+        hint = f"a line 'Method: {' or '.join(Method)}', then '# System', then '# User'"
         raise InputError(f"{path} is not a judge's template", hint=hint)
     if sorted(_FIELD.findall(page["user"])) != sorted(FIELDS):
         names = ", ".join(f"{{{{{field}}}}}" for field in FIELDS)
@@ -209,10 +209,6 @@ Progress = Callable[[int, int, Spending], None]
 """Called with the replies of this run, the number requested, and all stored replies' tokens."""
 
 
-class MissingVerdictsError(PastaError):
-    """Report that a judge left comparisons without a verdict."""
-
-
 @dataclass(frozen=True, slots=True)
 class LLMJudge:
     """A ``Judge`` that asks a model."""
@@ -223,9 +219,8 @@ class LLMJudge:
     client: Callable[[], ChatClient] | None = None  # None: only stored replies are read.
     max_missing: float = 0.0  # Largest share of comparisons without a verdict.
     progress: Progress = lambda done, total, spent: None
-    failures: dict[str, str] = field(
-        default_factory=dict
-    )  # Requests of this run without a reply, by key.
+    failures: dict[str, str] = field(default_factory=dict)
+    """Requests of this run without a reply, by key."""
     missing: dict[NoVerdict, list[str]] = field(default_factory=dict)  # Prompts, by reason.
 
     @property
@@ -269,7 +264,7 @@ class LLMJudge:
         if num_missing > self.max_missing * num:
             of = f"{num_missing} of {num} comparisons: {describe_missing(missing)}"
             hint = "run again to ask for missing replies; stored ones are final"
-            raise MissingVerdictsError(f"{self.name} gave no verdict on {of}", hint=hint)
+            raise PastaError(f"{self.name} gave no verdict on {of}", hint=hint)
         for problem, some in missing.items():
             self.missing.setdefault(problem, []).extend(some)
         verdicts = (None if wins is None else verdict_of(wins) for wins, _ in readings)

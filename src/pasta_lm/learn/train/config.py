@@ -169,10 +169,8 @@ def check_stage_one(train: TrainConfig, lora: LoraConfig | None, strategy: str) 
     if train.save == "adapter" and lora is None:
         raise UsageError('train.save = "adapter" needs a table [lora]')
     if strategy != PASTA and train.positions != APAR_POSITIONS:
-        raise UsageError(
-            f"{strategy} makes no promises: positions {train.positions!r} need their lengths",
-            hint=f'train.positions = "{APAR_POSITIONS}"',
-        )
+        reason = f"{strategy} makes no promises: positions {train.positions!r} need their lengths"
+        raise UsageError(reason, hint=f'train.positions = "{APAR_POSITIONS}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,14 +251,11 @@ def judge_of(
     policy: RetryPolicy | None = None,
 ) -> LLMJudge:  # fmt: skip
     """Return the judge of a recipe; its replies are in ``out`` unless the recipe names a file."""
+    journal = Journal(Path(config.journal) if config.journal else out / REPLIES)
     return LLMJudge(
-        config.model,
-        load_template(TEMPLATES[config.method]),
-        Journal(Path(config.journal) if config.journal else out / REPLIES),
-        lambda: ChatClient(config, policy=policy),
-        max_missing=config.max_missing,
-        progress=progress,
-    )
+        config.model, load_template(TEMPLATES[config.method]), journal,
+        lambda: ChatClient(config, policy=policy), config.max_missing, progress,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,18 +319,14 @@ class PreferenceConfig:
         }
         for key, is_set in of_stage_one.items():
             check_not_ignored(key, is_set, "it belongs to stage one")
-        if self.data.file is not None:
-            self._check_file()
+        if self.data.file is None:
+            if self.score is None:
+                raise UsageError("[score] is missing: samples need a quality_weight")
+            if self.model.baseline is None:
+                reason = "model.baseline is missing: its answers are compared with the samples"
+                hint = "name the model that was trained on the same data without tags"
+                raise UsageError(reason, hint=hint)
             return
-        if self.score is None:
-            raise UsageError("[score] is missing: samples need a quality_weight")
-        if self.model.baseline is None:
-            raise UsageError(
-                "model.baseline is missing: its answers are compared with the samples",
-                hint="name the model that was trained on the same data without tags",
-            )
-
-    def _check_file(self) -> None:
         check_not_ignored("[score]", self.score is not None, "data.file has scores of its own")
         check_not_ignored("[judge]", self.judge is not None, "data.file has scores of its own")
         others = self.rollouts != RolloutsConfig(samples=self.rollouts.samples)

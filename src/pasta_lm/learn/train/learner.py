@@ -61,12 +61,9 @@ class Learner:
     tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
     eos_id: int
-    trained_strategy: str = PASTA
-    """The strategy that it was trained for, or is about to be."""
-    source: str = ""
-    """Folder or hub id of the base."""
-    dtype: torch.dtype = torch.float32
-    """The dtype in which the base was saved."""
+    trained_strategy: str = PASTA  # The strategy that it was trained for, or is about to be.
+    source: str = ""  # Folder or hub id of the base.
+    dtype: torch.dtype = torch.float32  # The dtype in which the base was saved.
 
     @property
     def last_position(self) -> int | None:
@@ -162,20 +159,16 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
     tag_ids = sorted(learner.vocabulary.piece_ids.values())
     rows = dict.fromkeys(token_matrices(learner.model), tag_ids)
     config = peft.LoraConfig(
-        task_type="CAUSAL_LM",
-        r=lora.rank,
+        task_type="CAUSAL_LM", r=lora.rank, lora_dropout=lora.dropout,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a float is fine
-        lora_dropout=lora.dropout,
         target_modules=[*lora.targets] or EVERY_LAYER,
         trainable_token_indices=rows if lora.trained_tokens == "tags" else None,
-    )
+    )  # fmt: skip
     try:
         model = peft.get_peft_model(learner.model, config)
     except ValueError as exc:
-        raise UsageError(
-            f"[lora] does not fit the model: {first_line(exc)}",
-            hint="targets are names of linear layers, such as q_proj; without any, all learn",
-        ) from exc
+        hint = "targets are names of linear layers, such as q_proj; without any, all learn"
+        raise UsageError(f"[lora] does not fit the model: {first_line(exc)}", hint=hint) from exc
     assert isinstance(model, peft.PeftModel)
     for module in model.modules():
         if isinstance(module, peft.tuners.trainable_tokens.TrainableTokensLayer):
@@ -201,21 +194,12 @@ def _with_own_rows(layer: TrainableTokensLayer, inputs: Tensor) -> Tensor:
     return out.index_put((is_trained,), rows.to(out.dtype))
 
 
-def _low_rank(model: PreTrainedModel) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return A [r, in] and B [out, r] of each layer that has an adapter, by its name."""
-    weights = dict(model.named_parameters())
-    ends = (".lora_A.default.weight", ".lora_B.default.weight")
-    names = [name.removesuffix(ends[0]) for name in weights if name.endswith(ends[0])]
-    return {name: (weights[name + ends[0]], weights[name + ends[1]]) for name in names}
-
-
 def check_is_whole(source: str) -> None:
     """Raise a UsageError if the base of a new adapter is an adapter itself."""
     if is_adapter(Path(resolve(source))):
-        raise UsageError(
-            f"{source} is an adapter, and an adapter has no adapter of its own",
-            hint=f"pasta export {source} OUT --merged makes a whole model of it; name OUT",
-        )
+        reason = f"{source} is an adapter, and an adapter has no adapter of its own"
+        hint = f"pasta export {source} OUT --merged makes a whole model of it; name OUT"
+        raise UsageError(reason, hint=hint)
 
 
 def save(learner: Learner, train: TrainConfig) -> Path:
@@ -237,8 +221,10 @@ def save_trained(
     learner: Learner, model: PeftModel, base: BaseReference, lora: LoraConfig, train: TrainConfig
 ) -> Path:
     check_finite(learner.model)
-    scale = lora.alpha / lora.rank
-    pairs = {name: (a.clone(), scale * b) for name, (a, b) in _low_rank(learner.model).items()}
+    scale, weights = lora.alpha / lora.rank, dict(learner.model.named_parameters())
+    a, b = ".lora_A.default.weight", ".lora_B.default.weight"
+    names = [name.removesuffix(a) for name in weights if name.endswith(a)]
+    pairs = {name: (weights[name + a].clone(), scale * weights[name + b]) for name in names}
     config, dtype = learner.pasta_config(train), learner.saved_dtype(train)
     # The merged weights give the rows of the tag pieces.
     adapter = with_tag_rows(pairs, model.merge_and_unload(), config.piece_ids)
@@ -249,10 +235,9 @@ def save_trained(
 
 
 def with_tag_rows(
-    low_rank: Mapping[str, tuple[Tensor, Tensor]],
-    model: PreTrainedModel,
+    low_rank: Mapping[str, tuple[Tensor, Tensor]], model: PreTrainedModel,
     piece_ids: Mapping[str, int],
-) -> Adapter:
+) -> Adapter:  # fmt: skip
     """Return an adapter of these matrices, with the rows of the tag pieces of a trained model."""
     ids = list(piece_ids.values())
     rows = {name: weight.detach()[ids] for name, weight in token_matrices(model).items()}
@@ -263,10 +248,9 @@ def check_finite(model: nn.Module) -> None:
     """Raise a ModelError that names the first weight that is NaN or infinite."""
     for name, weight in model.named_parameters():
         if not torch.isfinite(weight).all():
-            raise ModelError(
-                f"the weights {name} are NaN or infinite: they are not saved",
-                hint="lower learning_rate; --resume goes on from the last checkpoint",
-            )
+            reason = f"the weights {name} are NaN or infinite: they are not saved"
+            hint = "lower learning_rate; --resume goes on from the last checkpoint"
+            raise ModelError(reason, hint=hint)
 
 
 @contextmanager

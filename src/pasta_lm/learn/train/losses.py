@@ -8,29 +8,25 @@ G key/value heads, D head or hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
-from transformers.utils.generic import ModelOutput
 
 from pasta_lm.engines.passes import attention
 from pasta_lm.journal import Row
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.models.vocabulary import Vocabulary
 
-MAX_LOGITS = 20_000_000
-"""Logits that stand in memory at a time: 80 MB in float32."""
-Batch = Row
-"""The arguments of one forward pass and of its loss, as ``collate`` makes them."""
+MAX_LOGITS = 20_000_000  # Logits that stand in memory at a time: 80 MB in float32.
+Batch = Row  # The arguments of one forward pass and of its loss, as ``collate`` makes them.
 OfRows = Callable[[Tensor, Tensor], Tensor]
 """Takes logits [R, V] and labels [R]; returns values [..., R]."""
 
@@ -174,9 +170,12 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
 
     def of_part(hidden_RD: Tensor, labels_R: Tensor) -> Tensor:
         # By the model's own forward, which may scale or cap its logits.
-        with _returning(base, type(out)(last_hidden_state=hidden_RD[None])):
-            logits_RV = model(input_ids=first_token, use_cache=False).logits[0]
-        return of_rows(logits_RV, labels_R)
+        forward = base.forward
+        base.forward = lambda *_, **__: type(out)(last_hidden_state=hidden_RD[None])
+        try:
+            return of_rows(model(input_ids=first_token, use_cache=False).logits[0], labels_R)
+        finally:
+            base.forward = forward
 
     num_rows = max(1, MAX_LOGITS // len(model.get_output_embeddings().weight))
     tensors = hidden_MD, batch["shift_labels"][0, learned]
@@ -188,16 +187,6 @@ def over_labels(model: PreTrainedModel, batch: Batch, of_rows: OfRows) -> Tensor
 def reads_texts(model: PreTrainedModel) -> bool:
     """Return whether a model reads plain texts by its own attention, without our mask."""
     return bool(model.config._attn_implementation != attention.NAME)
-
-
-@contextmanager
-def _returning(module: nn.Module, output: ModelOutput) -> Iterator[None]:
-    forward = module.forward
-    module.forward = lambda *_, **__: output
-    try:
-        yield
-    finally:
-        module.forward = forward
 
 
 def label_nats(logits_RV: Tensor, labels_R: Tensor) -> Tensor:
@@ -225,8 +214,7 @@ def bonbon_loss(chosen_E: Tensor, margin_E: Tensor, alpha: float, beta: float) -
 class TokenNats(NamedTuple):
     """Nats of the labels of one example, in token order; 0.0 where there is no label."""
 
-    nats: list[float]
-    """-log p(label)."""
+    nats: list[float]  # -log p(label).
     given_text: list[float]
     """-log p(label | no tag): the tag pieces left out of the softmax; infinite for a tag."""
 

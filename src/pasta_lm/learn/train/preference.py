@@ -49,8 +49,7 @@ _MAY_CHANGE = {
 """Keys that change no figure of finished rounds."""
 
 Prompts = Sequence[PromptWithReference]
-Show = Callable[..., None]
-"""Shows the progress of one activity: ``show("answers", 3, 10, note)``."""
+Show = Callable[..., None]  # Shows the progress of one activity: ``show("answers", 3, 10, note)``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,7 @@ class Round:
 
     number: int
     folder: Path
-    newest: str
-    """Folder or hub id of the model that is sampled and then trained further."""
+    newest: str  # Folder or hub id of the model that is sampled and then trained further.
     show: Show = lambda *_: None
 
     def say(self, line: str) -> None:
@@ -117,10 +115,8 @@ def check_sources(
     if prompts is None and recipe.data.records is None:
         raise UsageError("[data] needs exactly one of file and records")
     if judge is None and recipe.judge is None:
-        raise UsageError(
-            "[judge] is missing: it compares the samples with other answers",
-            hint="name model and base_url of an OpenAI-compatible API",
-        )
+        reason = "[judge] is missing: it compares the samples with other answers"
+        raise UsageError(reason, hint="name model and base_url of an OpenAI-compatible API")
 
 
 def check_taught(base: str, train: config.TrainConfig) -> None:
@@ -135,10 +131,8 @@ def check_taught(base: str, train: config.TrainConfig) -> None:
     pairs = (("positions", train.positions, known.positions), ("join", train.join, known.join))
     for key, value, taught in pairs:
         if taught != value:
-            raise UsageError(
-                f"train.{key} is {value!r}, and model.base was taught {taught.value!r}",
-                hint="decoding, the reference and training must agree",
-            )
+            reason = f"train.{key} is {value!r}, and model.base was taught {taught.value!r}"
+            raise UsageError(reason, hint="decoding, the reference and training must agree")
 
 
 def prompts_of(records: config.RecordsConfig | None, num_rounds: int) -> Sequence[Prompts]:
@@ -190,14 +184,9 @@ def sampling_of(
     return preferences.Sampling(
         # Not the whole path, because a run may be moved.
         model=round.newest if is_first else "/".join(Path(round.newest).parts[-2:]),
-        baseline=models.baseline or "",
-        round=round.number,
-        seed=seed,
-        strategy=PASTA,
-        samples=rollouts.samples,
-        temperature=rollouts.temperature,
-        max_tokens=rollouts.max_tokens,
-    )
+        baseline=models.baseline or "", round=round.number, seed=seed, strategy=PASTA,
+        samples=rollouts.samples, temperature=rollouts.temperature, max_tokens=rollouts.max_tokens,
+    )  # fmt: skip
 
 
 def load_models(
@@ -210,10 +199,8 @@ def load_models(
         model = rollouts.servers.holding(round.newest)
         check_newest(round, model.engine.served_names)
     if not model.supports(PASTA):
-        raise UsageError(
-            f"model.base {round.newest} was not taught PASTA-LANG",
-            hint="train it with `pasta train sft` first",
-        )
+        hint = "train it with `pasta train sft` first"
+        raise UsageError(f"model.base {round.newest} was not taught PASTA-LANG", hint=hint)
     return model, model if baseline == round.newest else load(baseline)
 
 
@@ -225,10 +212,9 @@ def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
     newest = Path(round.newest).parts[-2:]
     for url, names in served.items():
         if round.number > 1 and all(Path(name).parts[-2:] != newest for name in names):
-            raise UsageError(
-                f"round {round.number} samples {round.newest}, and {url} serves {names[0]}",
-                hint="let it serve that folder under its own name, then --resume",
-            )
+            reason = f"round {round.number} samples {round.newest}, and {url} serves {names[0]}"
+            hint = "let it serve that folder under its own name, then --resume"
+            raise UsageError(reason, hint=hint)
 
 
 def pair(

@@ -129,8 +129,7 @@ class NextTokens:
         return {}
 
 
-NATS = "own_text_nats"
-"""Key of a row of the log: mean nats a token of the base's own answers."""
+NATS = "own_text_nats"  # Key of a row of the log: mean nats a token of the base's own answers.
 
 
 def own_examples(data: DataConfig, encode: Encode) -> list[EncodedExample]:
@@ -166,7 +165,7 @@ class OwnText(TrainerCallback):
             append_row(self._log, {"step": 0, NATS: self._nats(args)})
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self, args: TrainingArguments, state: TrainerState, *_: object, **__: object
     ) -> None:
         nats, step = self._nats(args), state.global_step
         log = map(json.loads, self._log.read_text("utf-8").splitlines())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +42,11 @@ STATE = "trainer_state.json"
 TRIM_STEPS = 20
 MAX_STORED_WEIGHTS = 1_000_000_000
 """A larger model computes each layer again in the backward pass, unless the recipe says no."""
-_APART = "trainable_tokens_delta"
-"""peft's name for rows that are trained while their matrix is frozen."""
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
-class RowRate(NamedTuple):
-    """Rows of a weight in training, and their learning rate as a multiple of the others'."""
-
-    weight: Tensor
-    ids: Tensor
-    ratio: float
+RowRate = tuple[Tensor, Tensor, float]
+"""A weight, ids of its rows, and their learning rate as a multiple of the others'."""
 
 
 class Objective(Protocol):
@@ -183,16 +177,17 @@ def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
     """
     ratio = (train.tag_learning_rate or train.learning_rate) / train.learning_rate
     named = learner.model.named_parameters()
-    if apart := [weight for name, weight in named if _APART in name]:
-        return [RowRate(rows, torch.arange(len(rows)), ratio) for rows in apart if ratio != 1]
+    # peft's name for rows that are trained while their matrix is frozen
+    if apart := [weight for name, weight in named if "trainable_tokens_delta" in name]:
+        return [(rows, torch.arange(len(rows)), ratio) for rows in apart if ratio != 1]
     rows: list[RowRate] = []
     for matrix in token_matrices(learner.model).values():
         is_tag = torch.zeros(len(matrix), dtype=torch.bool)
         is_tag[list(learner.vocabulary.piece_ids.values())] = True
         if ratio != 1:
-            rows.append(RowRate(matrix, is_tag.nonzero()[:, 0], ratio))
+            rows.append((matrix, is_tag.nonzero()[:, 0], ratio))
         if train.freeze_old_rows:
-            rows.append(RowRate(matrix, (~is_tag).nonzero()[:, 0], 0.0))
+            rows.append((matrix, (~is_tag).nonzero()[:, 0], 0.0))
     return rows
 
 
@@ -311,32 +306,20 @@ def _glibc() -> ctypes.CDLL | None:
 def training_arguments(train: TrainConfig, num_weights: int) -> TrainingArguments:
     is_large = num_weights > MAX_STORED_WEIGHTS
     args = TrainingArguments(
-        output_dir=train.out,
-        max_steps=-1 if train.steps is None else train.steps,
-        num_train_epochs=train.epochs or 1,
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=train.accumulate,
+        output_dir=train.out, seed=train.seed,
+        max_steps=-1 if train.steps is None else train.steps, num_train_epochs=train.epochs or 1,
+        per_device_train_batch_size=1, gradient_accumulation_steps=train.accumulate,
         gradient_checkpointing=is_large if train.checkpointing is None else train.checkpointing,
         # Not reentrant: the frozen weights below an adapter have no gradient.
         gradient_checkpointing_kwargs={"use_reentrant": False},
-        learning_rate=train.learning_rate,
-        adam_beta2=0.98,
-        lr_scheduler_type=train.schedule,
-        warmup_steps=train.warmup,
-        max_grad_norm=1.0,
-        bf16=is_mixed(train),
-        use_cpu=not torch.cuda.is_available(),
-        logging_steps=train.log_steps,
-        save_steps=train.save_steps,
-        save_total_limit=2,
-        seed=train.seed,
-        report_to="none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        train_sampling_strategy="sequential",
-        dataloader_pin_memory=False,
-        dataloader_num_workers=train.workers,
-    )
+        learning_rate=train.learning_rate, lr_scheduler_type=train.schedule,
+        warmup_steps=train.warmup, adam_beta2=0.98, max_grad_norm=1.0,
+        bf16=is_mixed(train), use_cpu=not torch.cuda.is_available(),
+        logging_steps=train.log_steps, report_to="none", disable_tqdm=True,
+        save_steps=train.save_steps, save_total_limit=2,
+        train_sampling_strategy="sequential", remove_unused_columns=False,
+        dataloader_pin_memory=False, dataloader_num_workers=train.workers,
+    )  # fmt: skip
     if args.n_gpu > 1:  # the Trainer would spread a pack over them
         args._n_gpu = 1
     return args
