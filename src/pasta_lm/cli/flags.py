@@ -21,12 +21,9 @@ MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 
 
 def option(
-    spelling: str,
-    help: str,
-    *,
-    min: float | None = None,
+    spelling: str, help: str, *, min: float | None = None,
     callback: Callable[..., object] | None = None,
-) -> object:
+) -> object:  # fmt: skip
     """Return the annotation that makes a parameter of a verb a flag.
 
     ``spelling`` has its names and, for the help, that of its value: ``--file -f FILE``.

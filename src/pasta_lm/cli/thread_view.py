@@ -19,14 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pasta_lm.cli.terminal import GAP, can_animate, console, harmless, say
-from pasta_lm.engines.request import (
-    StreamEvent,
-    Synced,
-    TextDelta,
-    ThoughtDelta,
-    ThreadEnded,
-    ThreadStarted,
-)
+from pasta_lm.engines import request
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.strategies.parts import NAME
@@ -36,7 +29,8 @@ MIN_VIEW_WIDTH = 22
 REFRESH_S = 1 / 20
 MAX_LABEL, MIN_BARS = 22, 8
 THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
-ShowEvents = Callable[[Iterable[StreamEvent]], None]  # shows events, at latest after ``REFRESH_S``
+ShowEvents = Callable[[Iterable[request.StreamEvent]], None]
+"""Shows events, at latest after ``REFRESH_S``."""
 
 
 def _marks(where: Console) -> tuple[str, ...]:
@@ -98,20 +92,20 @@ class ThreadViews:
     def __init__(self) -> None:
         self._views: dict[int, ThreadView] = {}
 
-    def take(self, event: StreamEvent) -> None:
+    def take(self, event: request.StreamEvent) -> None:
         match event:
-            case ThreadStarted(thread=thread, parent=parent, topic=topic):
+            case request.ThreadStarted(thread=thread, parent=parent, topic=topic):
                 self._views[thread] = ThreadView(thread, topic, event.promised_tokens)
                 if parent is not None:
                     self._views[parent].text.append(f"[{_name(thread, topic)}]", _style(thread))
-            case ThoughtDelta(thread=thread, text=text):
+            case request.ThoughtDelta(thread=thread, text=text):
                 self._views[thread].text.append(harmless(text), "dim")
-            case TextDelta(thread=thread, text=text):
+            case request.TextDelta(thread=thread, text=text):
                 self._views[thread].text.append(harmless(text))
                 self._views[thread].num_pieces += 1
-            case Synced(thread=thread, joined=joined):
+            case request.Synced(thread=thread, joined=joined):
                 self._views[thread].text.append(f"[sync {' '.join(map(str, joined))}]", "bold")
-            case ThreadEnded(thread=thread) if thread in self._views:
+            case request.ThreadEnded(thread=thread) if thread in self._views:
                 self._views[thread].is_live = False
 
     def __rich_console__(self, where: Console, options: ConsoleOptions) -> RenderResult:
@@ -147,7 +141,7 @@ def live_threads() -> Iterator[ShowEvents]:
     shown_at = 0.0
     with Live(views, console=console(sys.stderr), auto_refresh=False, transient=True) as live:
 
-        def show(events: Iterable[StreamEvent]) -> None:
+        def show(events: Iterable[request.StreamEvent]) -> None:
             nonlocal shown_at
             for event in events:
                 views.take(event)

@@ -334,15 +334,13 @@ def alpaca_report(
                 _add_rates(report, path, rates, ids)
                 _add_orders(report, path, readings.pairs[name])
         add_speed(report, path, systems[name], systems[SEQUENTIAL])
-        _add_provenance(report, path, answers.of(name).values())
+        rows, made = answers.of(name).values(), dict[str, str]()
+        for key in PROVENANCE:
+            values = (str(row.get(key) or "not recorded") for row in rows)
+            made[key] = " and ".join(dict.fromkeys(values))
+        report.add(path, {"provenance": made})
+        report.note(path, "; ".join(f"{key}: {value}" for key, value in made.items()))
     return report
-
-
-def _add_provenance(report: Report, path: KeyPath, rows: Iterable[Row]) -> None:
-    values = {key: [str(row.get(key) or "not recorded") for row in rows] for key in PROVENANCE}
-    made = {key: " and ".join(dict.fromkeys(names)) for key, names in values.items()}
-    report.add(path, {"provenance": made})
-    report.note(path, "; ".join(f"{key}: {value}" for key, value in made.items()))
 
 
 def _head(answers: AlpacaAnswers, readings: Readings | None, settings: AlpacaSettings) -> Figures:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from pasta_lm.engines.request import Request, SamplingParams
@@ -94,7 +93,6 @@ class AnswerSettings:
     def load(self, names: Iterable[str]) -> Models:
         if self.servers is not None:
             return {name: self.servers.holding(name) for name in names}
-        require_models(names)
         dtype, device, pool_tokens = self.dtype, self.device, self.pool_tokens
         load = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
         return {name: load(name) for name in names}
@@ -175,9 +173,7 @@ class Answerer:
     progress: Progress = lambda *_: None
     batch_size: int = 250  # prompts that the engine gets together
 
-    def answer(
-        self, workload: Workload, replays: Mapping[str, Replay] = MappingProxyType({})
-    ) -> None:
+    def answer(self, workload: Workload, replays: Mapping[str, Replay] = {}) -> None:
         """Decode the answers that a workload lacks; ``replays`` are timed beside them, by name."""
         if workload.is_timed:
             self._answer_in_turn(workload, replays)

@@ -42,14 +42,15 @@ NUM_READS = 3  # times that the weights are read; the fastest counts
 COLUMNS = 4096  # columns of the matrix that stands for the weights
 TEXT = " the rain falls on the green hills, and the river carries it to the sea."  # any will do
 LOAD_PROMPT = "Describe spring, summer, autumn and winter."
-LOAD_ANSWER = (
-    "A year has four seasons, and each of them has a character of its own.\n\n"
-    + "\n".join(
-        f'- {name}:<async topic="{name}"> {3 * TEXT}</async>'
-        for name in ("spring", "summer", "autumn", "winter")
-    )
-    + "\n<sync/>\nTogether they make the year."
+SEASONS = "".join(
+    f'- {name}:<async topic="{name}"> {3 * TEXT}</async>\n'
+    for name in ("spring", "summer", "autumn", "winter")
 )
+LOAD_ANSWER = f"""\
+A year has four seasons, and each of them has a character of its own.
+
+{SEASONS}<sync/>
+Together they make the year."""
 
 Progress = Callable[[int, int], None]  # called with the number of done and of all rounds
 
@@ -80,11 +81,9 @@ def bench(
     """
     if not loaded.vocabulary.has_pieces:
         loaded = with_pieces(loaded)
-    engine = TorchEngine(
-        loaded,
-        pool_tokens=_pool_tokens(loaded, settings),
-        max_rows=max(*settings.rows, planning.MAX_ROWS[loaded.device.type]),
-    )
+    max_rows = max(*settings.rows, planning.MAX_ROWS[loaded.device.type])
+    pool_tokens = _pool_tokens(loaded, settings)
+    engine = TorchEngine(loaded, pool_tokens=pool_tokens, max_rows=max_rows)
     steps, whole, reading = _rounds(engine, settings, progress, beside)
     load: dict[str, dict[str, float]] = {}
     for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
@@ -165,10 +164,8 @@ def step_s(engine: TorchEngine, num_rows: int) -> float:
     """Return the median seconds of a pass in which each of several threads feeds one token."""
     vocabulary = engine.loaded.vocabulary
     blocks: tuple[tuple[int, ...], ...] = ()
-    if num_rows == 1:
-        first = 8
-        main = _tokens(vocabulary, NUM_STEADY + 16)
-    else:
+    first, main = 8, _tokens(vocabulary, NUM_STEADY + 16)
+    if num_rows > 1:
         first = 3 * num_rows + 4
         block = _tokens(vocabulary, 3 * num_rows + NUM_STEADY + 8)
         topic = next(token for token in block if vocabulary.token_text(token).strip().isalpha())
@@ -176,12 +173,8 @@ def step_s(engine: TorchEngine, num_rows: int) -> float:
         # Main forks all blocks and ends, so that later only blocks are decoded.
         main, blocks = (opening, topic, closing) * num_rows, (block,) * num_rows
     params = SamplingParams(max_tokens=_num_entries(num_rows), max_blocks=max(1, len(blocks)))
-    request = Request(
-        prompt=prompt_of(vocabulary),
-        params=params,
-        forced=EncodedDocument(main=main, blocks=blocks),
-        forks=num_rows > 1,
-    )
+    forced, prompt = EncodedDocument(main=main, blocks=blocks), prompt_of(vocabulary)
+    request = Request(prompt=prompt, params=params, forced=forced, forks=num_rows > 1)
     ends = engine.generate([request])[0][0].trace.step_s
     steady = ends[first : first + NUM_STEADY]
     return median(after - before for before, after in zip(steady, steady[1:], strict=False))

@@ -11,14 +11,8 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.devices import default_dtype, on_device
-from pasta_lm.engines.gpu.attention import (
-    MIN_CAPABILITY,
-    Attend,
-    LayerMemory,
-    attend_gathered,
-    attend_split,
-    place_entries,
-)
+from pasta_lm.engines.gpu import attention
+from pasta_lm.engines.gpu.attention import Attend, LayerMemory, attend_split
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows, bucket_of
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.passes.attention import LayerCall
@@ -40,7 +34,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 def check_gpu(device: torch.device, attend: Attend = attend_split) -> tuple[dict[str, str], bool]:
     facts, faults, is_old = _about(device), list[str](), False
     if device.type == "cuda":
-        is_old = torch.cuda.get_device_capability(device) < MIN_CAPABILITY
+        is_old = torch.cuda.get_device_capability(device) < attention.MIN_CAPABILITY
     with torch.inference_mode(), on_device(device):
         for num_rows, size, dtype in () if is_old else CASES:
             if (fault := _kernel_fault(num_rows, size, dtype, device, attend)) is not None:
@@ -94,12 +88,12 @@ def _kernel_fault(
     def out(function: Attend) -> Tensor:
         owners = torch.full_like(slots, PROMPT_OWNER)
         memory = LayerMemory(keys.clone(), values.clone(), torch.stack([owners, slots]), batch)
-        place_entries(batch, memory.entries)
+        attention.place_entries(batch, memory.entries)
         call = LayerCall(0, scaling=None, window=None, softcap=None, sinks_H=None)
         return function(call, q_HND, k_GND, v_GND, memory)[:, :num_rows].float()
 
     try:
-        difference = float((out(attend) - out(attend_gathered)).abs().max())
+        difference = float((out(attend) - out(attention.attend_gathered)).abs().max())
     except Exception as exc:  # a compiler, a driver or a card may refuse anything
         return f"{type(exc).__name__}: {exc}"
     return None if difference <= TOLERANCES[dtype] else f"differs by {difference:.1g}"

@@ -62,7 +62,6 @@ class Replay:
 
     @property
     def notes(self) -> list[str]:
-        """Return the remarks that belong to the figures."""
         is_new = self.conditions["weights"] == NEW_TAG_ROWS
         return [
             *["this model has no tag pieces; untrained rows are enough for forced text"] * is_new,

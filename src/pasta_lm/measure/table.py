@@ -50,13 +50,9 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
     None where the wholes sum to nothing: precision without a single fork has no value.
     """
     kept = [(part, whole) for part, whole in zip(parts, wholes, strict=True) if whole]
-    return _bounds(tuple(zip(*kept, strict=True)), _ratio_of_sums) if kept else None
-
-
-def _ratio_of_sums(parts: Array, wholes: Array, axis: int) -> Array:
     with np.errstate(invalid="ignore"):
-        quotient: Array = parts.sum(axis=axis) / wholes.sum(axis=axis)
-    return quotient
+        statistic = lambda p, w, axis: p.sum(axis=axis) / w.sum(axis=axis)  # noqa: E731
+        return _bounds(tuple(zip(*kept, strict=True)), statistic) if kept else None
 
 
 def _bounds(samples: Sequence[Sequence[float]], statistic: Callable[..., Array]) -> Interval | None:
