@@ -206,10 +206,8 @@ def _known(error: Exception) -> PastaError:
     first_line = str(error).strip().partition("\n")[0]
     if "(os error " in first_line:  # libraries in Rust: safetensors, tokenizers
         return PastaError(f"a file cannot be read or written: {first_line}", hint=ROOM)
-    return PastaError(
-        f"unexpected {type(error).__name__}: {first_line}",
-        hint="this is a bug or a broken installation; --debug shows where it happened",
-    )
+    hint = "this is a bug or a broken installation; --debug shows where it happened"
+    return PastaError(f"unexpected {type(error).__name__}: {first_line}", hint=hint)
 
 
 def _wrong_usage(error: typer.TyperException) -> UsageError:

@@ -152,18 +152,14 @@ class Dialogue:
             if num_tokens <= (self.max_prompt or num_tokens):
                 break
             if len(self.messages) == 1 + continues:
-                raise RequestError(
-                    f"the question has {num_tokens} tokens, and the model's context has "
-                    f"room for {self.max_prompt} beside an answer",
-                    hint="ask a shorter question, or start with a smaller --max-tokens",
-                )
+                room = f"the model's context has room for {self.max_prompt} beside an answer"
+                hint = "ask a shorter question, or start with a smaller --max-tokens"
+                raise RequestError(f"the question has {num_tokens} tokens, and {room}", hint=hint)
             del self.messages[:2]
         if num_dropped := (num_before - len(self.messages)) // 2:
             turns = "turn" if num_dropped == 1 else f"{num_dropped} turns"
-            say(
-                f"the conversation is longer than the model's context: its oldest {turns} "
-                f"dropped, {len(self.messages) // 2} kept"
-            )
+            change = f"its oldest {turns} dropped, {len(self.messages) // 2} kept"
+            say(f"the conversation is longer than the model's context: {change}")
         return request
 
 

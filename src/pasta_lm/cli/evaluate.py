@@ -275,10 +275,7 @@ def replay(
         )  # fmt: skip
     report = result.report()
     report.add((), {"num_invalid_lines": num_invalid})
-    if json:
-        print_json(report.to_dict(has_bounds=False))
-    else:
-        print_report(report, as_json=False)
+    print_json(report.to_dict(has_bounds=False)) if json else print_report(report, as_json=False)
     for note in result.notes:
         say(note)
     if result.was_interrupted:

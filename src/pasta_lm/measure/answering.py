@@ -104,12 +104,9 @@ def check_served(servers: Servers | None, model: str | None, names: Iterable[str
         return
     if model is None:
         raise UsageError("--engine needs --model", hint="name the folder that the servers serve")
-    others = sorted({*names} - {model})
-    if others:
-        raise UsageError(
-            f"the servers hold {model}, and {others[0]} is to answer too",
-            hint="compare strategies of one model: leave out --baseline and --system",
-        )
+    if others := sorted({*names} - {model}):
+        hint = "compare strategies of one model: leave out --baseline and --system"
+        raise UsageError(f"the servers hold {model}, and {others[0]} is to answer too", hint=hint)
 
 
 def require_models(names: Iterable[str | None]) -> None:
@@ -211,12 +208,9 @@ class Answerer:
         return {**key, "model": model, **decoded, **self.details(system, prompt)}
 
     def _request(self, system: System, prompt: SetPrompt, workload: Workload) -> Request:
-        return self.models[system.model].request(
-            prompt.text,
-            replace(self.params, mask=workload.mask),
-            strategy=system.strategy,
-            positions=self.positions if system.strategy == PASTA else None,
-        )
+        params, strategy = replace(self.params, mask=workload.mask), system.strategy
+        positions, model = self.positions if strategy == PASTA else None, self.models[system.model]
+        return model.request(prompt.text, params, strategy=strategy, positions=positions)
 
 
 def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False) -> list[Row]:

@@ -151,10 +151,8 @@ def _tokens(vocabulary: Vocabulary, count: int) -> tuple[int, ...]:
 def _pool_tokens(loaded: LoadedModel, settings: BenchSettings) -> int:
     longest, last = NUM_CONTEXT + 4 * MAX_ROWS + NUM_STEADY, loaded.max_position
     if last is not None and longest > last:
-        raise UsageError(
-            f"{loaded.name} has positions up to {last}, and the benchmark needs {longest}",
-            hint="name a model with a longer context",
-        )
+        problem = f"{loaded.name} has positions up to {last}, and the benchmark needs {longest}"
+        raise UsageError(problem, hint="name a model with a longer context")
     by_rows = NUM_CONTEXT + max(_num_entries(count) for count in (2, *settings.rows))
     by_load = max(request.max_entries for request in load_requests(loaded))
     return max(by_rows, max(settings.requests, default=0) * by_load) + NUM_DECODED

@@ -21,7 +21,6 @@ from pasta_lm.measure.answering import SetPrompt
 
 PARTS = ("one", "several", "between")
 HELD_OUT = "held_out.txt"
-IFEVAL_KEYS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
 SOURCES = ("dataset", "domain", "source")  # keys that name a row's data set; the first one counts
 HUB_FILE = "alpaca_eval.json"  # the file of a hub data set that is read if none is named
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)(?<!\.jsonl)(?<!\.gz)(:.+)?")
@@ -82,9 +81,9 @@ def read_labels(path: Path) -> dict[str, str]:
 
 
 def read_ifeval(path: Path) -> list[SetPrompt]:
-    prompts = []
+    prompts, kinds = list[SetPrompt](), {"prompt": str, "instruction_id_list": list, "kwargs": list}
     for number, row in read_objects(path):
-        for key, kind in IFEVAL_KEYS.items():
+        for key, kind in kinds.items():
             if not isinstance(row.get(key), kind):
                 raise InputError(f"{path}:{number}: no {key!r}, as IFEval's prompts have it")
         prompts.append(SetPrompt(str(row.get("key", number - 1)), row["prompt"], checked=row))
@@ -178,7 +177,6 @@ def _from_hub(source: str) -> Path:
         return Path(hf_hub_download(name, file or HUB_FILE, repo_type="dataset"))
     except Exception as exc:  # the hub has many ways to say no
         reason = str(exc).strip().partition("\n")[0]
-        raise InputError(
-            f"{source}: no such file, and the hub gives no {file or HUB_FILE} of it: {reason}",
-            hint="name a file, or owner/name:file.json",
-        ) from exc
+        problem = f"no such file, and the hub gives no {file or HUB_FILE} of it: {reason}"
+        hint = "name a file, or owner/name:file.json"
+        raise InputError(f"{source}: {problem}", hint=hint) from exc

@@ -181,10 +181,8 @@ def systems_of(rows: Iterable[tuple[str, Row]]) -> Systems:
         system, prompt = (next((row[key] for key in keys if key in row), None) for keys in KEYS)
         try:
             if not isinstance(prompt, str) or not isinstance(system, str) or "text" not in row:
-                raise InputError(
-                    "no record of an answer: it needs 'instruction_id' or 'task_id', 'system' or "
-                    "'strategy', and 'text'"
-                )
+                needs = "'instruction_id' or 'task_id', 'system' or 'strategy', and 'text'"
+                raise InputError(f"no record of an answer: it needs {needs}")
             answer = AnswerRecord.from_row({**USUAL, **row})
         except InputError as exc:
             raise InputError(f"{name}: {exc.message}") from exc

@@ -83,11 +83,9 @@ class Rates:
         known = self.calibration.difficulty
         for item in self.judgements:
             if known is not None and item.row >= len(known):
-                last = len(known) - 1
-                raise InputError(
-                    f"{item.model}: row {item.row} has no difficulty: the table ends at {last}",
-                    hint="rows count the instructions of the difficulty table from 0",
-                )
+                reason = f"row {item.row} has no difficulty: the table ends at {len(known) - 1}"
+                hint = "rows count the instructions of the difficulty table from 0"
+                raise InputError(f"{item.model}: {reason}", hint=hint)
 
     @property
     def wins(self) -> Array:
@@ -157,8 +155,7 @@ def stored_rates(
         judge = _joined(row.judge for row in rows)
         baseline = _joined(row.baseline for row in rows)
         if judge and judge.startswith(SCRIPTED):
-            check = f"pipeline check, n = {len(rows)}"
-            models[name] = {"pipeline_check": check, "judge": judge}
+            models[name] = {"pipeline_check": f"pipeline check, n = {len(rows)}", "judge": judge}
             continue
         figures = Rates(rows, calibration, allow_missing).figures()
         is_comparable, label = comparability(judge, baseline, figures["n_total"])
@@ -233,17 +230,14 @@ def _judgement(row: Row) -> Judgement:
     if "preference" not in row:
         raise InputError("no 'preference'; a missing verdict is null")
     known = {key: row[key] for key in Judgement._fields if key in row}
-    return Judgement(**known | {"preference": _preference(row["preference"])})
-
-
-def _preference(value: object) -> float | None:
+    value = row["preference"]
     if value is None or value != value:  # tables of numbers write a missing value as NaN
-        return None
+        return Judgement(**known | {"preference": None})
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InputError(f"'preference' is {value!r}, not a number")
     if value and not 1 <= value <= 2:
         raise InputError(f"'preference' is {value}, but must be 0 or from 1 to 2")
-    return float(value) - 1 if value else 0.5
+    return Judgement(**known | {"preference": float(value) - 1 if value else 0.5})
 
 
 def read_calibration(difficulty: Path, gamed: Path) -> Calibration:
