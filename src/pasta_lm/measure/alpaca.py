@@ -177,10 +177,8 @@ def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -
         return {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
 
     systems = settings.all_systems
-    workloads = [
-        answering.Workload(answers, prompts[: settings.num_timed], systems, is_timed=True),
-        answering.Workload(answers, prompts, systems),
-    ]
+    timed = answering.Workload(answers, prompts[: settings.num_timed], systems, is_timed=True)
+    workloads = [timed, answering.Workload(answers, prompts, systems)]
     answering.answer_workloads(workloads, settings, columns, show)
     recipe, judge = settings.judge, stored_judge(out, settings.judge)
     if judge is None or recipe.base_url is None:
@@ -325,7 +323,13 @@ def alpaca_report(
             judgements = judgements_of(answers, readings, name)
             rates = win_rates.Rates(judgements, readings.calibration, allow_missing)
             ids = [prompt.id for prompt in answers.prompts]
-            _add_problems(report, path, ids, readings.pairs[name])
+            pairs = zip(ids, readings.pairs[name], strict=True)
+            named = ((key, reading) for key, both in pairs for reading in both)
+            problems = judging.missing_to_json(judging.missing_verdicts(named), "instructions")
+            report.add(path, {"problems": problems})
+            for problem, missing in problems.items():
+                of = f"{missing['count']} comparisons, of {', '.join(missing['instructions'])}"
+                report.note(path, f"No verdict, {problem}: {of}")
             if readings.judge["is_scripted"]:
                 label = f"pipeline check, n = {len(rates.wins)}"
                 report.add(path, {"pipeline_check": label})
@@ -358,17 +362,6 @@ def _head(answers: AlpacaAnswers, readings: Readings | None, settings: AlpacaSet
         "speed_baseline": SEQUENTIAL, "judge": judge, "is_comparable": is_comparable,
         "comparability": label,
     }  # fmt: skip
-
-
-def _add_problems(
-    report: Report, path: KeyPath, ids: Sequence[str], readings: Sequence[BothOrders]
-) -> None:
-    named = ((name, item) for name, both in zip(ids, readings, strict=True) for item in both)
-    problems = judging.missing_to_json(judging.missing_verdicts(named), "instructions")
-    report.add(path, {"problems": problems})
-    for problem, missing in problems.items():
-        of = f"{missing['count']} comparisons, of {', '.join(missing['instructions'])}"
-        report.note(path, f"No verdict, {problem}: {of}")
 
 
 def _add_rates(report: Report, path: KeyPath, rates: win_rates.Rates, ids: Sequence[str]) -> None:

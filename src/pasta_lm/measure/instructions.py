@@ -191,7 +191,10 @@ def instructions_report(out: Path) -> Report:
         for parts in PARTS:
             if some := [row for row in rows if row["parts"] == parts]:
                 _add_prompts(report, (*path, "parts", parts), some, run)
-        _add_ifeval(report, path, rows, verdicts)
+        checked = [[verdicts.get(answer_id(name, row["id"])) for name in NAMES] for row in rows]
+        both = [(ours, base) for ours, base in checked if ours and base]
+        figures = {"num_prompts": len(both), **ifeval_figures(both)} if both else None
+        report.add(path, {"ifeval": figures}, {"ifeval": "IFEval"}, len(both))
     _add_text(report, (), *_sides(answered, run[SCORED]))
     if references := folder.rows(REFERENCES):
         add_cost(report, references, ("references",))
@@ -205,15 +208,6 @@ def _sides(prompts: Sequence[Row], scored: Systems) -> tuple[Answers, Answers]:
     keys = [row["id"] for row in prompts]
     ours, base = ({key: scored[name][key] for key in keys} for name in NAMES)
     return ours, base
-
-
-def _add_ifeval(
-    report: Report, path: KeyPath, prompts: Sequence[Row], verdicts: Mapping[str, Row]
-) -> None:
-    checked = [[verdicts.get(answer_id(name, row["id"])) for name in NAMES] for row in prompts]
-    both = [(ours, base) for ours, base in checked if ours and base]
-    figures = {"num_prompts": len(both), **ifeval_figures(both)} if both else None
-    report.add(path, {"ifeval": figures}, {"ifeval": "IFEval"}, len(both))
 
 
 def _add_prompts(

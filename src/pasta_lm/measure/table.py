@@ -7,7 +7,7 @@ the same interval. Values that are paired by prompt are drawn together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
@@ -123,10 +123,8 @@ class Report:
         num: int | None = None, nums: Mapping[str, int] = {},
     ) -> None:  # fmt: skip
         """Add figures by key, each over ``num`` prompts or answers, or as ``nums`` says by key."""
-        self.rows += [
-            Metric(path, key, value, titles.get(key, ""), nums.get(key, num))
-            for key, value in figures.items()
-        ]
+        for key, value in figures.items():
+            self.rows.append(Metric(path, key, value, titles.get(key, ""), nums.get(key, num)))
 
     def note(self, path: KeyPath, *paragraphs: str) -> None:
         self.notes.setdefault(path, []).extend(filter(None, paragraphs))
@@ -135,10 +133,8 @@ class Report:
     def facts(self) -> list[str]:
         """The values of the whole report that stand in no table, and the remarks."""
         rows = [row for row in self.rows if not row.path and not row.title]
-        return [
-            *(f"{row.key.replace('_', ' ')}: {_inline(row.value)}" for row in rows),
-            *self.remarks,
-        ]
+        facts = [f"{row.key.replace('_', ' ')}: {_inline(row.value)}" for row in rows]
+        return facts + self.remarks
 
     def to_dict(self, *, has_bounds: bool = True) -> Figures:
         """Return the object that a verb prints with ``--json``; intervals may be their means."""
@@ -157,16 +153,12 @@ class Report:
         paths: dict[KeyPath, list[Sequence[Cell]]] = {}
         for row in self.rows:
             paths.setdefault(row.path, []).extend(row.rows())
-        return [
-            Table(
-                HEADER,
-                rows,
-                ", ".join(key for key in path if key not in GROUPS),
-                "\n\n".join(self.notes.get(path, ())),
-            )
-            for path, rows in paths.items()
-            if rows
-        ]
+        tables = []
+        for path, rows in paths.items():
+            if rows:
+                title = ", ".join(key for key in path if key not in GROUPS)
+                tables.append(Table(HEADER, rows, title, "\n\n".join(self.notes.get(path, ()))))
+        return tables
 
     def markdown(self) -> str:
         parts = [f"# {self.title}", "\n".join(f"- {_escaped(fact)}" for fact in self.facts)]
@@ -206,8 +198,7 @@ def _escaped(text: str) -> str:
 def to_json(value: object) -> object:
     """Return figures as JSON has them; intervals are rounded to five digits."""
     if isinstance(value, Interval):
-        bounds = {"mean": value.mean, "low": value.low, "high": value.high}
-        return {name: round(bound, 5) for name, bound in bounds.items()}
+        return {name: round(bound, 5) for name, bound in asdict(value).items()}
     if isinstance(value, Mapping):
         return {key: to_json(part) for key, part in value.items()}
     return value
