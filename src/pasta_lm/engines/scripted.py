@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 
 from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
@@ -24,12 +24,11 @@ from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import PieceTable, encode_document
 
 STEP_S = 0.02  # seconds of a step on the simulated clock
-_WORD = re.compile(r"\s*\S+|\s+")
 
 
 def words(text: str) -> list[str]:
     """Split text into words, each with the white space before it; joined they are the text."""
-    return _WORD.findall(text)
+    return re.findall(r"\s*\S+|\s+", text)
 
 
 class WordIds(PieceTable):
@@ -121,8 +120,7 @@ class ScriptedEngine:
         return [[end.answer for end in sorted(done, key=lambda end: end.sample)] for done in ends]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
-        for events in self.steps(request):
-            yield from events
+        return chain.from_iterable(self.steps(request))
 
     def steps(self, request: Request) -> Iterator[list[StreamEvent]]:
         """Decode one request and yield the events of each step, the prefill's first."""

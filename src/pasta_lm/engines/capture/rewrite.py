@@ -76,11 +76,9 @@ def _merge_equal(graph: fx.GraphModule) -> None:
             key = f"{node.target}{node.args}{node.kwargs}"
         else:
             continue
-        if key in seen:
-            node.replace_all_uses_with(seen[key])
+        if (first := seen.setdefault(key, node)) is not node:
+            node.replace_all_uses_with(first)
             graph.graph.erase_node(node)
-        else:
-            seen[key] = node
 
 
 def _attribute(graph: fx.GraphModule, node: Node) -> Argument:

@@ -124,12 +124,11 @@ def round_layer(model: PreTrainedModel, name: str, weight: Tensor) -> None:
     before = layer.get_parameter("weight")
     codes, scales = quantise(weight.detach())
     is_shared = inputs is not None and getattr(inputs, "weight", None) is before
-    if type(layer).forward is not nn.Linear.forward:
-        before.data = dequantise(codes, scales)
-        return
-    shared = nn.Parameter(codes, requires_grad=False)
-    model.set_submodule(name, Int8Linear(shared, scales, layer.bias))  # type: ignore[arg-type]
-    if is_shared and type(inputs).forward is not nn.Embedding.forward:  # it scales its rows, say
+    is_linear, shared = type(layer).forward is nn.Linear.forward, nn.Parameter(codes, False)
+    if is_linear:
+        model.set_submodule(name, Int8Linear(shared, scales, layer.bias))  # type: ignore[arg-type]
+    scales_rows = is_shared and type(inputs).forward is not nn.Embedding.forward
+    if scales_rows or not is_linear:  # it computes something else
         before.data = dequantise(codes, scales)
         return
     if is_shared:

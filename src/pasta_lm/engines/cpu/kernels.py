@@ -35,7 +35,6 @@ class Linear:
         self, weight: Tensor, bias: Tensor | None, scales: Tensor | None, dtype: torch.dtype
     ) -> None:
         self.weight, self.bias, self.scales, self.dtype = weight, bias, scales, dtype
-        self.shape = tuple(weight.shape)
         self.compiled: CompiledLinear | None = None
         self.before: RmsNorm | Gate | None = None
         if weight.is_contiguous() and library.fits(weight):

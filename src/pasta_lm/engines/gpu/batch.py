@@ -19,7 +19,6 @@ from pasta_lm.interpreter.commands import Legal
 from pasta_lm.interpreter.placement import Entry
 
 TOKEN, POSITION, SLOT, POOL_SLOT, OWNER = range(5)  # lines of ``PagedBatch.rows``
-NO_SLOT = -1
 LATEST = torch.iinfo(torch.int32).max  # the cutoff of an owner all of whose entries are visible
 MIN_PAGES, MIN_OWNERS = 32, 16
 MAX_QUERIES = 32  # rows times query heads of a key head that one instance of the kernel takes
@@ -153,7 +152,7 @@ class PagedBatch:
             array.fill(0)
         rows, blocks, table, cutoffs, wanted_rows = arrays
         wanted_rows[: len(wanted)] = wanted
-        rows[SLOT : POOL_SLOT + 1] = NO_SLOT
+        rows[SLOT : POOL_SLOT + 1] = -1
         fed = [entry for request in requests for entry in request.fed]
         if not fed:
             return
