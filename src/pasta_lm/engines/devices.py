@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from pasta_lm.engines.cpu.int8 import INT8
-from pasta_lm.engines.cpu.kernels import faster_dtype as faster_dtype
 from pasta_lm.errors import UsageError
+from pasta_lm.machine import multiplies_bfloat16
 from pasta_lm.models.load import DTYPES
 
 AUTO = "auto"
@@ -65,6 +65,13 @@ def usable_device(name: str | None) -> torch.device:
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU the current one: kernels, streams and graphs are of the current device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def faster_dtype() -> tuple[torch.dtype, str]:
+    """Return bfloat16 where this processor multiplies it, else float32; and why."""
+    if multiplies_bfloat16():
+        return torch.bfloat16, "the processor multiplies bfloat16"
+    return torch.float32, "the processor does not multiply bfloat16"
 
 
 def weights_dtype(name: str | None, device: torch.device) -> torch.dtype | None:

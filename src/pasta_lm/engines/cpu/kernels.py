@@ -17,7 +17,7 @@ from torch import Tensor
 from pasta_lm.engines.cpu import library
 from pasta_lm.engines.cpu.int8 import multiply
 from pasta_lm.engines.cpu.library import MAX_ROWS, CompiledLinear, HugePages
-from pasta_lm.machine import has_amx, multiplies_bfloat16
+from pasta_lm.machine import has_amx
 from pasta_lm.models.load import leave_memory
 
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models stay in their files
@@ -130,10 +130,3 @@ class Gate:
         gates, values = x.chunk(2, dim=-1)
         active = F.silu(gates) if self.name == "silu" else F.gelu(gates, approximate="tanh")
         return active * values
-
-
-def faster_dtype() -> tuple[torch.dtype, str]:
-    """Return bfloat16 where this processor multiplies it, else float32; and why."""
-    if multiplies_bfloat16():
-        return torch.bfloat16, "the processor multiplies bfloat16"
-    return torch.float32, "the processor does not multiply bfloat16"

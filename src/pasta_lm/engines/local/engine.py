@@ -24,9 +24,9 @@ from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import ActiveRequest, PassPlan, Planner, check_request
-from pasta_lm.engines.local.rows import SLOTS_ONLY, RowsRunner, as_rows
+from pasta_lm.engines.local.rows import RowsRunner, as_rows
 from pasta_lm.engines.local.scheduler import Scheduler
-from pasta_lm.engines.passes.pool import Pool
+from pasta_lm.engines.passes.pool import LayerShape, Pool
 from pasta_lm.engines.passes.runner import Runner, join_slices, plain_logits
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import (
@@ -67,7 +67,8 @@ class TorchEngine:
         paged: bool | None = None, on_logits: LogitsHook | None = None,
     ) -> None:  # fmt: skip
         self.loaded = loaded
-        shapes = loaded.layer_shapes if loaded.reader is None else SLOTS_ONLY
+        # Rows keep keys in their own caches: their pool only counts slots.
+        shapes = [LayerShape(1, 1, 1)] if loaded.reader else loaded.layer_shapes
         self.pool = Pool(shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
         self.scheduler = Scheduler(self.pool, shares_prefixes=shares_prefixes and not loaded.reader)
         self.num_passes = 0
@@ -80,7 +81,8 @@ class TorchEngine:
         self.grammars = Grammars(loaded.vocabulary, loaded.vocab_size, [*loaded.eos_ids])
         self.paged: PagedDecoder | None = None  # None: passes run over views of the pool
         if not loaded.reader and (paged or (paged is None and loaded.device.type == "cuda")):
-            self.paged = paged_decoder(logits, self.pool, self.masks, loaded.num_query_heads)
+            num_heads = int(loaded.model.config.get_text_config().num_attention_heads)
+            self.paged = paged_decoder(logits, self.pool, self.masks, num_heads)
         self._planner = Planner(
             self.scheduler, loaded.device, max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens, max_rows=max_rows,

@@ -88,10 +88,6 @@ class LoadedModel:
         return num_parameters(self.model)
 
     @cached_property
-    def num_query_heads(self) -> int:
-        return int(self.model.config.get_text_config().num_attention_heads)
-
-    @cached_property
     def vocab_size(self) -> int:
         """Return the rows of the output matrix, which may exceed the tokenizer."""
         return len(matrix_of(self.model.get_output_embeddings()))

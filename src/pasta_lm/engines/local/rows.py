@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.local.planning import ActiveRequest
-from pasta_lm.engines.passes.pool import LayerShape
 from pasta_lm.engines.passes.row_reader import RowCache, RowReader, RowReading, copy_cache
 from pasta_lm.engines.passes.runner import EntryTensors, RequestSpan
 from pasta_lm.engines.request import Request
@@ -26,9 +25,6 @@ from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 from pasta_lm.language.parser import Form
-
-SLOTS_ONLY = (LayerShape(1, 1, 1),)
-"""The layers of a pool that only counts slots: the keys are in the caches of rows."""
 
 # Legend: W rows whose logits are wanted, V vocabulary (rows of the model's output matrix).
 

@@ -30,7 +30,7 @@ class Prefixes:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._holders: defaultdict[bytes, list[Run]] = defaultdict(list)
-        self._known: dict[int, Sequence[bytes]] = {}  # pages of each run, by its identity
+        self.known: dict[int, Sequence[bytes]] = {}  # pages of each run, by its identity
         prefixes = proxy(self)  # else pool and prefixes would hold each other
         pool.on_evict = lambda run: prefixes._forget(run)
 
@@ -51,20 +51,17 @@ class Prefixes:
                 return holders[-1], num_pages
         return None
 
-    def holds(self, run: Run) -> bool:
-        return id(run) in self._known
-
     def computed(self, run: Run, hashes: Sequence[bytes]) -> None:
         """Note that a run holds these pages; those that it is known to hold come first."""
-        known = self._known.get(id(run), ())
-        if id(run) not in self._known or len(hashes) > len(known):
-            self._known[id(run)] = hashes
+        known = self.known.get(id(run), ())
+        if id(run) not in self.known or len(hashes) > len(known):
+            self.known[id(run)] = hashes
             for page_hash in hashes[len(known) :]:
                 self._holders[page_hash].append(run)
 
     def release(self, run: Run) -> None:
         """Give a run back to the pool: kept, if it holds a page that no other run holds."""
-        hashes = self._known.get(id(run), ())
+        hashes = self.known.get(id(run), ())
         if any(len(self._holders[page_hash]) == 1 for page_hash in hashes):
             self._pool.keep(run, len(hashes))
         else:
@@ -72,7 +69,7 @@ class Prefixes:
             self._forget(run)
 
     def _forget(self, run: Run) -> None:
-        for page_hash in self._known.pop(id(run), ()):
+        for page_hash in self.known.pop(id(run), ()):
             self._holders[page_hash].remove(run)
             if not self._holders[page_hash]:
                 del self._holders[page_hash]
@@ -182,7 +179,7 @@ class Scheduler:
         shared = self._prefixes.find(ticket.page_hashes)
         run, num_shared = self._pool.allocate(need), 0
         # The new run may stand where the other one was kept.
-        if shared is not None and self._prefixes.holds(shared[0]):
+        if shared is not None and id(shared[0]) in self._prefixes.known:
             self._pool.copy([(shared[0].first_page, run.first_page, shared[1])])
             num_shared = shared[1] * self._pool.page_size
         ticket.num_computed = num_shared

@@ -84,7 +84,6 @@ class Pool:
 
     def allocate(self, num_slots: int) -> Run:
         num_pages = self.pages_for(num_slots)
-        assert num_pages <= self.num_free_pages
         while (first := self._find_hole(num_pages)) is None and self.kept:
             self.on_evict(self.kept.pop(0))
         if first is None:
@@ -103,7 +102,6 @@ class Pool:
         num_pages = self.pages_for(num_slots)
         if num_pages <= run.num_pages:
             return
-        assert self.can_grow(run, num_slots)
         while (hole := self._page_for(run, num_pages)) is None and self.kept:
             self.on_evict(self.kept.pop(0))
         if hole is None:

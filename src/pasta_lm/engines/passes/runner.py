@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pasta_lm.engines.cpu import attention as compiled
-from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries
+from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries, fits
 from pasta_lm.engines.passes import attention
 from pasta_lm.engines.passes.attention import LayerCall, Pass, attend
 from pasta_lm.engines.passes.pool import Pool, Run
@@ -173,7 +172,7 @@ class CachedPass:
         return self._pool.slots([(span.run, span.first_slot, span.num_entries) for span in slices])
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        if attention.is_plain(call) and compiled.fits(q_HND, v_GND):
+        if attention.is_plain(call) and fits(q_HND, v_GND):
             out = self.attend_compiled(call, Heads.of(q_HND, k_GND, v_GND), None)
             return out.view(len(out), len(q_HND), -1).transpose(0, 1)
         self._pool.write(call.layer, self._slots_N, k_GND, v_GND)

@@ -52,9 +52,8 @@ class FlattenedPass:
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         if call.layer in self.done:
-            reason = "where the cache has keys for one attention a layer"
-            twice = f"{self._name} attends twice in layer {call.layer}"
-            raise UnsupportedModelError(f"{twice}, {reason}")
+            where = f"layer {call.layer}, where the cache has keys for one attention a layer"
+            raise UnsupportedModelError(f"{self._name} attends twice in {where}")
         self.done.add(call.layer)
         keys, values = self._cache.get(call.layer, (k_GND[:, :0], v_GND[:, :0]))
         k_GND, v_GND = torch.cat([keys, k_GND], dim=1), torch.cat([values, v_GND], dim=1)
