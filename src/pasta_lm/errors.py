@@ -28,8 +28,6 @@ from __future__ import annotations
 import json
 from importlib import metadata
 
-GONE = ("rotate",)  # values that only earlier releases had: positions that moved keys at a sync
-
 
 class PastaError(Exception):
     """The base class of all errors of this project."""
@@ -55,10 +53,8 @@ class MissingExtraError(UsageError):
     """Report an optional dependency that is not installed, with the command that installs it."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(
-            f"{feature} needs the extra '{extra}', which is not installed",
-            hint=install_command(extra),
-        )
+        reason = f"{feature} needs the extra '{extra}', which is not installed"
+        super().__init__(reason, hint=install_command(extra))
 
 
 def install_command(extra: str) -> str:
@@ -160,7 +156,7 @@ class BrokenAnswerError(RemoteError):
 
 def refused(value: object) -> str:
     """Return a refused value for a message, which says so if only earlier releases had it."""
-    return f"{value!r}, which is gone" if value in GONE else repr(value)
+    return f"{value!r}, which is gone" if value == "rotate" else repr(value)
 
 
 def cause(error: Exception) -> str:

@@ -10,7 +10,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,34 +18,27 @@ from typing import Any
 from pasta_lm.errors import InputError, MissingFileError, PastaError, UsageError, cause
 
 Row = dict[str, Any]
-HALF_SURROGATE = "a text holds half a surrogate pair: it is no Unicode"
 
 
 class Journal:
     """A file to which rows are appended; each has a unique ``id``."""
 
     def __init__(self, path: Path) -> None:
-        """Open a journal or begin one; an incomplete last line is cut off."""
         self.path = path
-        self._is_torn = False
         path.parent.mkdir(parents=True, exist_ok=True)
         self.read_again()
-
-    @property
-    def rows(self) -> Mapping[str, Row]:
-        """Return the rows on disk by id, in the order in which they were written."""
-        return self._rows
 
     def read_again(self) -> None:
         """Cut an incomplete last line off, and read the rows, also those of other processes."""
         _cut_torn_line(self.path)
-        self._rows = {row["id"]: row for row in read_rows(self.path)} if self.path.exists() else {}
+        rows = read_rows(self.path) if self.path.exists() else []
+        self.rows = {row["id"]: row for row in rows}  # on disk, in the order of their writing
         self._is_torn = False
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows; on return they are on disk, not in a buffer."""
         for row in rows:
-            if row["id"] in self._rows:
+            if row["id"] in self.rows:
                 raise ValueError(f"{self.path} has a row {row['id']} already")
         if self._is_torn:
             raise PastaError("the journal ends in a torn line: run the same command again")
@@ -53,11 +46,9 @@ class Journal:
             self._write(b"".join(map(line_of, rows)))
         except OSError as exc:
             self._is_torn = True  # nothing may follow it; opening the file again cuts it off
-            raise PastaError(
-                f"{self.path} cannot be written: {exc.strerror}",
-                hint="what was counted is safe; make room and run the same command again",
-            ) from exc
-        self._rows |= {row["id"]: row for row in rows}
+            hint = "what was counted is safe; make room and run the same command again"
+            raise PastaError(f"{self.path} cannot be written: {exc.strerror}", hint=hint) from exc
+        self.rows |= {row["id"]: row for row in rows}
 
     def _write(self, data: bytes) -> None:
         is_new = not self.path.exists()
@@ -82,9 +73,8 @@ def held(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            raise UsageError(
-                f"another process is writing {path.parent}", hint="wait for it, or end it"
-            ) from exc
+            problem = f"another process is writing {path.parent}"
+            raise UsageError(problem, hint="wait for it, or end it") from exc
         yield
     finally:
         os.close(handle)
@@ -112,7 +102,7 @@ def parse_object(line: str) -> Row:
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as exc:
-        raise InputError(HALF_SURROGATE) from exc
+        raise InputError("a text holds half a surrogate pair: it is no Unicode") from exc
     return row
 
 
@@ -145,7 +135,6 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write a file atomically: a reader finds all rows or no file."""
     write_whole(path, b"".join(map(line_of, rows)))
 
 

@@ -16,18 +16,18 @@ from tempfile import TemporaryDirectory
 CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """By the flag of Linux, the best first: kernels differ by it."""
 
-PART = ".part-"  # begins the name of what is being written in the cache
-
 NUM_CORES = os.cpu_count() or 1
-SECONDS_OF_A_MEASUREMENT = 1.0
 ALMOST_FREE = 0.3  # a core counts as free if others use less of it
 
 
 def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[str, str | int]:
     """Return the hardware, the versions and the commit; by default torch has a thread per core."""
+    flags = _flags() | ({"asimd"} if platform.machine() == "arm64" else set())  # macOS names none
     return {
         "cpu": f"{processor()}, {NUM_CORES} cores",
-        "cpu_capability": _processor_kind(),
+        "cpu_capability": next(
+            (kind for flag, kind in CPU_KINDS.items() if flag in flags), "scalar"
+        ),
         "gpu": gpu,
         "threads": num_threads or NUM_CORES,
         "python": platform.python_version(),
@@ -53,13 +53,6 @@ def multiplies_bfloat16() -> bool:
 def has_amx() -> bool:
     """Return whether torch multiplies matrices of bfloat16 by AMX's tiles."""
     return "amx_bf16" in _flags()
-
-
-def _processor_kind() -> str:
-    flags = _flags()
-    if platform.machine() == "arm64":  # macOS has no flags to read
-        flags.add("asimd")
-    return next((kind for flag, kind in CPU_KINDS.items() if flag in flags), "scalar")
 
 
 def commit() -> str | None:
@@ -92,7 +85,7 @@ def new_file(path: Path) -> Iterator[Path]:
     several processes wins; after an error nothing is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=PART, dir=path.parent, ignore_cleanup_errors=True) as folder:
+    with TemporaryDirectory(prefix=".part-", dir=path.parent, ignore_cleanup_errors=True) as folder:
         made = Path(folder) / path.name
         yield made
         for file in (made, *made.rglob("*")):
@@ -130,8 +123,7 @@ class IdleCores:
         self._others = OtherProcesses()
 
     def __call__(self) -> int:
-        """Return the number of idle cores, at least 1."""
-        if self._others.passed_s > SECONDS_OF_A_MEASUREMENT:
+        if self._others.passed_s > 1.0:
             self.count = max(1, int(NUM_CORES - self._others.num_cores + ALMOST_FREE))
             self._others = OtherProcesses()
         return self.count

@@ -54,8 +54,7 @@ def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
             lines.extend(("", f"[{path}]"))
         for key, value in keys.items():
             text = json.dumps(value, ensure_ascii=False).replace("Infinity", "inf")
-            text = without_passwords(text)
-            lines.append(f"{key} = {text}")
+            lines.append(f"{key} = {without_passwords(text)}")
         for key, value in table.items():
             if isinstance(value, Mapping):
                 write(value, f"{path}.{key}".lstrip("."))
@@ -80,26 +79,21 @@ def check_same_settings(
         if key not in may_change and (key not in before or before[key] != value)
     ]
     if changed:
-        raise UsageError(
-            f"{folder} was begun with {'; '.join(changed[:3])}",
-            hint="restore the settings, or choose another output folder",
-        )
+        hint = "restore the settings, or choose another output folder"
+        raise UsageError(f"{folder} was begun with {'; '.join(changed[:3])}", hint=hint)
 
 
 def check_one_of(table: str, **values: object) -> None:
-    """Raise a UsageError unless exactly one of a table's values is not None."""
     if sum(value is not None for value in values.values()) != 1:
         raise UsageError(f"[{table}] needs exactly one of {' and '.join(values)}")
 
 
 def check_choice(key: str, value: str, options: Sequence[str]) -> None:
-    """Raise a UsageError that lists the options unless the value is one of them."""
     if value not in options:
         raise UsageError(f"{key} is {refused(value)}", hint=f"one of {', '.join(options)}")
 
 
 def check_positive(table: str, config: object, *keys: str) -> None:
-    """Raise a UsageError unless each of a table's values is above 0 or None."""
     for key in keys:
         value = getattr(config, key)
         if value is not None and not value > 0:
@@ -157,8 +151,7 @@ def validated(kind: type[T], data: Mapping[str, Any]) -> T:
 
 
 def _path(data: object, loc: Sequence[int | str]) -> str:
-    """Return the keys of a location in a recipe; pydantic adds the members of unions."""
-    keys: list[str] = []
+    keys: list[str] = []  # pydantic adds the members of unions
     for key in loc:
         if isinstance(data, Mapping):
             keys.append(str(key))
@@ -169,7 +162,7 @@ def _path(data: object, loc: Sequence[int | str]) -> str:
 
 
 def _check_keys(hint: object, data: object, path: str) -> None:
-    for entry in _members(hint):
+    for entry in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         if is_dataclass(entry) and isinstance(data, Mapping):
             known = get_type_hints(entry)
             for key in (key for key in data if key not in known):
@@ -181,11 +174,6 @@ def _check_keys(hint: object, data: object, path: str) -> None:
         elif get_origin(entry) is tuple and isinstance(data, list):
             for item in data:
                 _check_keys(get_args(entry)[0], item, path)
-
-
-def _members(hint: object) -> list[object]:
-    result = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return [entry for entry in result if entry is not type(None)]
 
 
 def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:

@@ -85,10 +85,8 @@ def full_disk_named(out: Path) -> Iterator[None]:
         reason = next((text for text in _FULL if text in str(exc)), None)
         if reason is None or isinstance(exc, PastaError):
             raise
-        raise PastaError(
-            f"{out} cannot be written: {reason}",
-            hint="make room and run the same command again, a training with --resume",
-        ) from exc
+        hint = "make room and run the same command again, a training with --resume"
+        raise PastaError(f"{out} cannot be written: {reason}", hint=hint) from exc
 
 
 class RunFolder:

@@ -4,23 +4,22 @@ import pytest
 
 from pasta_lm.engines.request import ThreadStarted
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter.commands import (
-    ASYNC_OPEN,
+from pasta_lm.interpreter.interpreter import (
     Begin,
     Command,
     End,
     Finish,
     Fork,
+    Interpreter,
     Legal,
     Resume,
 )
-from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy, position_after_promise
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.language.lexer import Lexeme, LexemeKind
 from tests.fakes.word_decoder import CLOSED, WordDecoder, lexeme_of
 
 
@@ -126,7 +125,7 @@ def test_an_async_open_that_a_model_emits_is_illegal_everywhere() -> None:
     interpreter = Interpreter(Limits())
     decode(interpreter, PROMISE)
     for thread in interpreter.threads:
-        assert interpreter.advance(thread, ASYNC_OPEN) == []
+        assert interpreter.advance(thread, Lexeme(LexemeKind.ASYNC_OPEN)) == []
     assert interpreter.num_illegal == 2
 
 

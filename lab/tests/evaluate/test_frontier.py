@@ -270,7 +270,10 @@ records = "r.jsonl"
         (('model = "m"', "model = 1"), "points.model must be a valid string, not 1"),
         (('model = "m"', ""), "points.model is missing"),
         (('ours = "PASTA"', 'ours = "APAR"'), "ours is 'APAR', and no point has that method"),
-        (('ours = "PASTA"', 'ours = "PASTA"\nnum_prompts = "9"'), "num_prompts must be a valid integer"),
+        (
+            ('ours = "PASTA"', 'ours = "PASTA"\nnum_prompts = "9"'),
+            "num_prompts must be a valid integer",
+        ),
         ((GOOD, 'ours = "x"'), "points is missing"),
         ((GOOD, "points = [1]"), "points must be an object"),
         ((GOOD, "="), "not valid TOML"),

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from pasta_lm.engines import TokenText
 from pasta_lm.engines.request import Expansion, Start, StructuredOutputs
-from pasta_lm.interpreter.commands import Command
-from pasta_lm.interpreter.interpreter import Interpreter
+from pasta_lm.interpreter.interpreter import Command, Interpreter
 from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.thread import Placement, Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews

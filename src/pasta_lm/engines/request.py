@@ -16,8 +16,6 @@ from pasta_lm.language.parser import Form
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.thinking import Thinking
 
-SHOWN = 40  # characters of an answer in its ``repr``
-
 
 class Guesser(Protocol):
     """Guesses the next tokens of a thread; they are checked, and change no answer."""
@@ -346,7 +344,7 @@ class Answer:
         return self.text
 
     def __repr__(self) -> str:
-        text = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}…"
+        text = self.text if len(self.text) <= 40 else f"{self.text[:40]}…"
         return f"<Answer {text!r}: {self.trace!r}>"
 
     def _repr_html_(self) -> str | None:

@@ -34,7 +34,7 @@ from pasta_lm.engines.request import (
     TokenLogprobs,
     Traced,
 )
-from pasta_lm.interpreter.commands import (
+from pasta_lm.interpreter.interpreter import (
     EVERYTHING,
     PLAIN_TEXT,
     Begin,
@@ -42,10 +42,10 @@ from pasta_lm.interpreter.commands import (
     End,
     Finish,
     Fork,
+    Interpreter,
     Legal,
     Resume,
 )
-from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Entries, Placer
 from pasta_lm.interpreter.positions import Join

@@ -9,25 +9,77 @@ Source: PASTA, section 3.2; decisions where the paper is silent are in ``docs/ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from pasta_lm.errors import PastaSyntaxError
-from pasta_lm.interpreter.commands import (
-    ASYNC_CLOSE,
-    Begin,
-    Command,
-    End,
-    Finish,
-    Fork,
-    Legal,
-    Resume,
-)
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.thread import Thread, ThreadState, descendants
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import AsyncClose, Promise, Sync
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.parser import Form, Parser, State
+from pasta_lm.language.tags import MAX_UNITS
+
+ASYNC_CLOSE = Lexeme(LexemeKind.ASYNC_CLOSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The token just decoded ends a promise: ``child`` forks from its parent where it is fed."""
+
+    child: Thread
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A forked thread feeds ``<async>`` in the coming pass: at once, or later if deferred."""
+
+    thread: Thread
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """This thread feeds its ``<sync/>`` next, in one pass with the last ``</async>`` it needs."""
+
+    thread: Thread
+    joined: tuple[Thread, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The thread decodes no more; a block still feeds ``</async>`` if the response goes on."""
+
+    thread: Thread
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The response is complete."""
+
+    reason: FinishReason
+
+
+Command = Fork | Begin | Resume | End | Finish
+
+
+class Legal(NamedTuple):
+    """The tokens a thread may decode next; hashable, so that engines can keep a mask for each."""
+
+    kinds: frozenset[LexemeKind]
+    end_of_text: bool
+    units: int  # the largest legal promise
+    in_topic: bool = False
+    needs_text: bool = False  # not only white space, which no topic may consist of
+
+    def allows(self, tag: Lexeme) -> bool:
+        return tag.kind in self.kinds and (tag.units or 0) <= self.units
+
+
+EVERYTHING = Legal(frozenset(LexemeKind), True, MAX_UNITS)  # where the mask is off
+PLAIN_TEXT = Legal(frozenset({LexemeKind.TEXT}), True, 0)  # the legal set where nothing forks
 
 
 class Interpreter:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import count, takewhile
 
 from pasta_lm.interpreter.positions import (
     Join,
@@ -75,8 +75,7 @@ class Placer:
         self.entries = entries
         self.strategy = strategy
         self.join = join
-        self.num_recomputed = 0
-        """Entries that syncs fed again (join ``recompute``)."""
+        self.num_recomputed = 0  # entries that syncs fed again (join ``recompute``)
         self._written: list[int] = []
         """Slots of the written form up to the last sync that fed it again, in reading order."""
         main.row = Row.of_main(main.owner)
@@ -144,10 +143,8 @@ class Placer:
         thread.row = thread.row.sync(other.owner for other in joined)
         if self.join is Join.RECOMPUTE:
             self._feed_again(thread)
-        positions: Iterable[int] = ()
-        if self.strategy is PositionStrategy.CONTINUE:
-            slots = self._visible_slots(thread.row)
-            positions = [self.entries[slot].position for slot in slots]
+        row, entries = thread.row, enumerate(self.entries.items)
+        positions = (entry.position for slot, entry in entries if slot < row.cutoff(entry.owner))
         position = position_of_sync(self.strategy, thread.position, positions)
         # </async> was fed before the sync or with it: it stands one behind the last content token.
         depth = max([thread.depth + 1, *(other.depth for other in joined)])
@@ -162,7 +159,11 @@ class Placer:
             fresh.setdefault(self.entries[slot].owner, []).append(slot)
         written = [*self._written, *fresh.get(PROMPT_OWNER, []), *_written(main, fresh)]
         assert len(written) == len(visible), "a thread has no place in the written form"
-        first = _num_kept(self.entries, written)
+        # With positions ``continue`` an entry stands at the position that is its place in the
+        # written form exactly if it saw everything before it: it is what a plain causal pass would
+        # compute. This holds up to the end of the first block, and for all that an earlier sync fed
+        # again, so that no token is fed more than twice.
+        first = num_common((self.entries[slot].position for slot in written), count())
         cutoffs = {self.entries[slot].owner: slot + 1 for slot in written[:first]}
         main.owner = self.entries.new_owner()
         main.row = Row({**cutoffs, main.owner: UNBOUNDED})
@@ -199,15 +200,6 @@ def num_common(first: Iterable[object], second: Iterable[object]) -> int:
     """Return the length of the common prefix."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _num_kept(entries: Entries, written: Sequence[int]) -> int:
-    # With positions ``continue`` an entry stands at the position that is its place in the written
-    # form exactly if it saw everything before it: it is what a plain causal pass would compute.
-    # This holds up to the end of the first block, and for all that an earlier sync fed again, so
-    # that no token is fed more than twice.
-    pairs = enumerate(written)
-    return next((i for i, slot in pairs if entries[slot].position != i), len(written))
 
 
 def _written(thread: Thread, by_owner: Mapping[int, Sequence[int]]) -> Iterator[int]:

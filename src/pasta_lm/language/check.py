@@ -11,9 +11,8 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import NamedTuple
 
 from pasta_lm.language import tags
 from pasta_lm.language.faults import Fault, Problem
@@ -21,7 +20,7 @@ from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
 from pasta_lm.language.parser import Form, Parser, opens_level
 
 _BEFORE, _AFTER = 30, 45  # characters of the line shown on either side of where a fault begins
-_BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, None)
+_BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, LexemeKind.FAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +80,9 @@ def describe(diagnostic: Diagnostic, text: str) -> str:
     return f"{message}\n    {lead}{shown}{rest}\n    {caret}"
 
 
-class _Piece(NamedTuple):
-    """A stretch of text or a whole tag, with what could be read of it."""
-
-    kind: LexemeKind | None  # its kind, real or intended; None for an unreadable tag
-    source: str
-    start: int
-    end: int
-    text: str = ""
-    topic: str | None = None
-    units: int | None = None
-    problems: tuple[Problem, ...] = ()
-
-
-class _Kept(NamedTuple):
-    """A piece after the repairs: as written and, if it is text, as read."""
-
-    source: str
-    text: str | None
-    start: int = 0  # its place, if it is text
-    end: int = 0
-
-
 @dataclass(slots=True)
 class _Open:
-    piece: _Piece
+    piece: Lexeme
     is_kept: bool
     is_empty: bool = True
 
@@ -117,17 +94,16 @@ class _Walk:
         if form in (Form.BLOCK, Form.FORKED):
             raise ValueError(f"the form {form} is decoded, not stored: it cannot be checked")
         self.problems: list[Problem] = []
-        self._form = form
-        self._max_depth = max_depth
+        self._text, self._form, self._max_depth = text, form, max_depth
         self._parser = Parser(form, sys.maxsize)  # the walk itself checks the depth
-        self._kept: list[_Kept] = []
+        self._kept: list[tuple[str, Lexeme | None]] = []  # as written; the piece, if it is text
         self._open: list[_Open] = []
         self._is_promise_kept = False
         self._num_unjoined = 0
         pieces = list(_pieces(text))
         if form is Form.WRITTEN:
             pieces = list(self._put_blocks_after_promises(pieces))
-        for piece, following in pairwise([*pieces, _Piece(None, "", 0, 0)]):
+        for piece, following in pairwise([*pieces, Lexeme(LexemeKind.FAULT)]):
             self._take(piece, following)
         for block in reversed(self._open):  # the innermost is closed first
             if form is not Form.MAIN:
@@ -139,29 +115,30 @@ class _Walk:
         self.problems.sort(key=lambda problem: (problem.start, problem.fault.code))
 
     def _write(self) -> Iterator[str]:
-        grouped = groupby(self._kept, lambda kept: kept.text is not None)
+        grouped = groupby(self._kept, lambda kept: kept[1] is not None)
         runs = [(is_text, list(run)) for is_text, run in grouped]
         # Text on both sides of a removed tag can spell a new tag.
         texts = [
-            tags.escape("".join(kept.text or "" for kept in run)) if run[1:] else run[0].source
+            tags.escape("".join(piece.text for _, piece in run if piece)) if run[1:] else run[0][0]
             for is_text, run in runs
             if is_text
         ]
         # In main form the text that comes next to a space may be that of a block, which is absent.
         after_tags = texts if self._form is Form.MAIN else tags.spaces_after_tags(texts)
         moved = zip(texts, after_tags, strict=True)
-        for is_text, run in runs:
-            if not is_text:
-                yield from (kept.source for kept in run)
+        for _, run in runs:
+            last = run[-1][1]
+            if last is None:
+                yield from (source for source, _ in run)
                 continue
             before, after = next(moved)
             if before.endswith(" ") and not after.endswith(" "):
                 num_moved = len(before) - len(before.rstrip(" "))
-                span = max(run[-1].start, run[-1].end - num_moved), run[-1].end
+                span = max(last.start, last.end - num_moved), last.end
                 self.problems.append(Problem(Fault.SPACE_BEFORE_TAG, "", *span))
             yield after
 
-    def _put_blocks_after_promises(self, pieces: list[_Piece]) -> Iterator[_Piece]:
+    def _put_blocks_after_promises(self, pieces: list[Lexeme]) -> Iterator[Lexeme]:
         at = 0
         while at < len(pieces):
             end = at + 1
@@ -172,18 +149,18 @@ class _Walk:
                 has_block = end < len(pieces) and pieces[end].kind is LexemeKind.ASYNC_OPEN
                 end = end if has_block else at + 1
                 between = pieces[at + 1 : end]
-                if readable := [piece for piece in between if piece.kind]:
+                if readable := [piece for piece in between if piece.kind is not LexemeKind.FAULT]:
                     span = readable[0].start, readable[-1].end
                     self.problems.append(Problem(Fault.BETWEEN, "", *span))
                 yield from between
             yield pieces[at]
             at = end
 
-    def _take(self, piece: _Piece, following: _Piece) -> None:
+    def _take(self, piece: Lexeme, following: Lexeme) -> None:
         self.problems += piece.problems
         match piece.kind:
             case LexemeKind.TEXT:
-                self._keep_text(piece, piece.source, piece.text)
+                self._keep_text(piece, self._text[piece.start : piece.end])
             case LexemeKind.SYNC:
                 self._take_sync(piece)
             case LexemeKind.PROMISE_OPEN:
@@ -194,17 +171,17 @@ class _Walk:
                 self._take_close(piece)
             case _:
                 if piece.problems[0].fault is not Fault.WRONG_SLASH:
-                    self._keep_text(piece, tags.escape(piece.source), piece.source)
+                    self._keep_text(piece, tags.escape(piece.text))
 
-    def _take_sync(self, piece: _Piece) -> None:
+    def _take_sync(self, piece: Lexeme) -> None:
         if not self._is_legal(piece):
             return
         if self._num_unjoined == 0:
             self._report(Fault.IDLE_SYNC, piece)
         self._num_unjoined = 0
-        self._keep_tag(tags.SYNC if piece.problems else piece.source)
+        self._keep_tag(tags.SYNC if piece.problems else piece.text)
 
-    def _take_promise(self, piece: _Piece, following: _Piece) -> None:
+    def _take_promise(self, piece: Lexeme, following: Lexeme) -> None:
         if not self._is_legal(piece):
             return
         tag = None if self._is_too_deep(piece) else _repaired(piece)
@@ -219,15 +196,15 @@ class _Walk:
             self._num_unjoined += 1
         self._keep_tag(tag)
 
-    def _take_open(self, piece: _Piece) -> None:
-        if wrong := self._parser.fault(_lexeme(piece)):
+    def _take_open(self, piece: Lexeme) -> None:
+        if wrong := self._parser.fault(piece):
             self._report(wrong, piece, "topic")
         is_too_deep = self._form is not Form.MAIN and self._is_too_deep(piece)
         tag = None
         if self._form is Form.ANNOTATOR:
             tag = None if is_too_deep else _repaired(piece)
         elif wrong in (None, Fault.UNKNOWN_ATTRIBUTE) and self._is_promise_kept:
-            tag = tags.ASYNC_OPEN if wrong or piece.problems else piece.source
+            tag = tags.ASYNC_OPEN if wrong or piece.problems else piece.text
         if wrong is Fault.BLOCK_WITHOUT_PROMISE:
             self._feed_promise()  # as if it were there, so that the closing tag is no fault
         if self._form is not Form.MAIN:
@@ -239,7 +216,7 @@ class _Walk:
         self._num_unjoined += 1
         self._keep_tag(tag)
 
-    def _take_close(self, piece: _Piece) -> None:
+    def _take_close(self, piece: Lexeme) -> None:
         if not self._open:
             self._is_legal(piece)  # reports the fault
             return
@@ -249,16 +226,15 @@ class _Walk:
             if block.is_empty:
                 self._report(Fault.EMPTY_BLOCK, block.piece)
         if block.is_kept:
-            self._keep_tag(tags.ASYNC_CLOSE if piece.problems else piece.source)
+            self._keep_tag(tags.ASYNC_CLOSE if piece.problems else piece.text)
 
-    def _is_legal(self, piece: _Piece) -> bool:
-        if wrong := self._parser.fault(_lexeme(piece)):
+    def _is_legal(self, piece: Lexeme) -> bool:
+        if wrong := self._parser.fault(piece):
             self._report(wrong, piece)
         return wrong is None
 
-    def _is_too_deep(self, piece: _Piece) -> bool:
-        assert piece.kind is not None
-        lacks_promise = self._parser.fault(_lexeme(piece)) is Fault.BLOCK_WITHOUT_PROMISE
+    def _is_too_deep(self, piece: Lexeme) -> bool:
+        lacks_promise = self._parser.fault(piece) is Fault.BLOCK_WITHOUT_PROMISE
         kind = LexemeKind.PROMISE_OPEN if lacks_promise else piece.kind
         if not opens_level(self._form, kind) or self._parser.depth < self._max_depth:
             return False
@@ -269,58 +245,45 @@ class _Walk:
         self._parser.feed(Lexeme(LexemeKind.PROMISE_OPEN))
         self._parser.feed(Lexeme(LexemeKind.PROMISE_CLOSE, units=1))
 
-    def _report(self, fault: Fault, piece: _Piece, detail: str = "") -> None:
+    def _report(self, fault: Fault, piece: Lexeme, detail: str = "") -> None:
         self.problems.append(Problem(fault, detail, piece.start, piece.end))
 
     def _keep_tag(self, source: str | None) -> None:
         if source is not None:
-            self._kept.append(_Kept(source, None))
+            self._kept.append((source, None))
 
-    def _keep_text(self, piece: _Piece, source: str, text: str) -> None:
-        self._kept.append(_Kept(source, text, piece.start, piece.end))
-        if self._open and text.strip():
+    def _keep_text(self, piece: Lexeme, source: str) -> None:
+        self._kept.append((source, piece))
+        if self._open and piece.text.strip():
             self._open[-1].is_empty = False
 
 
-def _pieces(text: str) -> Iterator[_Piece]:
+def _pieces(text: str) -> Iterator[Lexeme]:
     lexer = Lexer()
     lexemes = iter(lexer.feed(text) + lexer.close())
-    run: list[Lexeme] = []
+    run: Lexeme | None = None
     for lexeme in lexemes:
         if lexeme.kind is LexemeKind.TEXT:
-            run.append(lexeme)
+            before = run or replace(lexeme, text="")
+            run = replace(before, text=before.text + lexeme.text, end=lexeme.end)
             continue
         if run:
-            yield _text_piece(text, run)
-            run.clear()
-        kind = lexeme.meant if lexeme.kind is LexemeKind.FAULT else lexeme.kind
-        topic, units = lexeme.topic, lexeme.units
+            yield run
+            run = None
+        piece = replace(lexeme, kind=lexeme.meant or lexeme.kind)
         if lexeme.kind is LexemeKind.PROMISE_OPEN:
-            topic, units = next(lexemes).text, next(lexemes).units
-        span = lexeme.start, lexeme.end
-        yield _Piece(kind, lexeme.text, *span, "", topic, units, lexeme.problems)
+            piece = replace(piece, topic=next(lexemes).text, units=next(lexemes).units)
+        yield piece
     if run:
-        yield _text_piece(text, run)
+        yield run
 
 
-def _text_piece(source: str, run: list[Lexeme]) -> _Piece:
-    start, end = run[0].start, run[-1].end
-    text = "".join(lexeme.text for lexeme in run)
-    return _Piece(LexemeKind.TEXT, source[start:end], start, end, text)
-
-
-def _lexeme(piece: _Piece) -> Lexeme:
-    assert piece.kind is not None, "an unreadable tag has no lexeme"
-    topic = piece.topic if piece.kind is LexemeKind.ASYNC_OPEN else None
-    return Lexeme(piece.kind, topic=topic)
-
-
-def _repaired(piece: _Piece) -> str | None:
+def _repaired(piece: Lexeme) -> str | None:
     topic = piece.topic
     is_promise = piece.kind is LexemeKind.PROMISE_OPEN
     if not topic or not topic.split() or (is_promise and piece.units is None):
         return None
     if not piece.problems:
-        return piece.source
+        return piece.text
     topic = tags.bounded_topic(topic)
     return tags.promise_tag(topic, piece.units or 1) if is_promise else tags.annotator_open(topic)

@@ -197,8 +197,11 @@ def _read_tag(source: str, start: int) -> list[Lexeme]:
     if kind is not None and "topic" in attributes:
         topic = _read_topic(attributes["topic"], problems)
     if kind is LexemeKind.PROMISE_OPEN:
-        if "tokens" in attributes:
-            units = _read_length(attributes["tokens"], problems)
+        length = attributes.get("tokens")
+        if length and _LENGTH.fullmatch(length.value):
+            units = int(length.value)  # at most 1,000 digits: the tag is bounded
+        elif length:
+            problems.append(length.problem(Fault.BAD_LENGTH, f'"{_clip(length.value)}"'))
         if missing := [name for name in _ALLOWED[kind] if name not in attributes]:
             problems.append(Problem(Fault.MISSING_ATTRIBUTE, " and ".join(missing), start, end))
     if problems or kind is None:
@@ -218,7 +221,12 @@ def _read_shape(
 ) -> tuple[LexemeKind | None, dict[str, _Attribute], list[Problem]]:
     head = _HEAD.match(source)
     assert head is not None, "the lexer finds tags by their names"
-    attributes, rest = _read_attributes(source, head.end(), start)
+    attributes, rest = list[_Attribute](), head.end()
+    while match := _ATTRIBUTE.match(source, rest):
+        rest = match.end()
+        # The figures of the paper spell values with single quotes and without any.
+        value = match[2][1:-1] if match[2][0] in "\"'" else match[2]
+        attributes.append(_Attribute(match[1], value, start + match.start(1), start + rest))
     tail, end = _TAIL.match(source, rest), start + len(source)
     if tail is None:  # something is neither an attribute nor the end
         detail = _clip(source[rest:].strip())
@@ -238,16 +246,6 @@ def _read_shape(
     return kind, kept, problems
 
 
-def _read_attributes(source: str, at: int, start: int) -> tuple[list[_Attribute], int]:
-    attributes = []
-    while match := _ATTRIBUTE.match(source, at):
-        at = match.end()
-        # The figures of the paper spell values with single quotes and without any.
-        value = match[2][1:-1] if match[2][0] in "\"'" else match[2]
-        attributes.append(_Attribute(match[1], value, start + match.start(1), start + at))
-    return attributes, at
-
-
 def _read_topic(attribute: _Attribute, problems: list[Problem]) -> str:
     topic = tags.unescape_topic(attribute.value)
     num_words = len(topic.split())
@@ -258,13 +256,6 @@ def _read_topic(attribute: _Attribute, problems: list[Problem]) -> str:
     if len(topic) > tags.MAX_TOPIC_CHARACTERS:
         problems.append(attribute.problem(Fault.LONG_TOPIC, str(len(topic))))
     return topic
-
-
-def _read_length(attribute: _Attribute, problems: list[Problem]) -> int | None:
-    if _LENGTH.fullmatch(attribute.value):
-        return int(attribute.value)  # at most 1,000 digits: the tag is bounded
-    problems.append(attribute.problem(Fault.BAD_LENGTH, f'"{_clip(attribute.value)}"'))
-    return None
 
 
 def _clip(text: str) -> str:

@@ -17,7 +17,7 @@ from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.servers.cluster import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
 from pasta_lm.engines.servers.streamed_response import seed_of
-from pasta_lm.interpreter.commands import EVERYTHING
+from pasta_lm.interpreter.interpreter import EVERYTHING
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.language.parser import Form
 from tests.architectures import build, loaded

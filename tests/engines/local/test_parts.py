@@ -16,7 +16,7 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
-from pasta_lm.interpreter.commands import PLAIN_TEXT
+from pasta_lm.interpreter.interpreter import PLAIN_TEXT
 from pasta_lm.strategies import parts
 from pasta_lm.strategies.fields import Part, fields_of
 from pasta_lm.strategies.form import SchemaForm

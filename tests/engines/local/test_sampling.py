@@ -23,7 +23,7 @@ from pasta_lm.engines.passes import sampling
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, adjusted, choose, uniform_number
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter.commands import EVERYTHING, PLAIN_TEXT, Legal
+from pasta_lm.interpreter.interpreter import EVERYTHING, PLAIN_TEXT, Legal
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, MAX_UNITS, PIECES, PROMISE_OPEN, SYNC, closing_piece
 from tests.small_tokenizers import FAMILIES

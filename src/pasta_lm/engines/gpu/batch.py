@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, draw_likely, draw_settings
-from pasta_lm.interpreter.commands import Legal
+from pasta_lm.interpreter.interpreter import Legal
 from pasta_lm.interpreter.placement import Entry
 
 TOKEN, POSITION, SLOT, POOL_SLOT, OWNER = range(5)  # lines of ``PagedBatch.rows``

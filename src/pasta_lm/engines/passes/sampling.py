@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.request import SamplingParams, TokenLogprobs
-from pasta_lm.interpreter.commands import Legal
+from pasta_lm.interpreter.interpreter import Legal
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.models.vocabulary import Vocabulary

@@ -25,8 +25,7 @@ from pasta_lm.recipe import without_passwords
 if TYPE_CHECKING:
     import httpx2 as httpx
 
-MAX_REPLY_BYTES = 64 * 2**20
-"""A longer reply is not kept in memory."""
+MAX_REPLY_BYTES = 64 * 2**20  # a longer reply is not kept in memory
 CONNECT_S = 5.0
 T = TypeVar("T")
 
@@ -65,8 +64,7 @@ SERVER_ADVICE: Mapping[int, str] = {
     401: f"its key is missing or wrong: set the environment variable {KEY_ENV}",
     404: "it has no such page or model: check the address and the dialect",
 }
-OUT_OF_CREDIT = "insufficient_quota"
-"""Error code of a 429 that is permanent."""
+OUT_OF_CREDIT = "insufficient_quota"  # error code of a 429 that is permanent
 
 
 class HttpReply(NamedTuple):
@@ -95,10 +93,8 @@ class RetryPolicy:
     max_requests: int = 8
     first_delay_s: float = 1.0
     max_delay_s: float = 60.0
-    max_retry_after_s: float = 600.0
-    """If a server asks for a longer delay, the request fails."""
-    max_busy_s: float = 0.0
-    """For so long a 429 counts as no failure."""
+    max_retry_after_s: float = 600.0  # if a server asks for a longer delay, the request fails
+    max_busy_s: float = 0.0  # for so long a 429 counts as no failure
 
     def delay_s(self, num_failed: int) -> float:
         """Return a random delay between 0 and a bound that doubles with each failure.

@@ -31,7 +31,6 @@ from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.recipe import without_passwords
 
 POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0)
-_DATA, _DONE = "data:", "[DONE]"
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """Errors of reading JSON that has another form."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
@@ -39,8 +38,7 @@ TEXT = "Rivers: 12,345 km - na\u00efve caf\u00e9, \u65e5\u672c.\n\n\tdef f(a_b):
 CLOSINGS = [tags.closing_piece(units) for units in range(1, tags.MAX_UNITS + 1)]
 BLOCK = (tags.PROMISE_OPEN, CLOSINGS[0], tags.ASYNC_OPEN, tags.ASYNC_CLOSE, tags.SYNC, CLOSINGS[-1])
 QUESTION = "Describe spring, summer, autumn and winter."
-MAX_TOPIC_TOKENS = 24
-"""A taught model ends a topic, which has three words, within so many tokens."""
+MAX_TOPIC_TOKENS = 24  # a taught model ends a topic, which has three words, within so many tokens
 EXPORTED = "serve what pasta export MODEL OUT --merged wrote, and name that folder with --model"
 
 
@@ -94,10 +92,9 @@ class Connection:
         owners = {dialect.owner: dialect for dialect in dialects.DIALECTS.values()}
         server.dialect = server.dialect or owners.get(owner)
         if server.dialect is None:
-            raise errors.EndpointError(
-                f"{server.url} does not say of which kind it is, but {owner or 'nothing'!r}",
-                hint="name its dialect: --dialect vllm, sglang or llama.cpp",
-            )
+            problem = f"{server.url} does not say of which kind it is, but {owner or 'nothing'!r}"
+            hint = "name its dialect: --dialect vllm, sglang or llama.cpp"
+            raise errors.EndpointError(problem, hint=hint)
 
     async def ask(self, path: str, body: Json | None = None, *, once: bool = False) -> Json:
         """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
@@ -143,7 +140,7 @@ class Connection:
             if not reply.is_success:
                 raise_for_status(await read_whole(reply), self.server.url, advice=SERVER_ADVICE)
             async for line in reply.aiter_lines():
-                if not line.startswith(_DATA) or (text := line[len(_DATA) :].strip()) == _DONE:
+                if not line.startswith("data:") or (text := line[5:].strip()) == "[DONE]":
                     continue
                 piece = self._read(text, len(received))
                 if piece.num_unsent:
@@ -193,10 +190,9 @@ class Connection:
         try:
             yield
         except _UNREADABLE as exc:
-            raise errors.RemoteError(
-                f"{self.server.url} sends what {self.dialect.name} does not: {text[:120]}",
-                hint="is it another kind of server? Name its dialect",
-            ) from exc
+            problem = f"{self.server.url} sends what {self.dialect.name} does not: {text[:120]}"
+            hint = "is it another kind of server? Name its dialect"
+            raise errors.RemoteError(problem, hint=hint) from exc
 
 
 class Cluster:
@@ -312,21 +308,17 @@ async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
         return
     ids = ids[len(prefix) :] if tuple(ids[: len(prefix)]) == prefix else ids
     if ids != expected:
-        raise errors.VocabularyError(
-            f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as "
-            f"{ids[:5]}, the model's as {expected[:5]}",
-            hint=EXPORTED,
-        )
+        problem = f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as"
+        problem += f" {ids[:5]}, the model's as {expected[:5]}"
+        raise errors.VocabularyError(problem, hint=EXPORTED)
     if not vocabulary.has_pieces:
         return
     pieces = [vocabulary.piece_id(piece) for piece in BLOCK]
     ids = await _ids(connection, "".join(BLOCK)) or []
     if [token for token in ids if token in pieces] != pieces:
-        raise errors.VocabularyError(
-            f"{connection.server.url} has other tags than the model: it encodes them as "
-            f"{ids[:8]}, the model's ids are {pieces}",
-            hint=EXPORTED,
-        )
+        problem = f"{connection.server.url} has other tags than the model: it encodes them as"
+        problem += f" {ids[:8]}, the model's ids are {pieces}"
+        raise errors.VocabularyError(problem, hint=EXPORTED)
 
 
 async def _ids(connection: Connection, text: str) -> list[int] | None:

@@ -29,7 +29,7 @@ from pasta_lm.engines.grammars import Grammars
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent, unless_failed
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.cluster import Cluster, Connection, StockServer, check_server
-from pasta_lm.engines.servers.dialects import KEY_ENV, dialect_of, server_urls
+from pasta_lm.engines.servers.dialects import DIALECTS, KEY_ENV, server_urls
 from pasta_lm.engines.servers.streamed_response import StreamedResponse
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -42,7 +42,6 @@ from pasta_lm.models.vocabulary import Vocabulary
 
 MAX_RESPONSES = 64  # responses that a server decodes at once; others wait here
 PENALTIES = "repetition_penalty, presence_penalty and frequency_penalty"
-SERVERS = "servers"
 T = TypeVar("T")
 
 
@@ -60,8 +59,8 @@ class ServedModel:
     fork_bias: float = 0.0
     sampling: Mapping[str, float] = field(default_factory=dict)  # its authors' settings
     kind: Kind = Kind.GENERATED
-    device: str = SERVERS
-    dtype_name: str = SERVERS  # what they chose when they started
+    device: str = "servers"
+    dtype_name: str = "servers"  # what they chose when they started
 
     def join_with(self, positions: PositionStrategy) -> Join:
         return self.join if positions is self.positions else Join.SHARED
@@ -203,7 +202,6 @@ class CompletionsEngine:
         return number
 
     def cancel(self, number: int) -> list[StreamEvent]:
-        """Cancel all completions of a request; unknown and finished ones are ignored."""
         if (active := self.active.pop(number, None)) and active.task:
             active.task.cancel()
         return []
@@ -329,9 +327,11 @@ class CompletionsEngine:
         if request.forks:  # else it is a single thread: all strategies and joins are the same
             join = Join.RECOMPUTE if request.form is Form.MAIN else Join.SHARED
             if not self._allow_inexact and (request.positions, request.join) != (plain, join):
+                problem = (
+                    f"positions {request.positions.value!r} with join {request.join.value!r} are"
+                )
                 raise errors.RequestError(
-                    f"positions {request.positions.value!r} with join {request.join.value!r} are "
-                    "not exact on a stock server, which computes plain causal texts",
+                    f"{problem} not exact on a stock server, which computes plain causal texts",
                     hint=f"the model was trained with {self.loaded.positions.value!r} and "
                     f"{self.loaded.join.value!r}; --allow-inexact (servers.allow_inexact in a "
                     f"recipe) decodes it as {plain.value!r} and {join.value!r}",
@@ -344,5 +344,8 @@ def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
     if not find_spec("httpx2"):
         raise errors.MissingExtraError(f"asking {addresses}", "serve")
     key = os.environ.get(KEY_ENV) or None  # they may want one
-    kind = None if dialect is None else dialect_of(dialect)
+    if dialect not in (None, *DIALECTS):
+        hint = f"one of {', '.join(DIALECTS)}"
+        raise errors.UsageError(f"unknown dialect {dialect!r}", hint=hint)
+    kind = None if dialect is None else DIALECTS[dialect]
     return [StockServer(url, dialect=kind, api_key=key) for url in server_urls(addresses)]

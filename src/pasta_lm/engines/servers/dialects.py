@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from pasta_lm.errors import RemoteError, UsageError
+from pasta_lm.errors import RemoteError
 
 Json = Mapping[str, Any]
-KEY_ENV = "PASTA_ENGINE_KEY"
-"""The environment variable with the servers' key, if they want one."""
+KEY_ENV = "PASTA_ENGINE_KEY"  # the environment variable with the servers' key, if they want one
 BARRED, FAVOURED = -100.0, 100.0
 """Biases of tokens that must not be sampled, and of the only ones that may be; servers clamp."""
 
@@ -53,7 +51,7 @@ class CompletionPiece:
     num_unsent: int = 0  # tokens before these that the server decoded and did not send
 
 
-class Dialect(ABC):
+class Dialect(Protocol):
     """One kind of server."""
 
     name: ClassVar[str]
@@ -61,15 +59,12 @@ class Dialect(ABC):
     path: ClassVar[str]  # where completions are requested
     tokenize_path: ClassVar[str] = "/tokenize"
 
-    @abstractmethod
     def body(self, model: str, request: TokenRequest) -> dict[str, object]:
         """Return the JSON body that asks for a streamed completion."""
 
-    @abstractmethod
     def piece(self, data: Json, num_received: int) -> CompletionPiece:
         """Read an object of a stream, before which so many ids were received."""
 
-    @abstractmethod
     def tokenize_body(self, model: str, text: str) -> dict[str, object]:
         """Return the JSON body that asks for the ids of a text, whose tags are tags."""
 
@@ -177,12 +172,6 @@ class LlamaCpp(Dialect):
 
 
 DIALECTS: Mapping[str, Dialect] = {kind.name: kind for kind in (Vllm(), Sglang(), LlamaCpp())}
-
-
-def dialect_of(name: str) -> Dialect:
-    if name not in DIALECTS:
-        raise UsageError(f"unknown dialect {name!r}", hint=f"one of {', '.join(DIALECTS)}")
-    return DIALECTS[name]
 
 
 def int_or_none(value: object) -> int | None:
