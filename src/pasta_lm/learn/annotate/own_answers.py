@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import name as name_of
 
-from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.request import Answer, Finished, SamplingParams, unless_failed
 from pasta_lm.errors import InputError, RequestError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.annotate.layout_rule import units
@@ -25,7 +24,6 @@ from pasta_lm.models.load import hashes_of
 from pasta_lm.recipe import check_positive
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import SEQUENTIAL
-from pasta_lm.strategies.many import Window
 from pasta_lm.strategies.model import Pasta
 
 ANSWERS, USABLE, COUNTS = "answers.jsonl", "usable.jsonl", "counts.json"
@@ -169,20 +167,31 @@ def answer(
 
 
 def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig) -> Iterator[Row]:
-    sampling = _sampling(model, config)
+    engine, sampling = model.engine, _sampling(model, config)
+    waiting, running = deque(instructions), dict[int, str]()
 
-    def request_of(name: str) -> Request:
+    def submit(name: str) -> Iterator[Row]:
         params = replace(sampling, seed=_seed(name, config.seed))
-        return model.request(instructions[name], params, strategy=SEQUENTIAL, think=config.think)
-
-    window = Window(model.engine, request_of, config.in_flight)
-    for name, outcome in chain.from_iterable(window.outcomes(instructions)):
-        if isinstance(outcome, Answer):
-            yield _row(name, config, outcome)
-        elif isinstance(outcome, RequestError):  # longer than the context or the pool
+        request = model.request(instructions[name], params, strategy=SEQUENTIAL, think=config.think)
+        try:
+            running[engine.submit(request)] = name
+        except RequestError:  # longer than the context or the pool
             yield _row(name, config)
-        else:
-            raise outcome
+
+    def step() -> Iterator[Row]:
+        for number, event in engine.step() if running else ():
+            done = unless_failed(event)
+            if isinstance(done, Finished) and number in running:
+                yield _row(running.pop(number), config, done.answer)
+
+    try:
+        while waiting or running:
+            while waiting and len(running) < config.in_flight:
+                yield from submit(waiting.popleft())
+            yield from step()
+    finally:
+        for number in running:
+            engine.cancel(number)
 
 
 def _sampling(model: Pasta, config: AnswerConfig) -> SamplingParams:
