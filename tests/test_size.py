@@ -19,7 +19,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "pasta_lm"
-CORE = ("language/", "interpreter/", "engines/local/", "models/", "strategies/")
+CORE = ("language/", "interpreter/", "engines/local/", "engines/passes/", "models/", "strategies/")
+BESIDE = {"models/export.py", "engines/devices.py", "engines/scripted.py", "engines/local/rows.py"}
+BESIDE |= {"engines/passes/row_reader.py"}  # in these folders, but none of the core
 LIMITS: dict[str, int] = tomllib.loads(Path(__file__).with_name("size_limits.toml").read_text())
 MAX_FUNCTION_LINES, MAX_NESTING, MAX_POSITIONAL = 50, 3, 5
 
@@ -42,7 +44,7 @@ def num_lines(paths: list[Path]) -> int:
 
 def is_core(path: Path) -> bool:
     name = path.relative_to(SOURCE).as_posix()
-    return name.startswith(CORE) or path.parent == SOURCE / "engines"
+    return name not in BESIDE and (name.startswith(CORE) or path.parent == SOURCE / "engines")
 
 
 # --- functions
