@@ -21,10 +21,9 @@ from pasta_lm.machine import WEIGHTS_COMMAND, installed_version
 from pasta_lm.models.names import BUILTIN, require_model
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
-FORMS = ("written", "main", "annotator")
 CORE = ("typer", "rich")
-EARLIER_EXTRAS = ("torch", "data")  # now run and annotate
 SYSTEM = "pasta_lm", "python", "platform"
+EARLIER_EXTRAS = ("torch", "data")  # now run and annotate
 
 
 def doctor(
@@ -148,7 +147,7 @@ def check(
     grammar of PASTA-LANG. With --fix the repaired text is printed on standard output and the
     errors on standard error, and the exit code is 0.
     """
-    require_one_of("--form", form, FORMS)
+    require_one_of("--form", form, ("written", "main", "annotator"))
     require_one_of("--format", output, ("text", "json"))
     if fix and output == "json":
         raise UsageError("--fix prints a text, not JSON", hint="leave out one of the two flags")

@@ -222,12 +222,11 @@ def open_run(folder: Path) -> AlpacaRun:
     """Read a run; an ``InputError`` if a system has no answers yet."""
     settings = RunFolder(folder).settings_of(AlpacaSettings)
     rows, stored = read_rows(folder / INSTRUCTIONS), Journal(folder / ANSWERS).rows
-    answers = AlpacaAnswers(read_prompts(rows), stored, SEQUENTIAL, {})
-    theirs = {name: row["text"] for name, row in answers.of(SEQUENTIAL).items()}
-    answers = replace(answers, theirs=theirs)
+    first = [row for row in stored.values() if row["system"] == SEQUENTIAL]
+    baseline, theirs = SEQUENTIAL, {row["instruction_id"]: row["text"] for row in first}
     if settings.reference is not None and rows:
-        theirs = {row["id"]: row["output"] for row in rows}
-        answers = replace(answers, baseline=rows[0]["generator"], theirs=theirs)
+        baseline, theirs = rows[0]["generator"], {row["id"]: row["output"] for row in rows}
+    answers = AlpacaAnswers(read_prompts(rows), stored, baseline, theirs)
     names = [system.name for system in settings.all_systems]
     if lacking := [name for name in names if not answers.of(name)]:
         hint = "run the same command again: it continues where it stopped"
