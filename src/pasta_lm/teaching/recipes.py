@@ -128,10 +128,8 @@ def split_instructions(config: TeachConfig) -> tuple[Path, list[str]]:
     path, num_held_out = Path(config.answers.file).resolve(), config.answers.num_held_out
     names = list(read_instructions(path))
     if len(names) < num_held_out + 2:
-        raise InputError(
-            f"{config.answers.file} has {len(names)} instructions, too few beside "
-            f"answers.num_held_out = {num_held_out}"
-        )
+        few = f"{len(names)} instructions, too few beside answers.num_held_out = {num_held_out}"
+        raise InputError(f"{config.answers.file} has {few}")
     return path, names[-num_held_out:]
 
 

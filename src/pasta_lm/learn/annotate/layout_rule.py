@@ -181,7 +181,7 @@ def markdown_rule(prompt: str, text: str) -> Document:
     kind = blocks[0].kind if blocks else ""
     if kind in _FORKS:
         blocks = _FORKS[kind](prompt, text, blocks)
-    if kind in MAY_CONCLUDE:
+    if kind in ("section", "bold", "label", "code", "line"):  # the last one may conclude
         blocks = _without_closing(prompt, blocks)
     items, done = list[Item](), 0
     for piece in blocks if len(blocks) >= MIN_BLOCKS else ():
@@ -249,8 +249,6 @@ def _codes(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiec
 
 _FORKS = {"number": _numbers, "line": _lines, "code": _codes}
 """Which pieces of a group are blocks; of other kinds all are."""
-MAY_CONCLUDE = ("section", "bold", "label", "code", "line")
-"""Kinds of pieces of which the last one may conclude, so that it is no block."""
 
 
 def _without_closing(prompt: str, pieces: list[AnswerPiece]) -> list[AnswerPiece]:

@@ -171,7 +171,10 @@ def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig
     waiting, running = deque(instructions), dict[int, str]()
 
     def submit(name: str) -> Iterator[Row]:
-        params = replace(sampling, seed=_seed(name, config.seed))
+        # By its name, so that no answer depends on which others are decoded. Counter-based numbers
+        # would repeat under the same seed.
+        digits = hashlib.sha256(f"{config.seed}/{name}".encode()).digest()[:7]
+        params = replace(sampling, seed=int.from_bytes(digits))
         request = model.request(instructions[name], params, strategy=SEQUENTIAL, think=config.think)
         try:
             running[engine.submit(request)] = name
@@ -220,14 +223,6 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def _seed(name: str, seed: int) -> int:
-    """Return a seed of one instruction, so that no answer depends on which others are decoded.
-
-    Counter-based numbers would repeat under the same seed.
-    """
-    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7])
-
-
 def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> str | None:
     """Return the first reason to leave an answer out; None if it can be used.
 
@@ -236,10 +231,11 @@ def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> st
     words, prompt = _words(answer), _words(instruction)
     runs, asked_for = {*_runs(words, 4)}, {*_runs(prompt, 4)}
     is_echo = 2 * len(words) >= len(prompt) and len(runs & asked_for) > MAX_ECHOED * len(runs)
+    longest = max(map(len, re.findall(r"\w+", _URL.sub(" ", answer))), default=0)
     reasons = {
         "cut_off": not has_ended,
         "empty": len(words) < MIN_WORDS,
-        "garbage": _is_garbage(answer),
+        "garbage": _BROKEN.search(answer) or longest > MAX_WORD_LENGTH,
         "language": _is_foreign(answer, instruction),
         "refusal": _REFUSAL.search(answer.replace("’", "'"), 0, REFUSAL_WITHIN),
         "echo": is_echo,
@@ -269,11 +265,6 @@ def _units_loop(answer: str) -> bool:
     plain = list(filter(None, map(" ".join, words)))
     num_repeated = len(plain) - len(set(plain))
     return num_repeated >= 2 and num_repeated > MAX_REPEATED_UNITS * len(plain)
-
-
-def _is_garbage(answer: str) -> bool:
-    longest = max(map(len, re.findall(r"\w+", _URL.sub(" ", answer))), default=0)
-    return _BROKEN.search(answer) is not None or longest > MAX_WORD_LENGTH
 
 
 def _is_foreign(answer: str, instruction: str) -> bool:

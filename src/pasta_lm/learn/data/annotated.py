@@ -145,20 +145,17 @@ def _record(row: Row, number: int) -> Record:
     if not isinstance(thought, str | None):
         raise InputError(f"{THOUGHT!r} is no text")
     check_read(row, turns, {key or "": document.plain_text, THOUGHT: thought})
-    _check_order([turn["role"] for turn in turns])
+    roles = [turn["role"] for turn in turns]
+    pairs = zip(["", *roles], [*roles, "assistant"], strict=True)
+    if roles and any(role == "assistant" and before != "user" for before, role in pairs):
+        reason = "'messages' must be questions and answers in turn, the last a question"
+        raise InputError(reason, hint=f"they are: {', '.join(roles)}")
     for turn in turns:
         _served(turn)  # an earlier answer must be one, too
     prompt = turns[-1]["content"] if turns else ""
     name = number if row.get("id") in (None, "") else row["id"]
     source = str(row.get("source") or "")
     return Record(str(name), prompt, document, source, thought, tuple(turns[:-1]))
-
-
-def _check_order(roles: list[str]) -> None:
-    pairs = zip(["", *roles], [*roles, "assistant"], strict=True)
-    if roles and any(role == "assistant" and before != "user" for before, role in pairs):
-        reason = "'messages' must be questions and answers in turn, the last a question"
-        raise InputError(reason, hint=f"they are: {', '.join(roles)}")
 
 
 def _row(record: Record) -> Row:

@@ -120,12 +120,10 @@ def _answer(
     batch: Sequence[PromptWithReference], sampling: Sampling, model: Pasta, baseline: Pasta
 ) -> list[Row]:
     strategy, greedy = sampling.strategy, SamplingParams(max_tokens=sampling.max_tokens)
-    samples = model.engine.generate(
-        [model.request(p.content, sampling.params(p.id), strategy=strategy) for p in batch]
-    )
-    plain = baseline.engine.generate(
-        [baseline.request(p.content, greedy, strategy=SEQUENTIAL) for p in batch]
-    )
+    requests = [model.request(p.content, sampling.params(p.id), strategy=strategy) for p in batch]
+    samples = model.engine.generate(requests)
+    requests = [baseline.request(p.content, greedy, strategy=SEQUENTIAL) for p in batch]
+    plain = baseline.engine.generate(requests)
     return [
         {
             "id": prompt.id,
@@ -153,9 +151,8 @@ def _check_rows(
         known = sampled.items() if isinstance(sampled, Mapping) else ()
         other = [key for key, value in settings.items() if (key, value) not in known]
         if other:
-            raise InputError(
-                f"{journal.path} was sampled with another {', '.join(other)}", hint=hint
-            )
+            reason = f"{journal.path} was sampled with another {', '.join(other)}"
+            raise InputError(reason, hint=hint)
 
 
 def _rollout(path: Path, row: Row) -> Rollout:

@@ -80,12 +80,10 @@ def _read_included(config: DataConfig) -> list[Record]:
 def check_context(pack: Pack, last_position: int | None) -> None:
     """Raise an InputError if an example exceeds the model's context: it could not be decoded."""
     for example in pack:
-        if last_position is not None and max(example.positions) > last_position:
-            raise InputError(
-                f"record {example.id} reaches position {max(example.positions)}, and the model's "
-                f"last is {last_position}",
-                hint="leave it out, or lower data.max_tokens so that longer records are left out",
-            )
+        if last_position is not None and (last := max(example.positions)) > last_position:
+            reason = f"record {example.id} reaches position {last}, and the model's last is"
+            hint = "leave it out, or lower data.max_tokens so that longer records are left out"
+            raise InputError(f"{reason} {last_position}", hint=hint)
 
 
 def say_left_out(reason: str, ids: Sequence[str]) -> None:

@@ -146,11 +146,8 @@ def prompts_of(records: config.RecordsConfig | None, num_rounds: int) -> Sequenc
     Random(f"records/{records.seed}").shuffle(rows)
     count = records.num_prompts or len(rows) // num_rounds
     if not count or count * num_rounds > len(rows):
-        raise InputError(
-            f"{records.file} has {len(rows)} records, too few for {num_rounds} rounds of "
-            f"{count or 1}",
-            hint="lower data.records.num_prompts",
-        )
+        few = f"{len(rows)} records, too few for {num_rounds} rounds of {count or 1}"
+        raise InputError(f"{records.file} has {few}", hint="lower data.records.num_prompts")
     prompts = [
         PromptWithReference(row.id, row.prompt, row.document.plain_text, tuple(row.messages[:-1]))
         for row in rows
