@@ -19,7 +19,7 @@ from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig, ch
 from pasta_lm.learn.train.learner import MAY_CHANGE, Learner, open_output
 from pasta_lm.learn.train.packs import Encode, Pack, check_context
 from pasta_lm.learn.train.sft import finetune
-from pasta_lm.learn.train.trainer import loader
+from pasta_lm.learn.train.trainer import load_to_train
 from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import PASTA
 
@@ -73,7 +73,7 @@ def train_sft_on_tasks(
     """Carry out a recipe, as ``train_sft`` does; return the folder of the trained model."""
     train = recipe.train
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
-        learner = loader(train, recipe.lora, PASTA)(recipe.model.base)
+        learner = load_to_train(recipe.model.base, train, recipe.lora, PASTA)
         packs = packs_of_tasks(recipe, learner)
         run.begin(asdict(recipe), may_change=MAY_CHANGE)
         return finetune(learner, packs, train, recipe.lora, resume=resume)

@@ -32,7 +32,7 @@ from pasta_lm.learn.train.config import PreferenceConfig
 from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, MODEL_FOLDER, append_row, open_output
 from pasta_lm.learn.train.losses import Batch, bonbon_loss
 from pasta_lm.learn.train.packs import LogProbs, PairPack, pair_log_probs
-from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, loader
+from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, load_to_train
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.models.load import hashes_of
 from pasta_lm.run_folder import hash_files, say
@@ -243,12 +243,11 @@ def optimise(recipe: PreferenceConfig, round: Round, pairs: Sequence[PreferenceP
     """Train the newest model on a round's pairs, with the recipe's base as reference."""
     seed, lora = recipe.train.seed + round.number - 1, recipe.lora
     train = replace(recipe.train, out=str(round.folder), seed=seed)
-    load = loader(train, lora)
-    learner = load(round.newest)
+    learner = load_to_train(round.newest, train, lora)
     encode, last = learner.encoder(train), learner.last_position
     packed = packs.pack_pairs(pairs, encode, recipe.data.max_tokens, seed, last_position=last)
     round.say(f"reference log-probabilities of {len(packed)} packs")
-    reference = load(recipe.model.base).model.eval()
+    reference = load_to_train(recipe.model.base, train, lora).model.eval()
     reference.to(usable_device(None))
     references = packs.reference_log_probs(packed, reference, is_bfloat16=is_mixed(train))
     del reference

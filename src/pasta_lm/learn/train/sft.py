@@ -29,7 +29,7 @@ from pasta_lm.learn.train.config import DataConfig, LoraConfig, SftConfig, Train
 from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, Learner, append_row, open_output
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of
-from pasta_lm.learn.train.trainer import PackTrainer, loader
+from pasta_lm.learn.train.trainer import PackTrainer, load_to_train
 from pasta_lm.models.load import hashes_of, num_parameters
 from pasta_lm.run_folder import hash_files
 
@@ -42,8 +42,7 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
     """
     data, train, lora = recipe.data, recipe.train, recipe.lora
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
-        load = loader(train, lora, data.trained_strategy)
-        learner = load(recipe.model.base)
+        learner = load_to_train(recipe.model.base, train, lora, data.trained_strategy)
         encode, last = learner.encoder(train), learner.last_position
         packs = packs_of(data, encode, train.seed, last_position=last)
         inputs = hashes_of("model", recipe.model.base)
@@ -73,7 +72,7 @@ def finetune(
 
 def preflight(recipe: SftConfig) -> str:
     data, train, lora = recipe.data, recipe.train, recipe.lora
-    learner = loader(train, lora, data.trained_strategy)(recipe.model.base)
+    learner = load_to_train(recipe.model.base, train, lora, data.trained_strategy)
     encode, last = learner.encoder(train), learner.last_position
     packs = packs_of(data, encode, train.seed, last_position=last)
     return summary(learner, packs, train, lora)
@@ -85,7 +84,7 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
     The data of the recipe are not read. Its output folder is written to.
     """
     train = replace(recipe.train, steps=2, accumulate=1, log_steps=1, warmup=0.0)
-    learner = loader(train, recipe.lora)(recipe.model.base)
+    learner = load_to_train(recipe.model.base, train, recipe.lora)
     encode = learner.encoder(train)
     text = "The bath is large, and a shower of five minutes takes a third of its water. "
     example = encode(Record("pass", "Name a way to save water.", Document((Text(text),))))

@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -247,21 +247,14 @@ def is_mixed(train: TrainConfig) -> bool:
     return train.mixed_precision and bool(has_products)
 
 
-def loader(
-    train: TrainConfig, lora: LoraConfig | None, strategy: str | None = None
-) -> Callable[[str], Learner]:
-    """Return the function that loads a model to be trained, by its folder or hub id.
-
-    It sets the seed: what follows are adapters, whose weights are random.
-    """
-
-    def load(base: str) -> Learner:
-        if lora and train.save == "adapter":
-            check_is_whole(base)
-        set_seed(train.seed)
-        return load_learner(base, frozen_dtype(lora, train), strategy)
-
-    return load
+def load_to_train(
+    base: str, train: TrainConfig, lora: LoraConfig | None, strategy: str | None = None
+) -> Learner:
+    """Load a model and set the seed: what follows are adapters, whose weights are random."""
+    if lora and train.save == "adapter":
+        check_is_whole(base)
+    set_seed(train.seed)
+    return load_learner(base, frozen_dtype(lora, train), strategy)
 
 
 def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
