@@ -65,7 +65,7 @@ def test_the_run_used_longest_ago_is_given_up_first() -> None:
         pool.allocate(PAGE)
     assert [prefixes.find(one) for one in hashes] == [None] * 3
     assert not prefixes._holders
-    assert not prefixes._known
+    assert not prefixes.known
 
 
 def test_a_page_that_another_run_holds_is_not_kept_twice() -> None:
