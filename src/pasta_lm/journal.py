@@ -30,10 +30,16 @@ class Journal:
 
     def read_again(self) -> None:
         """Cut an incomplete last line off, and read the rows, also those of other processes."""
-        _cut_torn_line(self.path)
-        rows = read_rows(self.path) if self.path.exists() else []
-        self.rows = {row["id"]: row for row in rows}  # on disk, in the order of their writing
+        self.rows = dict[str, Row]()  # those on disk by id, in the order of their writing
         self._is_torn = False
+        if self.path.exists():
+            with self.path.open("rb+") as file:
+                data = file.read()
+                whole = data.rfind(b"\n") + 1
+                if whole < len(data):
+                    file.truncate(whole)
+                    os.fsync(file.fileno())
+            self.rows |= {row["id"]: row for row in read_rows(self.path)}
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows; on return they are on disk, not in a buffer."""
@@ -42,22 +48,19 @@ class Journal:
                 raise ValueError(f"{self.path} has a row {row['id']} already")
         if self._is_torn:
             raise PastaError("the journal ends in a torn line: run the same command again")
+        is_new, data = not self.path.exists(), b"".join(map(line_of, rows))
         try:
-            self._write(b"".join(map(line_of, rows)))
+            with self.path.open("ab") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if is_new:
+                _sync_folder(self.path.parent)
         except OSError as exc:
             self._is_torn = True  # nothing may follow it; opening the file again cuts it off
             hint = "what was counted is safe; make room and run the same command again"
             raise PastaError(f"{self.path} cannot be written: {exc.strerror}", hint=hint) from exc
         self.rows |= {row["id"]: row for row in rows}
-
-    def _write(self, data: bytes) -> None:
-        is_new = not self.path.exists()
-        with self.path.open("ab") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            _sync_folder(self.path.parent)
 
 
 @contextmanager
@@ -160,17 +163,6 @@ def line_of(row: Row) -> bytes:
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(row).encode() + b"\n"
-
-
-def _cut_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        data = file.read()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            file.truncate(whole)
-            os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -101,7 +101,6 @@ def check_positive(table: str, config: object, *keys: str) -> None:
 
 
 def check_not_ignored(key: str, is_ignored: object, reason: str) -> None:
-    """Raise a UsageError if another key makes this one meaningless."""
     if is_ignored:
         raise UsageError(f"{key} would be ignored: {reason}", hint="leave it out")
 

@@ -36,7 +36,6 @@ _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)))
 
 
 def say(line: str) -> None:
-    """Print a line on standard error."""
     print(f"pasta: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -161,7 +160,6 @@ class RunFolder:
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
 
     def journal(self, name: str) -> Journal:
-        """Open a journal of the run; raises an InputError if it is damaged."""
         return Journal(self.path / f"{name}.jsonl")
 
     def rows(self, name: str) -> list[Row]:

@@ -28,10 +28,9 @@ class PromptLookup:
     """Guesses the tokens that followed an earlier occurrence of the last few tokens."""
 
     max_guesses: int = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
-    max_match: int = 3  # tokens that are looked up at first; then one fewer, down to one
 
     def guess(self, context: Sequence[int]) -> Sequence[int]:
-        for size in range(min(self.max_match, len(context) - 1), 0, -1):  # long matches are better
+        for size in range(min(3, len(context) - 1), 0, -1):  # long matches are better
             ending = list(context[-size:])
             for end in range(len(context) - 1, size - 1, -1):  # a token follows each match
                 # The last token is compared first: this runs in every pass, and slices cost time.

@@ -116,19 +116,16 @@ def expand(
     starts = expansion.starts("".join(item for item in main.content if isinstance(item, str)))
     if not starts:
         return interpreter.end_of_text(main), {}
-
-    def has_room(start: Start) -> bool:
-        first = main.position if start.num_seen is None else start.num_seen
-        return limits.has_room(first + len(start.prefix))
-
-    kept = [start for start in starts if has_room(start)][: limits.max_blocks]
+    firsts = (main.position if start.num_seen is None else start.num_seen for start in starts)
+    pairs = zip(starts, firsts, strict=True)
+    kept = [start for start, first in pairs if limits.has_room(first + len(start.prefix))]
+    kept = kept[: limits.max_blocks]
     is_counted = not expansion.known
     threads = [(start.topic, is_counted * len(start.prefix), start.after) for start in kept]
     commands = interpreter.expand(threads, is_cut=len(kept) < len(starts))
-    pairs = [*zip(main.children, kept, strict=True)]
-    for child, start in pairs:
+    for child, start in zip(main.children, kept, strict=True):
         placer.start(child, start.num_seen)
-    return commands, {child.id: start for child, start in pairs}
+    return commands, {child.id: start for child, start in zip(main.children, kept, strict=True)}
 
 
 class Recorder:

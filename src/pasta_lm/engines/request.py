@@ -98,11 +98,9 @@ class SamplingParams:
 
     def resolved(self, seed: int, fork_bias: float) -> SamplingParams:
         """Return the parameters with this seed and bias of forks, where they have none."""
-        return replace(
-            self,
-            seed=seed if self.seed is None else self.seed,
-            fork_bias=fork_bias if self.fork_bias is None else self.fork_bias,
-        )
+        seed = seed if self.seed is None else self.seed
+        fork_bias = fork_bias if self.fork_bias is None else self.fork_bias
+        return replace(self, seed=seed, fork_bias=fork_bias)
 
     @property
     def penalises(self) -> bool:

@@ -220,8 +220,6 @@ class Interpreter:
 
     def _begin_deferred(self) -> list[Command]:
         deferred = [thread for thread in self.threads if thread.may_begin]
-        if not deferred:
-            return []
         bound = self.limits.max_threads
         num_free = len(deferred) if bound is None else bound - sum(1 for _ in self.runnable())
         commands: list[Command] = []
@@ -286,9 +284,6 @@ class Interpreter:
             return self._end_all(FinishReason.LENGTH)
         reason = self.main.finish_reason if self._stopped_at is None else FinishReason.STOP
         assert reason is not None
-        return self._finish(reason)
-
-    def _finish(self, reason: FinishReason) -> list[Command]:
         self.finish_reason = reason
         return [Finish(reason)]
 
@@ -302,7 +297,8 @@ class Interpreter:
 
     def _end_all(self, reason: FinishReason) -> list[Command]:
         ended = [self._close(thread, reason) for thread in self.threads if thread.is_alive]
-        return [*ended, *self._finish(reason)]
+        self.finish_reason = reason
+        return [*ended, Finish(reason)]
 
     @staticmethod
     def _close(thread: Thread, reason: FinishReason) -> End:

@@ -197,7 +197,6 @@ class Placer:
 
 
 def num_common(first: Iterable[object], second: Iterable[object]) -> int:
-    """Return the length of the common prefix."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 

@@ -98,9 +98,8 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
     """
     lexer, parser = Lexer(), Parser(form, max_depth)
     try:
-        events = [
-            event for lexeme in lexer.feed(text) + lexer.close() for event in parser.feed(lexeme)
-        ]
+        lexemes = lexer.feed(text) + lexer.close()
+        events = [event for lexeme in lexemes for event in parser.feed(lexeme)]
         return from_events(events + parser.close())
     except PastaSyntaxError as error:
         if Form(form) in (Form.BLOCK, Form.FORKED):
@@ -214,9 +213,8 @@ def _written(items: Iterable[Item]) -> str:
 
 
 def _annotator_block(block: Block) -> str:
-    return (
-        tags.annotator_open(block.topic) + _write(block.items, _annotator_block) + tags.ASYNC_CLOSE
-    )
+    inside = _write(block.items, _annotator_block)
+    return tags.annotator_open(block.topic) + inside + tags.ASYNC_CLOSE
 
 
 def _promise(block: Block) -> str:

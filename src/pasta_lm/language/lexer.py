@@ -147,8 +147,7 @@ class Lexer:
         if bracket < 0 and stop == at + tags.MAX_TAG_CHARACTERS:
             wrong, detail = Fault.TOO_LONG, ""
         problem = Problem(wrong, detail, self._offset + at, self._offset + end)
-        fault = self._lexeme(LexemeKind.FAULT, at, end)
-        lexemes.append(replace(fault, problems=(problem,)))
+        lexemes.append(replace(self._lexeme(LexemeKind.FAULT, at, end), problems=(problem,)))
         return end
 
 

@@ -98,9 +98,8 @@ _FAULTS_BY_KIND: Final = {
 
 def opens_level(form: Form, kind: LexemeKind) -> bool:
     """Return whether this kind of lexeme begins a level of blocks, which ``max_depth`` bounds."""
-    return kind is LexemeKind.PROMISE_OPEN or (
-        form is Form.ANNOTATOR and kind is LexemeKind.ASYNC_OPEN
-    )
+    opens_block = form is Form.ANNOTATOR and kind is LexemeKind.ASYNC_OPEN
+    return kind is LexemeKind.PROMISE_OPEN or opens_block
 
 
 _LEGAL: Final[dict[tuple[Form, State, bool], frozenset[LexemeKind]]] = {

@@ -189,7 +189,6 @@ def _error_of(body: bytes) -> tuple[str, str]:
 
 
 def check_address(url: str) -> None:
-    """Raise a UsageError if a URL can be no address: no retry would help."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

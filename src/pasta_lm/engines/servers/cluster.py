@@ -33,7 +33,6 @@ from pasta_lm.recipe import without_passwords
 POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0)
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """Errors of reading JSON that has another form."""
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
 TEXT = "Rivers: 12,345 km - na\u00efve caf\u00e9, \u65e5\u672c.\n\n\tdef f(a_b): pass"
 CLOSINGS = [tags.closing_piece(units) for units in range(1, tags.MAX_UNITS + 1)]
 BLOCK = (tags.PROMISE_OPEN, CLOSINGS[0], tags.ASYNC_OPEN, tags.ASYNC_CLOSE, tags.SYNC, CLOSINGS[-1])
@@ -262,13 +261,13 @@ class Cluster:
             self._watches[server] = asyncio.create_task(self._ask_until_up(server))
 
     async def _ask_until_up(self, server: StockServer) -> None:
-        pause_s = FIRST_PAUSE_S
+        pause_s = 0.1
         while not server.is_up:
             try:
                 await self._introduce(server, once=True)
             except errors.PastaError:  # also one that came back with another model
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                pause_s = min(2 * pause_s, 10.0)
 
 
 async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_taught: bool) -> None:
@@ -293,11 +292,10 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
     topic = TokenRequest(prompt=opened, max_tokens=MAX_TOPIC_TOKENS, stop_ids=closing)
     decoded = await _greedy(connection, topic)
     if not set(closing).intersection(decoded):
-        raise errors.ModelError(
-            f"{connection.server.url} holds a model that was not taught the tags: it began a "
-            f"promise with {vocabulary.text(decoded)[:40]!r} and did not end it",
-            hint=f"{EXPORTED}; --allow-inexact (servers.allow_inexact) uses it all the same",
-        )
+        problem = f"{connection.server.url} holds a model that was not taught the tags: it began a"
+        problem += f" promise with {vocabulary.text(decoded)[:40]!r} and did not end it"
+        hint = f"{EXPORTED}; --allow-inexact (servers.allow_inexact) uses it all the same"
+        raise errors.ModelError(problem, hint=hint)
 
 
 async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
