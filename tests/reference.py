@@ -6,7 +6,8 @@ interpreter and the placement make while decoding must agree with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +20,16 @@ PROMPT = -1
 
 Name = tuple[int, int]
 """A token by its thread (0 main, k the k-th block, -1 the prompt) and its index in that thread."""
+
+
+def numbered(threads: Iterable[int]) -> list[Name]:
+    """Name tokens, given by their threads in the order of feeding, by their index there."""
+    count: Counter[int] = Counter()
+    names = []
+    for thread in threads:
+        names.append((thread, count[thread]))
+        count[thread] += 1
+    return names
 
 
 class Shape(NamedTuple):

@@ -261,23 +261,16 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "new" / "run")
 
 
-def test_the_same_settings_continue_a_run(run: RunFolder) -> None:
+def test_a_run_continues_with_its_settings_but_for_those_that_no_result_depends_on(
+    run: RunFolder,
+) -> None:
     assert not run.has_begun
     assert run.begin(SETTINGS)
     assert run.has_begun
     assert not run.begin(SETTINGS)
-    assert run.settings() == SETTINGS
-
-
-def test_other_settings_are_refused_and_the_first_ones_stay(run: RunFolder) -> None:
-    run.begin(SETTINGS)
     with pytest.raises(UsageError, match=r"run was begun with train\.steps = 3, not 4"):
         run.begin({"model": "a", "train": {"rate": float("inf"), "steps": 4}})
     assert run.settings() == SETTINGS
-
-
-def test_settings_that_no_result_depends_on_may_change_and_are_stored(run: RunFolder) -> None:
-    run.begin(SETTINGS)
     changed = SETTINGS | {"model": "b"}
     run.begin(changed, may_change={"model"})
     assert run.settings() == changed

@@ -40,11 +40,8 @@ def shares(model: str, dtype: str, prompts: list[str]) -> dict[str, float]:
     again = [caching.generate(chat, max_tokens=MAX_TOKENS).text for chat in chats]
     assert first.text == alone[0]
 
-    ways = {
-        "among eight": together,
-        "behind a cached beginning": cached,
-        "behind the prompt": again,
-    }
+    ways = {"among eight": together, "behind a cached beginning": cached}
+    ways["behind the prompt"] = again
     pairs = {way: list(zip(alone, texts, strict=True)) for way, texts in ways.items()}
     return {way: sum(a != b for a, b in both) / len(alone) for way, both in pairs.items()}
 

@@ -390,10 +390,7 @@ def _clean_up() -> None:
 
 def read(path: Path) -> dict[str, Figures]:
     """Return the sections of a file of results; none if it does not exist."""
-    sections: dict[str, Figures] = {}
-    if path.exists():
-        sections = json.loads(path.read_text("utf-8"))["sections"]
-    return sections
+    return json.loads(path.read_text("utf-8"))["sections"] if path.exists() else {}
 
 
 def main() -> None:

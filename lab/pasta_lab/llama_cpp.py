@@ -51,7 +51,7 @@ class Decoder:
             RuntimeError: llama.cpp cannot load the file, or a step fails.
         """
         lib = self._lib
-        self._log = _silence(lib)  # kept: the library calls it
+        self._log = lib.llama_log_callback(lambda *_: None)  # kept: the library calls it
         lib.llama_log_set(self._log, None)
         lib.llama_backend_init()
         settings = lib.llama_context_default_params()
@@ -116,7 +116,3 @@ class Decoder:
         if self._lib.llama_decode(self._context, batch) != 0:
             raise RuntimeError("a step of llama.cpp failed")
         self._lib.llama_get_logits(self._context)  # waits for the step
-
-
-def _silence(lib: Any) -> Any:
-    return lib.llama_log_callback(lambda *_: None)

@@ -59,9 +59,8 @@ def bench_with_peers(
         rows, prompt = max(settings.rows), prompt_of(loaded.vocabulary)
         decoder = _llama_cpp(model or BUILTIN, loaded.dtype_name, stack)
         if decoder is not None:
-            opened = stack.enter_context(
-                llama_cpp.Decoder(decoder, rows, prompt, num_cpu_threads).opened()
-            )
+            timed = llama_cpp.Decoder(decoder, rows, prompt, num_cpu_threads)
+            opened = stack.enter_context(timed.opened())
 
             def time_llama_cpp() -> None:
                 for count in settings.rows:
@@ -74,14 +73,12 @@ def bench_with_peers(
     return result, {GENERATE: {"tokens_per_s": tokens_per_s}, LLAMA_CPP: steps_ms}
 
 
-def generate_s(loaded: LoadedModel, *, is_compiled: bool = False) -> float:
+def generate_s(loaded: LoadedModel) -> float:
     """Return the seconds that ``transformers.generate`` takes for the sequential answer.
 
-    Its attention is ``sdpa``, or ``eager`` if the model refuses that. ``is_compiled`` gives it a
-    static cache, for which it compiles the model on a GPU.
+    Its attention is ``sdpa``, or ``eager`` if the model refuses that.
     """
     model: Any = loaded.model
-    cache = {"cache_implementation": "static"} if is_compiled else {}
     prompt = torch.tensor([prompt_of(loaded.vocabulary)], device=loaded.device)
     model.set_attn_implementation("eager")
     with suppress(ValueError):
@@ -91,7 +88,7 @@ def generate_s(loaded: LoadedModel, *, is_compiled: bool = False) -> float:
             began = time.perf_counter()
             model.generate(
                 prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NUM_DECODED,
-                min_new_tokens=NUM_DECODED, do_sample=False, pad_token_id=0, **cache,
+                min_new_tokens=NUM_DECODED, do_sample=False, pad_token_id=0,
             )  # fmt: skip
             if loaded.device.type == "cuda":
                 torch.cuda.synchronize(loaded.device)

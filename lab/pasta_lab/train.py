@@ -16,7 +16,7 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig, check_stage_one
-from pasta_lm.learn.train.learner import MAY_CHANGE, Learner, open_output
+from pasta_lm.learn.train.learner import MAY_CHANGE, open_output
 from pasta_lm.learn.train.packs import Encode, Pack, check_context
 from pasta_lm.learn.train.sft import finetune
 from pasta_lm.learn.train.trainer import load_to_train
@@ -72,22 +72,14 @@ def train_sft_on_tasks(
 ) -> Path:
     """Carry out a recipe, as ``train_sft`` does; return the folder of the trained model."""
     train = recipe.train
+    assert train.steps is not None
+    num_packs = train.steps * train.accumulate
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
         learner = load_to_train(recipe.model.base, train, recipe.lora, PASTA)
-        packs = packs_of_tasks(recipe, learner)
+        encode, last = learner.encoder(train), learner.last_position
+        packs = TaskPacks(recipe.data, encode, num_packs=num_packs, last_position=last)
         run.begin(asdict(recipe), may_change=MAY_CHANGE)
         return finetune(learner, packs, train, recipe.lora, resume=resume)
-
-
-def packs_of_tasks(recipe: TaskSftConfig, learner: Learner) -> TaskPacks:
-    """Return the packs of a recipe."""
-    assert recipe.train.steps is not None
-    return TaskPacks(
-        recipe.data,
-        learner.encoder(recipe.train),
-        num_packs=recipe.train.steps * recipe.train.accumulate,
-        last_position=learner.last_position,
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,14 @@ Pasta = Callable[..., Result]
 
 @pytest.fixture
 def pasta(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pasta:
+    return typing(main, monkeypatch, capsys)
+
+
+def typing(
+    command: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Pasta:
     """Return what types a command line; everything is piped, nothing is a terminal."""
     monkeypatch.setattr(terminal, "SECONDS_OF_SILENCE", 1e6)  # however slow the machine is
     # What it asks of the libraries would outlive the test, and comes too late for this process.
@@ -61,7 +69,7 @@ def pasta(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
             monkeypatch.setenv(name, value)
         code = 0
         try:
-            main()
+            command()
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
         return Result(code, *capsys.readouterr())

@@ -90,11 +90,3 @@ def test_view_draws_a_bar_for_each_stretch_of_a_thread(pasta: Pasta, tmp_path: P
     bars = [shape.attrib for shape in shapes if shape.get("class") == "bar"]
     assert len({bar["y"] for bar in bars}) == 2
     assert 880 < max(float(bar["x"]) + float(bar["width"]) for bar in bars) < 900
-
-
-@pytest.mark.parametrize(("key", "value"), [("id", 7), ("parent", 99), ("topic", 3)])
-def test_a_damaged_trace_is_invalid_input(pasta: Pasta, trace: Path, key: str, value: int) -> None:
-    data = json.loads(trace.read_text())
-    data["threads"][-1][key] = value
-    trace.write_text(json.dumps(data))
-    assert pasta("view", trace).code == 3

@@ -199,12 +199,9 @@ def test_a_run_with_a_scripted_judge_ends_in_a_report_without_win_rates(
     assert (pasta_figures["num_prompts"], pasta_figures["num_timed"]) == (NUM, 4)
     assert pasta_figures["realised_speedup"]["mean"] > 0
     assert pasta_figures["provenance"]["model"] == str(taught_folder)
-    page = (out / "report.md").read_text()
-    assert f"pipeline check, n = {NUM}" in page
     instructions.unlink()
     offline = pasta("evaluate", "alpaca", "--out", out, "--offline", "--json")
     assert (offline.code, offline.json) == (0, report)
-    assert (out / "report.md").read_text() == page
 
 
 def test_without_a_judge_only_speed_is_reported(
@@ -219,14 +216,6 @@ def test_without_a_judge_only_speed_is_reported(
     assert {"sequential", "pasta", "other"} < {*result.out.splitlines()}
 
 
-DOCUMENTED = {
-    "win_rate",
-    "standard_error",
-    "n_total",
-    "avg_length",
-    "length_controlled_winrate",
-    "lc_standard_error",
-}
 PREFERENCES = (2, 1, 1.5, 1.75, 0, 2, 1.25, 2)
 
 
@@ -250,28 +239,21 @@ def flags(tables: dict[str, Path]) -> list[object]:
     return [part for name, file in tables.items() for part in (f"--{name}", file)]
 
 
-def test_json_has_the_documented_figures_of_each_model(
+def test_json_has_the_figures_of_each_model_and_a_missing_verdict_is_an_exit_code(
     pasta: Pasta, tables: dict[str, Path]
 ) -> None:
     result = pasta("evaluate", "lc-winrate", *flags(tables), "--json")
     assert (result.code, result.err) == (0, "")
     assert [*result.json] == ["good", "worse"]
-    assert all(figures.keys() >= DOCUMENTED for figures in result.json.values())
+    documented = {"standard_error", "length_controlled_winrate", "lc_standard_error"}
+    assert all(figures.keys() >= documented for figures in result.json.values())
     good = result.json["good"]
     assert (good["win_rate"], good["n_total"], good["avg_length"]) == (62.5, 8, 100)
     assert result.json["worse"]["win_rate"] == 0
-
-
-def test_a_missing_verdict_refuses_the_win_rate_unless_allowed(
-    pasta: Pasta, tables: dict[str, Path]
-) -> None:
     file = tables["annotations"]
     file.write_text(file.read_text().replace('"preference": 0,', '"preference": null,'))
     refused = pasta("evaluate", "lc-winrate", *flags(tables), "--json")
-    assert refused.code == 1
-    assert (refused.json["good"]["win_rate"], refused.json["worse"]["win_rate"]) == (None, 0)
+    assert (refused.code, refused.json["good"]["win_rate"]) == (1, None)
     assert "good: no win rate: 1 of 8 rows have no verdict (4)" in refused.err
     allowed = pasta("evaluate", "lc-winrate", *flags(tables), "--allow-missing", "--json")
     assert (allowed.code, allowed.err) == (0, "")
-    good = allowed.json["good"]
-    assert good["win_rate_missing_lost"] < good["win_rate"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.planning import ActiveRequest
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, adjusted
 from pasta_lm.engines.request import Answer, Finished, Request
 from pasta_lm.engines.response import Response
@@ -81,6 +82,33 @@ class Recorded:
             yield Step(path, index, lane[index] if index < len(lane) else None, logits, choice)
 
 
+def decode(
+    engine: TorchEngine,
+    requests: Sequence[Request],
+    preempt_every: int | None = None,
+    is_due: Callable[[], bool] = lambda: True,
+) -> list[tuple[ActiveRequest, list[Answer]]]:
+    """Decode requests together; return each with the answers of its samples.
+
+    With ``preempt_every``, all pages are taken away after each so many passes for which it is due.
+    """
+    numbers = [engine.submit(request) for request in requests]
+    active = [engine.active[number] for number in numbers]
+    answers: dict[tuple[int, int], Answer] = {}
+    while engine.has_work:
+        for number, event in engine.step():
+            if isinstance(event, Finished):
+                answers[number, event.sample] = event.answer
+        if preempt_every and engine.num_passes % preempt_every == 0 and is_due():
+            for ticket in engine.scheduler.running[::-1]:
+                engine.scheduler.preempt(ticket)
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+    return [
+        (one, [answers[number, sample] for sample in range(len(one.responses))])
+        for number, one in zip(numbers, active, strict=True)
+    ]
+
+
 class Recording:
     """An engine whose every logit is kept."""
 
@@ -105,27 +133,18 @@ class Recording:
         ``preempt_every``: take all pages away after each so many passes, if a token was chosen
         since the last time: feeding many keys again can take that many passes.
         """
-        engine = self.engine
-        numbers = [engine.submit(request) for request in requests]
-        active = [engine.active[number] for number in numbers]
-        answers: dict[tuple[int, int], Answer] = {}
         num_chosen = 0
-        while engine.has_work:
-            for number, event in engine.step():
-                if isinstance(event, Finished):
-                    answers[number, event.sample] = event.answer
-            is_due = preempt_every and engine.num_passes % preempt_every == 0
-            now_chosen = sum(len(seen.logits) for seen in self._seen.values())
-            if is_due and now_chosen > num_chosen:
-                num_chosen = now_chosen
-                for ticket in engine.scheduler.running[::-1]:
-                    engine.scheduler.preempt(ticket)
-        assert engine.pool.num_free_pages == engine.pool.num_pages
+
+        def is_due() -> bool:
+            nonlocal num_chosen
+            before, num_chosen = num_chosen, sum(len(seen.logits) for seen in self._seen.values())
+            return num_chosen > before
+
         found = []
-        for number, request in zip(numbers, active, strict=True):
+        for request, answers in decode(self.engine, requests, preempt_every, is_due):
             samples = [self._seen[id(response)] for response in request.responses]
-            for index, seen in enumerate(samples):
-                seen.answer = answers[number, index]
+            for seen, answer in zip(samples, answers, strict=True):
+                seen.answer = answer
                 seen.num_preemptions = request.ticket.num_preemptions
             found.append(samples)
         return found
@@ -197,24 +216,12 @@ def decoded(
     With ``preempt_every``, all pages are taken away after each so many passes.
     """
     engine = TorchEngine(model, **{"pool_tokens": 4096, **settings})  # type: ignore[arg-type]
-    numbers = [engine.submit(request) for request in requests]
-    active = [engine.active[number] for number in numbers]
-    answers: dict[tuple[int, int], Answer] = {}
-    while engine.has_work:
-        for number, event in engine.step():
-            if isinstance(event, Finished):
-                answers[number, event.sample] = event.answer
-        if preempt_every and engine.num_passes % preempt_every == 0:
-            for ticket in engine.scheduler.running[::-1]:
-                engine.scheduler.preempt(ticket)
-    assert engine.pool.num_free_pages == engine.pool.num_pages
+    closing = model.vocabulary.piece_id(ASYNC_CLOSE)
     found, outcomes = [], []
-    for number, one in zip(numbers, active, strict=True):
-        for response in one.responses:
-            answer = answers[number, response.sample]
-            found.append(answer)
-            closing = model.vocabulary.piece_id(ASYNC_CLOSE)
-            outcomes.append(outcome_of(answer, one.entries, len(one.request.prompt), closing))
+    for one, answers in decode(engine, requests, preempt_every):
+        found += answers
+        num_prompt = len(one.request.prompt)
+        outcomes += [outcome_of(answer, one.entries, num_prompt, closing) for answer in answers]
     return found, outcomes
 
 

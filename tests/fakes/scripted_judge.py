@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import log
 from typing import Any
 
@@ -17,13 +17,15 @@ from tests.fakes.scripted_server import Play, ScriptedReply, serve
 _ANSWERS = re.compile(r'<answer name="[AB]">\n(.*?)\n</answer>', re.DOTALL)
 
 
-def prefer_more_words(asked: Mapping[str, Any]) -> ScriptedReply:
-    """Return a verdict on two answers, with a confidence that grows with the length difference.
+def answers_of(said: str) -> tuple[str, str]:
+    """Return the two answers that a judge is asked to compare, A first."""
+    first, *_, last = _ANSWERS.findall(said)
+    return first, last
 
-    Raises:
-        ValueError: the request does not contain two answers.
-    """
-    first, second = (len(text.split()) for text in asked_answers(asked["messages"]))
+
+def prefer_more_words(asked: Mapping[str, Any]) -> ScriptedReply:
+    """Return a verdict on two answers, with a confidence that grows with the length difference."""
+    first, second = (len(text.split()) for text in answers_of(asked["messages"][-1]["content"]))
     share = (first + 1) / (first + second + 2)
     confidence = round(100 * max(share, 1 - share))
     winner = "tie" if first == second else "A" if first > second else "B"
@@ -41,18 +43,6 @@ def mute_at_times(play: Play, share: float) -> Play:
         return ScriptedReply("I cannot tell.") if place < share else play(asked)
 
     return muted
-
-
-def asked_answers(messages: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    """Return the two answers that a judge is asked to compare, A first.
-
-    Raises:
-        ValueError: the messages do not contain two answers.
-    """
-    found = _ANSWERS.findall(messages[-1]["content"])
-    if len(found) < 2:
-        raise ValueError("no two answers in these messages")
-    return found[0], found[-1]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
-from tests.reference import PROMPT, Name, Place, Shape, is_visible
+from tests.reference import PROMPT, Name, Place, Shape, is_visible, numbered
 
 OPEN, CLOSED = ASYNC_OPEN, ASYNC_CLOSE
 WORDS = WordIds()
@@ -95,11 +95,7 @@ class WordDecoder:
         return [found[slot] for slot in sorted(found)]
 
     def places(self) -> dict[Name, Place]:
-        names = [(PROMPT, slot) for slot in range(self.num_prompt)]
-        count: dict[int, int] = {}
-        for fed in self.fed:
-            index = count[fed.thread] = count.get(fed.thread, -1) + 1
-            names.append((fed.thread, index))
+        names = numbered([PROMPT] * self.num_prompt + [fed.thread for fed in self.fed])
         entries = self.entries
         return {
             name: Place(

@@ -28,7 +28,8 @@ from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
 from pasta_lm.measure.table import Report
 from pasta_lm.measure.win_rates import Judgement
-from tests.learn.judge.endpoint import ScriptedTransport, answers_of, stated
+from tests.fakes.scripted_judge import answers_of
+from tests.learn.judge.endpoint import ScriptedTransport, stated
 
 
 @pytest.fixture(autouse=True)
@@ -278,8 +279,6 @@ def test_instructions_are_read_from_annotated_data(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ('{"instruction": " "}', "no 'instruction'"),
-        ('{"messages": [{"role": "system", "content": "Hm."}]}', "no 'instruction'"),
-        ('{"messages": [1]}', "no 'instruction'"),
         ('{"messages": [{"role": "user", "content": "a"}, {}]}', "no 'instruction'"),
         ('{"instruction": "a", "id": 1}\n{"instruction": "b", "id": 1}', "id 1 occurs twice"),
         ("", "has no instructions"),

@@ -38,6 +38,7 @@ from pasta_lm.measure.prompt_sets import SetFiles, read_ifeval, read_labels, rea
 from pasta_lm.measure.table import Report, to_json
 from pasta_lm.run_folder import RunFolder
 from tests.architectures import loaded
+from tests.learn.train.recipes import labelled_logits
 from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -403,20 +404,14 @@ class TestNatsOfAModel:
         ]
         found = token_nats(model.model, model.vocabulary, examples)
         for example, (nats, given_text) in zip(examples, found, strict=True):
-            batch = collate([[example]])
             with torch.inference_mode():
-                logits = model.model(
-                    input_ids=batch["input_ids"],
-                    position_ids=batch["position_ids"],
-                    pasta_pass=batch["pasta_pass"],
-                    use_cache=False,
-                ).logits[0]
-            tags = set(model.vocabulary.piece_ids.values())
+                logits, _ = labelled_logits(model.model, collate([[example]]))
+            tags, rows = set(model.vocabulary.piece_ids.values()), iter(logits.log_softmax(-1))
             for place, label in enumerate(example.labels):
                 if label == NO_LABEL:
                     assert nats[place] == given_text[place] == 0
                     continue
-                log_p = logits[place].log_softmax(-1)
+                log_p = next(rows)
                 assert nats[place] == pytest.approx(-log_p[label].item(), abs=1e-4)
                 if label in tags:
                     assert math.isinf(given_text[place])

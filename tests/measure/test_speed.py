@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from types import SimpleNamespace
@@ -305,24 +306,10 @@ def test_an_interrupted_replay_reports_the_answers_that_were_done() -> None:
     assert [pair.answer.id for pair in report.pairs] == ["done"]
 
 
-def answered_record(
-    critical_path: int, num_content_tokens: int, wall_s: float, **rest: int
-) -> AnswerRecord:
-    return AnswerRecord(
-        text="",
-        program="",
-        finish_reason="stop",
-        num_illegal=0,
-        num_content_tokens=num_content_tokens,
-        critical_path=critical_path,
-        wall_s=wall_s,
-        **rest,
-    )
-
-
 def test_figures_are_geometric_means_and_their_ratio() -> None:
-    one, many = answered_record(100, 90, 10.0), answered_record(50, 90, 6.0, num_threads=3)
-    plain = answered_record(100, 100, 10.0, num_threads=1)
+    one = answered(critical_path=100, num_content_tokens=90, wall_s=10.0)
+    many = replace(one, critical_path=50, wall_s=6.0, num_threads=3)
+    plain = replace(one, num_content_tokens=100, num_threads=1)
     pairs = [Pair(answer(TWO), many, one), Pair(answer(ONE), plain, plain)]
     found = Replay(pairs).report().to_dict(has_bounds=False)
     assert found["theoretical_speedup"] == pytest.approx(2**0.5)

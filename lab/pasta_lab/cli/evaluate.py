@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pasta_lab.cli.figures import interval, number, print_figures
+from pasta_lab.cli.figures import interval, number
 from pasta_lm.cli.evaluate import read_settings, split_names
-from pasta_lm.cli.flags import (
-    Engine,
-    Json,
-    Model,
-    Recipe,
-    Set,
-    Strategies,
-    option,
-)
+from pasta_lm.cli.flags import Engine, Json, Model, Recipe, Set, Strategies, option
 from pasta_lm.cli.terminal import (
     bars,
     interruptible,
@@ -51,11 +43,6 @@ ROWS = (
     ("pair_accuracy", "pair accuracy"),
     ("pairs_told_apart", "  sides told apart"),
 )
-
-
-@app.callback()
-def evaluate() -> None:
-    """Measure quality and speed."""
 
 
 @app.command()
@@ -99,7 +86,7 @@ def tasks(
     from pasta_lab.evaluate.tasks import TaskSettings
 
     found = _evaluate_tasks(read_settings(TaskSettings, recipe, flags, changes), records)
-    print_figures(found, _print, as_json=as_json)
+    (print_json if as_json else _print)(found)
 
 
 def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any]:
@@ -189,7 +176,7 @@ def frontier(
         from pasta_lab.evaluate.pages import frontier_page
 
         write_text(page, frontier_page(found))
-    print_figures(found, _print_frontier, as_json=as_json)
+    (print_json if as_json else _print_frontier)(found)
 
 
 def _print_frontier(found: dict[str, Any]) -> None:

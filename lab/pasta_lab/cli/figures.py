@@ -1,21 +1,11 @@
-"""Figures as cells and objects on standard output."""
+"""Figures as cells of tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from pasta_lm.cli.terminal import print_json
-
 MISSING = "-"  # stands for a number that does not exist
-
-
-def print_figures(
-    figures: dict[str, Any], as_tables: Callable[[dict[str, Any]], None], *, as_json: bool
-) -> None:
-    """Print the figures of a verb: one JSON object, or its tables."""
-    show = print_json if as_json else as_tables
-    show(figures)
 
 
 def number(value: float | None, digits: int) -> str:

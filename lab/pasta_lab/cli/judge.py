@@ -8,9 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from pasta_lab.cli.figures import interval, print_figures
+from pasta_lab.cli.figures import interval
 from pasta_lm.cli.flags import Json, Out, Recipe, Set, option
-from pasta_lm.cli.terminal import FAILED, bars, interruptible, print_table, say, silence_libraries
+from pasta_lm.cli.terminal import (
+    FAILED,
+    bars,
+    interruptible,
+    print_json,
+    print_table,
+    say,
+    silence_libraries,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Check a judge before it is used.")
 
@@ -58,7 +66,7 @@ def check(
     silence_libraries()
     with interruptible(), bars() as show:
         report = run_check(settings, out, show)
-    print_figures(report, _print, as_json=as_json)
+    (print_json if as_json else _print)(report)
     for reason in report["refused"]:
         say(f"refused for headlines: {reason}")
     if require and report["refused"]:

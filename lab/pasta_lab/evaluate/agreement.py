@@ -5,7 +5,7 @@ All measures are symmetric. White space at the ends of a block or before a sync 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,10 +142,10 @@ def _trimmed(text: str, begin: int, end: int) -> Span:
     return end - len(inside.lstrip()), begin + len(inside.rstrip())
 
 
-def rows(found: Figures) -> Iterator[tuple[str, str, str]]:
-    """Yield the rows of a table: what is compared, the measure, the value."""
+def rows(found: Figures) -> list[tuple[str, str, str]]:
+    """Return the rows of a table: what is compared, the measure, the value."""
     blocks, forks, syncs = found["blocks"], found["forks"], found["syncs"]
-    for what, measure, value in (
+    figures = (
         ("blocks", "F1, pairs that share most characters", blocks["overlap_f1"]),
         ("blocks", "F1, exactly the same ends", blocks["exact_f1"]),
         ("blocks", "F1 of characters that are in a block", blocks["character_f1"]),
@@ -154,8 +154,8 @@ def rows(found: Figures) -> Iterator[tuple[str, str, str]]:
         ("syncs", "share of answers with the same", syncs["same"]),
         ("syncs", "F1", syncs["f1"]),
         ("a sync or none", "Cohen's kappa", syncs["kappa"]),
-    ):
-        yield what, measure, _value(value)
+    )
+    return [(what, measure, _value(value)) for what, measure, value in figures]
 
 
 def _value(value: dict[str, float] | float | None) -> str:

@@ -36,12 +36,7 @@ def document_sets(seed: int = 0) -> dict[str, list[str]]:
 
 
 def decode(
-    model: Pasta,
-    chosen: Sequence[str],
-    journal: Journal,
-    *,
-    at_once: int,
-    end_s: float,
+    model: Pasta, chosen: Sequence[str], journal: Journal, *, at_once: int, end_s: float
 ) -> None:
     """Decode what the journal lacks, until the clock reaches ``end_s`` (``time.monotonic``)."""
     turns = [METHODS if place % 2 else METHODS[::-1] for place in range(len(chosen))]

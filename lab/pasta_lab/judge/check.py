@@ -162,12 +162,6 @@ def _accuracy(judged: Sequence[JudgedPair]) -> Figures:
         "num_pairs": len(judged),
         "accuracy": _over_prompts(judged, lambda pair: pair.is_right),
         "in_one_order": _over_prompts(judged, lambda pair: pair.is_right_in_one_order),
-        **_order_figures(judged),
-    }
-
-
-def _order_figures(judged: Sequence[JudgedPair]) -> Figures:
-    return {
         "order_agreement": _over_prompts(
             judged, lambda pair: float(same_winner(pair.ours_first, pair.theirs_first))
         ),

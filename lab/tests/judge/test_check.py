@@ -11,14 +11,7 @@ import pytest
 from pasta_lab.judge.check import damage_figures, judged_pairs, refusals, rows_of
 from pasta_lab.judge.pairs import DamageConfig, Pair, damaged_pairs
 from pasta_lm.errors import InputError, UsageError
-from tests.learn.judge.endpoint import (
-    FIRST,
-    SECOND,
-    RuleJudge,
-    always_first,
-    longer,
-    perfect,
-)
+from tests.learn.judge.endpoint import FIRST, SECOND, RuleJudge, always_first, longer, perfect
 
 NUM = 60
 

@@ -25,7 +25,7 @@ from pasta_lm.learn.chat.client import ChatReply
 from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.run_folder import RunFolder
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
-from tests.fakes.scripted_teacher import asked_answer, marked, teacher_by_rule
+from tests.fakes.scripted_teacher import asked_answer, teacher_by_rule
 from tests.learn.annotate.runs import (
     AT_ONCE,
     annotating,
@@ -168,29 +168,16 @@ def test_spaces_before_a_part_are_written_into_its_block(tmp_path: Path) -> None
     assert check(record["annotated"], "annotator") == []
 
 
-def test_the_rule_marks_lists(tmp_path: Path) -> None:
-    items = f"- one two three four five{' six' * 9}\n" * 3
-    text = f"Three:\n\n{items}\nThat is all of it."
-    useless = "# A heading of five words\n\n- one two three four five"
-    rows = [{"prompt": "p", "answer": answer} for answer in (text, useless)]
-    by_rule(tmp_path, map(json.dumps, rows))
-    records = read_records(tmp_path / "out" / "annotated.jsonl")
-    assert [record.document.plain_text for record in records] == [text, useless]
-    assert [len(record.document.blocks) for record in records] == [3, 0]
-
-
 A = "One two three four five six seven eight nine ten."
 B = "Red orange yellow green blue indigo violet and then all again."
 PLAIN = f"{A}\n\n{B}\n"
 GOOD = f'<async topic="numbers">{A}</async>\n\n<async topic="colours">{B}</async>\n'
 
 REJECTED = [
-    ("a character is gone", GOOD.replace("Red", "Re"), Reason.TEXT_CHANGED),
     ("a space is gone", GOOD.replace("</async>\n\n", "</async>\n"), Reason.TEXT_CHANGED),
     ("the end is gone", GOOD.rstrip("\n"), Reason.TEXT_CHANGED),
     ("not closed", GOOD.replace("</async>\n\n", "\n\n"), Reason.MALFORMED),
     ("closed twice", GOOD.replace("</async>", "</async></async>"), Reason.MALFORMED),
-    ("no slash", GOOD.replace("</async>\n\n", "<async>\n\n"), Reason.MALFORMED),
     ("a tag that cannot be read", GOOD.replace('"numbers"', '"numbers'), Reason.MALFORMED),
     ("written form", GOOD.replace("<async t", "<promise t"), Reason.MALFORMED),
     ("no topic", GOOD.replace(' topic="numbers"', ""), Reason.TOPIC_BOUNDS),
@@ -350,16 +337,6 @@ def test_seven_demonstrations_precede_the_answer() -> None:
     assert [one.name for one in prompt.demonstrations] == list(SHOWN)
     roles = [one["role"] for one in prompt.messages("Why?", ANSWER)]
     assert roles == ["system", *["user", "assistant"] * 7, "user"]
-
-
-def test_an_answer_that_spells_tags_is_unchanged() -> None:
-    talk = TeacherConversation("Why?", ANSWER)
-    asked = talk.messages[-1]["content"]
-    assert "One &lt;sync/> two" in asked
-    assert asked_answer(talk.messages) == ANSWER
-    talk.feed(ChatReply(f"<answer>\n{marked(ANSWER)}\n</answer>"))
-    assert isinstance(talk.outcome, Document)
-    assert talk.outcome.plain_text == ANSWER
 
 
 @pytest.mark.parametrize(

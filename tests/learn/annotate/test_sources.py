@@ -51,7 +51,6 @@ CASES: list[tuple[str, Any, tuple[str, str, str | None]]] = [
     ("alpaca", {"instruction": "Do", "output": " \n"}, ("Do", " \n", "no_answer")),
     ("alpaca", {"instruction": "", "output": "ok"}, ("", "ok", "no_prompt")),
     ("messages", {"messages": [{"role": "user", "content": "A?"}]}, ("A?", "", "no_answer")),
-    ("messages", {"messages": "A?"}, ("", "", "no_columns")),
     ("messages", {"messages": [{"role": "user", "content": None}]}, ("", "", "no_columns")),
     ("alpaca", {"instruction": 3, "output": "ok"}, ("", "", "no_columns")),
     ("pairs", {"prompt": "\ud800", "answer": "B"}, ("", "", "not_unicode")),
@@ -61,7 +60,6 @@ CASES: list[tuple[str, Any, tuple[str, str, str | None]]] = [
         ("A?", "B", None),
     ),
     ("sharegpt", {"conversations": {"from": ["human"], "value": []}}, ("", "", "no_columns")),
-    ("sharegpt", {"conversations": {"value": ["A?"]}}, ("", "", "no_columns")),
     (
         "annotated",
         {"messages": [{"role": "user", "content": "A?"}],
@@ -70,7 +68,6 @@ CASES: list[tuple[str, Any, tuple[str, str, str | None]]] = [
     ),
     ("dolly", {"instruction": "Do", "context": "it", "response": "ok"}, ("Do\n\nit", "ok", None)),
     ("annotated", {"messages": [], "response": "</async>"}, ("", "", "no_columns")),
-    ("annotated", {"messages": [], "response": None}, ("", "", "no_columns")),
 ]  # fmt: skip
 
 

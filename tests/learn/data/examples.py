@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from hypothesis import strategies as st
 
 from pasta_lm.interpreter.placement import Entries, Entry
@@ -17,7 +15,7 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.fakes.recording_engine import Recorded
 from tests.programs import Program
-from tests.reference import PROMPT, Name, Place, is_visible
+from tests.reference import PROMPT, Name, Place, is_visible, numbered
 from tests.small_tokenizers import FAMILIES, add_markers
 
 SHORT = {
@@ -59,14 +57,9 @@ def spelled(token: int, vocabulary: Vocabulary = BARE) -> str:
 
 def names(example: EncodedExample) -> list[Name]:
     """Name each token by its thread and its index there, as ``tests.reference`` does."""
-    count: Counter[int] = Counter()
-    found = []
-    for slot in range(len(example)):
-        thread = example.owners[slot] - 1 if example.rows is not None else 0
-        thread = PROMPT if slot < example.num_prompt else thread
-        found.append((thread, count[thread]))
-        count[thread] += 1
-    return found
+    owners = example.owners if example.rows is not None else [1] * len(example)
+    threads = [owner - 1 for owner in owners][example.num_prompt :]
+    return numbered([PROMPT] * example.num_prompt + threads)
 
 
 def is_seen(example: EncodedExample, query: int, key: int) -> bool:
@@ -91,13 +84,7 @@ def places(example: EncodedExample) -> dict[Name, Place]:
 def named_entries(seen: Recorded) -> list[Name]:
     """Name each entry that an engine fed by its thread and its index there."""
     thread_of = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
-    count: Counter[int] = Counter()
-    found = []
-    for entry in seen.entries.items:
-        thread = thread_of.get(entry.owner, PROMPT)
-        found.append((thread, count[thread]))
-        count[thread] += 1
-    return found
+    return numbered(thread_of.get(entry.owner, PROMPT) for entry in seen.entries.items)
 
 
 def met_by(seen: Recorded) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[int, int]]]]:

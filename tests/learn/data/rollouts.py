@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.learn.data.preferences import Rollout
@@ -39,7 +38,6 @@ def rollout(*samples: AnswerRecord, name: str = "task", baseline: int = 20) -> R
 class GradeBook:
     """A judge that knows what each answer is worth, and writes down what it was asked."""
 
-    is_grader: ClassVar = True
     grades: Mapping[str, float]
     asked: list[Comparison] = field(default_factory=list)
     num_calls: int = 0

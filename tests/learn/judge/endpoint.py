@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import log
@@ -13,27 +14,33 @@ from pasta_lm.journal import Journal
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge import Comparison, LLMJudge, load_template
 
-Script = Callable[[str], dict[str, Any] | int]
-"""From the user's turn to the body of a reply, or to the status of an error."""
+Script = Callable[[str], dict[str, Any] | HttpReply | int]
+"""From the user's turn to a reply, to its body, or to the status of an error."""
 
 
 class ScriptedTransport:
-    """Answers by a script and counts what it was asked."""
+    """Answers by a script, as soon as the gate is open, and keeps what it was asked."""
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.asked: list[str] = []
+    def __init__(self, script: Script, gate: asyncio.Event | None = None) -> None:
+        self.script, self.gate, self.is_closed = script, gate, False
+        self.bodies: list[Mapping[str, Any]] = []
+
+    @property
+    def asked(self) -> list[str]:
+        return [body["messages"][-1]["content"] for body in self.bodies]
 
     async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
-        said = body["messages"][-1]["content"]
-        self.asked.append(said)
-        found = self.script(said)
+        self.bodies.append(body)
+        if self.gate is not None:
+            await self.gate.wait()
+        found = self.script(body["messages"][-1]["content"])
         if isinstance(found, int):
             return HttpReply(found, {}, b'{"error": {"message": "no"}}')
-        return HttpReply(200, {}, json.dumps(found).encode())
+        is_body = isinstance(found, dict)
+        return HttpReply(200, {}, json.dumps(found).encode()) if is_body else found
 
     async def close(self) -> None:
-        """Close nothing."""
+        self.is_closed = True
 
 
 def stated(text: str, **message: Any) -> dict[str, Any]:
@@ -49,13 +56,6 @@ def one_token(*shares: tuple[str, float]) -> dict[str, Any]:
     body = stated(shares[0][0])
     body["choices"][0]["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
     return body
-
-
-def answers_of(said: str) -> tuple[str, str]:
-    first, second = (
-        said.split(f'<answer name="{name}">\n')[1].split("\n</answer>")[0] for name in "AB"
-    )
-    return first, second
 
 
 def judge(folder: Path, transport: ScriptedTransport | None, **settings: Any) -> LLMJudge:

@@ -27,7 +27,8 @@ from pasta_lm.learn.judge import (
     smoothed_ratio,
     verdict_of,
 )
-from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
+from tests.fakes.scripted_judge import answers_of
+from tests.learn.judge.endpoint import ScriptedTransport, judge, one_token, stated
 
 PAIR = both_orders("q1", "Name a river.", "The Rhine, 1,230 km.", "The Po.")
 

@@ -145,10 +145,14 @@ def assert_same(config: SftConfig, whole: SftConfig) -> None:
 
 def losses(config: SftConfig) -> dict[int, list[float]]:
     """Return the losses of each step, as often as it was taken."""
+    return by_step(log(config), "loss")
+
+
+def by_step(rows: Sequence[dict[str, Any]], key: str) -> dict[int, list[float]]:
     found: dict[int, list[float]] = defaultdict(list)
-    for row in log(config):
-        if "loss" in row:
-            found[row["step"]].append(row["loss"])
+    for row in rows:
+        if key in row:
+            found[row["step"]].append(row[key])
     return dict(found)
 
 
@@ -207,11 +211,7 @@ def rows(out: Path, number: int) -> list[dict[str, Any]]:
 
 
 def margins(out: Path, number: int) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for row in rows(out, number):
-        if "margin" in row:
-            found.setdefault(row["step"], []).append(row["margin"])
-    return found
+    return by_step(rows(out, number), "margin")
 
 
 def pair(

@@ -261,17 +261,9 @@ TRAIN = TrainConfig(out="", steps=1)
 two_architectures = pytest.mark.parametrize("name", ["llama", "gemma2"])
 
 
-def random_answers(name: str, count: int) -> list[Document]:
-    """Return random answers; every fourth is without tags."""
-    vocabulary, rng = loaded(name).vocabulary, random.Random(f"pairs {name}")
-    programs = [random_program(rng, vocabulary, num_parts=6) for _ in range(count)]
-    found = [decode_document(vocabulary, program.answer) for program in programs]
-    return [one.without_tags() if i % 4 == 3 else one for i, one in enumerate(found)]
-
-
 def pairs_of(name: str, count: int) -> list[PreferencePair]:
-    answers = iter(random_answers(name, 2 * count))
-    return [pair(str(number), next(answers), next(answers), PROMPT) for number in range(count)]
+    drawn = iter(answers(name, 2 * count))
+    return [pair(str(number), next(drawn), next(drawn), PROMPT) for number in range(count)]
 
 
 def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -> list[PairPack]:
@@ -285,12 +277,8 @@ def learner(name: str, strategy: str = PASTA) -> Learner:
 
 
 def decoded_log_prob(name: str, document: Document) -> float:
-    """Return how likely an answer is, token by token as an engine met it.
-
-    Records move the spaces before tags, so the engine is given the answer in the same form.
-    """
-    moved = document.with_spaces_after_tags()
-    program = program_of(moved, PROMPT, loaded(name).vocabulary)
+    """Return how likely an answer is, token by token as an engine met it."""
+    program = program_of(document, PROMPT, loaded(name).vocabulary)
     params = SamplingParams(max_tokens=800)
     return met_log_prob(name, Request(prompt=program.prompt, forced=program.answer, params=params))
 

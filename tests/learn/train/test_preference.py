@@ -35,7 +35,6 @@ from pasta_lm.learn.train.config import (
     PairsConfig,
     PreferenceConfig,
     RecordsConfig,
-    RolloutsConfig,
     StartConfig,
 )
 from pasta_lm.learn.train.preference import (
@@ -183,15 +182,6 @@ def of_file(models: Models, folder: Path, *pairs: Any, **train: Any) -> Preferen
 
 
 FORKED = '<promise topic="tea" tokens="1"/><async>Tea.</async><sync/> So.'
-
-
-def test_training_on_a_file_of_pairs(models: Models, tmp_path: Path) -> None:
-    config = of_file(models, tmp_path, pair("one", FORKED, "Tea."), pair("two", FORKED, "Yes."))
-    folder = train(config)
-    assert folder == out(config) / "round-1" / "model"
-    steps = [margin for (margin,) in margins(out(config), 1).values()]
-    assert steps[0] == pytest.approx(0, abs=1e-3)
-    assert steps[-1] > 1
 
 
 def test_accumulated_packs_of_pairs_are_one_large_pack(models: Models, tmp_path: Path) -> None:
@@ -356,16 +346,9 @@ def test_preference_training_with_adapters_changes_only_the_adapters(tmp_path: P
     base = save_tiny(tmp_path / "base")
     names = ("one", "two", "three")
     pairs = [pair(name, f"Say {name}.", f"Nothing of {name} at all.") for name in names]
-    write_pairs(tmp_path / "pairs.jsonl", pairs)
-    plain = recipe(base, base, tmp_path / "out", rounds=1, steps=10, learning_rate=3e-2)
-    config = replace(
-        plain,
-        model=StartConfig(base=base),
-        data=PairsConfig(file=str(tmp_path / "pairs.jsonl")),
-        rollouts=RolloutsConfig(samples=plain.rollouts.samples),
-        score=None,
-        lora=LoraConfig(rank=2, targets=("v_proj",)),
-    )
+    plain = of_file(Models(base, base), tmp_path, *pairs, steps=10, learning_rate=3e-2)
+    data = replace(plain.data, max_tokens=4096)
+    config = replace(plain, data=data, lora=LoraConfig(rank=2, targets=("v_proj",)))
     folder = train_preference(config)
     before = load_file(Path(base) / "model.safetensors")
     after = load_file(folder / "model.safetensors")

@@ -30,10 +30,10 @@ from pasta_lm.learn.train.config import (
 )
 from pasta_lm.learn.train.packs import Pack, fill_packs, packs_of
 from pasta_lm.learn.train.preference import Round, preflight, sampling_of, train_preference
+from tests.fakes.scripted_judge import answers_of
 from tests.fakes.scripted_server import ScriptedReply, ScriptedServer
 from tests.learn.annotate.runs import AT_ONCE
 from tests.learn.data.rollouts import sample
-from tests.learn.judge.endpoint import answers_of
 from tests.learn.train.recipes import prompts, recipe, rows
 
 
