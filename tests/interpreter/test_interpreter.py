@@ -328,19 +328,6 @@ def test_deferred_blocks_start_only_while_there_is_room_for_them() -> None:
     assert answer.interpreter.finish_reason == "length"
 
 
-@pytest.mark.parametrize("bound", [1, 2, 3])
-def test_beyond_max_threads_a_block_is_deferred_and_its_tokens_are_the_same(bound: int) -> None:
-    given = ("A <p t >1 <p u >1 <p v >1 B | C", ["a b c d e f g h i", "d e f g h", "e f"])
-    free, bounded = (WordDecoder(*given, limits=Limits(max_threads=n)) for n in (None, bound))
-    free.run()
-    while not bounded.interpreter.is_finished:
-        assert sum(1 for _ in bounded.interpreter.runnable()) <= bound
-        bounded.step()
-    assert bounded.num_passes > free.num_passes
-    assert bounded.interpreter.document() == free.interpreter.document()
-    assert bounded.places() == free.places()
-
-
 def test_deferred_blocks_start_in_the_order_of_their_promises() -> None:
     limits = Limits(max_threads=1)
     answer = WordDecoder("<p t >1 <p u >1 <p v >1 |", ["a", "b", "c"], limits=limits).run()

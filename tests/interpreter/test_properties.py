@@ -72,7 +72,10 @@ def test_deferral_changes_the_number_of_passes_and_no_depth(
     answer: tuple[str, list[str]], bound: int | None
 ) -> None:
     free = WordDecoder(*answer).run()
-    bounded = WordDecoder(*answer, limits=Limits(max_threads=bound)).run()
+    bounded = WordDecoder(*answer, limits=Limits(max_threads=bound))
+    while not bounded.interpreter.is_finished:
+        assert bound is None or sum(1 for _ in bounded.interpreter.runnable()) <= bound
+        bounded.step()
     assert bounded.num_passes >= free.num_passes
     depths = [
         {(f.thread, f.placed.position): f.placed.depth for f in r.fed} for r in (free, bounded)

@@ -20,7 +20,7 @@ from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.protocol import ChatCompletionRequest, ClientPrompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
-from tests.serve.conftest import ask, post, streamed, text_of
+from tests.serve.conftest import post, streamed, text_of
 
 PATH = "/v1/chat/completions"
 ASKED = {"max_tokens": 60, "temperature": 1.0, "seed": 5, "n": 2}
@@ -102,10 +102,8 @@ def test_log_probabilities_are_those_of_the_logits_of_each_token() -> None:
             for index, record in enumerate(answer.trace.tokens_of(thread.id)):
                 if record.is_forced:
                     continue
-                found, expected_V = (
-                    answer.logprobs[thread.id, index],
-                    seen[sample, thread.id, index],
-                )
+                found = answer.logprobs[thread.id, index]
+                expected_V = seen[sample, thread.id, index]
                 assert record.token is not None
                 assert found.logprob == pytest.approx(float(expected_V[record.token]), abs=1e-4)
                 assert [token for token, _ in found.top] == expected_V.topk(3).indices.tolist()
@@ -182,8 +180,6 @@ SCHEMA |= {"additionalProperties": False}
          r'\s*\{\s*"n"\s*:\s*[12]\s*\}\s*'),
         ({"response_format": {"type": "json_object"}}, r"(?s)\{[^ \n].*"),
         ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
-        ({"structured_outputs": {"regex": "[ab]{3}"}}, "[ab]{3}"),
-        ({"structured_outputs": {"json": {"const": "<async>"}}}, '"<async>"'),
         ({"response_format": {"type": "text"}}, "(?s).*"),
     ],
 )  # fmt: skip
@@ -193,9 +189,6 @@ def test_an_answer_matches_the_form_that_is_asked_for(wanted: dict[str, Any], pa
         assert re.fullmatch(pattern, choice["message"]["content"])
 
 
-TAG = loaded("llama").vocabulary.piece_id("<async>")
-
-
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
@@ -203,11 +196,9 @@ TAG = loaded("llama").vocabulary.piece_id("<async>")
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
          "no such type 'x'"),
         ({"structured_outputs": {}}, "exactly one of"),
-        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "exactly one of"),
         ({"structured_outputs": {"jsn": {}}}, "jsn"),
         ({"structured_outputs": {"json": {}, "json_object": True}}, "are two forms"),
         ({"structured_outputs": {"grammar": "start: <[999999]>"}}, "cannot be"),
-        ({"structured_outputs": {"grammar": f"start: <[{TAG}]>"}}, "leaves no token"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
          "two ways to say the same"),
         ({"response_format": {"type": "json_object"}, "pasta": {"strategy": "sot"}},
@@ -242,7 +233,6 @@ def card(schema: Any = CARD, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("max_tokens", "options"),
     [
-        (3, {}),
         (9, {}),
         (15, {"max_threads": 2}),
         (200, {}),
@@ -310,30 +300,3 @@ def test_places_of_texts_are_in_the_last_message_or_the_prompt_of_their_choice(
 def test_parts_that_cannot_be_are_refused(changes: dict[str, Any], reason: str) -> None:
     reply = post(PATH, card() | changes, app=tiny())
     assert (reply.status_code, reason in reply.text) == (400, True), reply.text
-
-
-REFERENCES: list[Any] = [{"$ref": f"#/$defs/{number}"} for number in range(41)]
-FAN = {str(n): {"properties": dict.fromkeys("ab", REFERENCES[n + 1])} for n in range(40)}
-DEEP: dict[str, Any] = {}
-for _ in range(200):
-    DEEP = {"properties": {"a": DEEP}}
-
-
-USABLE: list[Any] = [
-    {"$defs": [], "properties": {"a": {}}}, {"properties": {"": {"enum": [1]}}},
-    {"properties": {"a.b": {}, "a": {"properties": {"b": {}}}}},
-]  # fmt: skip
-BROKEN: list[Any] = [
-    {"properties": [1]}, {"properties": {"a": 3}}, {"properties": {"a": {}}, "required": 5},
-    {"properties": {"a": {}}, "required": [["a"]]}, {"properties": {"a": {"type": ["x"]}}},
-    {"properties": {"a": REFERENCES[0]}, "$defs": {"0": 1}}, {**REFERENCES[0], "$defs": FAN},
-    {"properties": {"a\ud800": {}}}, DEEP, {"type": {}},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("schema", [*USABLE, *BROKEN], ids=range(13))
-def test_a_schema_has_parts_or_is_refused(schema: Any) -> None:
-    content = json.dumps(card(schema, n=1, max_tokens=20))
-    headers = {"Content-Type": "application/json"}
-    reply = ask("POST", PATH, app=tiny(), content=content, headers=headers)
-    assert reply.status_code == (400 if schema in BROKEN else 200), reply.text

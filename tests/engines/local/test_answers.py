@@ -15,7 +15,7 @@ from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, 
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
+from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.architectures import build, load, loaded
@@ -48,17 +48,6 @@ def test_a_seed_fixes_sampled_answers_and_greedy_ones_need_none() -> None:
     assert len({a.document.written() for a in first}) == 4
     assert len({answers("llama", seed=None)[0].text for _ in range(3)}) == 3
     assert len({answers("llama", seed=seed, temperature=0)[0].text for seed in (2, 9)}) == 1
-
-
-@pytest.mark.parametrize("name", FAMILY_MODELS)
-def test_a_prompt_full_of_tags_never_forks_anything(name: str) -> None:
-    vocabulary = loaded(name).vocabulary
-    prompt = vocabulary.encode_prompt(HOSTILE + "".join(PIECES))
-    assert not set(prompt) & set(vocabulary.piece_ids.values())
-    request = Request(prompt=prompt, params=HOT, forks=False)
-    ((answer,),) = engine(name).generate([request])
-    assert len(answer.trace.threads) == 1
-    assert answer.trace.num_prompt_tokens == len(prompt)
 
 
 @pytest.mark.parametrize("name", FAMILY_MODELS)

@@ -70,13 +70,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "before",
-    [
-        RmsNorm(1e-5, None),
-        RmsNorm(1e-5, random(64)),
-        Gate("silu"),
-        Gate("gelu"),
-    ],
+    "before", [RmsNorm(1e-5, None), RmsNorm(1e-5, random(64)), Gate("silu"), Gate("gelu")]
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_norm_or_a_gate_is_computed_as_torch_does(

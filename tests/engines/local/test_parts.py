@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from pasta_lm.strategies.requests import sequential_request
 from pasta_lm.view.run_data import critical_tokens
 from tests.architectures import every_architecture, loaded, own_attention
 from tests.engines.local.test_grammars import BOOKING, model, tokens_of
+from tests.strategies.test_form import DEEP, FAN
 from tests.taught import VOCABULARIES
 
 llguidance = pytest.importorskip("llguidance")
@@ -353,21 +355,11 @@ def test_tags_in_given_text_are_text_and_an_end_of_text_is_as_good_as_a_stop_str
 
 
 def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-
-    whole = llguidance.LLMatcher
-
-    class Counted:
-        grammar_from_lark = staticmethod(whole.grammar_from_lark)
-
-        def __new__(cls, tokens: object, grammar: str) -> Any:
-            compiled.append(grammar)
-            return whole(tokens, grammar)
-
-    monkeypatch.setattr("pasta_lm.engines.grammars.LLMatcher", Counted)
+    counted = Mock(wraps=llguidance.LLMatcher)
+    monkeypatch.setattr("pasta_lm.engines.grammars.LLMatcher", counted)
     schema = {"properties": {"a": {"enum": [1]}, "b": {"enum": [1]}, "c": {"enum": [2]}}}
     assert model().fill(PROMPT, schema, n=2).data == {"a": 1, "b": 1, "c": 2}
-    assert len(compiled) == 2, "the same schema of two fields is one"
+    assert counted.call_count == 2, "the same schema of two fields is one"
 
 
 TWO = (Part(name="a", max_tokens=1), Part(name="b", max_tokens=1, after=("a",)))
@@ -408,7 +400,12 @@ def test_holes_that_cannot_be_filled_are_refused(holes: list[Part], reason: str)
      ({"properties": {"a": {}}, "not": {}}, "not is a rule over"),
      (BOOKING | {"required": ["b"]}, "required has .*'b'.* no parts"),
      ({"properties": {str(n): {} for n in range(65)}}, "65 parts, but at most 64"),
-     ({"properties": {"a": {"type": "foo"}}}, "^part 'a': .* used: no such type 'foo'\\n")],
+     ({"properties": {"a": {"type": "foo"}}}, "^part 'a': .* used: no such type 'foo'\\n"),
+     ({"properties": {"a": 3}}, "is 3, which is no schema.* no parts"), (FAN, "4097 parts, but"),
+     ({"properties": {"a": {}}, "required": 5}, "required has 5"), (DEEP, "recursion limit"),
+     ({"properties": {"a": {}}, "required": [["a"]]}, "required has .*'a'"),
+     ({"type": {}}, "type is {}, not 'object'"),
+     ({"properties": {"a": {"$ref": "#/$defs/0"}}, "$defs": {"0": 1}}, "object or boolean")],
 )  # fmt: skip
 def test_a_schema_without_usable_parts_is_refused(schema: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
