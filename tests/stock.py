@@ -61,12 +61,9 @@ def spelled(vocabulary: Vocabulary) -> Tokenize:
 
 
 def engine_at(
-    *servers: StockTestServer,
-    vocabulary: Vocabulary,
-    eos_id: int,
-    timeout_s: float = 60.0,
+    *servers: StockTestServer, vocabulary: Vocabulary, eos_id: int, timeout_s: float = 60.0,
     num_again: int = 0,
-) -> CompletionsEngine:
+) -> CompletionsEngine:  # fmt: skip
     """Return an engine in front of test servers."""
     found = [StockServer(one.url, timeout_s=timeout_s, policy=QUICK) for one in servers]
     served = ServedModel(vocabulary, frozenset({eos_id}))

@@ -95,9 +95,14 @@ def test_a_file_that_is_written_at_once_replaces_the_one_before(tmp_path: Path) 
     assert [one.name for one in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no such file: .*absent\.jsonl"):
-        read_rows(tmp_path / "absent.jsonl")
+def test_a_file_that_is_not_there_a_folder_and_other_bytes_are_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.jsonl").write_bytes(b"\xe9")
+    for read in (read_rows, lambda path: list(read_objects(path))):
+        with pytest.raises(InputError, match=r"no such file: .*absent\.jsonl"):
+            read(tmp_path / "absent.jsonl")
+        for path in (tmp_path, tmp_path / "latin.jsonl"):
+            with pytest.raises(InputError, match=f"{path}.*cannot be read"):
+                read(path)
 
 
 HALF = {"id": "half", "text": "\ud83d"}

@@ -51,15 +51,10 @@ def recipe(folder: Path, **train: Any) -> TeachConfig:
     rows = [{"id": f"i{n:02}", "instruction": text} for n, text in enumerate(texts)]
     write_rows(folder / "instructions.jsonl", rows)
     write_records(folder / "mixed.jsonl", records(6))
+    instructions = {"file": str(folder / "instructions.jsonl"), "num": 24, "num_held_out": 4}
+    sampling = {"temperature": 1.0, "max_tokens": 24, "in_flight": 8}
     return TeachConfig(
-        answers=AnswersConfig(
-            file=str(folder / "instructions.jsonl"),
-            num=24,
-            num_held_out=4,
-            temperature=1.0,
-            max_tokens=24,
-            in_flight=8,
-        ),
+        answers=AnswersConfig(**instructions, **sampling),  # type: ignore[arg-type]
         data=MixConfig(file=(str(folder / "mixed.jsonl"),), max_tokens=600),
         train=LearningConfig(**{"passes": 2, "rank": 2, "save_steps": 1, **train}),
         measures=MeasuresConfig(

@@ -61,21 +61,9 @@ def recipe(tmp_path: Path, answers: Path, taught_folder: Path, untaught_folder: 
         [sets]
         alpaca = "{prompts}"
         alpaca_parts = "{tmp_path / "labels.json"}"
-        starter = "{tmp_path / "starter"}"
-        instructions = "{tmp_path / "instructions"}"
         """
     )
     (tmp_path / "labels.json").write_text('{"parts": {"0": "several"}}')
-    for name, files in {
-        "starter": {"starter.jsonl": ANSWERS, "second_pass.jsonl": ANSWERS},
-        "instructions": {"instructions.jsonl": [{"instruction": "Why?", "parts": "one"}]},
-    }.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "held_out.txt").write_text("x-0\n")
-        for kind, rows in files.items():
-            lines = [json.dumps({"id": f"x-{n}", **row}) for n, row in enumerate(rows)]
-            (folder / kind).write_text("\n".join(lines) + "\n")
     return file
 
 
@@ -114,7 +102,7 @@ def test_a_run_is_reported_continued_and_computed_again_without_models(
     command = ("evaluate", "instructions", recipe, "--out", out, "--json")
     first = pasta(*command)
     assert first.code == 0, first.err
-    assert set(first.json["sets"]) == {"alpaca", "starter", "instructions"}
+    assert set(first.json["sets"]) == {"alpaca"}
     assert first.json["references"]["num_answers"] == 2
     refused = pasta(*command, "--set", "max_tokens=31")
     assert (refused.code, "was begun with max_tokens = 30, not 31" in refused.err) == (2, True)

@@ -26,14 +26,8 @@ from tests.fakes.power_cut import PowerCutError, power_cut_after
 from tests.fakes.scripted_judge import prefer_more_words
 from tests.fakes.scripted_server import ScriptedServer
 
-FOLDERS = {
-    "answers": "01-answers",
-    "annotated": "02-annotated",
-    "pasta": "03-pasta",
-    "model": "model",
-    "measures": "05-measures",
-    "card": "model",
-}
+FOLDERS = {"answers": "01-answers", "annotated": "02-annotated", "pasta": "03-pasta"}
+FOLDERS |= {"model": "model", "measures": "05-measures", "card": "model"}
 
 
 @pytest.fixture(scope="module")

@@ -188,21 +188,13 @@ def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> di
     sent = "".join(one["content"] for one in asked["messages"])
     prompt, answer = (-(-len(text) // CHARACTERS_PER_TOKEN) for text in (sent, reply.text))
     content = None if reply.refusal else reply.text
-    choice: dict[str, Any] = {
-        "index": 0,
-        "finish_reason": reply.finish_reason,
-        "message": {"role": "assistant", "content": content, "refusal": reply.refusal},
-    }
+    message = {"role": "assistant", "content": content, "refusal": reply.refusal}
+    choice = {"index": 0, "finish_reason": reply.finish_reason, "message": message}
     if asked.get("logprobs"):
         choice["logprobs"] = _logprobs(reply.logprobs) if reply.logprobs else {"content": []}
     usage = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
-    return {
-        "object": "chat.completion",
-        "model": model,
-        "system_fingerprint": FINGERPRINT,
-        "choices": [choice],
-        "usage": usage,
-    }
+    about = {"object": "chat.completion", "model": model, "system_fingerprint": FINGERPRINT}
+    return {**about, "choices": [choice], "usage": usage}
 
 
 def serve(play: Play) -> None:

@@ -217,14 +217,9 @@ def _write_llama_cpp(ids: list[int], reason: str | None, _stop: int | None) -> d
     # An end-of-text is not sent as a token; without ids to stop at, nothing else is "stop".
     if reason is None:
         return {"content": "", "tokens": ids[-1:], "stop": False, "tokens_predicted": len(ids)}
+    ended = {"stop": True, "stop_type": _STOP_TYPES[reason]}
     num_sent = len(ids) - (reason == "stop")
-    return {
-        "content": "",
-        "tokens": [],
-        "stop": True,
-        "stop_type": _STOP_TYPES[reason],
-        "tokens_predicted": num_sent,
-    }
+    return {"content": "", "tokens": [], **ended, "tokens_predicted": num_sent}
 
 
 _STOP_TYPES = {"stop": "eos", "length": "limit"}

@@ -17,21 +17,14 @@ from transformers import GemmaConfig, GemmaForCausalLM
 from pasta_lm.language.tags import PIECES
 from pasta_lm.learn.data.annotated import Record, read_records
 from tests.small_tokenizers import add_markers, byte_level
+from tests.tiny import SIZES
 
 ROOT = Path(__file__).parents[2]
 STARTER = ROOT / "corpora" / "starter" / "starter.jsonl"
 NUM_ANSWERS, NUM_INSTRUCTIONS = 24, 6
 MAX_CHARACTERS = 900
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 4096,
-    "initializer_range": 0.2,
-}
+MORE = {"intermediate_size": 64, "num_key_value_heads": 1, "head_dim": 16}
+MORE |= {"max_position_embeddings": 4096}
 TAG_SCALE, END_SCALE = 6.0, 6.0
 
 
@@ -60,7 +53,7 @@ def write_model(folder: Path) -> None:
     end = tokenizer.eos_token_id
     torch.manual_seed(0)
     ends = {"eos_token_id": end, "bos_token_id": end, "pad_token_id": None}  # padding has no row
-    config = GemmaConfig(**SIZES, **ends, vocab_size=len(tokenizer))
+    config = GemmaConfig(**{**SIZES, **MORE}, **ends, vocab_size=len(tokenizer))
     model = GemmaForCausalLM(config)
     with torch.no_grad():
         rows = model.get_output_embeddings().weight

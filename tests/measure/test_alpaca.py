@@ -47,13 +47,8 @@ def settings(folder: Path, **changes: Any) -> AlpacaSettings:
     file = folder / "instructions.jsonl"
     rows = [{"instruction": f"Say {n}.", "dataset": "ab"[n % 2]} for n in range(NUM)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    usual: dict[str, Any] = {
-        "instructions": str(file),
-        "model": "taught",
-        "baseline": "base",
-        "judge": JUDGE,
-    }
-    return AlpacaSettings(**(usual | changes))
+    usual: dict[str, Any] = {"instructions": str(file), "model": "taught", "baseline": "base"}
+    return AlpacaSettings(**{**usual, "judge": JUDGE, **changes})
 
 
 def answered(folder: Path, **changes: Any) -> Path:
@@ -69,20 +64,11 @@ def answered(folder: Path, **changes: Any) -> Path:
             text = f"{'good' if is_ours == (number % 2 == 0) else 'bad'} {number}" + "!" * is_ours
             if number == 11:
                 text = "the same"
-            rows.append(
-                {
-                    "id": f"{system.name}/{number}",
-                    "instruction_id": str(number),
-                    "system": system.name,
-                    "strategy": system.strategy,
-                    "model": system.model,
-                    **made,
-                    "text": text,
-                    "num_content_tokens": 10,
-                    "critical_path": 5 if is_ours else 10,
-                    "wall_s": 1.0 if is_ours else 1.5,
-                }
-            )
+            key = {"id": f"{system.name}/{number}", "instruction_id": str(number)}
+            about = {"system": system.name, "strategy": system.strategy, "model": system.model}
+            path, wall_s = (5, 1.0) if is_ours else (10, 1.5)
+            counts = {"num_content_tokens": 10, "critical_path": path, "wall_s": wall_s}
+            rows.append({**key, **about, **made, **counts, "text": text})
     Journal(run / "answers.jsonl").append(rows)
     return run
 

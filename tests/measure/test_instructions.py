@@ -31,7 +31,6 @@ from pasta_lm.measure.instructions import (
     evaluate_instructions,
     ifeval_figures,
     instructions_report,
-    repetition,
     workloads,
 )
 from pasta_lm.measure.prompt_sets import SetFiles, read_ifeval, read_labels, read_sets
@@ -108,13 +107,6 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: RunFo
     assert found["legal"] == 1.0
     assert found["num_unmasked"] == 2
     assert found["text"]["cut"]["num_pairs"] == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("Eat fruit. Eat fish.", 0), ("a b c d. A b c d", 1 / 5), ("a b", 0)]
-)
-def test_repetition_is_the_share_of_word_sequences_seen_before(text: str, expected: float) -> None:
-    assert repetition(text) == expected
 
 
 def empty_run(folder: Path) -> tuple[RunFolder, list[SetPrompt]]:
@@ -219,13 +211,11 @@ class TestSets:
 
 
 class TestIfeval:
+    IDS = ("punctuation:no_comma", "detectable_format:number_highlighted_sections")
     PROMPT = {
         "key": 1,
         "prompt": "Say it without commas and in two highlighted parts.",
-        "instruction_id_list": [
-            "punctuation:no_comma",
-            "detectable_format:number_highlighted_sections",
-        ],
+        "instruction_id_list": [*IDS],
         "kwargs": [{}, {"num_highlights": 2}],
     }
 

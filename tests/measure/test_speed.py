@@ -53,16 +53,13 @@ def mean(interval: Interval | None) -> float | None:
         ("theoretical_speedup", "critical_path", (20,), (10,), 0.5),
         # The arithmetic mean of 4 and 1/4 would be more than 2.
         ("theoretical_speedup", "critical_path", (10, 40), (40, 10), 1.0),
-        ("theoretical_speedup", "critical_path", (10, 10), (80, 20), 4.0),
         # Answers that ended before their first token.
         ("theoretical_speedup", "critical_path", (0,), (3,), 3.0),
         ("theoretical_speedup", "critical_path", (3,), (0,), 0.33333),
         ("length_ratio", "text", ("xx",), ("x",), 2.0),
-        ("length_ratio", "text", ("xx", "x"), ("x", "xx"), 1.0),
         ("length_ratio", "text", ("",), ("xx",), 0.5),
         ("parallelism", "num_content_tokens", (20,), (1,), 2.0),
         ("parallelism", "num_content_tokens", (40, 10), (1, 1), 2.0),
-        ("parallelism", "num_content_tokens", (7,), (1,), 0.7),
         ("parallelism", "num_content_tokens", (0,), (1,), 0.001),
     ],
 )
@@ -103,16 +100,9 @@ def test_realised_speedup_is_the_ratio_of_clocks(
 
 
 def record(system: str, prompt: str, path: int, wall_s: float | None = 1.0, **rest: Any) -> Any:
-    usual = {
-        "instruction_id": prompt,
-        "system": system,
-        "text": "x" * path,
-        "num_content_tokens": 12,
-        "critical_path": path,
-        "wall_s": wall_s,
-        "kind": "generated",
-    }
-    return usual | rest
+    key = {"instruction_id": prompt, "system": system, "kind": "generated"}
+    counts = {"num_content_tokens": 12, "critical_path": path}
+    return {**key, **counts, "text": "x" * path, "wall_s": wall_s, **rest}
 
 
 def table_of(*sources: Path, baseline: str = "sequential") -> Any:

@@ -161,7 +161,6 @@ def test_a_complete_file_needs_no_model_and_gives_what_is_usable(some: AnswerCon
     ("line", "message"),
     [
         ("no JSON", "i.jsonl:2: "),
-        ("[]", "i.jsonl:2: "),
         ('{"instruction": "b"}', "i.jsonl:2: "),
         ('{"id": 1, "instruction": "b"}', "i.jsonl:2: "),
         ('{"id": "a"}', "row a has no instruction"),

@@ -11,22 +11,12 @@ from pasta_lm.learn.judge import Comparison
 
 
 def sample(
-    text: str = "Yes.",
-    *,
-    path: int = 10,
-    content: int = 12,
-    reason: str = "stop",
+    text: str = "Yes.", *, path: int = 10, content: int = 12, reason: str = "stop",
     num_illegal: int = 0,
-) -> AnswerRecord:
+) -> AnswerRecord:  # fmt: skip
     """Return an answer of one sentence; its figures are what they are said to be."""
-    return AnswerRecord(
-        text=text,
-        program=text,
-        finish_reason=reason,
-        num_illegal=num_illegal,
-        num_content_tokens=content,
-        critical_path=path,
-    )
+    counts = {"num_illegal": num_illegal, "num_content_tokens": content, "critical_path": path}
+    return AnswerRecord(text=text, program=text, finish_reason=reason, **counts)
 
 
 def rollout(*samples: AnswerRecord, name: str = "task", baseline: int = 20) -> Rollout:

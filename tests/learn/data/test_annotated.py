@@ -268,16 +268,6 @@ def test_records_that_could_not_be_read_again_are_not_written(
     assert not path.exists()
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    latin, fake = tmp_path / "latin.jsonl", tmp_path / "fake.jsonl.gz"
-    latin.write_bytes(b"\xe9")
-    fake.write_bytes(b"not gzip")
-    for path in (latin, fake, tmp_path / "absent.jsonl", tmp_path):
-        with pytest.raises(InputError, match="cannot be read|no such file") as caught:
-            read_records(path)
-        assert str(path) in caught.value.message
-
-
 ITEM, SECTION, BOLD, ROW, LINE = get_args(Layout)
 
 CASES = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, set_seed
 
@@ -44,7 +44,7 @@ from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.strategies import APAR, APAR_POSITIONS, PASTA
 from tests.small_tokenizers import FAMILIES
 from tests.taught import CHAT
-from tests.tiny import tiny, tokenizer
+from tests.tiny import SIZES, tiny, tokenizer
 
 SENTENCES = (
     "Wake up early, it gives you time.",
@@ -55,16 +55,8 @@ SENTENCES = (
 )
 
 
-ARCHITECTURE = {
-    "model_type": "llama",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-}
+ARCHITECTURE = {**SIZES, "num_attention_heads": 2, "intermediate_size": 64}
+ARCHITECTURE |= {"model_type": "llama", "initializer_range": 0.02, "tie_word_embeddings": True}
 
 
 def begin(folder: Path, **settings: Any) -> ModelConfig:
@@ -118,12 +110,16 @@ def packs(config: SftConfig, learner: Learner | None = None) -> list[Pack]:
     return packs_of(config.data, learner.encoder(config.train), config.train.seed)
 
 
+def logits_of(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the logits of all tokens of a batch."""
+    inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
+    return model(**inputs, use_cache=False).logits[0]  # type: ignore[no-any-return]
+
+
 def labelled_logits(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the logits and labels of the tokens of a batch that have a label."""
-    inputs = {name: batch[name] for name in ("input_ids", "position_ids", "pasta_pass")}
     labels = batch["shift_labels"][0]
-    logits = model(**inputs, use_cache=False).logits[0]
-    return logits[labels != NO_LABEL], labels[labels != NO_LABEL]
+    return logits_of(model, batch)[labels != NO_LABEL], labels[labels != NO_LABEL]
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

@@ -35,7 +35,16 @@ from pasta_lm.models.adapter import check_base, is_adapter, merge_adapter, read_
 from pasta_lm.models.folder import read_pasta_config
 from tests.architectures import loaded
 from tests.fakes.power_cut import power_cut_after
-from tests.learn.train.recipes import assert_same, begin, losses, packs, sft, weights, write_file
+from tests.learn.train.recipes import (
+    assert_same,
+    begin,
+    logits_of,
+    losses,
+    packs,
+    sft,
+    weights,
+    write_file,
+)
 from tests.learn.train.test_collate import PROMPT, answers, eager, gradients
 
 RANK = 4
@@ -97,12 +106,9 @@ def learner_of(folder: Path) -> Learner:
     return load_learner(str(folder))
 
 
-def logits_of(model: nn.Module, pack: Pack) -> Tensor:
-    batch = collate([pack])
-    keys = ("input_ids", "position_ids", "pasta_pass")
+def pack_logits(model: nn.Module, pack: Pack) -> Tensor:
     with torch.inference_mode():
-        logits: Tensor = model(**{key: batch[key] for key in keys}, use_cache=False).logits
-    return logits
+        return logits_of(model, collate([pack]))
 
 
 def test_only_adapters_and_tag_rows_are_trained(base: Path, trained: SftConfig) -> None:
@@ -129,7 +135,7 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     config = begin(tmp_path, tie_word_embeddings=is_tied)
     learner = load_learner(config.base)
     pack, *_ = packs(sft(config, tmp_path, data), learner)
-    plain = logits_of(learner.model, pack)
+    plain = pack_logits(learner.model, pack)
     model = adapted(learner, LoraConfig(rank=RANK)).eval()
     torch.manual_seed(1)
     learning = [weight for weight in model.parameters() if weight.requires_grad]
@@ -138,7 +144,7 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     num_rows = len(learner.vocabulary.piece_ids) * (1 if is_tied else 2)
     assert sum(map(Tensor.numel, learning)) > num_rows * learner.model.config.hidden_size
     # In float64: what is compared is the merging, not how a processor rounds the products.
-    adapters = logits_of(copy.deepcopy(model).double(), pack)
+    adapters = pack_logits(copy.deepcopy(model).double(), pack)
     assert (adapters - plain).abs().max() > 0.1
     folder = save(
         replace(learner, model=model.merge_and_unload()),
@@ -146,7 +152,7 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     )
     whole = learner_of(folder).model
     assert not [name for name, _ in whole.named_modules() if "lora" in name]
-    assert (logits_of(whole.double(), pack) - adapters).abs().max() < 1e-4
+    assert (pack_logits(whole.double(), pack) - adapters).abs().max() < 1e-4
 
 
 def test_a_continued_run_has_the_base_and_the_data_that_it_began_with(
@@ -205,7 +211,7 @@ def merged_logits(base: Path, adapter: Path, pack: Pack) -> Tensor:
     learner = learner_of(base)
     check_base(read_base(adapter), learner.model, learner.tokenizer)
     merge_adapter(learner.model, read_adapter(adapter))
-    return logits_of(learner.model, pack)
+    return pack_logits(learner.model, pack)
 
 
 def test_a_saved_adapter_merges_to_the_model_that_would_have_been_saved_and_peft_loads_it(
@@ -215,10 +221,10 @@ def test_a_saved_adapter_merges_to_the_model_that_would_have_been_saved_and_peft
     assert is_adapter(folder)
     pack, *_ = packs(trained)
     whole = learner_of(model_of(trained))
-    expected = logits_of(whole.model, pack)
+    expected = pack_logits(whole.model, pack)
     assert (merged_logits(base, folder, pack) - expected).abs().max() < 1e-4
     by_peft = PeftModel.from_pretrained(learner_of(base).model, str(folder))
-    assert (logits_of(by_peft, pack) - expected).abs().max() < 1e-4
+    assert (pack_logits(by_peft, pack) - expected).abs().max() < 1e-4
     config = read_pasta_config(folder)
     assert config is not None
     assert config.piece_ids == whole.vocabulary.piece_ids

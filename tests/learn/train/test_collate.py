@@ -37,7 +37,7 @@ from tests.architectures import (
 from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import documents, encoded, is_seen, named_entries, names, program_of
 from tests.learn.data.test_encode import random_tree
-from tests.learn.train.recipes import pair
+from tests.learn.train.recipes import logits_of, pair
 from tests.programs import decode_document, random_program
 from tests.reference import reference
 
@@ -68,14 +68,7 @@ def example_of(
 
 
 def logits(model: PreTrainedModel, pack: Sequence[EncodedExample]) -> list[Tensor]:
-    batch = collate([pack])
-    out = model(
-        input_ids=batch["input_ids"],
-        position_ids=batch["position_ids"],
-        pasta_pass=batch["pasta_pass"],
-        use_cache=False,
-    )
-    return list(out.logits[0].split([len(example) for example in pack]))
+    return list(logits_of(model, collate([pack])).split([len(example) for example in pack]))
 
 
 def eager(name: str, **changes: Any) -> PreTrainedModel:

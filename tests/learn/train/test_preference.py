@@ -293,12 +293,9 @@ SLOW = [*STOPS][2:]
     "stop", [pytest.param(stop, marks=[pytest.mark.slow] * (stop in SLOW)) for stop in STOPS]
 )
 def test_an_interrupted_run_resumes_with_the_same_result(
-    models: Models,
-    whole: PreferenceConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    models: Models, whole: PreferenceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     stop: str,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setattr(preferences, "BATCH_SIZE", 8)
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "before")))
     with power_cut_after(*STOPS[stop]):

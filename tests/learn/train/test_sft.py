@@ -16,7 +16,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.testing import assert_close
 from transformers import (
     PreTrainedModel,
     TrainingArguments,
@@ -184,13 +183,6 @@ def test_a_truncated_newest_checkpoint_falls_back_to_the_previous_one(
     times = {step: len(found) for step, found in losses(config).items()}
     assert times == {step: 1 + (step > 10) for step in range(1, 16)}
     assert_same(config, trained)
-
-
-def test_resuming_a_finished_run_changes_nothing(trained: SftConfig) -> None:
-    before, rows = weights(folder_of(trained)), losses(trained)
-    train_sft(trained, resume=True)
-    assert losses(trained) == rows
-    assert_close(weights(folder_of(trained)), before, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -371,12 +363,9 @@ WHOLE = '{"global_step": 1}'
     ],
 )
 def test_the_newest_complete_checkpoint_is_used_and_incomplete_ones_are_reported(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    states: dict[str, str | None],
-    newest: str | None,
-    left_out: list[str],
-) -> None:
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], states: dict[str, str | None],
+    newest: str | None, left_out: list[str],
+) -> None:  # fmt: skip
     for name, state in states.items():
         (tmp_path / name).mkdir()
         if state is not None:
@@ -424,14 +413,9 @@ def on(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, unit: str) -> None:
     ],
 )
 def test_products_and_frozen_weights_depend_on_the_recipe_and_the_machine(
-    monkeypatch: pytest.MonkeyPatch,
-    gpu: bool,
-    unit: str,
-    dtype: Literal["float32", "bfloat16"] | None,
-    mixed: bool,
-    expected: bool,
-    frozen: str,
-) -> None:
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, unit: str,
+    dtype: Literal["float32", "bfloat16"] | None, mixed: bool, expected: bool, frozen: str,
+) -> None:  # fmt: skip
     on(monkeypatch, gpu=gpu, unit=unit)
     train = TrainConfig(out="out", steps=1, dtype=dtype, mixed_precision=mixed)
     assert is_mixed(train) is expected
