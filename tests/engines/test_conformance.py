@@ -238,12 +238,6 @@ def test_only_what_may_yet_become_a_stop_is_held_back(stops: list[str], text: st
     assert not held or any(stop.startswith(held) and stop != held for stop in stops)
 
 
-def test_nothing_comes_after_a_stop() -> None:
-    watch = StopWatch(["x"])
-    assert watch.feed("ax") == "a"
-    assert watch.feed("more") == watch.flush() == ""
-
-
 def test_a_flush_forgets_what_was_held_back() -> None:
     watch = StopWatch(["ab"])
     assert watch.feed("a") == ""

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -132,11 +133,8 @@ def test_recipes_may_name_a_model_of_the_package() -> None:
 def test_a_missing_base_is_an_error_with_the_commands_that_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def nowhere(*_: object, **__: object) -> None:
-        raise OSError("not cached")
-
     monkeypatch.setattr(adapter, "gguf_of_package", lambda name: None)
-    monkeypatch.setattr(adapter, "cached_file", nowhere)
+    monkeypatch.setattr(adapter, "cached_file", Mock(side_effect=OSError("not cached")))
     with pytest.raises(ModelNotFoundError, match="is not at hand") as caught:
         Pasta.from_pretrained("builtin")
     assert f"{WEIGHTS_COMMAND} {BASE_PACKAGE} or hf download" in str(caught.value.hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
 from tests.fakes.scripted_backend import HeldBackend, ScriptedBackend
-from tests.serve.conftest import DOCUMENT, TEXT, held, scripted
+from tests.serve.conftest import DOCUMENT, TEXT, held, poisoned, scripted
 from tests.serve.runs import FLAT, HOSTILE, answered
 from tests.view.conftest import Open, asked_of, expect, serious_faults
 
@@ -261,18 +261,8 @@ def test_what_the_server_refuses_is_told(watched: Watched) -> None:
     watched.page.get_by_role("button", name="same text, one thread").wait_for()
 
 
-class Failing(ScriptedEngine):
-    """Writes a while, then fails."""
-
-    def steps(self, request: Any) -> Iterator[Any]:
-        for number, events in enumerate(super().steps(request)):
-            if number == 8:
-                raise RuntimeError("a fault of the test")
-            yield events
-
-
 def test_an_answer_that_fails_halfway_stays_there_as_far_as_it_came(watching: Watching) -> None:
-    watched = watching(ScriptedBackend(Failing(DOCUMENT)))
+    watched = watching(poisoned(QUESTION, 8))
     watched.ask().wait()
     assert "engine" in watched.said
     assert TEXT.startswith(watched.shown("#answer")[:10])

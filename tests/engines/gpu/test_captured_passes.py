@@ -235,9 +235,7 @@ def test_passes_run_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) 
 def test_kernels_that_cannot_be_launched_give_a_warning_and_views(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("Failed to find C compiler")
-
+    fail = MagicMock(side_effect=RuntimeError("Failed to find C compiler"))
     monkeypatch.setattr(decoder, "place_entries", fail)
     engine = TorchEngine(loaded("llama"), pool_tokens=1024, paged=True)
     assert engine.paged is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -63,20 +63,13 @@ def test_other_tokens_than_a_cpus_are_a_fault(monkeypatch: pytest.MonkeyPatch) -
 def test_a_machine_on_which_nothing_can_be_compiled_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise RuntimeError("Failed to find C compiler")
-
+    fails = MagicMock(side_effect=RuntimeError("Failed to find C compiler"))
     monkeypatch.setattr("pasta_lm.engines.gpu.attention._kernels", fails)
     monkeypatch.setattr("pasta_lm.engines.gpu.decoder.place_entries", fails)
-    entered = list[torch.device]()
-
-    def on_device(device: torch.device) -> AbstractContextManager[None]:
-        entered.append(device)
-        return nullcontext()
-
-    monkeypatch.setattr(check, "on_device", on_device)
+    entered = MagicMock(wraps=check.on_device)
+    monkeypatch.setattr(check, "on_device", entered)
     facts, is_exact = check.check_gpu(PLACE, attend_split)
     assert not is_exact
     assert "Failed to find C compiler" in facts["kernels"]
     assert "Triton cannot launch" in facts["passes"]
-    assert entered == [PLACE], "kernels would run on another card"
+    entered.assert_called_once_with(PLACE)  # else kernels would run on another card

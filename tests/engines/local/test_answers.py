@@ -11,7 +11,7 @@ import pytest
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, TextDelta
+from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
@@ -78,24 +78,6 @@ def test_a_topic_of_any_characters_survives(name: str, topic: str) -> None:
     ((answer,),) = engine(name).generate([request])
     assert answer.document == document
     assert answer.trace.threads[1].topic == topic
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2"])
-def test_a_stop_never_appears_and_the_text_before_it_is_what_it_was(name: str) -> None:
-    whole = answers(name, temperature=0.0)[0]
-    for lane in [whole.trace.tokens_of(thread.id) for thread in whole.trace.threads[:3]]:
-        text = "".join(token.text for token in lane if token.role == "content")
-        stop = text[len(text) // 2 :][:2]
-        if len(stop.strip()) < 2:
-            continue
-        spoken: dict[int, str] = {}
-        prompt = loaded(name).vocabulary.encode_prompt("three tips")
-        params = replace(HOT, temperature=0.0, stop=(stop,))
-        for event in engine(name).stream(Request(prompt=prompt, params=params)):
-            if isinstance(event, TextDelta):
-                spoken[event.thread] = spoken.get(event.thread, "") + event.text
-        assert stop not in "".join(spoken.values())
-        assert text.startswith(spoken.get(lane[0].thread, ""))
 
 
 def replayed(model: LoadedModel, text: str, **params: object) -> Answer:

@@ -9,6 +9,7 @@ import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -116,11 +117,9 @@ def test_pool_and_scheduler_die_with_their_engine() -> None:
 
 
 def test_a_full_gpu_is_told_what_takes_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. 4.19 MiB is free.\nSee")
-
+    fault = torch.OutOfMemoryError("CUDA out of memory. 4.19 MiB is free.\nSee")
     engine = TorchEngine(loaded("llama"), pool_tokens=256)
-    monkeypatch.setattr(engine.runner, "run", full)
+    monkeypatch.setattr(engine.runner, "run", Mock(side_effect=fault))
     with pytest.raises(DeviceMemoryError, match=r"MiB is free\.; the model has 0\.0 GB") as caught:
         engine.generate([Request(prompt=[1, 2], params=SamplingParams(max_tokens=4))])
     assert "--cache-memory" in str(caught.value.hint)

@@ -9,6 +9,7 @@ from collections.abc import Sequence, Set
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice, pairwise, product
+from typing import Any
 
 import pytest
 
@@ -59,17 +60,12 @@ def asked(prompt: Sequence[int] = PROMPT, **params: object) -> Request:
     )
 
 
-def serving(
-    *answers: tuple[Sequence[int], EncodedDocument],
-    dialect: str = "vllm",
-    faults: StockFaults | None = None,
-) -> StockTestServer:
-    answers = answers or ((PROMPT, ANSWER),)
-    return StockTestServer(playing(BARE, EOS, *answers), EOS, dialect=dialect, faults=faults)
+def serving(*answers: tuple[Sequence[int], EncodedDocument], **settings: Any) -> StockTestServer:
+    return StockTestServer(playing(BARE, EOS, *(answers or ((PROMPT, ANSWER),))), EOS, **settings)
 
 
-def engine(*servers: StockTestServer, timeout_s: float = 60.0) -> CompletionsEngine:
-    return engine_at(*servers, vocabulary=BARE, eos_id=EOS, timeout_s=timeout_s)
+def engine(*servers: StockTestServer, **settings: Any) -> CompletionsEngine:
+    return engine_at(*servers, vocabulary=BARE, eos_id=EOS, **settings)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -324,26 +320,7 @@ def prompt(number: int) -> tuple[int, ...]:
 PAIRS: list[tuple[Sequence[int], EncodedDocument]] = [
     (prompt(number), BARE.encode_document(document(number))) for number in range(NUM)
 ]
-PLAY = playing(BARE, EOS, *PAIRS)
-
-
-def playing_pairs(
-    faults: StockFaults | None = None, *, next_token: NextToken = PLAY, port: int = 0
-) -> StockTestServer:
-    return StockTestServer(next_token, EOS, faults=faults, port=port)
-
-
-def engine_of(*servers: StockTestServer, num_again: int = 0) -> CompletionsEngine:
-    return engine_at(*servers, vocabulary=BARE, eos_id=EOS, num_again=num_again)
-
-
-def numbered(number: int, n: int = 1) -> Request:
-    plain = PositionStrategy.CONTINUE
-    params = SamplingParams(n=n)
-    return Request(prompt=prompt(number), params=params, positions=plain, join=Join.RECOMPUTE)
-
-
-ALL = [numbered(number) for number in range(NUM)]
+ALL = [asked(prompt(number)) for number in range(NUM)]
 
 
 def documents(asking: CompletionsEngine, requests: Sequence[Request]) -> list[Document]:
@@ -358,15 +335,15 @@ def test_a_storm_of_429_delays_answers_and_loses_none(
     storm = StockFaults(
         num_refused=6, most_at_once=most_at_once, retry_after_s=retry_after_s, pause_s=0.003
     )
-    with playing_pairs(storm) as server:
-        assert documents(engine_of(server), ALL) == [document(number) for number in range(NUM)]
+    with serving(*PAIRS, faults=storm) as server:
+        assert documents(engine(server), ALL) == [document(number) for number in range(NUM)]
         assert server.num_refused >= 6
 
 
 @pytest.mark.parametrize("retry_after_s", [None, 0.05, 3600.0])
 def test_a_server_that_only_answers_429_is_given_up(retry_after_s: float | None) -> None:
     always = StockFaults(num_refused=10**9, retry_after_s=retry_after_s)
-    with playing_pairs(always) as server:
+    with serving(*PAIRS, faults=always) as server:
         busy = StockServer(server.url, policy=replace(QUICK, max_busy_s=0.3))
         asking = CompletionsEngine([busy], ServedModel(BARE, frozenset({EOS})), checks=False)
         with pytest.raises(RemoteError, match="the last: HTTP 429"):
@@ -374,8 +351,8 @@ def test_a_server_that_only_answers_429_is_given_up(retry_after_s: float | None)
 
 
 def test_a_response_and_its_samples_are_spread_and_each_stays_on_one_server() -> None:
-    with playing_pairs() as one, playing_pairs() as other:
-        found = documents(engine_of(one, other), [*ALL, numbered(0, n=4)])
+    with serving(*PAIRS) as one, serving(*PAIRS) as other:
+        found = documents(engine(one, other), [*ALL, asked(prompt(0), n=4)])
         assert found == [*(document(number) for number in range(NUM)), *[document(0)] * 4]
         seen = defaultdict(set)
         for server in (one, other):
@@ -386,8 +363,8 @@ def test_a_response_and_its_samples_are_spread_and_each_stays_on_one_server() ->
 
 
 def test_a_server_that_is_gone_leaves_its_responses_to_the_other_one() -> None:
-    with playing_pairs() as gone, playing_pairs() as good:
-        asking = engine_of(gone, good)
+    with serving(*PAIRS) as gone, serving(*PAIRS) as good:
+        asking = engine(gone, good)
         asking.check()
         gone.__exit__()
         assert documents(asking, ALL) == [document(number) for number in range(NUM)]
@@ -396,14 +373,14 @@ def test_a_server_that_is_gone_leaves_its_responses_to_the_other_one() -> None:
 
 
 def test_what_a_killed_server_had_begun_is_decoded_anew_where_nobody_saw_it() -> None:
-    with playing_pairs(StockFaults(dies_after=15)) as dying, playing_pairs() as good:
-        found = documents(engine_of(dying, good, num_again=2), ALL)
+    with serving(*PAIRS, faults=StockFaults(dies_after=15)) as dying, serving(*PAIRS) as good:
+        found = documents(engine(dying, good, num_again=2), ALL)
     assert found == [document(number) for number in range(NUM)]
 
 
 def test_a_killed_server_ends_its_own_responses_alone() -> None:
-    with playing_pairs(StockFaults(dies_after=20)) as dying, playing_pairs() as good:
-        asking = engine_of(dying, good)
+    with serving(*PAIRS, faults=StockFaults(dies_after=20)) as dying, serving(*PAIRS) as good:
+        asking = engine(dying, good)
         broken, answered = 0, {}
         with closing(asking) as flight:
             numbers = {flight.submit(one): one.prompt[2] for one in ALL}
@@ -422,25 +399,25 @@ def test_a_killed_server_ends_its_own_responses_alone() -> None:
 
 
 def test_a_server_that_is_back_takes_responses_again() -> None:
-    back, held = threading.Event(), threading.Event()
+    back, held, play = threading.Event(), threading.Event(), playing(BARE, EOS, *PAIRS)
 
     def wait(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
         if ids[2] == 1:  # this response keeps the good server busy
             held.set()
             back.wait(30)
-        return PLAY(ids, barred, draw)
+        return play(ids, barred, draw)
 
-    with playing_pairs() as gone, playing_pairs(next_token=wait) as good:
-        asking = engine_of(gone, good)
+    with serving(*PAIRS) as gone, StockTestServer(wait, EOS) as good:
+        asking = engine(gone, good)
         asking.check()
         gone.__exit__()
         with closing(asking) as flight:
-            flight.submit(numbered(1))
+            flight.submit(asked(prompt(1)))
             assert held.wait(30)
-            with playing_pairs(port=gone.server_port) as again:
+            with serving(*PAIRS, port=gone.server_port) as again:
                 while not asking.servers[0].is_up:
                     back.wait(0.02)
-                flight.submit(numbered(2))
+                flight.submit(asked(prompt(2)))
                 left = 1
                 while left:
                     left -= sum(isinstance(event, Finished) for _, event in flight.step())
@@ -451,8 +428,8 @@ def test_a_server_that_is_back_takes_responses_again() -> None:
 
 
 def test_an_aborted_request_leaves_the_others() -> None:
-    with playing_pairs(StockFaults(pause_s=0.01)) as server:
-        asking = engine_of(server)
+    with serving(*PAIRS, faults=StockFaults(pause_s=0.01)) as server:
+        asking = engine(server)
         found = {}
         with closing(asking) as flight:
             numbers = [flight.submit(one) for one in ALL[:4]]
@@ -472,14 +449,7 @@ VOCABULARY, OTHER = TAUGHT["byte_level"], TAUGHT["llama_2_like"]
 END_ID = 1
 HELD_MODEL = ServedModel(VOCABULARY, frozenset({END_ID}), max_position=4095)
 TAUGHT_MODEL = playing(VOCABULARY, END_ID)
-
-
-def untaught(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
-    return min({5, 6} - barred)
-
-
-def unbarred(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
-    return TAUGHT_MODEL(ids, frozenset(), draw)
+UNTAUGHT: NextToken = lambda ids, barred, draw: min({5, 6} - barred)  # noqa: E731
 
 
 def holding(next_token: NextToken = TAUGHT_MODEL, **settings: object) -> StockTestServer:
@@ -507,10 +477,11 @@ def test_a_server_that_holds_the_model_passes_and_its_kind_is_found(dialect: str
     [
         (TAUGHT_MODEL, {"tokenize": spelled(OTHER)}, VocabularyError, "has another tokenizer"),
         (TAUGHT_MODEL, {"tokenize": VOCABULARY.encode_prompt}, VocabularyError, "has other tags"),
-        (untaught, {}, ModelError, "was not taught the tags"),
-        (unbarred, {}, EndpointError, "which the request barred"),
+        (UNTAUGHT, {}, ModelError, "was not taught the tags"),
+        (lambda ids, _, draw: TAUGHT_MODEL(ids, frozenset(), draw), {}, EndpointError,
+         "which the request barred"),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_holds_another_model_is_refused(
     next_token: NextToken, settings: dict[str, object], error: type[PastaError], reason: str
 ) -> None:
@@ -525,7 +496,7 @@ def test_a_server_that_holds_another_model_is_refused(
 def test_a_server_without_a_page_that_encodes_is_checked_by_what_it_decodes() -> None:
     with holding(tokenize=None) as server:
         checking(server).check()
-    with holding(untaught, tokenize=None) as server, pytest.raises(ModelError, match="not taught"):
+    with holding(UNTAUGHT, tokenize=None) as server, pytest.raises(ModelError, match="not taught"):
         checking(server).check()
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import gguf
 import pytest
@@ -344,9 +345,7 @@ def test_a_full_disk_is_an_error_before_anything_is_written(
 def test_after_an_error_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Exporter, name: str
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     source = a_folder(tmp_path / "mine")
     monkeypatch.setattr("pasta_lm.models.export.write_pasta_config", full)
     monkeypatch.setattr("pasta_lm.models.export._write", full)
