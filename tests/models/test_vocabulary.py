@@ -188,24 +188,18 @@ def stages_like(family: str, **stages: object) -> Vocabulary:
 METASPACE = {"type": "Metaspace", "replacement": "\u2581", "split": False}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
 WORDS = {"type": "Split", "pattern": {"Regex": r"\s?\p{L}+|\s"}, "behavior": "Isolated"}
+SPLIT = [WORDS | {"invert": False}, BYTE_LEVEL | {"add_prefix_space": False, "use_regex": False}]
 VARIANTS = {
-    "Llama 2, newer": stages_like(
-        "llama_2_like", normalizer=None, pre_tokenizer=METASPACE | {"prepend_scheme": "first"}
-    ),
-    "a space before every text": stages_like(
-        "byte_level", pre_tokenizer=BYTE_LEVEL | {"use_regex": True}
-    ),
-    "Llama 3": stages_like(
-        "whole_word_byte_level",
-        pre_tokenizer={
-            "type": "Sequence",
-            "pretokenizers": [
-                WORDS | {"invert": False},
-                BYTE_LEVEL | {"add_prefix_space": False, "use_regex": False},
-            ],
-        },
-    ),
-}
+    name: stages_like(family, **stages)
+    for name, family, stages in (
+        ("Llama 2, newer", "llama_2_like",
+         {"normalizer": None, "pre_tokenizer": METASPACE | {"prepend_scheme": "first"}}),
+        ("a space before every text", "byte_level",
+         {"pre_tokenizer": BYTE_LEVEL | {"use_regex": True}}),
+        ("Llama 3", "whole_word_byte_level",
+         {"pre_tokenizer": {"type": "Sequence", "pretokenizers": SPLIT}}),
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("vocabulary", VARIANTS.values(), ids=VARIANTS)

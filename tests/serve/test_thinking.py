@@ -86,9 +86,6 @@ def test_variables_of_the_template_come_with_the_request() -> None:
 def test_the_thought_has_a_limit_of_its_own() -> None:
     choice = reply({"max_thinking_tokens": 2}).json()["choices"][0]
     assert "Two things".startswith(choice["message"]["reasoning_content"])
-    cut = reply({"max_tokens": 3}).json()["choices"][0]
-    assert (cut["message"]["content"], cut["finish_reason"]) == ("", "length")
-    assert cut["message"]["reasoning_content"]
 
 
 ANSWER = "A long answer. " * 8

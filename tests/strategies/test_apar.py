@@ -24,14 +24,10 @@ MODEL = loaded("qwen2")
 VOCABULARY = MODEL.vocabulary
 PROMPT = tuple(VOCABULARY.encode_prompt("three tips"))
 FORK, CHILD, END = map(VOCABULARY.piece_id, (PROMISE_OPEN, ASYNC_OPEN, ASYNC_CLOSE))
-TREE = Document(
-    (
-        Text("1. Sleep:"),
-        Block(FORK_TOPIC, None, (Text(" go to bed at ten, every day."),)),
-        Text("\n2. Light:"),
-        Block(FORK_TOPIC, None, (Text(" off."),)),
-        Text("\nSo."),
-    )
+TREE = parse(
+    '1. Sleep:<async topic="fork"> go to bed at ten, every day.</async>'
+    '\n2. Light:<async topic="fork"> off.</async>\nSo.',
+    Form.ANNOTATOR,
 )
 
 

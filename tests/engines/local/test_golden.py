@@ -7,7 +7,6 @@ promise of one unit with the block ``d``, a sync, C, end. Eleven passes after th
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import (
@@ -38,36 +37,25 @@ IDS |= dict(zip("tABCabcd", words_of(VOCABULARY).topic, strict=False))
 NAMES = {token: name for name, token in IDS.items()}
 
 
-class Row(NamedTuple):
-    """One fed token, as the table of the example has it."""
-
-    step: int
-    thread: int
-    token: str
-    slot: int
-    position: int
-    depth: int
-
-
-TABLE = [
-    Row(1, 0, "A", 3, 3, 1),
-    Row(2, 0, "open", 4, 4, 2),
-    Row(3, 0, "t", 5, 5, 3),
-    Row(4, 0, "close", 6, 6, 4),
-    Row(4, 1, "<async>", 7, 7, 4),
-    Row(5, 0, "B", 8, 17, 5),
-    Row(5, 1, "a", 9, 8, 5),
-    Row(6, 0, "open", 10, 18, 6),
-    Row(6, 1, "b", 11, 9, 6),
-    Row(7, 0, "t", 12, 19, 7),
-    Row(7, 1, "c", 13, 10, 7),
-    Row(8, 0, "close", 14, 20, 8),
-    Row(8, 1, "</async>", 15, 11, 8),
-    Row(8, 2, "<async>", 16, 21, 8),
-    Row(9, 2, "d", 17, 22, 9),
-    Row(10, 2, "</async>", 18, 23, 10),
-    Row(10, 0, "<sync/>", 19, 31, 10),
-    Row(11, 0, "C", 20, 32, 11),
+TABLE = [  # step, thread, token, slot, position and depth of each fed token
+    (1, 0, "A", 3, 3, 1),
+    (2, 0, "open", 4, 4, 2),
+    (3, 0, "t", 5, 5, 3),
+    (4, 0, "close", 6, 6, 4),
+    (4, 1, "<async>", 7, 7, 4),
+    (5, 0, "B", 8, 17, 5),
+    (5, 1, "a", 9, 8, 5),
+    (6, 0, "open", 10, 18, 6),
+    (6, 1, "b", 11, 9, 6),
+    (7, 0, "t", 12, 19, 7),
+    (7, 1, "c", 13, 10, 7),
+    (8, 0, "close", 14, 20, 8),
+    (8, 1, "</async>", 15, 11, 8),
+    (8, 2, "<async>", 16, 21, 8),
+    (9, 2, "d", 17, 22, 9),
+    (10, 2, "</async>", 18, 23, 10),
+    (10, 0, "<sync/>", 19, 31, 10),
+    (11, 0, "C", 20, 32, 11),
 ]
 
 
@@ -96,7 +84,7 @@ def test_every_token_has_its_pass_slot_position_and_depth() -> None:
         (t.fed_step, t.thread, NAMES[t.token or 0], t.slot, t.position, t.depth)
         for t in sorted(trace().tokens, key=lambda t: t.slot or 0)
     ]
-    expected = [(row.step - 1, *row[1:]) for row in TABLE]
+    expected = [(step - 1, *row) for step, *row in TABLE]
     assert found == expected, "steps count from 0, passes of the table from 1"
 
 
