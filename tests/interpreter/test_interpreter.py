@@ -380,14 +380,8 @@ def test_a_tag_beyond_the_last_position_has_no_effect(last_word: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("max_tokens", 0),
-        ("max_threads", 0),
-        ("max_topic_tokens", 0),
-        ("max_blocks", -1),
-        ("max_depth", -1),
-        ("max_tokens_per_thread", 2),
-    ],
+    [("max_tokens", 0), ("max_threads", 0), ("max_topic_tokens", 0), ("max_blocks", -1)]
+    + [("max_depth", -1), ("max_tokens_per_thread", 2)],
 )
 def test_a_bound_that_no_response_could_satisfy_is_refused(name: str, value: int) -> None:
     with pytest.raises(UsageError, match=f"{name} is {value}, but must be at least"):

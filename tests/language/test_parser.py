@@ -114,17 +114,9 @@ def test_a_valid_text_has_no_diagnostics_and_is_not_changed() -> None:
 def test_a_diagnostic_knows_its_place_in_lines_and_in_characters() -> None:
     text = "one\r\n\u00fcber </async> x"
     assert check(text) == [
-        Diagnostic(
-            code="PASTA017",
-            severity="error",
-            line=2,
-            column=6,
-            message="there is no open block to close here",
-            hint="remove this tag",
-            offset=10,
-            length=8,
-        )
-    ]
+        Diagnostic(code="PASTA017", severity="error", line=2, column=6, offset=10, length=8,
+                   message="there is no open block to close here", hint="remove this tag")
+    ]  # fmt: skip
 
 
 def test_all_problems_of_one_tag_are_reported_each_at_its_own_place() -> None:

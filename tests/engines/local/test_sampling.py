@@ -263,23 +263,10 @@ def test_biases_are_added_to_their_tokens_and_the_fork_bias_where_a_promise_is_l
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("temperature", -0.1),
-        ("temperature", math.inf),
-        ("temperature", math.nan),
-        ("top_p", 0.0),
-        ("top_p", 1.1),
-        ("top_k", 0),
-        ("n", 0),
-        ("min_p", 1.5),
-        ("logit_bias", {3: math.nan}),
-        ("repetition_penalty", 0.0),
-        ("repetition_penalty", math.inf),
-        ("stop", ("",)),
-        ("stop", "a string"),
-        ("max_tokens", 0),
-        ("max_threads", 0),
-    ],
+    [("temperature", -0.1), ("temperature", math.inf), ("temperature", math.nan), ("top_p", 0.0)]
+    + [("top_p", 1.1), ("top_k", 0), ("n", 0), ("min_p", 1.5), ("logit_bias", {3: math.nan})]
+    + [("repetition_penalty", 0.0), ("repetition_penalty", math.inf), ("stop", ("",))]
+    + [("stop", "a string"), ("max_tokens", 0), ("max_threads", 0)],
 )
 def test_a_value_that_means_nothing_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"{name} is .* must be"):
