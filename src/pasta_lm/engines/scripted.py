@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import count
 
 from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
@@ -120,7 +120,8 @@ class ScriptedEngine:
         return [[end.answer for end in sorted(done, key=lambda end: end.sample)] for done in ends]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
-        return chain.from_iterable(self.steps(request))
+        for events in self.steps(request):
+            yield from events
 
     def steps(self, request: Request) -> Iterator[list[StreamEvent]]:
         """Decode one request and yield the events of each step, the prefill's first."""

@@ -107,7 +107,7 @@ class LoadedModel:
         if self.reader is not None:
             reason = "has no cache that threads share: its caches have no size to be set"
             raise UsageError(f"{self.name} {reason}")
-        recorder, first = KeyRecorder(), torch.zeros(1, dtype=torch.int64, device=self.device)
+        recorder, first = KeyRecorder(), torch.zeros(1, dtype=torch.int64, device=self.model.device)
         with torch.inference_mode():
             plain_logits(self.model, first, first, first, recorder)
         return [
