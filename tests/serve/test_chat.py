@@ -111,17 +111,6 @@ def test_usage_comes_last_when_it_is_asked_for() -> None:
     assert all(piece["usage"] is None for piece in pieces[:-1])
 
 
-def test_several_turns_and_parts_are_one_prompt() -> None:
-    messages = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "Hi "}] * 2},
-        {"role": "assistant", "content": '<promise topic="a" tokens="1"/>'},
-        {"role": "user", "content": "<sync/>"},
-    ]
-    body = post(CHAT_PATH, {"messages": messages, "user": "x", "metadata": {}}).json()
-    assert body["choices"][0]["message"]["content"] == TEXT
-
-
 PROMPTS: tuple[Any, ...] = (["a", "b c"], [[7, 8], [9]], ["a"] * 5, [3, 4, 5], [[5]])
 
 

@@ -10,7 +10,7 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
 from pasta_lm.interpreter.trace import Role, Trace
-from pasta_lm.language.document import Block, Document
+from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Text
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.requests import forced, sequential_request
@@ -23,12 +23,10 @@ from tests.taught import PLAIN, TAUGHT
 MODEL = loaded("qwen2")
 VOCABULARY = MODEL.vocabulary
 PROMPT = tuple(VOCABULARY.encode_prompt("three tips"))
-POINTS = Document(
-    (
-        Block("sleep", None, (Text("Go to bed at ten."),)),
-        Block("light", None, (Text(" Turn the lamps off, all of them."),)),
-        Block("noise", None, (Text(" No radio."),)),
-    )
+POINTS = parse(
+    '<async topic="sleep">Go to bed at ten.</async><async topic="light"> Turn the lamps off, all '
+    'of them.</async><async topic="noise"> No radio.</async>',
+    "annotator",
 )
 
 

@@ -29,12 +29,7 @@ from tests.fakes.recording_engine import Recorded, Recording
 from tests.plain_sequences import plain_sequences, seen_sequence
 
 CONTINUE = PositionStrategy.CONTINUE
-DIFFERENT = {
-    "qwen3_next",
-    "jamba",
-    "mamba2",
-    "mixtral",
-}  # deltas, scans, without attention, experts
+DIFFERENT = {"qwen3_next", "jamba", "mamba2", "mixtral"}  # deltas, scans, no attention, experts
 families = each_of(HYBRIDS, DIFFERENT)
 
 
