@@ -50,13 +50,8 @@ def test_a_recorded_request_is_answered_as_its_client_expects(what: str) -> None
     body: dict[str, Any] = sent["body"] or {}
     headers = {**sent["headers"], "authorization": f"Bearer {KEY}"}
     app = create_app(scripted(), api_key=KEY)
-    reply = ask(
-        sent["method"],
-        sent["path"],
-        app=app,
-        headers=headers,
-        content=json.dumps(body) if body else None,
-    )
+    content = json.dumps(body) if body else None
+    reply = ask(sent["method"], sent["path"], app=app, headers=headers, content=content)
     assert reply.status_code == sent["status"], reply.text
     if reply.status_code != 200:
         assert reply.json()["error"]["message"]

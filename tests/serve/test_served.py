@@ -63,10 +63,8 @@ def test_an_answer_is_that_of_the_servers_in_reading_order() -> None:
         assert whole["choices"][0]["message"]["content"] == document(1).program
         assert whole["model"] == "cluster"
     with served() as (backend, _):
-        reply = post(
-            PATH, asked(1, stream=True, pasta={"stream": "events"}), app=create_app(backend)
-        )
-        pieces = streamed(reply)
+        body = asked(1, stream=True, pasta={"stream": "events"})
+        pieces = streamed(post(PATH, body, app=create_app(backend)))
     assert text_of(pieces) == document(1).plain_text
     events = [piece["pasta"] for piece in pieces if "kind" in piece.get("pasta", {})]
     assert {event["thread"] for event in events} == {0, 1, 2}

@@ -232,12 +232,7 @@ def card(schema: Any = CARD, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("max_tokens", "options"),
-    [
-        (9, {}),
-        (15, {"max_threads": 2}),
-        (200, {}),
-        (200, {"after": {"nights": ["guest"]}}),
-    ],
+    [(9, {}), (15, {"max_threads": 2}), (200, {}), (200, {"after": {"nights": ["guest"]}})],
 )
 def test_streamed_parts_are_the_object_in_its_order_with_the_same_reasons(
     max_tokens: int, options: dict[str, Any]

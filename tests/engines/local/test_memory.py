@@ -33,14 +33,8 @@ BLOCK_MB = 68  # of large pages, which are taken from the system at once
 
 @pytest.mark.parametrize(
     ("memory", "expected"),
-    [
-        ("4096", 4096),
-        ("800MB", 800_000_000),
-        ("2GiB", 2 << 30),
-        ("1.5 kib", 1536),
-        ("40%", 400),
-        ("100%", 1000),
-    ],
+    [("4096", 4096), ("800MB", 800_000_000), ("2GiB", 2 << 30), ("1.5 kib", 1536), ("40%", 400)]
+    + [("100%", 1000)],
 )
 def test_a_budget_is_a_number_of_bytes_or_a_share_of_what_is_free(
     memory: str, expected: int
