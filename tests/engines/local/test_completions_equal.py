@@ -100,7 +100,7 @@ def decoder(model: LoadedModel, requests: Sequence[Request]) -> NextToken:
 
 
 FEW = (5, 100)
-MANY = pytest.param((200, 24), marks=pytest.mark.slow)
+MANY = pytest.param((120, 24), marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
