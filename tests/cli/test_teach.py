@@ -240,6 +240,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
     [
         (["--set", "annotation.annotator=teacher"], "needs [annotation.teacher]"),
         (["--set", "preference.rounds=1"], "preference.judge is missing"),
+        (["--set", "preference.judge.file=v"], "preference.judge.file would be ignored"),
         (["--set", "answers.num_held_out=40"], "too few beside"),
         (["--set", "train.weight=all"], "did you mean 'weights'"),
         (["--set", "train.positions=predict"], "'predict' does"),

@@ -139,6 +139,15 @@ def test_a_dry_run_of_stage_two_shows_its_plan_and_keeps_nothing(
     assert not out.exists()
 
 
+def test_comparisons_are_written_for_a_judge_that_is_a_file_alone(
+    pasta: Pasta, preference_models: dict[str, str], out: Path
+) -> None:
+    config = preference_recipe(preference_models, out)
+    result = pasta("train", "preference", config, "--write-pairs", out / "pairs.jsonl")
+    assert (result.code, result.out) == (2, "")
+    assert "--write-pairs would be ignored: the recipe has no judge.file" in result.err
+
+
 @pytest.mark.parametrize("stage", ["sft", "preference"])
 def test_interrupted_it_says_how_to_go_on(
     pasta: Pasta, model: ModelConfig, preference_models: dict[str, str], out: Path, stage: str,

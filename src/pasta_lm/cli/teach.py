@@ -169,6 +169,9 @@ def sft(
 def preference(
     config: Recipe, changes: flags.Set = None, engine: flags.Engine = None, resume: Resume = False,
     overwrite: Overwrite = False, dry_run: flags.DryRun = False,
+    write_pairs: Annotated[
+        Path | None, option("--write-pairs FILE", "Write what judge.file lacks, and stop.")
+    ] = None,
 ) -> None:  # fmt: skip
     """Train a finetuned model to prefer fast and good answers.
 
@@ -187,8 +190,8 @@ def preference(
         typer.echo(preflight(recipe), err=True)
         return
     with interruptible(RESUMABLE), bars() as show:
-        folder = train_preference(recipe, resume=resume, overwrite=overwrite, show=show)
-        typer.echo(str(folder))
+        train = partial(train_preference, recipe, resume=resume, overwrite=overwrite)
+        typer.echo(str(train(to_read=write_pairs, show=show)))
 
 
 def export(

@@ -107,6 +107,7 @@ class StageTwoConfig:
 
     def __post_init__(self) -> None:
         check_positive("preference", self, "rounds", "num_prompts", "steps", "learning_rate")
+        check_not_ignored("preference.judge.file", self.judge.file, "teaching waits for no reader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,6 +219,7 @@ def read_preference(tmp_path: Path, changes: dict[str, Any]) -> PreferenceConfig
         {"score.quality_weight": 0},
         {"loss": {"beta": "auto"}},
         {"judge": {**LLM, "method": "logprobs", "api_key_env": "KEY", "max_in_flight": 8}},
+        {"judge": {"file": "verdicts.jsonl"}},
     ],
 )
 def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -244,6 +245,9 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"loss": {"alpha": 1.5}}, "loss.alpha must be between 0 and 1"),
         ({"judge": {**LLM, "max_missing": 1}}, "judge.max_missing must be at least 0 and below 1"),
         ({"judge": {**LLM, "timeout_s": 0}}, "judge.timeout_s must be above 0"),
+        ({"judge": {"model": "a-judge"}}, "judge.base_url is missing"),
+        ({"judge": {**LLM, "file": "v.jsonl"}}, "judge.base_url would be ignored: judge.file has"),
+        ({"judge": {"file": "v", "method": "logprobs"}}, "judge.method would be ignored"),
         ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),
         ({"train.rounds": 0}, "train.rounds must be above 0"),
         ({"train.epochs": None}, "[train] needs exactly one of steps and epochs"),

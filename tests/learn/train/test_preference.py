@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.journal import read_rows
+from pasta_lm.journal import read_rows, write_rows
 from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.annotated import read_records, write_records
 from pasta_lm.learn.data.preferences import (
@@ -31,6 +31,7 @@ from pasta_lm.learn.data.preferences import (
 from pasta_lm.learn.judge import Comparison
 from pasta_lm.learn.train import packs, preference, trainer
 from pasta_lm.learn.train.config import (
+    JudgeConfig,
     LoraConfig,
     PairsConfig,
     PreferenceConfig,
@@ -214,6 +215,50 @@ def test_a_base_that_was_not_taught_tags_is_refused(models: Models, tmp_path: Pa
     for base, positions in ((apar, "continue"), (str(tmp_path / "untaught"), "predict")):
         with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
             train(recipe(base, models.baseline, tmp_path / positions, positions=positions))
+
+
+class LongerIsSure:
+    """A judge that prefers the longer answer with a confidence of 0.8."""
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[float]:
+        return [0.8 * verdict_sign(one.first, one.second) for one in comparisons]
+
+
+def verdict_sign(first: str, second: str) -> int:
+    return (len(first) > len(second)) - (len(first) < len(second))
+
+
+def read_by_hand(pairs: Path, verdicts: Path) -> None:
+    """Judge as ``LongerIsSure`` does, and check that nothing tells whose an answer is."""
+    found = read_rows(pairs)
+    assert {tuple(row) for row in found} == {("id", "prompt", "first", "second")}
+    orders = {(row["prompt"], row["first"], row["second"]) for row in found}
+    assert orders == {(prompt, second, first) for prompt, first, second in orders}
+    follow = zip(found, found[1:], strict=False)
+    assert any(one["prompt"] != other["prompt"] for one, other in follow)
+    signs = {row["id"]: verdict_sign(row["first"], row["second"]) for row in found}
+    rows = [{"id": key, "winner": {1: 1, -1: 2, 0: 0}[sign]} for key, sign in signs.items()]
+    write_rows(verdicts, [{**row, "confidence": 0.8} for row in rows])
+
+
+def test_verdicts_of_a_file_train_the_model_that_a_judge_in_the_process_trains(
+    models: Models, tmp_path: Path
+) -> None:
+    inside, plain = (recipe(*models, tmp_path / name, steps=3) for name in ("inside", "outside"))
+    drawn = prompts(8, 2)
+    train_preference(inside, prompts=drawn, judge=LongerIsSure())
+    files = [tmp_path / f"verdicts-{number}.jsonl" for number in (1, 2)]
+    first, second = (replace(plain, judge=JudgeConfig(file=str(file))) for file in files)
+    to_read = [tmp_path / f"pairs-{number}.jsonl" for number in (1, 2)]
+    assert train_preference(first, prompts=drawn, to_read=to_read[0]) == to_read[0]
+    read_by_hand(to_read[0], files[0])
+    with pytest.raises(UsageError, match="judges answers that are not sampled yet"):
+        train_preference(first, prompts=drawn, resume=True)
+    assert train_preference(first, prompts=drawn, resume=True, to_read=to_read[1]) == to_read[1]
+    read_by_hand(to_read[1], files[1])
+    train_preference(second, prompts=drawn, resume=True)
+    assert_same_run(second, inside)
+    assert [row["judge"] for row in rows(out(second), 2)[:1]] == [str(files[1])]
 
 
 def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> None:

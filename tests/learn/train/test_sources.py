@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.errors import InputError, PastaError, UsageError
-from pasta_lm.journal import read_rows, write_rows
+from pasta_lm.journal import line_of, read_rows, write_rows
 from pasta_lm.language.document import Block, Document, Text, parse
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample
@@ -301,6 +303,63 @@ def test_a_run_cannot_be_resumed_with_another_judge(tmp_path: Path) -> None:
         other = replace(config, judge=replace(moved, **{key: value}))
         with pytest.raises(UsageError, match=f"begun with judge.{key}"):
             train_preference(other, prompts=[PROMPTS], resume=True)
+
+
+def read_by(config: PreferenceConfig, file: Path) -> PreferenceConfig:
+    return replace(config, judge=JudgeConfig(file=str(file)))
+
+
+@pytest.mark.parametrize(
+    ("num_verdicts", "more", "message"),
+    [
+        (56, [], r"4 of 60 comparisons have no verdict \(\w{16}, \w{16}, \w{16}, …\)"),
+        (60, [{"id": "no", "winner": 1}], r"1 verdicts are on no comparison of the round \(no\)"),
+        *(
+            (60, [row], rf"1 rows are no verdicts, .* \(line 61: {re.escape(json.dumps(row))}\)")
+            for row in (
+                {"winner": 1},
+                {"id": "no"},
+                {"id": 7, "winner": 1},
+                {"id": "no", "winner": 3},
+                {"id": "no", "winner": True},
+                {"id": "no", "winner": "1"},
+                {"id": "no", "winner": 1.0},
+                {"id": "no", "winner": 2, "confidence": 0.4},
+                {"id": "no", "winner": 2, "confidence": 80},
+                {"id": "no", "winner": 2, "confidence": True},
+                {"id": "no", "winner": 2, "confidance": 0.9},
+            )
+        ),
+        (
+            60,
+            [{"id": "FIRST", "winner": 1}],
+            "1 rows are no verdicts, or contradict an earlier one",
+        ),
+    ],
+)
+def test_verdicts_of_a_file_that_cannot_be_used_are_named_before_anything_is_loaded(
+    num_verdicts: int, more: list[dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    file, to_read = tmp_path / "verdicts.jsonl", tmp_path / "pairs.jsonl"
+    config = read_by(judged(tmp_path, "http://localhost:1/v1"), file)
+    assert train_preference(config, prompts=[PROMPTS], to_read=to_read) == to_read
+    pairs = read_rows(to_read)
+    verdicts = [{**row, "winner": 2} for row in pairs[:num_verdicts]]  # added to what was read
+    more = [{**row, "id": pairs[0]["id"]} if row.get("id") == "FIRST" else row for row in more]
+    file.write_bytes(b"".join(map(line_of, [*verdicts, *more])))
+    with pytest.raises(InputError, match=message):
+        train_preference(config, prompts=[PROMPTS], resume=True)
+    assert not (round_of(config).folder / "pairs.jsonl").exists()
+
+
+def test_a_run_that_a_reader_judges_begins_with_what_is_to_be_read(tmp_path: Path) -> None:
+    config = read_by(recipe("base", "base", tmp_path / "out", rounds=1), tmp_path / "v.jsonl")
+    with pytest.raises(UsageError, match="not sampled yet"):
+        train_preference(config, prompts=[PROMPTS])
+    (tmp_path / "v.jsonl").write_text('{"id": "a", "winner": 1}', "utf-8")
+    with pytest.raises(UsageError, match="exists, and may hold verdicts"):
+        train_preference(config, prompts=[PROMPTS], to_read=tmp_path / "v.jsonl")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_bounds_the_requests_and_sends_none(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -232,9 +232,12 @@ TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig(Endpoint):
-    """The model that compares samples with other answers; ``[judge]``."""
+    """The model, or the file, that compares samples with other answers; ``[judge]``."""
 
     TABLE = "judge"
+    file: str | None = None  # Verdicts on what ``--write-pairs`` wrote; no model is asked.
+    base_url: str = ""  # Ends in ``/v1``; several servers of the model are separated by commas.
+    model: str = ""  # As the servers name it.
     method: Literal["confidence", "logprobs"] = "confidence"
     """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
     journal: str | None = None  # File of the replies; None: ``replies.jsonl`` in ``train.out``.
@@ -244,6 +247,12 @@ class JudgeConfig(Endpoint):
         Endpoint.__post_init__(self)
         if not 0 <= self.max_missing < 1:
             raise UsageError("judge.max_missing must be at least 0 and below 1")
+        for key in fields(self) if self.file is not None else ():
+            is_ignored = key.name != "file" and getattr(self, key.name) != key.default
+            check_not_ignored(f"judge.{key.name}", is_ignored, "judge.file has the verdicts")
+        if self.file is None and not (self.model and self.base_url):
+            missing = "base_url" if self.model else "model"
+            raise UsageError(f"judge.{missing} is missing", hint="or give judge.file, of verdicts")
 
 
 def judge_of(
@@ -251,6 +260,7 @@ def judge_of(
     policy: RetryPolicy | None = None,
 ) -> LLMJudge:  # fmt: skip
     """Return the judge of a recipe; its replies are in ``out`` unless the recipe names a file."""
+    check_not_ignored("judge.file", config.file is not None, "here a model is asked")
     journal = Journal(Path(config.journal) if config.journal else out / REPLIES)
     return LLMJudge(
         config.model, load_template(TEMPLATES[config.method]), journal,

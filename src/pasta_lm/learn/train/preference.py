@@ -27,6 +27,7 @@ from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, Rollout
 from pasta_lm.learn.judge import Judge, LLMJudge, describe_missing, missing_to_json
+from pasta_lm.learn.judge.verdicts import VerdictFile, read_verdicts
 from pasta_lm.learn.train import config, packs
 from pasta_lm.learn.train.config import PreferenceConfig
 from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, MODEL_FOLDER, append_row, open_output
@@ -35,6 +36,7 @@ from pasta_lm.learn.train.packs import LogProbs, PairPack, pair_log_probs
 from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, load_to_train
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.models.load import hashes_of
+from pasta_lm.recipe import check_not_ignored
 from pasta_lm.run_folder import hash_files, say
 from pasta_lm.strategies import PASTA
 from pasta_lm.strategies.model import SERVER_KEYS, Pasta
@@ -43,12 +45,13 @@ ROLLOUTS, PAIRS = "rollouts.jsonl", "pairs.jsonl"
 _MAY_CHANGE = {
     *MAY_CHANGE - {"train.steps", "train.epochs"},  # finished rounds depend on them
     *("rollouts.pool_tokens", "judge.base_url", "judge.api_key_env"),
-    *("judge.journal", "judge.max_missing", "judge.timeout_s", "judge.max_in_flight"),
+    *("judge.file", "judge.journal", "judge.max_missing", "judge.timeout_s", "judge.max_in_flight"),
     *(f"rollouts.{key}" for key in SERVER_KEYS),
 }
 """Keys that change no figure of finished rounds."""
 
 Prompts = Sequence[PromptWithReference]
+Load = Callable[[], tuple[Pasta, Pasta]]
 Show = Callable[..., None]  # Shows the progress of one activity: ``show("answers", 3, 10, note)``.
 
 
@@ -75,14 +78,16 @@ class Round:
 def train_preference(
     recipe: PreferenceConfig, *, prompts: Sequence[Prompts] | None = None,
     judge: Judge | None = None, resume: bool = False, overwrite: bool = False,
-    show: Show = lambda *_: None,
+    to_read: Path | None = None, show: Show = lambda *_: None,
 ) -> Path:  # fmt: skip
-    """Carry out a recipe; return the model folder of the last round.
+    """Carry out a recipe; return the model folder of the last round, or ``to_read``.
 
     ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``. ``resume``
     continues an interrupted run, at whatever point it stopped; ``overwrite`` deletes it first.
+    ``to_read`` gets what ``judge.file`` has no verdicts on in a round; then the run stops.
     """
     check_sources(recipe, prompts, judge)
+    judge = judge or reader_of(recipe, to_read, resume)
     data, model, train = recipe.data, recipe.model, recipe.train
     check_taught(model.base, train)
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
@@ -99,6 +104,8 @@ def train_preference(
                 round.say("done before")
             else:
                 pairs = pairs_of(recipe, round, drawn[number - 1], judge)
+                if isinstance(pairs, Path):
+                    return pairs
                 free_memory()
                 optimise(recipe, round, pairs)
                 free_memory()
@@ -117,6 +124,20 @@ def check_sources(
     if judge is None and recipe.judge is None:
         reason = "[judge] is missing: it compares the samples with other answers"
         raise UsageError(reason, hint="name model and base_url of an OpenAI-compatible API")
+
+
+def reader_of(recipe: PreferenceConfig, to_read: Path | None, resume: bool) -> VerdictFile | None:
+    """Return the judge that is a file, if the recipe names one; its verdicts are checked."""
+    if recipe.judge is None or recipe.judge.file is None:
+        check_not_ignored("--write-pairs", to_read, "the recipe has no judge.file")
+        return None
+    path = Path(recipe.judge.file)
+    if to_read is None and not resume:
+        VerdictFile(path, {}).refuse_sampling()
+    if to_read is not None and to_read.exists():
+        hint = "move it away, or name another file"
+        raise UsageError(f"{to_read} exists, and may hold verdicts", hint=hint)
+    return VerdictFile(path, {} if to_read and not path.exists() else read_verdicts(path), to_read)
 
 
 def check_taught(base: str, train: config.TrainConfig) -> None:
@@ -157,8 +178,8 @@ def prompts_of(records: config.RecordsConfig | None, num_rounds: int) -> Sequenc
 
 def pairs_of(
     recipe: PreferenceConfig, round: Round, prompts: Prompts, judge: Judge | None
-) -> list[PreferencePair]:
-    """Return a round's pairs: those of the recipe's file, or those made from its rollouts."""
+) -> list[PreferencePair] | Path:
+    """Return a round's pairs, of a file or of its rollouts; or what a reader is to read first."""
     path = round.folder / PAIRS if recipe.data.file is None else Path(recipe.data.file)
     if recipe.data.file is not None or path.exists():
         return preferences.read_pairs(path)
@@ -167,10 +188,17 @@ def pairs_of(
         judge = config.judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
     assert recipe.score is not None
     sampling = sampling_of(recipe.model, recipe.rollouts, round, recipe.train.seed)
-    load = partial(load_models, round, sampling.baseline, recipe.rollouts)
+    load: Load = partial(load_models, round, sampling.baseline, recipe.rollouts)
+    if isinstance(judge, VerdictFile) and judge.to_read is None:
+        load = judge.refuse_sampling
     file, show = round.folder / ROLLOUTS, round.show_sampling
     rollouts = preferences.roll_out(file, prompts, sampling, load, show)
     originals = {prompt.id: prompt.reference for prompt in prompts}
+    if isinstance(judge, VerdictFile):
+        comparisons = preferences.comparisons_of(rollouts, originals)
+        if to_read := judge.write_unread(comparisons, f"{sampling.seed}/{round.number}"):
+            round.say(f"{to_read} is to be read: write verdicts to {judge.path}, then --resume")
+            return to_read
     return pair(round, rollouts, originals, judge, recipe.score)
 
 
@@ -224,6 +252,7 @@ def pair(
         round.say(f"{judge.name} is to judge: {estimate}")
     selection = preferences.select_pairs(rollouts, originals, judge, score)
     row: dict[str, object] = {"round": round.number, **selection.figures()}
+    row |= {"judge": str(judge.path)} if isinstance(judge, VerdictFile) else {}
     if isinstance(judge, LLMJudge):
         if judge.missing:
             reasons = f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"
@@ -310,5 +339,5 @@ def preflight(recipe: PreferenceConfig) -> str:
         return head
     assert recipe.judge is not None
     # Two other answers, each in both orders.
-    num_requests = 4 * samples * sum(map(len, prompts_of(data.records, train.rounds)))
-    return f"{head}\n{recipe.judge.model} judges: at most {num_requests} requests"
+    num = 4 * samples * sum(map(len, prompts_of(data.records, train.rounds)))
+    return f"{head}\n{recipe.judge.file or recipe.judge.model} judges: at most {num} requests"
