@@ -42,7 +42,7 @@ class VerdictFile:
         return [self.verdicts.get(comparison_id(pair), 0.0) for pair in comparisons]
 
     def write_unread(self, comparisons: Sequence[Comparison], seed: str) -> Path | None:
-        """Write what has no verdict, shuffled, and not whose an answer is; None: there is none."""
+        """Write comparisons without a verdict, shuffled; return the file, None if all have one."""
         rows = [row for key, row in _to_read(comparisons).items() if key not in self.verdicts]
         if self.to_read is None or not rows:
             return None

@@ -100,16 +100,16 @@ def train_preference(
         for number in range(1, train.rounds + 1):
             round = Round(number, run.path / f"round-{number}", newest, show)
             folder = round.folder / MODEL_FOLDER
+            newest = str(folder)
             if folder.is_dir():
                 round.say("done before")
-            else:
-                pairs = pairs_of(recipe, round, drawn[number - 1], judge)
-                if isinstance(pairs, Path):
-                    return pairs
-                free_memory()
-                optimise(recipe, round, pairs)
-                free_memory()
-            newest = str(folder)
+                continue
+            pairs = pairs_of(recipe, round, drawn[number - 1], judge)
+            if isinstance(pairs, Path):
+                return pairs
+            free_memory()
+            optimise(recipe, round, pairs)
+            free_memory()
     return Path(newest)
 
 
@@ -123,7 +123,7 @@ def check_sources(
         raise UsageError("[data] needs exactly one of file and records")
     if judge is None and recipe.judge is None:
         reason = "[judge] is missing: it compares the samples with other answers"
-        raise UsageError(reason, hint="name model and base_url of an OpenAI-compatible API")
+        raise UsageError(reason, hint="name model and base_url of an API, or a file of verdicts")
 
 
 def reader_of(recipe: PreferenceConfig, to_read: Path | None, resume: bool) -> VerdictFile | None:
@@ -197,7 +197,7 @@ def pairs_of(
     if isinstance(judge, VerdictFile):
         comparisons = preferences.comparisons_of(rollouts, originals)
         if to_read := judge.write_unread(comparisons, f"{sampling.seed}/{round.number}"):
-            round.say(f"{to_read} is to be read: write verdicts to {judge.path}, then --resume")
+            round.say(f"verdicts on {to_read} alone go to {judge.path}, then --resume goes on")
             return to_read
     return pair(round, rollouts, originals, judge, recipe.score)
 
