@@ -137,8 +137,8 @@ class DeviceMemoryError(PastaError):
         line = str(reason).strip().partition("\n")[0]
         super().__init__(
             f"{line}{sizes}",
-            hint="a smaller cache (--cache-memory 20%), model or --dtype, --device cpu, or end "
-            "what else is on the card (nvidia-smi)",
+            hint="a smaller cache (pasta serve --set cache_memory=20%), model or --dtype, "
+            "--device cpu, or end what else is on the card (nvidia-smi)",
         )
 
 

@@ -64,12 +64,17 @@ def _remove(path: Path) -> None:
 def hash_files(*files: str | Path) -> str:
     """Return a hash of the contents of some files in this order, whatever their names."""
     states = ((Path(file), Path(file).stat()) for file in files)
-    hashes = (_hash_file(f, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in states)
+    hashes = (_hash_once(f, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in states)
     return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 @cache  # a process reads weights once; no stamp decides between two processes
-def _hash_file(file: Path, *_: int) -> str:
+def _hash_once(file: Path, *_: int) -> str:
+    return hash_file(file)
+
+
+def hash_file(file: Path) -> str:
+    """Return the SHA-256 of a file, which is read each time."""
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 

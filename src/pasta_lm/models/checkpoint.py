@@ -35,12 +35,12 @@ from pasta_lm.machine import cache_folder, new_file
 from pasta_lm.models.folder import FILE_NAME, LANGUAGE_VERSION, PASTA
 from pasta_lm.models.names import GGUF, require_files
 from pasta_lm.models.pieces import tag_pieces
-from pasta_lm.run_folder import hash_files, say
+from pasta_lm.run_folder import hash_file, say
 
 note = cache(say)  # each text once
 FORMAT = 3  # of a kept copy: another number whenever a file is read in another way
 MAX_KEPT = 4  # copies of GGUF files, the last used
-SUMS = "sums.json"  # the hash of each file of a copy
+SUMS = "sums.json"  # SHA-256 of each file of a copy
 Checkpoint: TypeAlias = "tuple[PreTrainedModel, PreTrainedTokenizerFast]"
 
 _LFS = b"version https://git-lfs"
@@ -179,7 +179,7 @@ def gguf_of_package(name: str) -> Path | None:
 def dequantised(file: Path) -> Path:
     """Return the model folder that a GGUF file stands for, in float32, made once."""
     require_files(file)
-    folder = cache_folder() / "gguf" / f"{hash_files(file)[:32]}-{FORMAT}"
+    folder = cache_folder() / "gguf" / f"{hash_file(file)[:32]}-{FORMAT}"
     if not _is_intact(folder):
         shutil.rmtree(folder, ignore_errors=True)
         note(f"dequantising {file.name} to float32, once; the result is kept in {folder}")
@@ -195,7 +195,7 @@ def dequantised(file: Path) -> Path:
 def _is_intact(folder: Path) -> bool:
     with suppress(OSError, ValueError):
         sums = json.loads((folder / SUMS).read_text("utf-8"))
-        return bool(sums) and sums == {name: hash_files(folder / name) for name in sums}
+        return bool(sums) and sums == {name: hash_file(folder / name) for name in sums}
     return False
 
 
@@ -207,7 +207,7 @@ def _convert(file: Path, folder: Path) -> None:
             tokenizer.save_pretrained(made)
             if record:
                 (made / FILE_NAME).write_text(json.dumps(record), "utf-8")
-            sums = {item.name: hash_files(item) for item in made.iterdir() if item.is_file()}
+            sums = {item.name: hash_file(item) for item in made.iterdir() if item.is_file()}
             (made / SUMS).write_text(json.dumps(sums), "utf-8")
     except (OSError, SafetensorError) as exc:
         reason = f"the weights of {file.name} cannot be kept in {folder}: {cause(exc)}"
