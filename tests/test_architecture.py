@@ -16,7 +16,7 @@ FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.p
 
 # A layer imports from those to its left only, so neighbours in one layer never meet.
 ORDER = """errors < journal recipe machine < run_folder < language < interpreter < models < engines
-    < strategies < view < learn < measure serve < teaching < __init__ < cli < __main__"""
+    < parts < strategies < view < learn < measure serve < teaching < __init__ < cli < __main__"""
 DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in layer.split()}
 
 # Through which door a third party comes in. What has no door stays out.

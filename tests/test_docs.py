@@ -28,8 +28,8 @@ from pasta_lm.errors import ModelNotFoundError, PastaError, UsageError
 from pasta_lm.learn.train import learner
 from pasta_lm.models import export
 from pasta_lm.models.names import BUILTIN, BUILTINS, PASTA_15B
+from pasta_lm.parts.declared import PartsAnswer
 from pasta_lm.serve.protocol import ChatCompletionRequest
-from pasta_lm.strategies.parts import PartsAnswer
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "docs/", "corpora/*/", "lab/", "lab/*/", "lab/runs/*/", "src/pasta_lm/models/*/")

@@ -9,7 +9,7 @@ import pytest
 
 from pasta_lab.fields.documents import Document, document, names
 from pasta_lab.fields.measure import figures
-from pasta_lm.strategies.fields import fields_of
+from pasta_lm.parts.fields import fields_of
 
 
 def true_object(doc: Document) -> dict[str, Any]:

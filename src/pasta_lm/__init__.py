@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pasta_lm.engines.scripted import ScriptedEngine
     from pasta_lm.errors import PastaError
     from pasta_lm.language import Document, parse
-    from pasta_lm.strategies.fields import Part
+    from pasta_lm.parts.fields import Part
     from pasta_lm.strategies.model import Pasta
     from pasta_lm.teaching.run import teach
 
@@ -55,7 +55,7 @@ _MODULES = {
     "language": "Document parse",
     "teaching.run": "teach",
     "strategies.model": "Pasta",
-    "strategies.fields": "Part",
+    "parts.fields": "Part",
 }
 LAZY = {name: f"{__name__}.{module}" for module, text in _MODULES.items() for name in text.split()}
 

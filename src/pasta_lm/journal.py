@@ -33,12 +33,7 @@ class Journal:
         self.rows = dict[str, Row]()  # those on disk by id, in the order of their writing
         self._is_torn = False
         if self.path.exists():
-            with self.path.open("rb+") as file:
-                data = file.read()
-                whole = data.rfind(b"\n") + 1
-                if whole < len(data):
-                    file.truncate(whole)
-                    os.fsync(file.fileno())
+            cut_torn_line(self.path)
             self.rows |= {row["id"]: row for row in read_rows(self.path)}
 
     def append(self, rows: Sequence[Row]) -> None:
@@ -48,24 +43,41 @@ class Journal:
                 raise ValueError(f"{self.path} has a row {row['id']} already")
         if self._is_torn:
             raise PastaError("the journal ends in a torn line: run the same command again")
-        is_new, data = not self.path.exists(), b"".join(map(line_of, rows))
-        try:
-            with self.path.open("ab") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if is_new:
-                _sync_folder(self.path.parent)
-        except OSError as exc:
-            self._is_torn = True  # nothing may follow it; opening the file again cuts it off
-            hint = "what was counted is safe; make room and run the same command again"
-            raise PastaError(f"{self.path} cannot be written: {exc.strerror}", hint=hint) from exc
+        self._is_torn = True  # nothing may follow it; opening the file again cuts it off
+        append_synced(self.path, b"".join(map(line_of, rows)))
+        self._is_torn = False
         self.rows |= {row["id"]: row for row in rows}
 
 
+def append_synced(path: Path, data: bytes) -> None:
+    """Append to a file; on return it is on disk. After a ``PastaError`` its end may be torn."""
+    is_new = not path.exists()
+    try:
+        with path.open("ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            _sync_folder(path.parent)
+    except OSError as exc:
+        hint = "what was counted is safe; make room and run the same command again"
+        raise PastaError(f"{path} cannot be written: {exc.strerror}", hint=hint) from exc
+
+
+def cut_torn_line(path: Path) -> None:
+    with path.open("rb+") as file:
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            file.truncate(whole)
+            os.fsync(file.fileno())
+
+
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def held(path: Path, written: Path | None = None) -> Iterator[None]:
     """Lock a file, which is made if it does not exist; a ``UsageError`` if another process did.
+
+    It names what is ``written``, by default the folder.
 
     The system releases the lock however the process ends.
     """
@@ -76,18 +88,20 @@ def held(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            problem = f"another process is writing {path.parent}"
+            problem = f"another process is writing {written or path.parent}"
             raise UsageError(problem, hint="wait for it, or end it") from exc
         yield
     finally:
         os.close(handle)
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(
+    path: Path, *, errors: str | None = None, newline: str | None = None
+) -> Iterator[str]:
     """Yield the lines of a text file, gzipped if named ``.gz``, without a byte-order mark."""
     opening = gzip.open if path.name.endswith(".gz") else open
     try:
-        with opening(path, "rt", encoding="utf-8-sig") as file:
+        with opening(path, "rt", encoding="utf-8-sig", errors=errors, newline=newline) as file:
             yield from file
     except FileNotFoundError as exc:
         raise MissingFileError(path) from exc

@@ -14,7 +14,7 @@ from pasta_lm.engines.request import SamplingParams, StructuredOutputs
 from pasta_lm.engines.servers.dialects import DIALECTS
 from pasta_lm.errors import UsageError
 from pasta_lm.models.folder import FILE_NAME
-from pasta_lm.strategies.fields import Part
+from pasta_lm.parts.fields import Part
 from pasta_lm.strategies.model import Pasta, Servers
 from tests.learn.train.recipes import save_tiny
 from tests.stock import tokens_by_thread

@@ -17,7 +17,7 @@ from pasta_lab.fields.documents import LONG_ARRAYS, Document, document, kinds, n
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
 from pasta_lm.journal import Journal, Row
 from pasta_lm.measure.table import geometric_mean, ratio, to_json
-from pasta_lm.strategies import parts
+from pasta_lm.parts import declared as parts
 from pasta_lm.strategies.model import Pasta
 
 SEQUENTIAL, PARTS = METHODS = "sequential", "own"  # as stored records name them

@@ -24,7 +24,7 @@ from pasta_lm.engines.passes.self_test import tiny_llama
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.random_model import random_model, train_tokenizer
-from pasta_lm.strategies import parts
+from pasta_lm.parts import declared as parts
 from pasta_lm.strategies.requests import sequential_request
 
 MAX_TOKENS, NUM_SAMPLES, NUM_PIECES, AT_ONCE = 300, 2, 1200, 16

@@ -19,8 +19,8 @@ from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.machine import NUM_CORES, OtherProcesses
 from pasta_lm.models.names import PASTA_15B
+from pasta_lm.parts.declared import PartsAnswer
 from pasta_lm.strategies.model import EXAMPLE, Pasta
-from pasta_lm.strategies.parts import PartsAnswer
 
 DOCUMENT = """\
 Booking 1845 at Hotel Aurora

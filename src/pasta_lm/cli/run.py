@@ -1,17 +1,13 @@
-"""``pasta run``, ``fill`` and ``ask``: answer a prompt, fill a schema, answer questions."""
+"""``pasta run``: answer a prompt."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from importlib.metadata import distributions
-from json import loads
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Annotated, cast
 
 import typer
@@ -21,13 +17,10 @@ from pasta_lm.cli.flags import option, require_engine, require_one_of
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
-from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
-from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY, resolve
-from pasta_lm.strategies.fields import MAX_FIELDS, SMALLEST, Part, fields_of
-from pasta_lm.strategies.model import Pasta, Servers, Watch, baseline_of, instance
-from pasta_lm.strategies.parts import PartsAnswer, check_fields
+from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 from pasta_lm.strategies.requests import (
     EXACT_SEQUENTIAL,
     POSITIONS,
@@ -35,7 +28,6 @@ from pasta_lm.strategies.requests import (
     Options,
     sampling_params,
 )
-from pasta_lm.strategies.spans import spans_of
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
@@ -48,6 +40,7 @@ EXAMPLES = {
     "run": 'pasta run "Three ways to sleep better"',
     "fill": "pasta fill -f letter.txt 'Give the data as JSON.' --schema 'name, year int'",
     "ask": 'pasta ask letter.txt "Who wrote it?"',
+    "many": "pasta fill docs.jsonl --schema 'name, year int' --out filled.jsonl",
 }
 
 
@@ -83,8 +76,8 @@ def run(
     )  # fmt: skip
     if len(file or ()) > 1:
         raise UsageError("run answers one file", hint="pasta fill takes several")
-    _check_trace(trace, n)
-    (text,) = _prompts("run", prompt, file)
+    check_trace(trace, n)
+    (text,) = prompts("run", prompt, file)
     is_baseline = servers is None and strategy in EXACT_SEQUENTIAL
     name = baseline_of(model or BUILTIN) if is_baseline else model
     loaded = load_model(name, servers, dtype=dtype, device=device)
@@ -102,174 +95,11 @@ def run(
         terminal.write_text(trace, answers[0].trace.to_json())
 
 
-def fill(
-    prompt: flags.Prompt = None, file: flags.Files = None,
-    schema: Annotated[
-        str | None,
-        option("--schema SCHEMA", "FILE.json, 'name, year int' or module:Class. [required]"),
-    ] = None,
-    after: Annotated[
-        list[str] | None,
-        option("--after NAME=NAME[,NAME]", "Fields that a field waits for and sees; repeatable."),
-    ] = None,
-    model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
-    threads: flags.Threads = None,
-    max_tokens: flags.MaxTokens = 1024, temperature: flags.Temperature = None,
-    repetition_penalty: flags.RepetitionPenalty = None,
-    presence_penalty: flags.PresencePenalty = None,
-    frequency_penalty: flags.FrequencyPenalty = None, seed: flags.Seed = 0,
-    engine: flags.Engine = None, json: flags.Json = False, trace: flags.Trace = None,
-) -> None:  # fmt: skip
-    """Fill the fields of a schema at the same time, with any model.
-
-    Each field is a thread that sees the prompt and its own key. The object is printed as JSON, and
-    matches the schema: a JSON schema in a file, a class of pydantic in a module, or names, each
-    with a type or none: str, int, float, bool, list (of texts). Of several files (-f) each
-    gives an object in a line.
-    """
-    servers = require_engine(engine)
-    if schema is None:
-        raise UsageError("there is no schema", hint=EXAMPLES["fill"])
-    settings = checked(
-        max_tokens=max_tokens, temperature=temperature, repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed,
-        max_blocks=MAX_FIELDS,
-    )  # fmt: skip
-    wanted, waits, texts = _schema(schema), _waits(after or ()), _prompts("fill", prompt, file)
-    _check_trace(trace, len(texts))
-    try:
-        check_fields(schema_of(wanted), waits)
-    except UsageError as exc:
-        place = schema if isinstance(wanted, Mapping) else "--schema"
-        sign = "," if exc.message.startswith("field ") else ":"
-        raise UsageError(f"{place}{sign} {exc.message}", hint=exc.hint) from exc
-    loaded = load_model(model, servers, dtype=dtype, device=device)
-    decode = partial(loaded.fill, schema=schema_of(wanted), after=waits, **settings)
-    if prompt and file:  # offsets are of the file
-        decode = partial(_filled_below, decode, fields_of(schema_of(wanted)), len(f"{prompt}\n\n"))
-    answers = _print_each(texts, decode, trace, as_json=json)
-    if not isinstance(wanted, str | Mapping):
-        for answer in answers:
-            instance(answer, wanted)
-
-
-def ask(
-    document: Annotated[Path, typer.Argument(metavar="DOCUMENT", help="A file, or - for stdin.")],
-    questions: Annotated[
-        list[str], typer.Argument(metavar="QUESTIONS", help="Questions, or a file, one a line.")
-    ],
-    model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
-    max_tokens: flags.MaxTokens = 1024, temperature: flags.Temperature = None,
-    repetition_penalty: flags.RepetitionPenalty = None,
-    presence_penalty: flags.PresencePenalty = None,
-    frequency_penalty: flags.FrequencyPenalty = None, seed: flags.Seed = 0,
-    engine: flags.Engine = None, json: flags.Json = False, trace: flags.Trace = None,
-) -> None:  # fmt: skip
-    """Answer many questions about one document at the same time.
-
-    Each question is a thread that sees the document and nothing of the others. A single QUESTION
-    that exists as a file, or looks like the name of one, is a file of questions.
-    """
-    servers = require_engine(engine)
-    texts, lines = _prompts("ask", None, [document]), _questions(questions)
-    _check_trace(trace, len(texts))
-    settings = checked(
-        max_tokens=max_tokens, temperature=temperature, repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed,
-        max_blocks=MAX_FIELDS,
-    )  # fmt: skip
-    loaded = load_model(model, servers, dtype=dtype, device=device)
-    decode = partial(loaded.ask, questions=lines, **settings)
-    _print_each(texts, decode, trace, as_json=json, questions=lines)
-
-
 def checked(**settings: object) -> Options:
     """Drop the settings that were left out; a ``UsageError`` if another is out of its range."""
     kept = cast("Options", {name: value for name, value in settings.items() if value is not None})
     sampling_params(None, kept)
     return kept
-
-
-def _schema(text: str) -> Schema | str | type[PydanticModel]:
-    """Return the schema of a file, the class of ``module:Class``, or else the text: fields.
-
-    What ends in .json is a file, there or missing.
-    """
-    if os.path.exists(text) or text == terminal.STDIN or text.endswith(".json"):
-        try:
-            schema = loads(terminal.read_text(text), object_pairs_hook=_object)
-        except ValueError as exc:
-            raise InputError(f"{text} is no JSON: {exc}") from exc
-        if not isinstance(schema, dict):
-            raise InputError(f"{text} is no JSON schema: it must be an object", hint=SMALLEST)
-        return schema
-    if text.lstrip().startswith("{"):
-        raise UsageError("a JSON schema is read from a file", hint="--schema FILE.json, or -")
-    if not re.fullmatch(r"[\w.]+:\w+", text):
-        return text
-    sys.path.insert(0, os.getcwd())
-    try:
-        form: type[PydanticModel] = resolve_name(text.replace(".py:", ":"))
-        form.model_json_schema()
-    except Exception as exc:  # a module does as it likes
-        reason = f"--schema {text} is no class of pydantic that can be imported: {exc}"
-        raise UsageError(reason, hint="module:Class, where the module lies in this folder") from exc
-    return form
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    keys = [key for key, _ in pairs]
-    if doubled := [key for key in keys if keys.count(key) > 1]:
-        raise InputError(f"the key {doubled[0]!r} stands twice in an object of the schema")
-    return dict(pairs)
-
-
-def _waits(rules: Iterable[str]) -> dict[str, list[str]]:
-    waits: dict[str, list[str]] = {}
-    for rule in rules:
-        name, _, others = rule.partition("=")
-        if not (name and others):
-            raise UsageError(f"--after cannot be {rule!r}", hint="for example --after total=items")
-        waits.setdefault(name.strip(), []).extend(other.strip() for other in others.split(","))
-    return waits
-
-
-def _filled_below(
-    decode: Callable[..., PartsAnswer], fields: Sequence[Part], start: int, text: str, watch: Watch
-) -> PartsAnswer:
-    answer = decode(text, watch=watch)
-    return replace(answer, spans=spans_of(fields, answer.data, text[start:]))
-
-
-def _watched(decode: Callable[..., PartsAnswer], text: str) -> PartsAnswer:
-    with live_threads() as show:
-        return decode(text, watch=lambda event: show([event]))
-
-
-def _print_each(
-    texts: Sequence[str], decode: Callable[..., PartsAnswer], trace: Path | None, *,
-    as_json: bool, questions: Sequence[str] = (),
-) -> list[PartsAnswer]:  # fmt: skip
-    """Decode and print an answer to each text; a ``PastaError`` names the parts that were cut."""
-    answers = list[PartsAnswer]()
-    for text in texts:
-        answers.append(answer := _watched(decode, text))
-        run = answer.trace
-        if as_json:
-            figures = {"critical_path": run.critical_path, "wall_s": round(run.wall_s, 6)}
-            facts = {"unfinished": answer.unfinished, "usage": run.usage(), **figures}
-            spans = {"spans": answer.spans} if answer.spans else {}  # questions have none
-            terminal.print_json({"data": answer.data, **spans, **facts})
-        else:
-            pairs = map("\n".join, zip(questions, answer.data, strict=False))
-            terminal.print_answer("\n\n".join(pairs) or answer.text)
-        print_figures(run, with_picture=not as_json)
-        if trace is not None:
-            terminal.write_text(trace, run.to_json())
-    if cut := dict.fromkeys(name for answer in answers for name in answer.unfinished):
-        reason = f"a limit cut {', '.join(cut)}; the other parts are complete"
-        raise PastaError(reason, hint="raise --max-tokens")
-    return answers
 
 
 def load_model(
@@ -304,7 +134,7 @@ def _loading(model: str) -> str:
     return f"trying the hub for {model} …"
 
 
-def _prompts(verb: str, prompt: str | None, files: Sequence[Path] | None) -> list[str]:
+def prompts(verb: str, prompt: str | None, files: Sequence[Path] | None) -> list[str]:
     """Return a prompt for each file: the text that was typed, and below it that of the file."""
     if prompt is None and not files:
         if sys.stdin.isatty():
@@ -316,29 +146,18 @@ def _prompts(verb: str, prompt: str | None, files: Sequence[Path] | None) -> lis
     texts = typed + [terminal.read_text(str(file)) for file in files or ()]
     names = ["the prompt", *map(str, files or ())] if typed or len(texts) > 1 else ["the prompt"]
     for name, text in zip(names[-len(texts) :], texts, strict=True):
-        _check_text(verb, name, text)
+        check_text(verb, name, text)
     return ["\n\n".join([*typed, text]) for text in texts[len(typed) :]] or typed
 
 
-def _check_text(verb: str, name: str, text: str) -> None:
+def check_text(verb: str, name: str, text: str) -> None:
     if not text.strip():
         raise UsageError(f"{name} is empty", hint=EXAMPLES[verb])
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError(f"{name} is not UTF-8", hint="save it as UTF-8 and use --file")
 
 
-def _questions(words: Sequence[str]) -> list[str]:
-    """Return the questions that were typed, or the lines of the one file that was named."""
-    files = [word for word in words if os.path.exists(word) or FILE_NAME.fullmatch(word)]
-    if files and len(words) > 1:
-        hint = "give one file with a question a line, or questions"
-        raise UsageError(f"{files[0]} is a file, and more than a file was given", hint=hint)
-    lines = terminal.read_text(files[0]).splitlines() if files else words
-    _check_text("ask", "the list of questions", "\n".join(lines))
-    return [line.strip() for line in lines if line.strip()]
-
-
-def _check_trace(trace: Path | None, num_answers: int) -> None:
+def check_trace(trace: Path | None, num_answers: int) -> None:
     if trace is not None and num_answers > 1:
         raise UsageError("--trace writes the trace of one answer", hint="ask for one")
     if trace is not None and not trace.absolute().parent.is_dir():

@@ -22,7 +22,7 @@ from pasta_lm.cli.terminal import GAP, can_animate, console, harmless, say
 from pasta_lm.engines import request
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, Trace
-from pasta_lm.strategies.parts import NAME
+from pasta_lm.parts.declared import NAME
 from pasta_lm.view.run_data import LiveRun
 
 MIN_VIEW_WIDTH = 22
@@ -207,7 +207,9 @@ def summary(trace: Trace) -> str:
     kind = "" if trace.kind is Kind.GENERATED else f" ({trace.kind.value})"
     is_simulated = trace.kind is Kind.SIMULATED
     parts = ["simulated, no wall clock" if is_simulated else f"{trace.wall_s:.2f} s{kind}"]
-    if len(trace.threads) > 1:
+    if len(trace.threads) > 1 and not trace.parallelism:  # no token behind the first was needed
+        parts.append(f"{len(trace.threads) - 1} threads scored in {trace.forward_passes} steps")
+    elif len(trace.threads) > 1:
         num_tokens = round(trace.parallelism * trace.critical_path)
         ratio = trace.parallelism
         word = "fewer" if ratio >= 1 else "more"

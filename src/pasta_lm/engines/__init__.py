@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator
 
     from pasta_lm.engines.request import Answer, Failed, Request, StreamEvent
     from pasta_lm.interpreter.positions import Join, PositionStrategy
     from pasta_lm.interpreter.trace import Kind
     from pasta_lm.language.events import Lexeme
     from pasta_lm.models.vocabulary import Vocabulary
+
+Prompt = str | Sequence[Mapping[str, object]]
+"""A text is the user's message; messages have ``role`` and ``content``."""
 
 
 class TokenText(Protocol):

@@ -125,6 +125,7 @@ class Start:
     structured_outputs: StructuredOutputs | None = None  # what it must match
     stop: tuple[str, ...] | None = None  # strings that end it alone; None: those of the answer
     max_tokens: int | None = None  # it ends behind so many tokens
+    is_scored: bool = False  # it ends behind its first token, whose scores are its answer
     after: tuple[int, ...] = ()  # the starts, by index, of threads that end before it begins
     behind: Callable[[Sequence[Sequence[int]]], Sequence[int]] | None = None
     """From what those decoded to all that it sees behind the prompt."""
@@ -159,6 +160,7 @@ class Request:
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
     traces: bool = False  # tell after each pass what the trace has more
+    top_in_form: int = 0  # fill ``Answer.in_form``, each with this many candidates
 
     def new_trace(self, kind: Kind, *, engine: str, model: str | None) -> Trace:
         return Trace(
@@ -305,7 +307,7 @@ def unless_failed(event: StreamEvent | Failed) -> StreamEvent:
 
 
 class TokenLogprobs(NamedTuple):
-    """A token's natural log-probability: the model's own, before mask, penalty and temperature."""
+    """A token's natural log-probability: the model's own, before penalty and temperature."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]  # the likeliest ids with theirs, the likeliest first
@@ -320,6 +322,8 @@ class Answer:
     logprobs: Mapping[tuple[int, int], TokenLogprobs] = field(default_factory=dict)
     """By thread and index in it (``trace.tokens_of``); of sampled tokens, in the local engine."""
     reasoning: str | None = None  # the thought before the answer
+    in_form: Mapping[tuple[int, int], TokenLogprobs] = field(default_factory=dict)
+    """The same among the tokens that a form allows, of threads with one."""
 
     @property
     def text(self) -> str:

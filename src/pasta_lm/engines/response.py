@@ -73,6 +73,7 @@ class Response:
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
         self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
+        self.in_form: dict[tuple[int, int], TokenLogprobs] = {}  # as in ``Answer``
         self._tokens, self._num_tokens = tokens, num_tokens  # larger ids are not guessed
         self._eos_ids, self._matcher_of = frozenset(eos_ids), matcher_of
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
@@ -103,7 +104,7 @@ class Response:
         stop = None if start is None else start.stop
         stops = StopWatch(self.request.params.stop if stop is None else stop)
         live = LiveThread(thread, self._tokens.text_stream(), stops, stops_alone=stop is not None)
-        live.max_tokens = None if start is None else start.max_tokens
+        live.max_tokens = None if start is None else 1 if start.is_scored else start.max_tokens
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
         live.thought = self._thought if thread.is_main else None
@@ -228,7 +229,9 @@ class Response:
         if expansion is not None and thread.is_main:
             commands, self._starts = expand(expansion, self.interpreter, self.placer)
         else:
-            is_cut = live.is_full and live.matcher is not None and not live.matcher.is_complete
+            start, matcher = self._starts.get(thread.id), live.matcher
+            is_whole = matcher is None or matcher.is_complete or (start and start.is_scored)
+            is_cut = live.is_full and not is_whole
             commands = self.interpreter.end_of_text(thread, is_cut=is_cut)
         self._carry_out(commands, t_s)
 
@@ -365,7 +368,7 @@ class Response:
         self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
         document = self.interpreter.document()
         reasoning = self._thought.text or None if self._thought else None
-        answer = Answer(document, self.trace, self.logprobs, reasoning)
+        answer = Answer(document, self.trace, self.logprobs, reasoning, self.in_form)
         self.events.append(Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:

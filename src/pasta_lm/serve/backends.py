@@ -14,15 +14,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.request import Answer, Failed, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.schemas import Schema
 from pasta_lm.errors import ContextLengthError, EndpointError, InputError, RemoteError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN_QUALITY, BUILTINS
 from pasta_lm.models.thinking import kwargs_at_once
+from pasta_lm.parts import declared as parts
 from pasta_lm.serve.errors import bad_request, unavailable
 from pasta_lm.serve.tool_calls import ClientPrompt, TokenIds, Turns, as_text, tool_template
-from pasta_lm.strategies import PASTA, Prompt, parts
+from pasta_lm.strategies import PASTA, Prompt
 from pasta_lm.strategies.requests import check_prompt
 
 if TYPE_CHECKING:
@@ -69,6 +71,9 @@ class ModelBackend:
 
     def count_tokens(self, text: str) -> int:
         return len(self._loaded.vocabulary.encode_text(text))
+
+    def filled(self, answer: Answer, schema: Schema, document: str) -> parts.PartsAnswer:
+        return parts.filled(answer, schema, document, self._loaded.vocabulary)
 
     def prepare(self, prompt: ClientPrompt, params: SamplingParams) -> Request:
         """Return the request for a prompt; a PastaError if this can never be served."""

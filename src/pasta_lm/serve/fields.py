@@ -190,4 +190,5 @@ class PastaOptions(BaseModel):
     trace: bool = False
     parts: bool = False
     spans: bool = False
+    confidence: bool = False
     after: Annotated[dict[str, Names] | None, FewKeys] = None

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from pasta_lm.engines.request import SamplingParams, StructuredOutputs
 from pasta_lm.models.thinking import think_kwargs
+from pasta_lm.parts import declared as parts
 from pasta_lm.serve import Bounds
 from pasta_lm.serve.errors import Json, bad_request
 from pasta_lm.serve.fields import (
@@ -41,7 +42,6 @@ from pasta_lm.serve.tool_calls import (
     ToolTemplate,
     Turns,
 )
-from pasta_lm.strategies import parts
 from pasta_lm.strategies.requests import default_sampling
 
 SAMPLING = {
@@ -103,7 +103,7 @@ class AnswerRequest(Fields):
         """Return the schema whose fields are parts, if they are; an ``ApiError`` without one."""
         options = self.options
         if not options.parts:
-            for name in ("after", "spans"):
+            for name in ("after", "spans", "confidence"):
                 if getattr(options, name):
                     raise bad_request(f"{name} is for parts: add parts: true", f"pasta.{name}")
             return None

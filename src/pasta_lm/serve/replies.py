@@ -31,11 +31,11 @@ from pasta_lm.engines.request import (
     Traced,
 )
 from pasta_lm.interpreter.trace import Role
+from pasta_lm.parts import declared as parts
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.errors import ApiError, Json, internal
 from pasta_lm.serve.jobs import ResponseStream
 from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest
-from pasta_lm.strategies import parts
 from pasta_lm.view.run_data import LiveRun, run_data, speed_figures
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Reply:
                 self.answers[event.sample] = event.answer
                 if self._schema is not None:
                     document = self.body.documents[event.sample // self.request.params.n]
-                    filled = parts.filled(event.answer, self._schema, document)
+                    filled = self.backend.filled(event.answer, self._schema, document)
                     self._filled[event.sample] = filled
 
     def _usage(self) -> Json:
@@ -161,11 +161,12 @@ class Reply:
         return self._filled[sample].text if sample in self._filled else None
 
     def _of_parts(self, sample: int) -> Json:
-        """Return the parts that a limit cut, and their spans if they are wanted."""
+        """Return the parts that a limit cut, and their confidence and spans if they are wanted."""
         if (filled := self._filled.get(sample)) is None:
             return {}
         cut = {"unfinished": [*filled.unfinished]} if filled.unfinished else {}
-        return cut | ({"spans": filled.spans} if self.body.options.spans else {})
+        wants = [name for name in ("confidence", "spans") if getattr(self.body.options, name)]
+        return cut | {name: getattr(filled, name) for name in wants}
 
     def _limits(self) -> Json:
         params = self.request.params
@@ -184,7 +185,7 @@ class Reply:
             **self._head("chat.completion"),
             "choices": [self._choice(sample) for sample in sorted(self.answers)],
             "usage": self._usage(),
-            "pasta": {**self._limits(), "choices": [*map(self.figures, sorted(self.answers))]},
+            "pasta": {**self._limits(), **self._figures()},
         }
 
     def _choice(self, sample: int) -> Json:
@@ -263,8 +264,13 @@ class Reply:
         """Return the end of a stream: its usage and the figures."""
         end = {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
         if self.body.options.stream == "text":  # the events ``finished`` had them
-            end["pasta"] = {"choices": [*map(self.figures, sorted(self.answers))]}
+            end["pasta"] = self._figures()
         return end
+
+    def _figures(self) -> Json:
+        """Return the figures of all samples, and what the first one says of its parts."""
+        samples = sorted(self.answers)
+        return {**self._of_parts(samples[0]), "choices": [*map(self.figures, samples)]}
 
     def _events(self, events: Sequence[StreamEvent], delta: Json) -> Iterator[Json]:
         """Yield one piece an event; the last carries what reading order releases."""

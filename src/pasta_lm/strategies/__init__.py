@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
+from pasta_lm.engines import Prompt as Prompt
 from pasta_lm.interpreter.positions import PositionStrategy
 
 PASTA, SEQUENTIAL, APAR = "pasta", "sequential", "apar"
 # A fork promises no length, so no gap can be computed: parent and child both count on from it.
 APAR_POSITIONS = PositionStrategy.CONTINUE
-
-Prompt = str | Sequence[Mapping[str, object]]
-"""A text is the user's message; messages have ``role`` and ``content``."""

@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack, overload
+from typing import Unpack, cast, overload
 
 from pasta_lm.engines import Engine
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
-from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
-from pasta_lm.errors import InvalidAnswerError, MissingExtraError, RequestError, UsageError
+from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.models.names import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE, dtype_name, require_model
 from pasta_lm.models.thinking import kwargs_at_once
+from pasta_lm.parts.declared import PartsAnswer
+from pasta_lm.parts.fields import Part
+from pasta_lm.parts.questions import Replies
+from pasta_lm.parts.wanted import AnySchema, Waits, Wanted, asking, filling
 from pasta_lm.strategies import APAR, PASTA, SEQUENTIAL, Prompt, requests
-from pasta_lm.strategies import parts as declared
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.fields import Part
-from pasta_lm.strategies.parts import PartsAnswer
 from pasta_lm.strategies.requests import PASTA_LOOKUP, STRATEGIES, Options, Positions
 
 Batch = list[str] | list[Sequence[Mapping[str, str]]]
@@ -211,41 +211,77 @@ class Pasta(AbstractContextManager["Pasta"]):
         """Answer a prompt ``n`` times; the prompt is computed once."""
         return self.engine.generate([self.request(prompt, params, **options)])[0]
 
+    @overload
     def fill(
-        self, prompt: Prompt, schema: Schema | str | type[PydanticModel] | None = None,
+        self, prompt: Prompt, schema: AnySchema | None = None,
         params: SamplingParams | None = None, *, parts: Sequence[Part] = (),
-        after: Mapping[str, Sequence[str]] | None = None, watch: Watch | None = None,
-        **options: Unpack[Options],
-    ) -> PartsAnswer:  # fmt: skip
+        after: Waits | None = None, watch: Watch | None = None, **options: Unpack[Options],
+    ) -> PartsAnswer: ...  # fmt: skip
+
+    @overload
+    def fill(
+        self, prompt: Batch, schema: AnySchema | None = None,
+        params: SamplingParams | None = None, *, parts: Sequence[Part] = (),
+        after: Waits | None = None, **options: Unpack[Options],
+    ) -> list[PartsAnswer]: ...  # fmt: skip
+
+    def fill(
+        self, prompt: Prompt | Batch, schema: AnySchema | None = None,
+        params: SamplingParams | None = None, *, parts: Sequence[Part] = (),
+        after: Waits | None = None, watch: Watch | None = None, **options: Unpack[Options],
+    ) -> PartsAnswer | list[PartsAnswer]:  # fmt: skip
         """Fill the fields of a schema, or the holes ``parts`` in given text, at the same time.
 
         The model need not be taught. ``schema`` is a JSON schema of an object, fields such as
         'name, year int' (str, int, float, bool, or list: of texts), or a pydantic model, of
         which ``data`` is then an instance. ``after`` names by field those that it waits for and
         sees. ``watch`` is called with each event. ``options`` are fields of ``SamplingParams``; of
-        ``n`` samples the first is returned.
+        ``n`` samples the first is returned. A list of prompts is decoded together, in its order.
         An ``InvalidAnswerError``, which has the data, if they are no instance of a pydantic model.
         """
-        if (schema is None) is not bool(parts) or (parts and after):
-            raise UsageError("fill needs a schema or parts, and each part has its own after")
+        wanted = self.filling(schema, params, parts=parts, after=after, **options)
+        if not isinstance(prompt, list) or any(isinstance(item, Mapping) for item in prompt):
+            return self.answered(prompt, wanted, watch)  # type: ignore[arg-type]  # one prompt
+        if watch is not None:
+            raise UsageError("watch is for one prompt", hint="leave it out")
+        answers = self.engine.generate([wanted.request(each) for each in prompt])
+        return [
+            wanted.read(samples[0], each) for samples, each in zip(answers, prompt, strict=True)
+        ]
+
+    def filling(
+        self, schema: AnySchema | None, params: SamplingParams | None = None, *,
+        parts: Sequence[Part] = (), after: Waits | None = None, **options: Unpack[Options],
+    ) -> Wanted:  # fmt: skip
+        """Return the requests of ``fill``, for one who submits them to the engine."""
         params = self._params(params, options, copies=True)
-        prompt, vocabulary = self._message(prompt), self.engine.loaded.vocabulary
-        if schema is None:
-            request = declared.parts_request(prompt, parts, vocabulary, params)
-            return declared.assembled(self._decoded(request, watch), parts)
-        wanted = schema_of(schema)
-        request = declared.fill_request(prompt, wanted, vocabulary, params, after=after)
-        answer = declared.filled(self._decoded(request, watch), wanted, prompt)
-        return answer if isinstance(schema, str | Mapping) else instance(answer, schema)
+        wanted = filling(self.engine.loaded.vocabulary, params, schema, parts, after)
+        return wanted._replace(request=lambda prompt: wanted.request(self._message(prompt)))
 
     def ask(
         self, document: str, questions: Sequence[str], params: SamplingParams | None = None, *,
-        watch: Watch | None = None, **options: Unpack[Options],
-    ) -> PartsAnswer:  # fmt: skip
-        """Answer questions about a document at the same time; it is read once."""
-        params = self._params(params, options, copies=True)
-        request = declared.ask_request(document, questions, self.engine.loaded.vocabulary, params)
-        return declared.answered(self._decoded(request, watch), questions)
+        choices: Sequence[str] = (), watch: Watch | None = None, **options: Unpack[Options],
+    ) -> Replies:  # fmt: skip
+        """Answer questions about a document at the same time; it is read once.
+
+        With ``choices`` each answer is the likeliest of them, chosen in one step; each reply has
+        the probability of all.
+        """
+        wanted = self.asking(questions, params, choices=choices, **options)
+        return cast("Replies", self.answered(document, wanted, watch))
+
+    def asking(
+        self, questions: Sequence[str], params: SamplingParams | None = None, *,
+        choices: Sequence[str] = (), **options: Unpack[Options],
+    ) -> Wanted:  # fmt: skip
+        """Return the requests of ``ask``, as ``filling``."""
+        params, loaded = self._params(params, options, copies=True), self.engine.loaded
+        decodes = self.engine.is_remote
+        return asking(loaded.vocabulary, params, questions, choices, decodes=decodes)
+
+    def answered(self, prompt: Prompt, wanted: Wanted, watch: Watch | None = None) -> PartsAnswer:
+        """Decode what is wanted of a prompt; ``watch`` is called with each event."""
+        return wanted.read(self._decoded(wanted.request(prompt), watch), prompt)
 
     def _decoded(self, request: Request, watch: Watch | None) -> Answer:
         if watch is None:
@@ -312,19 +348,6 @@ class Servers:
         engine = completions.CompletionsEngine(servers, served, allow_inexact=self.allow_inexact)
         engine.check()
         return Pasta(engine)
-
-
-def instance(answer: PartsAnswer, schema: type[PydanticModel]) -> PartsAnswer:
-    data, text = answer.data, answer.text
-    if answer.unfinished:
-        problem = f"a limit cut {', '.join(answer.unfinished)}"
-        raise InvalidAnswerError(problem, data, text, hint="raise max_tokens")
-    try:
-        return replace(answer, data=schema.model_validate(data))
-    except Exception as exc:  # a class checks its values as it likes
-        problem = f"the data is no {schema.__name__}: {exc}"
-        hint = "fill the JSON schema of the class instead, and read the data"
-        raise InvalidAnswerError(problem, data, text, hint=hint) from exc
 
 
 SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow_inexact")

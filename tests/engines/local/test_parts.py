@@ -18,9 +18,9 @@ from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform
 from pasta_lm.engines.request import Answer, SamplingParams, StructuredOutputs
 from pasta_lm.errors import ContextLengthError, InvalidAnswerError, UsageError
 from pasta_lm.interpreter.interpreter import PLAIN_TEXT
-from pasta_lm.strategies import parts
-from pasta_lm.strategies.fields import Part, fields_of
-from pasta_lm.strategies.form import SchemaForm
+from pasta_lm.parts import declared as parts
+from pasta_lm.parts.fields import Part, fields_of
+from pasta_lm.parts.form import SchemaForm
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sequential_request
 from pasta_lm.view.run_data import critical_tokens

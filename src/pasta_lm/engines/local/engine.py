@@ -256,7 +256,7 @@ class TorchEngine:
             return self._choose(plan, choices, self.runner.run(batch))
         parts = [(active.tensors, span) for active, span in plan.spans]
         logits_WV, tokens = self.paged.run(parts, plan.indices, choices)
-        wants = (row.response.request.params.logprobs is not None for row in plan.rows)
+        wants = (row.is_read for row in plan.rows)
         if tokens is not None and self._on_logits is None and not any(wants):
             return tokens
         return self._choose(plan, choices, logits_WV, tokens)
@@ -289,8 +289,8 @@ class TorchEngine:
             for logits_V, row, choice in zip(logits_WV, plan.rows, choices, strict=True):
                 self._on_logits(row.response, row.live, choice, logits_V)
         tokens = tokens or choose(logits_WV, choices, self.masks)
-        for row, logits_V, token in zip(plan.rows, logits_WV, tokens, strict=True):
-            row.note(logits_V, token)
+        for row, logits_V, choice, token in zip(plan.rows, logits_WV, choices, tokens, strict=True):
+            row.note(logits_V, token, choice.allowed)
         return tokens
 
     def _choice(self, response: Response, live: LiveThread, num_guessed: int = 0) -> Choice:

@@ -139,13 +139,23 @@ class LogitsRow(NamedTuple):
     at: int  # the index of its token in the pass
     num_guessed: int = 0  # the row counts only if this many guesses before it were right
 
-    def note(self, logits_V: Tensor, token: int) -> None:
-        """Keep the token's log-probability if the request asks for it and chooses by itself."""
-        response, live, num_guessed = self.response, self.live, self.num_guessed
-        num_top = response.request.params.logprobs
-        if num_top is not None and response.request.forced is None:
-            index = response.trace.threads[live.thread.id].num_tokens + num_guessed
-            response.logprobs[live.thread.id, index] = token_logprobs(logits_V, token, num_top)
+    @property
+    def is_read(self) -> bool:
+        """Return whether the request wants log-probabilities."""
+        request = self.response.request
+        return request.params.logprobs is not None or request.top_in_form > 0
+
+    def note(self, logits_V: Tensor, token: int, allowed: Tensor | None) -> None:
+        """Keep the token's log-probabilities that the request wants, if it chooses by itself."""
+        response, live, request = self.response, self.live, self.response.request
+        if request.forced is not None:
+            return
+        key = live.thread.id, response.trace.threads[live.thread.id].num_tokens + self.num_guessed
+        if (num_top := request.params.logprobs) is not None:
+            response.logprobs[key] = token_logprobs(logits_V, token, num_top)
+        if request.top_in_form and allowed is not None:
+            masked_V = logits_V.masked_fill(~allowed.to(logits_V.device), float("-inf"))
+            response.in_form[key] = token_logprobs(masked_V, token, request.top_in_form)
 
     def take(self, token: int, t_s: float) -> None:
         response, live, num_guessed = self.response, self.live, self.num_guessed

@@ -1,6 +1,6 @@
 """Requests for declared parts, and the values of their answers; any model will do, taught or not.
 
-The fields of a JSON schema, holes in given text, or questions about one document. The prompt is
+The fields of a JSON schema, or holes in given text. The prompt is
 computed once; each part is a thread whose tokens are those of a sequential request for what it
 sees: the prompt, its own lead, and leads and texts of the parts that it waits for (``after``).
 """
@@ -16,6 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING, Any
 
+from pasta_lm.engines import Prompt
 from pasta_lm.engines.request import (
     Answer,
     Expansion,
@@ -34,10 +35,9 @@ from pasta_lm.interpreter.placement import num_common
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.tags import bounded_topic
-from pasta_lm.strategies import Prompt
-from pasta_lm.strategies.fields import Part, fields_of
-from pasta_lm.strategies.form import SchemaForm
-from pasta_lm.strategies.spans import Spans, spans_of
+from pasta_lm.parts.fields import Part, fields_of
+from pasta_lm.parts.form import SchemaForm
+from pasta_lm.parts.values import MAX_ENDS, Spans, confidence_of, spans_of
 
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
@@ -137,7 +137,7 @@ def parts_request(
             max_fed=_max_fed(seen, others, vocabulary, params) if after else 0,
         )  # fmt: skip
         starts.append(start)
-    return _request(ids, starts, params)
+    return request_of(ids, starts, params, MAX_ENDS)
 
 
 def _seen(parts: Sequence[Part], indices: Sequence[int]) -> Seen:
@@ -176,30 +176,9 @@ def _max_fed(
     return num_given + (params.max_tokens if len(left) > 1 else 0)
 
 
-def ask_request(
-    document: str, questions: Sequence[str], vocabulary: Vocabulary, params: SamplingParams
-) -> Request:
-    if not questions:
-        raise UsageError("there are no questions")
-    texts = [f"{document}\n\n{question}" for question in questions]
-    prompts = [
-        vocabulary.encode_prompt([{"role": "user", "content": text}])
-        if vocabulary.has_chat_template
-        else vocabulary.encode_prompt(f"{text}\n\n")
-        for text in texts
-    ]
-    num_shared = min(num_common(ids[:-1], prompts[0][:-1]) for ids in prompts)  # each feeds a token
-    if num_shared == 0:
-        raise UsageError("the document is empty")
-    leads, topics = (ids[num_shared:] for ids in prompts), map(bounded_topic, questions)
-    starts = [
-        Start(prefix=tuple(lead), topic=topic or "?", stop=params.stop)
-        for lead, topic in zip(leads, topics, strict=True)
-    ]
-    return _request(prompts[0][:num_shared], starts, params)
-
-
-def _request(prompt: Sequence[int], starts: Sequence[Start], params: SamplingParams) -> Request:
+def request_of(
+    prompt: Sequence[int], starts: Sequence[Start], params: SamplingParams, top_in_form: int
+) -> Request:  # fmt: skip
     if len(starts) > params.max_blocks:
         raise UsageError(
             f"{len(starts)} parts, but at most {params.max_blocks} are decoded in one answer",
@@ -208,7 +187,7 @@ def _request(prompt: Sequence[int], starts: Sequence[Start], params: SamplingPar
     return Request(
         prompt=prompt, params=params, positions=PositionStrategy.CONTINUE, forks=False,
         expansion=Expansion(starts=lambda _: starts, max_main_tokens=0, known=tuple(starts)),
-        strategy=NAME,
+        strategy=NAME, top_in_form=top_in_form,
     )  # fmt: skip
 
 
@@ -220,6 +199,8 @@ class PartsAnswer:
     text: str  # the object as JSON; given text with its holes filled; of questions their answers
     unfinished: tuple[str, ...]  # the parts that a limit cut: not in ``data``, or as far as they go
     answer: Answer  # all that was decoded, with its log-probabilities
+    confidence: Mapping[str, float | None] = field(default_factory=dict)
+    """The probability of each value among all that its form allows; None: it has none."""
     spans: Spans = field(default_factory=dict)  # where the texts of fields stand in the prompt
 
     @property
@@ -227,12 +208,18 @@ class PartsAnswer:
         return self.answer.trace
 
 
-def filled(answer: Answer, schema: Schema, prompt: Prompt = "") -> PartsAnswer:
-    """Return the values of fields, with their places in the prompt or in its last message."""
+def filled(
+    answer: Answer, schema: Schema, prompt: Prompt = "", vocabulary: Vocabulary | None = None
+) -> PartsAnswer:
+    """Return the values of fields, with their places in the prompt or in its last message.
+
+    Their probabilities need the vocabulary.
+    """
     parts = fields_of(schema)
-    data, cut = object_of(parts, chain(_texts(answer), repeat(("", False))))
+    data, cut = object_of(parts, chain(texts_of(answer), repeat(("", False))))
     document = prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or "")
-    return PartsAnswer(data, as_json(data), cut, answer, spans_of(parts, data, document))
+    known = {} if vocabulary is None else confidence_of(answer, parts, vocabulary)
+    return PartsAnswer(data, as_json(data), cut, answer, known, spans_of(parts, data, document))
 
 
 def object_of(parts: Sequence[Part], texts: Texts) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -255,22 +242,15 @@ def as_json(data: object) -> str:
     return json.dumps(data, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
-def assembled(answer: Answer, parts: Sequence[Part]) -> PartsAnswer:
-    texts = _texts(answer)
+def assembled(answer: Answer, parts: Sequence[Part], vocabulary: Vocabulary) -> PartsAnswer:
+    texts = texts_of(answer)
     data, unfinished = object_of(parts, texts)
     pairs = zip(parts, texts, strict=True)
     whole = "".join(part.lead + text[: part.read(text)[1]] for part, (text, _) in pairs)
-    return PartsAnswer(data, whole, unfinished, answer)
+    return PartsAnswer(data, whole, unfinished, answer, confidence_of(answer, parts, vocabulary))
 
 
-def answered(answer: Answer, questions: Sequence[str]) -> PartsAnswer:
-    pairs = _texts(answer)
-    texts = [text.strip() for text, _ in pairs]
-    cut = [name for name, (_, has_ended) in zip(questions, pairs, strict=True) if not has_ended]
-    return PartsAnswer(texts, "\n\n".join(texts), tuple(cut), answer)
-
-
-def _texts(answer: Answer) -> list[tuple[str, bool]]:
+def texts_of(answer: Answer) -> list[tuple[str, bool]]:
     texts = [block.plain_text for block in answer.document.blocks]
     ends = [thread.finish_reason == FinishReason.STOP for thread in answer.trace.threads[1:]]
     return [*zip(texts, ends, strict=True)]

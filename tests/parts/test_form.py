@@ -8,10 +8,10 @@ import pytest
 from pydantic import BaseModel, Field
 
 from pasta_lm.engines.request import SamplingParams
+from pasta_lm.parts.declared import fill_request
+from pasta_lm.parts.fields import fields_of
+from pasta_lm.parts.form import SchemaForm
 from pasta_lm.strategies import Prompt
-from pasta_lm.strategies.fields import fields_of
-from pasta_lm.strategies.form import SchemaForm
-from pasta_lm.strategies.parts import fill_request
 from tests.taught import VOCABULARIES
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from pasta_lm.engines.schemas import Schema
-from pasta_lm.strategies.fields import (
+from pasta_lm.parts.fields import (
     MAX_DEPTH,
     MAX_FIELDS,
     definitions_of,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.strategies.fields import fields_of
-from pasta_lm.strategies.spans import spans_of
+from pasta_lm.parts.fields import fields_of
+from pasta_lm.parts.values import spans_of
 
 LETTER = "Hotel Aurora,\nLisbon: no pets. Notes of Ines  Costa (straße 5, İzmir); anno."
 

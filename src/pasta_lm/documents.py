@@ -1,0 +1,363 @@
+"""A job over many documents: read from a file, decoded several at a time, a row for each.
+
+The rows stand in the order of the documents, so those that are there are the first documents' rows.
+``OUT.job.json`` has what they depend on; with other settings or documents they are not continued.
+A table (``OUT.csv``) is made of the rows in ``OUT.csv.jsonl`` whenever the job stops.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from pasta_lm.engines import Engine
+from pasta_lm.engines.request import Answer, Failed, Finished
+from pasta_lm.errors import (
+    InputError,
+    InvalidAnswerError,
+    PastaError,
+    RemoteError,
+    UsageError,
+    cause,
+)
+from pasta_lm.journal import (
+    Row,
+    append_synced,
+    cut_torn_line,
+    held,
+    line_of,
+    parse_object,
+    read_lines,
+    read_objects,
+    write_json,
+    write_rows,
+    write_whole,
+)
+from pasta_lm.parts.wanted import Wanted
+from pasta_lm.strategies import Prompt
+from pasta_lm.strategies.requests import check_prompt
+
+LINES, TABLE = ".jsonl", ".csv"
+NUMBER, CONTENTS = "number of documents", "contents of documents"
+RESERVED = ("id", "unfinished", "error")  # columns beside those of the data
+DELIMITERS = ",;\t"
+AT_ONCE = 16  # documents of ten fields: on a CPU 1.5 times as fast as one by one, 4 at once 1.3
+NUM_AGAIN = 2  # times that a document of a lost server is decoded anew
+AHEAD = 8  # windows of documents that wait for a slow one before them
+Columns = Mapping[str, tuple[str | int, ...]]
+"""The columns of a table, with the keys of their values in the data of a row."""
+
+
+class JobDocument(NamedTuple):
+    """A document, named by its id, or else by its file or its line."""
+
+    id: str | int
+    prompt: Prompt = ""  # a text or messages
+    error: str | None = None  # why it cannot be read
+
+
+def read_documents(files: Sequence[Path]) -> Iterator[JobDocument]:
+    """Yield the documents of a file of JSON lines or CSV, or else of text files.
+
+    One that cannot be read, or has the id of another, has an error; a file without documents is an
+    ``InputError``.
+    """
+    kind = files[0].suffix if len(files) == 1 else ""
+    read = {LINES: _json_rows, TABLE: _table_rows}.get(kind)
+    ids = set[str]()
+    for place, row in read(files[0]) if read else map(_text_row, files):
+        document = _document(place, row)
+        twice = f"the id {document.id!r} occurs twice" if str(document.id) in ids else None
+        yield document._replace(error=twice) if twice else document
+        ids.add(str(document.id))
+
+
+def _json_rows(file: Path) -> Iterator[tuple[str, Row | str]]:
+    for number, line in enumerate(read_lines(file, errors="surrogateescape"), start=1):
+        try:
+            if line.strip():
+                yield f"line {number}", parse_object(line)
+        except InputError as exc:
+            yield f"line {number}", f"line {number}: {exc.message}"
+
+
+def _table_rows(file: Path) -> Iterator[tuple[str, Row | str]]:
+    csv.field_size_limit(sys.maxsize)  # a cell is a document
+    lines = read_lines(file, errors="surrogateescape", newline="")
+    head = next(lines, "")
+    mark = max(DELIMITERS, key=head.count)
+    names = next(csv.reader([head], delimiter=mark), [])
+    if "text" not in names:
+        reason = f"{file} has no column 'text'; its first line is {head.strip()[:60]!r}"
+        raise InputError(reason, hint="the first line names the columns: id,text")
+    rows = csv.DictReader(lines, names, delimiter=mark, strict=True)
+    try:
+        for number, row in enumerate(rows, start=2):
+            place = row.get("id") or f"row {number}"
+            is_long = row.pop(None, None) is not None
+            yield place, "it has more cells than the first line" if is_long else row
+    except csv.Error as exc:
+        raise InputError(f"{file} cannot be read as CSV: {exc}") from exc
+
+
+def _text_row(file: Path) -> tuple[str, Row | str]:
+    try:
+        return str(file), {"id": file.name, "text": file.read_bytes().decode("utf-8-sig")}
+    except (OSError, UnicodeDecodeError) as exc:
+        is_text = isinstance(exc, OSError)
+        return str(file), f"it cannot be read: {cause(exc) if is_text else 'it is not UTF-8'}"
+
+
+def _document(place: str, row: Row | str) -> JobDocument:
+    if isinstance(row, str):
+        return JobDocument(place, error=row)
+    name, text, messages = row.get("id"), row.get("text"), row.get("messages")
+    if name in (None, ""):
+        name = place
+    elif not isinstance(name, str | int) or isinstance(name, bool):
+        return JobDocument(place, error=f"its id is {name!r}, neither a text nor a whole number")
+    if (messages is None) is (text is None):
+        return JobDocument(name, error="it needs a text, or a list of messages")
+    prompt: Prompt = text or messages or ""
+    try:
+        json.dumps(prompt, ensure_ascii=False).encode()
+        check_prompt(prompt)
+    except UnicodeEncodeError:
+        return JobDocument(name, error="its text is not UTF-8")
+    except (InputError, UsageError) as exc:
+        return JobDocument(name, error=exc.message)
+    return JobDocument(name, prompt)
+
+
+Outcome = tuple[JobDocument, Answer | PastaError]
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A document's place in the order, and what became of it."""
+
+    document: JobDocument
+    outcome: Answer | PastaError | None = None  # None: it is being decoded
+    num_lost: int = 0
+
+
+class Window:
+    """The documents that are decoded at once, and those that wait for others before them."""
+
+    def __init__(self, engine: Engine, wanted: Wanted, size: int) -> None:
+        self._engine, self._wanted, self._size = engine, wanted, size
+        self._places = deque[Place]()
+        self._decoding = dict[int, Place]()  # by the numbers of their requests
+        self._num_between = 0  # documents that were decoded since one was lost
+
+    def outcomes(self, documents: Iterator[JobDocument]) -> Iterator[list[Outcome]]:
+        """Yield each document with its answer or error, in order, as many as there are.
+
+        An ``InputError`` concerns a document alone, and so does a ``RemoteError`` that it has again
+        and again while others are decoded; other errors are raised.
+        """
+        try:
+            while self._fill_up(documents):
+                self._step()
+                if ready := [*self._ready()]:
+                    yield ready
+        finally:
+            for number in self._decoding:
+                self._engine.cancel(number)
+
+    def _step(self) -> None:
+        for number, event in self._engine.step() if self._decoding else ():
+            if isinstance(event, Finished | Failed):
+                self._end(self._decoding.pop(number), event)
+
+    def _ready(self) -> Iterator[Outcome]:
+        while self._places and (outcome := self._places[0].outcome) is not None:
+            yield self._places.popleft().document, outcome
+
+    def _fill_up(self, documents: Iterator[JobDocument]) -> bool:
+        """Begin documents as far as there is room; return whether any are left."""
+        room = min(self._size - len(self._decoding), AHEAD * self._size - len(self._places))
+        for document in islice(documents, max(0, room)):
+            self._places.append(place := Place(document))
+            self._begin(place)
+        return bool(self._places)
+
+    def _begin(self, place: Place) -> None:
+        try:
+            if place.document.error is not None:
+                raise InputError(place.document.error)
+            self._decoding[self._engine.submit(self._wanted.request(place.document.prompt))] = place
+        except InputError as exc:
+            place.outcome = exc
+
+    def _end(self, place: Place, event: Finished | Failed) -> None:
+        if isinstance(event, Finished):
+            place.outcome = event.answer
+            self._num_between += 1
+        elif isinstance(event.error, RemoteError) and place.num_lost < NUM_AGAIN:
+            self._num_between = 0 if place.num_lost == 0 else self._num_between
+            place.num_lost += 1
+            self._begin(place)
+        elif isinstance(event.error, InputError) or (
+            isinstance(event.error, RemoteError) and self._num_between
+        ):
+            place.outcome = event.error
+        else:
+            raise event.error
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the rows of a job say."""
+
+    total: int  # documents
+    num_rows: int = 0
+    num_failed: int = 0
+    num_cut: int = 0  # rows with a part that a limit cut
+    first: str = ""  # failure
+
+    def take(self, row: Row) -> None:
+        self.num_rows += 1
+        self.num_failed += "error" in row
+        self.num_cut += bool(row.get("unfinished"))
+        if "error" in row and not self.first:
+            self.first = f"{row['id']}: {row['error']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Many documents and the file of their rows: JSON lines, or a table with these columns."""
+
+    files: Sequence[Path]
+    out: Path
+    columns: Columns
+    settings: Mapping[str, object]  # that the rows depend on
+    limit: int | None = None
+
+    def run(self, begin: Callable[[], tuple[Engine, Wanted]]) -> Iterator[Tally]:
+        """Append the rows that are missing; yield the tally first, and each time it has changed.
+
+        The model is loaded (``begin``), if there are any, before the first.
+        """
+        with self._opened() as total:
+            tally = Tally(min(total, self.limit or total))
+            for row in self.rows():
+                tally.take(row)
+            missing = islice(read_documents(self.files), tally.num_rows, self.limit)
+            engine, wanted = begin() if tally.num_rows < tally.total else (None, None)
+            yield tally
+            if engine is None or wanted is None:
+                return
+            size = AT_ONCE * max(1, len(engine.served_names))
+            for outcomes in Window(engine, wanted, size).outcomes(missing):
+                rows = [_row(wanted, *outcome) for outcome in outcomes]
+                append_synced(self.rows_file, b"".join(map(line_of, rows)))
+                for row in rows:
+                    tally.take(row)
+                yield tally
+
+    @property
+    def rows_file(self) -> Path:
+        return Path(f"{self.out}{LINES}") if self.out.suffix == TABLE else self.out
+
+    def rows(self) -> Iterator[Row]:
+        return (row for _, row in read_objects(self.rows_file))
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Hold the rows, which must be of this job (``UsageError``); give the number of documents.
+
+        Documents may be added at the end. A table is written anew at the end, however it comes.
+        """
+        if not self.out.absolute().parent.is_dir():
+            raise UsageError(f"no folder {self.out.parent} for the rows", hint="make it first")
+        beside, now = Path(f"{self.out}.job.json"), json.loads(json.dumps(self.settings))
+        if not beside.exists() and self.out.exists() and self.out.stat().st_size:
+            reason = f"{self.out} is there and was not begun by such a job"
+            raise UsageError(reason, hint="name another file with --out")
+        with held(self.rows_file, self.out):
+            begun = json.loads(beside.read_text("utf-8")) if beside.exists() else {}
+            same, total, contents = self._contents(begun.get(NUMBER, 0))
+            known = {**now, NUMBER: begun.get(NUMBER), CONTENTS: same}
+            if begun and (other := [key for key in known if begun.get(key) != known[key]]):
+                hint = "go on with the same, or name another file with --out"
+                reason = f"{self.out} was begun with other settings: {', '.join(other)}"
+                raise UsageError(reason, hint=hint)
+            write_json(beside, {**now, NUMBER: total, CONTENTS: contents})
+            cut_torn_line(self.rows_file)
+            try:
+                yield total
+            finally:
+                if self.out.suffix == TABLE:
+                    self._write_table()
+
+    def _contents(self, number: int) -> tuple[str, int, str]:
+        """Return the hash of so many documents, the number of all, and their hash."""
+        contents, total, same = sha256(), 0, ""
+        for total, document in enumerate(read_documents(self.files), start=1):
+            contents.update(json.dumps(document).encode())
+            same = contents.hexdigest() if total == number else same
+        return same, total, contents.hexdigest()
+
+    def _write_table(self) -> None:
+        names = [f"data.{name}" if name in RESERVED else name for name in self.columns]
+        likely = [f"confidence.{name}" for name in self.columns]
+        text = io.StringIO(newline="")
+        table = csv.writer(text)
+        table.writerow(["id", *names, *likely, "unfinished", "error"])
+        for row in self.rows():
+            data, known = row.get("data"), row.get("confidence") or {}
+            cells = [_value(data, keys) for keys in self.columns.values()]
+            cells += [known.get(name) for name in self.columns]
+            ends = ", ".join(row.get("unfinished", ())), row.get("error")
+            table.writerow(map(_cell, (row["id"], *cells, *ends)))
+        write_whole(self.out, text.getvalue().encode(errors="backslashreplace"))
+
+    def write_review(self, below: float, file: Path) -> int:
+        """Write the rows with a field below a confidence, or cut; return their number."""
+        review = list[Row]()
+        for row in self.rows():
+            known = (row.get("confidence") or {}).items()
+            low = {name: value for name, value in known if value is not None and value < below}
+            if low or row.get("unfinished"):
+                review.append({"id": row["id"], "below": low, **row})
+        write_rows(file, review)
+        return len(review)
+
+
+def _row(wanted: Wanted, document: JobDocument, outcome: Answer | PastaError) -> Row:
+    if isinstance(outcome, PastaError):
+        return {"id": document.id, "error": outcome.message}
+    try:
+        answer = wanted.read(outcome, document.prompt)
+    except InvalidAnswerError as exc:
+        return {"id": document.id, "data": exc.data, "error": exc.message}
+    known = {name: value and round(value, 4) for name, value in answer.confidence.items()}
+    spans = {"spans": answer.spans} if answer.spans else {}
+    likely = {"confidence": known} if any(value is not None for value in known.values()) else {}
+    ends = {"unfinished": [*answer.unfinished]}
+    return {"id": document.id, "data": answer.data, **likely, **spans, **ends}
+
+
+def _value(data: object, keys: Sequence[str | int]) -> object:
+    try:
+        return reduce(lambda value, key: value[key], keys, data)  # type: ignore[index]
+    except (KeyError, IndexError, TypeError):  # it is unfinished
+        return None
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)

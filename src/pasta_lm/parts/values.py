@@ -1,0 +1,89 @@
+"""What is known of the value of a part: how likely it is, and where it stands in the document.
+
+The probability is among all that its form allows, at temperature 1 and without penalties.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from math import exp, fsum
+from typing import TYPE_CHECKING
+
+from pasta_lm.engines.request import Answer, TokenLogprobs
+from pasta_lm.parts.fields import Part
+
+if TYPE_CHECKING:
+    from pasta_lm.models.vocabulary import Vocabulary
+
+MAX_ENDS = 32  # likeliest tokens that are kept, among which the ends of a value are looked for
+MARKS = ("", ",", "}", "]", "\n")  # that may stand behind a JSON value
+
+
+def scores_of(answer: Answer) -> dict[int, list[TokenLogprobs]]:
+    """Return the scores of the tokens that each thread chose in its form, its end among them."""
+    scores = defaultdict[int, list[TokenLogprobs]](list)
+    for (thread, _), score in sorted(answer.in_form.items(), key=lambda pair: pair[0]):
+        scores[thread].append(score)
+    return scores
+
+
+def confidence_of(
+    answer: Answer, parts: Sequence[Part], vocabulary: Vocabulary
+) -> dict[str, float | None]:
+    """Return the probability of each part's value; None: a limit cut it, or no form holds it."""
+    scores, records = scores_of(answer), answer.trace.by_thread()
+    known: dict[str, float | None] = dict.fromkeys(part.name for part in parts)
+    for thread, part in enumerate(parts, start=1):
+        if thread in scores and answer.trace.threads[thread].finish_reason == "stop":
+            ids = [r.token or 0 for r in records[thread] if not r.is_forced]
+            known[part.name] = _probability(part, ids, scores[thread], vocabulary)
+    return known
+
+
+def _probability(
+    part: Part, ids: Sequence[int], scores: Sequence[TokenLogprobs], vocabulary: Vocabulary
+) -> float:
+    """Return the product over the tokens; all ways in which the same value ends count together."""
+    *before, last = scores
+    text, known = vocabulary.text(ids), vocabulary.text(ids[: len(before)])
+    value = text[: part.read(text)[1]]
+    left = value[len(known) :]  # what the last token has of the value
+    ends = {f"{left}{space}{mark}" for space, mark in product(("", " "), MARKS)}
+    ends -= {left} if left[-1:].isdigit() else set()  # more digits could follow
+    ways = {token: logprob for token, logprob in last.top if vocabulary.token_text(token) in ends}
+    ways |= {-1: last.logprob} if last.logprob not in ways.values() else {}
+    return min(1.0, exp(fsum(s.logprob for s in before)) * fsum(map(exp, ways.values())))
+
+
+Spans = Mapping[str, list[int] | None]
+"""By field the first and the last offset of its text, in characters; None: it is not there."""
+
+
+def spans_of(fields: Iterable[Part], data: object, document: str) -> Spans:
+    """Return the first place of each field's value; None if there is none, or it is no text."""
+    return {field.name: _span(_value(field.path, data), document) for field in fields}
+
+
+def _value(path: Iterable[str], data: object) -> object:
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
+def _span(value: object, document: str) -> list[int] | None:
+    """Look for whole words, then for any text, and then with case and white space folded."""
+    if not isinstance(value, str) or not value.strip():
+        return None
+    exact, folded = re.escape(value), r"\s+".join(map(re.escape, value.split()))
+    for pattern in (
+        rf"(?<!\w){exact}(?!\w)",
+        exact,
+        rf"(?i)(?<!\w){folded}(?!\w)",
+        f"(?i){folded}",
+    ):
+        if match := re.search(pattern, document):
+            return [*match.span()]
+    return None
