@@ -218,7 +218,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Tally:
+class RowCounts:
     """What the rows of a job say."""
 
     total: int  # documents
@@ -236,7 +236,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DocumentJob:
     """Many documents and the file of their rows: JSON lines, or a table with these columns."""
 
     files: Sequence[Path]
@@ -245,18 +245,18 @@ class Job:
     settings: Mapping[str, object]  # that the rows depend on
     limit: int | None = None
 
-    def run(self, begin: Callable[[], tuple[Engine, Wanted]]) -> Iterator[Tally]:
-        """Append the rows that are missing; yield the tally first, and each time it has changed.
+    def run(self, begin: Callable[[], tuple[Engine, Wanted]]) -> Iterator[RowCounts]:
+        """Append the rows that are missing; yield the counts first, and each time it has changed.
 
         The model is loaded (``begin``), if there are any, before the first.
         """
         with self._opened() as total:
-            tally = Tally(min(total, self.limit or total))
+            counts = RowCounts(min(total, self.limit or total))
             for row in self.rows():
-                tally.take(row)
-            missing = islice(read_documents(self.files), tally.num_rows, self.limit)
-            engine, wanted = begin() if tally.num_rows < tally.total else (None, None)
-            yield tally
+                counts.take(row)
+            missing = islice(read_documents(self.files), counts.num_rows, self.limit)
+            engine, wanted = begin() if counts.num_rows < counts.total else (None, None)
+            yield counts
             if engine is None or wanted is None:
                 return
             size = AT_ONCE * max(1, len(engine.served_names))
@@ -264,8 +264,8 @@ class Job:
                 rows = [_row(wanted, *outcome) for outcome in outcomes]
                 append_synced(self.rows_file, b"".join(map(line_of, rows)))
                 for row in rows:
-                    tally.take(row)
-                yield tally
+                    counts.take(row)
+                yield counts
 
     @property
     def rows_file(self) -> Path:

@@ -31,7 +31,7 @@ from pasta_lm.cli.run import (
     prompts,
 )
 from pasta_lm.cli.thread_view import live_threads, print_figures
-from pasta_lm.documents import LINES, TABLE, Job
+from pasta_lm.documents import LINES, TABLE, DocumentJob
 from pasta_lm.engines import Engine
 from pasta_lm.engines.request import Request
 from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
@@ -45,7 +45,7 @@ from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sampling_params
 
-NAMES = re.compile(r"\S+\.(jsonl|csv|txt|md)|-")  # also of missing ones
+NAMES = re.compile(r"\S+(\.(jsonl|csv|txt|md)|/)|-")  # also of missing ones
 Out = Annotated[
     Path | None, option("--out OUT", "Rows of many documents, .jsonl or .csv; continued if begun.")
 ]
@@ -122,7 +122,7 @@ def fill(
         columns = {field.name: field.path for field in fields_of(schema_of(form))}
         known = {"schema": schema_of(form), "after": waits, "prompt": prompt, **settings}
         known |= {"model": _place(model), "dtype": dtype}
-        return _run(Job(documents, out, columns, known, limit), begin, review_below, check)
+        return _run(DocumentJob(documents, out, columns, known, limit), begin, review_below, check)
     answers = _print_each(texts, *begin(), trace, as_json=json)
     if check is not None:
         for answer in answers:
@@ -177,7 +177,7 @@ def ask(
         columns = {line: (index,) for index, line in enumerate(lines)}
         known = {"questions": lines, "choices": members, **settings}
         known |= {"model": _place(model), "dtype": dtype}
-        return _run(Job(documents, out, columns, known, limit), begin, review_below)
+        return _run(DocumentJob(documents, out, columns, known, limit), begin, review_below)
     _print_each(texts, *begin(), trace, as_json=json, questions=lines)
 
 
@@ -227,10 +227,11 @@ def _inside(file: Path, made: Sequence[Path]) -> list[Path]:
 
 
 def _run(
-    job: Job, begin: Callable[[], tuple[Pasta, Wanted]], review_below: tuple[float, Path] | None,
+    job: DocumentJob, begin: Callable[[], tuple[Pasta, Wanted]],
+    review_below: tuple[float, Path] | None,
     check: Callable[[PartsAnswer], PartsAnswer] | None = None,
 ) -> None:  # fmt: skip
-    """Do the job; at its end an error tells how many documents failed."""
+    """Write the rows that are missing; an error at the end tells how many documents failed."""
 
     def start() -> tuple[Engine, Wanted]:
         loaded, wanted = begin()
@@ -243,30 +244,30 @@ def _run(
         return loaded.engine, wanted
 
     with terminal.interruptible(), _on_disk(job.files) as files, terminal.bars() as show:
-        tallies = replace(job, files=files).run(start)
-        tally = next(tallies)
-        num_before, began_s = tally.num_rows, time.monotonic()
-        show("documents", num_before, tally.total)
-        for tally in tallies:
-            rate = (tally.num_rows - num_before) / (time.monotonic() - began_s)
-            left_s = (tally.total - tally.num_rows) / rate
+        changes = replace(job, files=files).run(start)
+        counts = next(changes)
+        num_before, began_s = counts.num_rows, time.monotonic()
+        show("documents", num_before, counts.total)
+        for counts in changes:
+            rate = (counts.num_rows - num_before) / (time.monotonic() - began_s)
+            left_s = (counts.total - counts.num_rows) / rate
             show(
                 "documents",
-                tally.num_rows,
-                tally.total,
+                counts.num_rows,
+                counts.total,
                 f"{rate:.2g} a second, {left_s:.0f} s left",
             )
-    num_new, wall_s = tally.num_rows - num_before, time.monotonic() - began_s
+    num_new, wall_s = counts.num_rows - num_before, time.monotonic() - began_s
     speed = f" in {wall_s:.0f} s ({num_new / wall_s:.2g} a second)" if num_new else ""
-    terminal.say(f"{job.out}: {tally.num_rows} of {tally.total} rows, {num_new} new{speed}")
+    terminal.say(f"{job.out}: {counts.num_rows} of {counts.total} rows, {num_new} new{speed}")
     if review_below is not None:
         num = job.write_review(*review_below)
         terminal.say(f"{num} rows to be reviewed in {review_below[1]}")
-    if tally.num_failed:
-        reason = f"{tally.num_failed} documents failed, the first: {tally.first}"
+    if counts.num_failed:
+        reason = f"{counts.num_failed} documents failed, the first: {counts.first}"
         raise InputError(reason, hint=f"their rows in {job.out} say why; the others are done")
-    if tally.num_cut:
-        cut = f"a limit cut parts of {tally.num_cut} documents, named as unfinished in their rows"
+    if counts.num_cut:
+        cut = f"a limit cut parts of {counts.num_cut} documents, named as unfinished in their rows"
         raise PastaError(cut, hint="raise --max-tokens, and name another --out")
 
 
@@ -283,7 +284,7 @@ def _on_disk(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
 
 
 def _below(prompt: str | None, wanted: Wanted) -> Wanted:
-    """Return what is wanted of documents that stand below a prompt."""
+    """Put a prompt above each document."""
 
     def request(document: Prompt) -> Request:
         if not isinstance(document, str):

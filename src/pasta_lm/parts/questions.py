@@ -45,7 +45,7 @@ def check_choices(choices: Sequence[str], params: SamplingParams) -> None:
 
 
 def _beginnings(members: Sequence[Ids]) -> list[Ids]:
-    """Return what at least two choices have in common, () among it."""
+    """Return the beginnings that choices share, the empty one among them."""
     whole = Counter(member[:size] for member in members for size in range(len(member) + 1))
     return sorted(beginning for beginning, number in whole.items() if number > 1)
 
@@ -99,7 +99,7 @@ def _scored(choices: Sequence[str], vocabulary: Vocabulary) -> Scored:
     }
 
 
-class Reply(NamedTuple):
+class QuestionReply(NamedTuple):
     """The answer to one question."""
 
     text: str
@@ -111,12 +111,12 @@ class Reply(NamedTuple):
 class Replies(PartsAnswer):
     """The answers to questions; by index each with its probability where choices were scored."""
 
-    replies: tuple[Reply, ...] = ()
+    replies: tuple[QuestionReply, ...] = ()
 
     def __len__(self) -> int:
         return len(self.replies)
 
-    def __getitem__(self, index: int) -> Reply:
+    def __getitem__(self, index: int) -> QuestionReply:
         return self.replies[index]
 
 
@@ -127,11 +127,13 @@ def answered(
     """Read the texts, or the likeliest choices."""
     if choices and not decodes:
         distributions = _distributions(answer, choices, vocabulary)
-        replies = [Reply(max(d, key=d.__getitem__), max(d.values()), d) for d in distributions]
+        replies = [
+            QuestionReply(max(d, key=d.__getitem__), max(d.values()), d) for d in distributions
+        ]
         cut: tuple[str, ...] = ()
     else:
         pairs = texts_of(answer)
-        replies = [Reply(text.strip()) for text, _ in pairs]
+        replies = [QuestionReply(text.strip()) for text, _ in pairs]
         cut = tuple(name for name, (_, ended) in zip(questions, pairs, strict=True) if not ended)
     texts = [reply.text for reply in replies]
     known = {name: reply.confidence for name, reply in zip(questions, replies, strict=True)}

@@ -280,7 +280,7 @@ class Pasta(AbstractContextManager["Pasta"]):
         return asking(loaded.vocabulary, params, questions, choices, decodes=decodes)
 
     def answered(self, prompt: Prompt, wanted: Wanted, watch: Watch | None = None) -> PartsAnswer:
-        """Decode what is wanted of a prompt; ``watch`` is called with each event."""
+        """Decode the answer to one prompt; ``watch`` is called with each event."""
         return wanted.read(self._decoded(wanted.request(prompt), watch), prompt)
 
     def _decoded(self, request: Request, watch: Watch | None) -> Answer:
