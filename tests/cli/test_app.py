@@ -49,7 +49,7 @@ FLAGS = [
 def test_help_fits_80_columns_without_cuts(pasta: Pasta, verb: str) -> None:
     result = pasta(*verb.split(), "-h")
     assert (result.code, result.err) == (0, "")
-    assert "..." not in re.sub(r"(ARGS|SOURCE|QUESTIONS)[\]}]*\.\.\.", "", result.out)
+    assert "..." not in re.sub(r"(ARGS|SOURCE|QUESTIONS|PROMPT)[\]}]*\.\.\.", "", result.out)
     assert max(map(len, result.out.splitlines())) <= 80
 
 

@@ -259,7 +259,7 @@ def test_fill_prints_an_object_that_matches_and_ask_prints_each_question_with_it
     how = ("--after", "nights=hotel", "--json", "--trace", trace)
     as_json = pasta("fill", "Book.", "--schema", schema, *rest, *how).json
     figures = {"usage", "critical_path", "wall_s"}
-    assert as_json.keys() == {"data", "spans", "unfinished", *figures}
+    assert as_json.keys() == {"data", "confidence", "spans", "unfinished", *figures}
     assert as_json["spans"] == {"hotel": None, "nights": None}
     (tmp_path / "doc.txt").write_text("At the aurora or at the Sol.", "utf-8")
     beside = pasta("fill", "Sol or Aurora?", "-f", tmp_path / "doc.txt", "--schema", schema, *rest,

@@ -141,11 +141,9 @@ def ask(
     ] = None,
     model: flags.Model = None, dtype: flags.Dtype = None, device: flags.Device = None,
     max_tokens: flags.MaxTokens = 1024, temperature: flags.Temperature = None,
-    repetition_penalty: flags.RepetitionPenalty = None,
-    presence_penalty: flags.PresencePenalty = None,
-    frequency_penalty: flags.FrequencyPenalty = None, seed: flags.Seed = 0,
+    seed: flags.Seed = 0,
     engine: flags.Engine = None, json: flags.Json = False, trace: flags.Trace = None,
-    out: Out = None, review_below: ReviewBelow = None, limit: flags.Limit = None,
+    out: Out = None, review_below: ReviewBelow = None,
 ) -> None:  # fmt: skip
     """Answer many questions about one document at the same time.
 
@@ -155,13 +153,11 @@ def ask(
     """
     servers = require_engine(engine)
     is_single = json or trace is not None
-    documents = _documents(out, [document], review_below, limit, is_single=is_single)
+    documents = _documents(out, [document], review_below, None, is_single=is_single)
     texts, lines = [] if out else prompts("ask", None, [document]), _questions(questions)
     check_trace(trace, len(texts))
     settings = checked(
-        max_tokens=max_tokens, temperature=temperature, repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed,
-        max_blocks=MAX_FIELDS,
+        max_tokens=max_tokens, temperature=temperature, seed=seed, max_blocks=MAX_FIELDS
     )  # fmt: skip
     members = [] if choices is None else [text.strip() for text in choices.split(",")]
     if choices is not None:
@@ -177,7 +173,7 @@ def ask(
         columns = {line: (index,) for index, line in enumerate(lines)}
         known = {"questions": lines, "choices": members, **settings}
         known |= {"model": _place(model), "dtype": dtype}
-        return _run(DocumentJob(documents, out, columns, known, limit), begin, review_below)
+        return _run(DocumentJob(documents, out, columns, known), begin, review_below)
     _print_each(texts, *begin(), trace, as_json=json, questions=lines)
 
 

@@ -21,12 +21,13 @@ from pasta_lm.interpreter.interpreter import PLAIN_TEXT
 from pasta_lm.parts import declared as parts
 from pasta_lm.parts.fields import Part, fields_of
 from pasta_lm.parts.form import SchemaForm
+from pasta_lm.parts.questions import ask_request
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sequential_request
 from pasta_lm.view.run_data import critical_tokens
 from tests.architectures import every_architecture, loaded, own_attention
 from tests.engines.local.test_grammars import BOOKING, model, tokens_of
-from tests.strategies.test_form import DEEP, FAN
+from tests.parts.test_form import DEEP, FAN
 from tests.taught import VOCABULARIES
 
 llguidance = pytest.importorskip("llguidance")
@@ -98,7 +99,7 @@ def test_fields_and_questions_are_sequential_answers_under_the_same_schema(
         assert [*request.prompt] == vocabulary.encode_prompt(messages)
     else:
         questions = ["Who came?", "Where?", "Why was he there?"]
-        request = parts.ask_request("Ada came to London.", questions, vocabulary, params)
+        request = ask_request("Ada came to London.", questions, vocabulary, params)
     ((answer,),) = engine.generate([request])
     starts = request.expansion.starts("")  # type: ignore[union-attr]
     assert len(starts) == len(answer.trace.threads) - 1 > 2
@@ -196,7 +197,7 @@ def test_a_part_ends_where_it_says_and_the_next_one_reads_on(
         Part(name="y", lead="; Y: ", max_tokens=2, after=("x",)),
     ]
     answer = decode("llama", holes, replace(DRAWN, ignore_eos=False))
-    found = parts.assembled(answer, holes)
+    found = parts.assembled(answer, holes, loaded("llama").vocabulary)
     assert found.unfinished == ()
     blocks = [block.plain_text for block in answer.document.blocks]
     text = blocks[0] if expected is None else re.match(expected, blocks[0])[0]  # type: ignore[index]
@@ -207,7 +208,7 @@ def test_a_part_ends_where_it_says_and_the_next_one_reads_on(
 def test_a_question_is_asked_in_a_message_of_its_own_behind_the_document() -> None:
     vocabulary = VOCABULARIES["byte_level"]
     questions = ["Who came?", "Where?"]
-    request = parts.ask_request("Ada came.", questions, vocabulary, SamplingParams())
+    request = ask_request("Ada came.", questions, vocabulary, SamplingParams())
     starts = request.expansion.starts("")  # type: ignore[union-attr]
     for start, question in zip(starts, questions, strict=True):
         content = f"Ada came.\n\n{question}"
@@ -321,7 +322,7 @@ def test_a_part_behind_one_that_a_limit_cut_does_not_begin(bound: Mapping[str, i
         Part(name="last", lead="E: ", max_tokens=2, after=("long",)),
     ]
     answer = decode("llama", holes, replace(DRAWN, **bound))  # type: ignore[arg-type]
-    found = parts.assembled(answer, holes)
+    found = parts.assembled(answer, holes, loaded("llama").vocabulary)
     assert (found.unfinished, list(found.data)) == (("long", "last"), ["short", "last"])
     assert found.data["last"] == ""
     assert len(tokens_of(answer, 2)) == 2
@@ -351,7 +352,10 @@ def test_tags_in_given_text_are_text_and_an_end_of_text_is_as_good_as_a_stop_str
     answer = decode("llama", [Part(name="x", lead=lead, stop="\n")], params)
     assert (len(answer.trace.threads), answer.trace.num_illegal) == (2, 0)
     assert answer.trace.threads[1].finish_reason == "stop"
-    assert parts.assembled(answer, [Part(name="x", lead=lead, stop="\n")]).text == lead
+    assert (
+        parts.assembled(answer, [Part(name="x", lead=lead, stop="\n")], whole.vocabulary).text
+        == lead
+    )
 
 
 def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
