@@ -76,7 +76,7 @@ def read_documents(files: Sequence[Path]) -> Iterator[JobDocument]:
     kind = files[0].suffix if len(files) == 1 else ""
     read = {LINES: _json_rows, TABLE: _table_rows}.get(kind)
     ids = set[str]()
-    for place, row in read(files[0]) if read else map(_text_row, files):
+    for place, row in read(files[0]) if read else _text_rows(files):
         document = _document(place, row)
         twice = f"the id {document.id!r} occurs twice" if str(document.id) in ids else None
         yield document._replace(error=twice) if twice else document
@@ -111,12 +111,15 @@ def _table_rows(file: Path) -> Iterator[tuple[str, Row | str]]:
         raise InputError(f"{file} cannot be read as CSV: {exc}") from exc
 
 
-def _text_row(file: Path) -> tuple[str, Row | str]:
-    try:
-        return str(file), {"id": file.name, "text": file.read_bytes().decode("utf-8-sig")}
-    except (OSError, UnicodeDecodeError) as exc:
-        is_text = isinstance(exc, OSError)
-        return str(file), f"it cannot be read: {cause(exc) if is_text else 'it is not UTF-8'}"
+def _text_rows(files: Sequence[Path]) -> Iterator[tuple[str, Row | str]]:
+    are_twins = len({file.name for file in files}) < len(files)
+    for file in files:
+        try:
+            row: Row | str = {"text": file.read_bytes().decode("utf-8-sig")}
+        except (OSError, UnicodeDecodeError) as exc:
+            reason = cause(exc) if isinstance(exc, OSError) else "it is not UTF-8"
+            row = f"it cannot be read: {reason}"
+        yield str(file) if are_twins else file.name, row
 
 
 def _document(place: str, row: Row | str) -> JobDocument:

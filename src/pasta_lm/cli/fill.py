@@ -35,7 +35,7 @@ from pasta_lm.documents import LINES, TABLE, DocumentJob
 from pasta_lm.engines import Engine
 from pasta_lm.engines.request import Request
 from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
-from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.errors import InputError, MissingFileError, PastaError, UsageError
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.parts.declared import PartsAnswer, check_fields
 from pasta_lm.parts.fields import MAX_FIELDS, SMALLEST, fields_of
@@ -216,6 +216,8 @@ def _documents(
 def _inside(file: Path, made: Sequence[Path]) -> list[Path]:
     """Return a file, or the files of a folder without those of the job."""
     if not file.is_dir():
+        if not (file.exists() or file == Path(terminal.STDIN)):
+            raise MissingFileError(file)
         return [file]
     inside = (path for path in sorted(file.iterdir()) if path.is_file())
     shown = (path for path in inside if not path.name.startswith(".") and path.suffix != ".json")
