@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
@@ -23,6 +24,7 @@ except ImportError:  # only for answers that must match a form
 MAX_COMPILED = 256  # grammars that are kept: of a request's threads, and of those that repeat it
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
+MARKS, BEHIND = (b"", b",", b"}", b"]", b"\n"), re.compile(rb"( ?[,}\]\n]| )\Z")
 ASCII = {bytes([byte]) for byte in range(32, 127)}
 BEYOND = {bytes([byte]) for byte in (*range(128, 192), *range(194, 245))}  # in other characters
 MAX_MISSING = 16  # SmolLM2 lacks two, which begin characters that Unicode leaves out
@@ -40,6 +42,9 @@ class FormTokens:
         self.eos_token_id, self._encode = eos_id, vocabulary.encode_text
         self._bytes = [vocabulary.token_bytes(token) for token in range(vocabulary.num_tokens)]
         self._bytes_to_id = {text: token for token, text in enumerate(self._bytes)}
+        self._alike = defaultdict[bytes, list[int]](list)
+        for token, text in enumerate(self._bytes):
+            self._alike[text].append(token)
         backend = vocabulary.tokenizer.backend_tokenizer
         missing, others = ASCII - self._bytes_to_id.keys(), BEYOND - self._bytes_to_id.keys()
         if missing or len(missing := others) > MAX_MISSING:
@@ -51,6 +56,13 @@ class FormTokens:
         self.special_token_ids = [token for token, text in enumerate(self._bytes) if not text]
         names = {i: (backend.id_to_token(i) or "").encode() for i in self.special_token_ids}
         self.tokens = [names.get(token, text) for token, text in enumerate(self._bytes)]
+
+    def endings(self, token: int) -> list[int]:
+        """Return the token, and those that differ from it in what stands behind a JSON value."""
+        text = self._bytes[token]
+        bases = {text, BEHIND.sub(b"", text)}
+        texts = {base + space + mark for base in bases for space in (b"", b" ") for mark in MARKS}
+        return [token, *(other for text in texts - {b""} for other in self._alike.get(text, ()))]
 
     def __call__(self, text: str) -> list[int]:
         """Return the ids of a text, byte by byte where the tokenizer would change it."""
@@ -65,9 +77,11 @@ class Matcher:
     """The state of one thread's text."""
 
     def __init__(
-        self, matcher: LLMatcher, vocab_size: int, eos_ids: Sequence[int], tag_ids: Sequence[int]
-    ) -> None:
+        self, matcher: LLMatcher, words: FormTokens, vocab_size: int, eos_ids: Sequence[int],
+        tag_ids: Sequence[int],
+    ) -> None:  # fmt: skip
         self._matcher, self._vocab_size, self._tag_ids = matcher, vocab_size, tag_ids
+        self._words = words
         self._eos_ids = [token for token in eos_ids if token < vocab_size]
 
     def allowed(self, guesses: Sequence[int] = ()) -> Tensor:
@@ -107,6 +121,10 @@ class Matcher:
             return bool(self._matcher.is_accepting())
         return bool(self._matcher.validate_tokens([token]))
 
+    def endings(self, token: int) -> list[int]:
+        """Return the tokens that may end the same JSON value as this one, it among them."""
+        return [*dict.fromkeys((*self._words.endings(token), *self._eos_ids))]
+
     def allowed_ids(self) -> list[int]:
         ids: list[int] = self.allowed().nonzero().flatten().tolist()
         return ids
@@ -130,8 +148,10 @@ class Grammars:
             raise MissingExtraError("a schema for the answer (llguidance)", "schemas")
         size = max(self._vocab_size, self._vocabulary.num_tokens)
         ends = self._eos_ids or [size]  # a model without an end gets one that it never samples
-        words = TokenizerWrapper(FormTokens(self._vocabulary, ends[0]))
-        return LLTokenizer(words, n_vocab=max(size, ends[-1] + 1), eos_token=ends)
+        self._words = FormTokens(self._vocabulary, ends[0])
+        return LLTokenizer(
+            TokenizerWrapper(self._words), n_vocab=max(size, ends[-1] + 1), eos_token=ends
+        )
 
     def matcher(self, form: StructuredOutputs, name: str = "") -> Matcher:
         """Return a matcher at its beginning; a UsageError says why the form of a text has none."""
@@ -142,7 +162,8 @@ class Grammars:
             raise UsageError(f"{fault}: {str(exc).strip()}") from exc
         except UsageError as exc:
             raise UsageError(f"{fault}: {exc.message}", hint=exc.hint) from exc
-        return Matcher(matcher.deep_copy(), self._vocab_size, self._eos_ids, self._tag_ids)
+        sizes = self._vocab_size, self._eos_ids, self._tag_ids
+        return Matcher(matcher.deep_copy(), self._words, *sizes)
 
     @staticmethod
     def _compile(tokens: LLTokenizer, grammar: str) -> LLMatcher:

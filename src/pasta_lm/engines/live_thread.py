@@ -82,6 +82,7 @@ class LiveThread:
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
     max_tokens: int | None = None  # its limit, beside those of the response
+    is_scored: bool = False  # its first token ends it, and all that it may be have scores
     stops_alone: bool = False  # its stop strings end it, and not the answer
     matcher: Matcher | None = None  # holds its text to a schema
     thought: Thought | None = None  # that comes first; None: there is none, or it is over
@@ -89,7 +90,7 @@ class LiveThread:
 
     def ends_behind(self, token: int) -> bool:
         """Take a decoded token; return whether it is the last one by its start or its schema."""
-        is_last = self.is_full or (self.stops_alone and self.stops.has_matched)
+        is_last = self.is_full or self.is_scored or (self.stops_alone and self.stops.has_matched)
         if self.matcher is None:
             return is_last
         self.matcher.consume(token)

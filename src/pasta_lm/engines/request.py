@@ -160,7 +160,7 @@ class Request:
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
     traces: bool = False  # tell after each pass what the trace has more
-    top_in_form: int = 0  # fill ``Answer.in_form``, each with this many candidates
+    scores_forms: bool = False  # fill ``Answer.in_form``
 
     def new_trace(self, kind: Kind, *, engine: str, model: str | None) -> Trace:
         return Trace(
@@ -323,7 +323,8 @@ class Answer:
     """By thread and index in it (``trace.tokens_of``); of sampled tokens, in the local engine."""
     reasoning: str | None = None  # the thought before the answer
     in_form: Mapping[tuple[int, int], TokenLogprobs] = field(default_factory=dict)
-    """The same among the tokens that a form allows, of threads with one."""
+    """The same among the tokens that a form allows; beside each those that may end the same value,
+    or all that a scored thread may begin with."""
 
     @property
     def text(self) -> str:

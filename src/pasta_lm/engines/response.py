@@ -104,7 +104,8 @@ class Response:
         stop = None if start is None else start.stop
         stops = StopWatch(self.request.params.stop if stop is None else stop)
         live = LiveThread(thread, self._tokens.text_stream(), stops, stops_alone=stop is not None)
-        live.max_tokens = None if start is None else 1 if start.is_scored else start.max_tokens
+        if start is not None:
+            live.max_tokens, live.is_scored = start.max_tokens, start.is_scored
         if self._forced is not None:
             live.forced = iter(self._forced.get(thread.path, ()))
         live.thought = self._thought if thread.is_main else None
@@ -229,9 +230,7 @@ class Response:
         if expansion is not None and thread.is_main:
             commands, self._starts = expand(expansion, self.interpreter, self.placer)
         else:
-            start, matcher = self._starts.get(thread.id), live.matcher
-            is_whole = matcher is None or matcher.is_complete or (start and start.is_scored)
-            is_cut = live.is_full and not is_whole
+            is_cut = live.is_full and live.matcher is not None and not live.matcher.is_complete
             commands = self.interpreter.end_of_text(thread, is_cut=is_cut)
         self._carry_out(commands, t_s)
 

@@ -37,7 +37,7 @@ from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.tags import bounded_topic
 from pasta_lm.parts.fields import Part, fields_of
 from pasta_lm.parts.form import SchemaForm
-from pasta_lm.parts.values import MAX_ENDS, Spans, confidence_of, spans_of
+from pasta_lm.parts.values import Spans, confidence_of, spans_of
 
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
@@ -137,7 +137,7 @@ def parts_request(
             max_fed=_max_fed(seen, others, vocabulary, params) if after else 0,
         )  # fmt: skip
         starts.append(start)
-    return request_of(ids, starts, params, MAX_ENDS)
+    return request_of(ids, starts, params)
 
 
 def _seen(parts: Sequence[Part], indices: Sequence[int]) -> Seen:
@@ -177,7 +177,7 @@ def _max_fed(
 
 
 def request_of(
-    prompt: Sequence[int], starts: Sequence[Start], params: SamplingParams, top_in_form: int
+    prompt: Sequence[int], starts: Sequence[Start], params: SamplingParams
 ) -> Request:  # fmt: skip
     if len(starts) > params.max_blocks:
         raise UsageError(
@@ -187,7 +187,7 @@ def request_of(
     return Request(
         prompt=prompt, params=params, positions=PositionStrategy.CONTINUE, forks=False,
         expansion=Expansion(starts=lambda _: starts, max_main_tokens=0, known=tuple(starts)),
-        strategy=NAME, top_in_form=top_in_form,
+        strategy=NAME, scores_forms=True,
     )  # fmt: skip
 
 

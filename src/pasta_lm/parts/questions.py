@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 CHOOSE = "Answer with one of: {}."
 MAX_CHOICES = 64
-MAX_FIRST = 1024  # likeliest first tokens that are kept: each choice has several spellings
 Ids = tuple[int, ...]
 Scored = Mapping[Ids, StructuredOutputs]  # what the choices behind each shared beginning go on as
 
@@ -76,6 +75,8 @@ def ask_request(
     if num_shared == 0:
         raise UsageError("the document is empty")
     scored = {} if decodes or not choices else _scored(choices, vocabulary)
+    if scored:
+        params = replace(params, max_tokens=1 + len(questions) * len(scored))
     form = StructuredOutputs(choice=tuple(choices)) if choices else None
     starts = [
         Start(
@@ -86,8 +87,7 @@ def ask_request(
         for question, lead in zip(questions, prompts, strict=True)
         for beginning in scored or [()]
     ]  # fmt: skip
-    top_in_form = MAX_FIRST if scored else 0
-    return request_of(prompts[0][:num_shared], starts, params, top_in_form)
+    return request_of(prompts[0][:num_shared], starts, params)
 
 
 def _scored(choices: Sequence[str], vocabulary: Vocabulary) -> Scored:

@@ -18,7 +18,6 @@ from pasta_lm.parts.fields import Part
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
 
-MAX_ENDS = 32  # likeliest tokens that are kept, among which the ends of a value are looked for
 MARKS = ("", ",", "}", "]", "\n")  # that may stand behind a JSON value
 
 
@@ -46,16 +45,22 @@ def confidence_of(
 def _probability(
     part: Part, ids: Sequence[int], scores: Sequence[TokenLogprobs], vocabulary: Vocabulary
 ) -> float:
-    """Return the product over the tokens; all ways in which the same value ends count together."""
-    *before, last = scores
-    text, known = vocabulary.text(ids), vocabulary.text(ids[: len(before)])
+    """Return the product over the tokens up to where the value is certain.
+
+    All tokens that end it there count together.
+    """
+    text = vocabulary.text(ids)
     value = text[: part.read(text)[1]]
-    left = value[len(known) :]  # what the last token has of the value
+    is_open = value[-1:].isdigit()  # more digits could follow
+    known = [vocabulary.text(ids[:step]) for step in range(len(scores) + 1)]
+    sizes = (len(text) - is_open for text in known)
+    last = next((step for step, size in enumerate(sizes, -1) if size >= len(value)), len(ids))
+    left = value[len(known[last]) :]  # what that token has of the value
     ends = {f"{left}{space}{mark}" for space, mark in product(("", " "), MARKS)}
-    ends -= {left} if left[-1:].isdigit() else set()  # more digits could follow
-    ways = {token: logprob for token, logprob in last.top if vocabulary.token_text(token) in ends}
-    ways |= {-1: last.logprob} if last.logprob not in ways.values() else {}
-    return min(1.0, exp(fsum(s.logprob for s in before)) * fsum(map(exp, ways.values())))
+    ends -= {left} if left and is_open else set()
+    (_, *others), first = scores[last].top, scores[last].logprob
+    ways = [first, *(p for token, p in others if vocabulary.token_text(token) in ends)]
+    return min(1.0, exp(fsum(s.logprob for s in scores[:last])) * fsum(map(exp, ways)))
 
 
 Spans = Mapping[str, list[int] | None]

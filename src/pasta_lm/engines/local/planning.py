@@ -22,7 +22,7 @@ from pasta_lm.engines.local.scheduler import Scheduler, Ticket
 from pasta_lm.engines.passes.pool import Run
 from pasta_lm.engines.passes.runner import EntryTensors, RequestSpan
 from pasta_lm.engines.passes.sampling import token_logprobs
-from pasta_lm.engines.request import Request, StreamEvent
+from pasta_lm.engines.request import Request, StreamEvent, TokenLogprobs
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.placement import Entries
@@ -143,7 +143,7 @@ class LogitsRow(NamedTuple):
     def is_read(self) -> bool:
         """Return whether the request wants log-probabilities."""
         request = self.response.request
-        return request.params.logprobs is not None or request.top_in_form > 0
+        return request.params.logprobs is not None or request.scores_forms
 
     def note(self, logits_V: Tensor, token: int, allowed: Tensor | None) -> None:
         """Keep the token's log-probabilities that the request wants, if it chooses by itself."""
@@ -153,9 +153,13 @@ class LogitsRow(NamedTuple):
         key = live.thread.id, response.trace.threads[live.thread.id].num_tokens + self.num_guessed
         if (num_top := request.params.logprobs) is not None:
             response.logprobs[key] = token_logprobs(logits_V, token, num_top)
-        if request.top_in_form and allowed is not None:
-            masked_V = logits_V.masked_fill(~allowed.to(logits_V.device), float("-inf"))
-            response.in_form[key] = token_logprobs(masked_V, token, request.top_in_form)
+        if request.scores_forms and allowed is not None and live.matcher is not None:
+            ids = live.matcher.endings(token)
+            ids = allowed.nonzero()[:, 0].tolist() if live.is_scored else ids
+            allowed_V = allowed.to(logits_V.device)
+            logprobs_V = logits_V.masked_fill(~allowed_V, float("-inf")).log_softmax(dim=-1)
+            pairs = zip(ids, logprobs_V[ids].tolist(), strict=True)
+            response.in_form[key] = TokenLogprobs(float(logprobs_V[token]), tuple(pairs))
 
     def take(self, token: int, t_s: float) -> None:
         response, live, num_guessed = self.response, self.live, self.num_guessed
