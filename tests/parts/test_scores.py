@@ -22,7 +22,7 @@ from pasta_lm.parts import declared as parts
 from pasta_lm.parts.fields import fields_of
 from pasta_lm.parts.questions import CHOOSE, Replies, answered, ask_request
 from pasta_lm.strategies.model import Pasta
-from tests.architectures import ARCHITECTURES, loaded, own_attention
+from tests.architectures import every_architecture, loaded, own_attention
 from tests.engines.local.test_grammars import BOOKING, model, tokens_of
 from tests.engines.rows.hybrids import hybrid
 
@@ -75,7 +75,7 @@ def assert_scored(replies: Replies, whole: LoadedModel, tolerance: float = 1e-4)
 
 
 @pytest.mark.parametrize("paged", [False, True])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@every_architecture
 def test_choices_have_the_shares_of_plain_causal_passes_in_one_step(name: str, paged: bool) -> None:
     replies = model(name, paged=paged).ask(DOCUMENT, QUESTIONS, choices=CHOICES)
     assert_scored(replies, loaded(name))
@@ -137,7 +137,7 @@ def plain_confidence(
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@every_architecture
 def test_a_field_is_as_likely_as_in_plain_causal_passes(name: str, seed: int | None) -> None:
     whole, schema = loaded(name), {"properties": {**KINDS, **BOOKING["properties"]}}
     schema["$defs"] = BOOKING["$defs"]
