@@ -70,20 +70,6 @@ def test_a_finished_run_is_refused_resumed_or_overwritten(
     assert len((out / "log.jsonl").read_text("utf-8").splitlines()) == 3
 
 
-def test_a_dry_run_shows_an_example_and_trains_nothing(
-    pasta: Pasta, model: ModelConfig, out: Path
-) -> None:
-    changes = ("--set", "train.steps=3", "--set", "train.accumulate=2")
-    result = pasta("train", "sft", recipe(model, out), *changes, "--dry-run")
-    assert (result.code, result.out) == (0, "")
-    lines = result.err.splitlines()
-    assert "3 steps of 2 packs" in lines[0]
-    assert " tokens in the first pack. One of them:" in lines[1]
-    assert " of them the prompt's, " in lines[2]
-    assert len(lines) == 3
-    assert not out.exists()
-
-
 PREFERENCE = """
 [model]
 base = "{base}"
@@ -126,17 +112,6 @@ def test_preferences_are_learned_and_the_last_model_s_folder_is_all_that_is_prin
     assert (again.code, again.out) == (2, "")
     assert "has a run already" in again.err
     assert pasta("train", "preference", config, "--resume").out == result.out
-
-
-def test_a_dry_run_of_stage_two_shows_its_plan_and_keeps_nothing(
-    pasta: Pasta, preference_models: dict[str, str], out: Path
-) -> None:
-    result = pasta("train", "preference", preference_recipe(preference_models, out), "--dry-run")
-    assert (result.code, result.out) == (0, "")
-    (head,) = result.err.splitlines()
-    assert head.startswith("rounds: 1, from ")
-    assert "4 samples; beta" in head
-    assert not out.exists()
 
 
 def test_comparisons_are_written_for_a_judge_that_is_a_file_alone(

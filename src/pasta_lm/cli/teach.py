@@ -145,9 +145,8 @@ def _print_estimate(recipe: AnnotateConfig, limit: int | None, *, with_request: 
 
 
 def sft(
-    config: Recipe, changes: flags.Set = None, resume: Resume = False, overwrite: Overwrite = False,
-    dry_run: flags.DryRun = False,
-) -> None:  # fmt: skip
+    config: Recipe, changes: flags.Set = None, resume: Resume = False, overwrite: Overwrite = False
+) -> None:
     """Finetune a model on annotated answers.
 
     Prints one encoded example, then trains. Writes checkpoints, log.jsonl and the model folder to
@@ -157,18 +156,15 @@ def sft(
 
     recipe = read_recipe(config, SftConfig, changes or ())
     require_model(recipe.model.base)
-    from pasta_lm.learn.train.sft import preflight, train_sft
+    from pasta_lm.learn.train.sft import train_sft
 
-    if dry_run:
-        typer.echo(preflight(recipe), err=True)
-        return
     with interruptible(RESUMABLE):
         typer.echo(str(train_sft(recipe, resume=resume, overwrite=overwrite)))
 
 
 def preference(
     config: Recipe, changes: flags.Set = None, engine: flags.Engine = None, resume: Resume = False,
-    overwrite: Overwrite = False, dry_run: flags.DryRun = False,
+    overwrite: Overwrite = False,
     write_pairs: Annotated[
         Path | None, option("--write-pairs FILE", "Write what judge.file lacks, and stop.")
     ] = None,
@@ -184,11 +180,8 @@ def preference(
     served = [f"rollouts.servers.addresses={json.dumps(engine)}"] * (engine is not None)
     recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
     require_model(recipe.model.base)
-    from pasta_lm.learn.train.preference import preflight, train_preference
+    from pasta_lm.learn.train.preference import train_preference
 
-    if dry_run:
-        typer.echo(preflight(recipe), err=True)
-        return
     with interruptible(RESUMABLE), bars() as show:
         train = partial(train_preference, recipe, resume=resume, overwrite=overwrite)
         typer.echo(str(train(to_read=write_pairs, show=show)))

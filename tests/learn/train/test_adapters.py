@@ -30,7 +30,7 @@ from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, Sft
 from pasta_lm.learn.train.learner import Learner, adapted, load_learner, save
 from pasta_lm.learn.train.losses import collate, label_nats, over_labels, plain_texts
 from pasta_lm.learn.train.packs import Pack
-from pasta_lm.learn.train.sft import preflight, train_sft
+from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.models.adapter import check_base, is_adapter, merge_adapter, read_adapter, read_base
 from pasta_lm.models.folder import read_pasta_config
 from tests.architectures import loaded
@@ -236,10 +236,10 @@ def test_adapters_that_do_not_fit_are_refused(recipe: Recipe) -> None:
         train_sft(recipe({"targets": ("query",)}))
 
 
-def test_an_adapter_as_base_cannot_be_saved_as_an_adapter(saved: SftConfig) -> None:
+def test_an_adapter_as_base_cannot_be_saved_as_an_adapter(saved: SftConfig, tmp_path: Path) -> None:
     model = replace(saved.model, base=str(model_of(saved)))
     with pytest.raises(UsageError, match="is an adapter") as caught:
-        preflight(replace(saved, model=model))
+        train_sft(replace(saved, model=model, train=replace(saved.train, out=str(tmp_path / "a"))))
     assert "pasta export" in str(caught.value.hint)
 
 

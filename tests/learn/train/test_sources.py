@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import line_of, read_rows, write_rows
-from pasta_lm.language.document import Block, Document, Text, parse
+from pasta_lm.language.document import Block, Document, Text
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
@@ -25,13 +25,11 @@ from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import (
     DataConfig,
     JudgeConfig,
-    PairsConfig,
     PreferenceConfig,
-    RecordsConfig,
     judge_of,
 )
 from pasta_lm.learn.train.packs import Pack, fill_packs, packs_of
-from pasta_lm.learn.train.preference import Round, preflight, sampling_of, train_preference
+from pasta_lm.learn.train.preference import Round, sampling_of, train_preference
 from tests.fakes.scripted_judge import answers_of
 from tests.fakes.scripted_server import ScriptedReply, ScriptedServer
 from tests.learn.annotate.runs import AT_ONCE
@@ -359,18 +357,4 @@ def test_a_run_that_a_reader_judges_begins_with_what_is_to_be_read(tmp_path: Pat
     (tmp_path / "v.jsonl").write_text('{"id": "a", "winner": 1}', "utf-8")
     with pytest.raises(UsageError, match="exists, and may hold verdicts"):
         train_preference(config, prompts=[PROMPTS], to_read=tmp_path / "v.jsonl")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_dry_run_bounds_the_requests_and_sends_none(tmp_path: Path) -> None:
-    write_records(
-        tmp_path / "records.jsonl",
-        [Record(prompt.id, prompt.prompt, parse(prompt.reference)) for prompt in PROMPTS],
-    )
-    config = replace(
-        recipe("base", "baseline", tmp_path / "out", rounds=1),
-        data=PairsConfig(records=RecordsConfig(file=str(tmp_path / "records.jsonl"))),
-        judge=JudgeConfig(model="scripted", base_url="http://127.0.0.1:9/v1"),
-    )
-    assert f"scripted judges: at most {4 * 4 * NUM_PROMPTS} requests" in preflight(config)
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,14 +26,6 @@ from pasta_lm.run_folder import say
 
 Encode = Callable[[Record], EncodedExample]
 Pack = list[EncodedExample]
-
-
-class PackSet(Protocol):
-    """The packs of a training: a list, or a data set that generates them."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Pack: ...
 
 
 def packs_of(

@@ -321,23 +321,3 @@ class BonBon:
         names = ("margin", "log_prob_chosen", "log_prob_rejected")
         means = dict(zip(names, seen.mean(dim=1).tolist(), strict=True))
         return means | {"share_right": (seen[0] > 0).float().mean().item()}
-
-
-def preflight(recipe: PreferenceConfig) -> str:
-    """Return the plan of a recipe; nothing is loaded or asked."""
-    check_sources(recipe, None, None)
-    data, train, samples = recipe.data, recipe.train, recipe.rollouts.samples
-    check_taught(recipe.model.base, train)
-    beta = float(recipe.loss.for_samples(samples).beta)
-    file = data.file or (data.records and data.records.file)
-    head = (
-        f"rounds: {train.rounds}, from {recipe.model.base}; {file}, {samples} samples; "
-        f"beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
-        f"AdamW at {train.learning_rate:g}; positions {train.positions}, join {train.join}"
-    )
-    if data.file is not None:
-        return head
-    assert recipe.judge is not None
-    # Two other answers, each in both orders.
-    num = 4 * samples * sum(map(len, prompts_of(data.records, train.rounds)))
-    return f"{head}\n{recipe.judge.file or recipe.judge.model} judges: at most {num} requests"

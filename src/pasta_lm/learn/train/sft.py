@@ -28,7 +28,7 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, Learner, append_row, open_output
 from pasta_lm.learn.train.losses import Batch, collate, token_nats, weighted_mean
-from pasta_lm.learn.train.packs import Encode, Pack, PackSet, packs_of
+from pasta_lm.learn.train.packs import Encode, Pack, packs_of
 from pasta_lm.learn.train.trainer import PackTrainer, load_to_train
 from pasta_lm.models.load import hashes_of, num_parameters
 from pasta_lm.run_folder import hash_files
@@ -54,7 +54,7 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
 
 
 def finetune(
-    learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None = None,
+    learner: Learner, packs: Sequence[Pack], train: TrainConfig, lora: LoraConfig | None = None,
     own_text: Sequence[EncodedExample] = (), *, resume: bool = False,
 ) -> Path:  # fmt: skip
     """Train a model on packs, the first ones first; return the folder of the trained model.
@@ -68,14 +68,6 @@ def finetune(
     if own_text:
         trainer.add_callback(OwnText(learner, own_text, train))
     return trainer.learn(resume=resume)
-
-
-def preflight(recipe: SftConfig) -> str:
-    data, train, lora = recipe.data, recipe.train, recipe.lora
-    learner = load_to_train(recipe.model.base, train, lora, data.trained_strategy)
-    encode, last = learner.encoder(train), learner.last_position
-    packs = packs_of(data, encode, train.seed, last_position=last)
-    return summary(learner, packs, train, lora)
 
 
 def seconds_of_a_pass(recipe: SftConfig) -> float:
@@ -94,7 +86,9 @@ def seconds_of_a_pass(recipe: SftConfig) -> float:
     return float(json.loads(second)["time"] - json.loads(first)["time"])
 
 
-def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None) -> str:
+def summary(
+    learner: Learner, packs: Sequence[Pack], train: TrainConfig, lora: LoraConfig | None
+) -> str:
     examples, first = packs[0], packs[0][0]
     num_predicted = sum(label != NO_LABEL for label in first.labels)
     adapters = f", frozen, adapters of rank {lora.rank}" if lora else ""

@@ -31,7 +31,7 @@ from pasta_lm.learn.train.learner import (
     save_trained,
 )
 from pasta_lm.learn.train.losses import Batch, label_nats, over_labels
-from pasta_lm.learn.train.packs import PackSet, PairPack
+from pasta_lm.learn.train.packs import Pack, PairPack
 from pasta_lm.models.adapter import place_of, reference_to
 from pasta_lm.models.load import DTYPES
 from pasta_lm.models.pieces import token_matrices
@@ -70,7 +70,7 @@ class PackTrainer(Trainer):
 
     def __init__(
         self, learner: Learner, train: TrainConfig, lora: LoraConfig | None,
-        packs: PackSet | Sequence[PairPack], objective: Objective,
+        packs: Sequence[Pack] | Sequence[PairPack], objective: Objective,
     ) -> None:  # fmt: skip
         self._learner, self._recipe, self._lora, self._objective = learner, train, lora, objective
         self._log_file = Path(train.out) / LOG
