@@ -58,7 +58,6 @@ class MissingExtraError(UsageError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra, from the package's own folder, repository or index."""
     try:
         origin = metadata.distribution("pasta-lm").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

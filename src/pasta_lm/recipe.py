@@ -125,7 +125,6 @@ def _apply(data: dict[str, Any], change: str) -> None:
 
 
 def validated(kind: type[T], data: Mapping[str, Any]) -> T:
-    """Return a table as its dataclass; raises a UsageError that names the wrong key."""
     try:
         from pydantic import TypeAdapter, ValidationError
     except ImportError as exc:

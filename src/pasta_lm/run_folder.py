@@ -74,7 +74,6 @@ def _hash_once(file: Path, *_: int) -> str:
 
 
 def hash_file(file: Path) -> str:
-    """Return the SHA-256 of a file, which is read each time."""
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
@@ -173,7 +172,6 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder, which is made if it does not exist."""
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / LOCK).touch()

@@ -66,7 +66,6 @@ class VerbGroup(TyperGroup):
         return [name for verbs in self.sections.values() for name in verbs.split()]
 
     def get_command(self, ctx: Context, cmd_name: str) -> TyperCommand | TyperGroup | None:
-        """Import a verb; None if there is none of this name."""
         if cmd_name not in self.list_commands(ctx):
             return None
         verb = GROUPS.get(cmd_name)
@@ -102,7 +101,6 @@ def _source_of(verb: str) -> tuple[str, str]:
 
 
 def _summary(verb: str) -> str:
-    """Return the first line of a verb's docstring."""
     if verb in GROUPS:
         return str(GROUPS[verb].info.help)
     return _source_of(verb)[1].split('"""', 2)[1].partition("\n")[0]
@@ -145,7 +143,6 @@ def pasta(
 
 
 def main(app: typer.Typer = app, name: str = "pasta") -> Never:
-    """Run the command line that was typed, and exit."""
     arguments, is_debug = _find_debug(sys.argv[1:])
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]

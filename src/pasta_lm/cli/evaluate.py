@@ -340,7 +340,6 @@ def bench(
 
 
 def print_bench(figures: Figures, tables: Iterable[Table]) -> None:
-    """Print the tables of a benchmark, and below them what was measured."""
     print_tables(tables)
     machine = figures["machine"]
     typer.echo(

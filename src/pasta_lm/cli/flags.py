@@ -118,7 +118,6 @@ Trace = Annotated[
 
 
 def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None:
-    """Refuse a value that is not one of the choices, before anything slow happens."""
     names = list(choices)
     if value is not None and value not in names:
         raise UsageError(f"{flag} cannot be {value!r}", hint=f"one of {', '.join(names)}")

@@ -62,7 +62,6 @@ def read_text(file: str) -> str:
 
 
 def decoded(data: bytes, name: str) -> str:
-    """Return UTF-8 as text; an ``InputError`` with the name of what is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -70,7 +69,6 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text to a file; a ``PastaError`` if it cannot be written there."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as exc:
@@ -92,7 +90,6 @@ def print_table(
 
 
 def print_facts(*sections: Sequence[tuple[str, str]]) -> None:
-    """Print names and values in two columns, with an empty line between sections."""
     width = max(len(name) for section in sections for name, _ in section)
     lines = ([f"{name:<{width}}{GAP}{value}" for name, value in rows] for rows in sections)
     typer.echo("\n\n".join(map("\n".join, lines)))
@@ -146,7 +143,6 @@ class Progress(Protocol):
 
 
 def has_bars() -> bool:
-    """Return whether progress bars are shown: in a terminal, unless NO_COLOR is set."""
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ
 
 

@@ -89,7 +89,6 @@ DURATION_S = 6.0
 
 
 def read_scenes() -> dict[str, dict[str, str]]:
-    """Read the scenes that come with the package: a ``prompt``, and its ``answer`` annotated."""
     return tomllib.loads(Path(__file__).with_name("scenes.toml").read_text(encoding="utf-8"))
 
 

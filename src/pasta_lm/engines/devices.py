@@ -23,7 +23,6 @@ warn_once = cache(logging.getLogger(__name__).warning)
 
 
 def devices() -> list[str]:
-    """Return the names of the devices that a model can run on, the CPU first."""
     num_threads, num_gpus = torch.get_num_threads(), torch.cuda.device_count()
     gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(num_gpus)]
     faults = filter(None, [unused_gpu()])
@@ -106,7 +105,6 @@ def default_budget(free: int) -> int:
 
 
 def free_memory() -> None:
-    """Give the memory of what nothing refers to any more back to the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -186,7 +186,6 @@ class Recorder:
         self.trace.wall_s = t_s
 
     def news(self) -> TraceNews | None:
-        """Return the records that are new since the last call; None: there are none."""
         trace, first = self.trace, self._known.get("tokens", 0)
         threads, tokens = self._new("threads", trace.threads), self._new("tokens", trace.tokens)
         syncs, step_s = self._new("syncs", trace.syncs), self._new("step_s", trace.step_s)

@@ -40,7 +40,6 @@ class WordIds(PieceTable):
         self._spelling = [*PIECES]
 
     def encode(self, text: str) -> list[int]:
-        """Return a number for each word; a word that is spelled like a tag is still a word."""
         for word in words(text):
             if word not in self._ids:
                 self._ids[word] = len(self._spelling)

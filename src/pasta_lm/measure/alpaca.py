@@ -68,7 +68,6 @@ class JudgeRecipe:
 
     @property
     def file(self) -> str:
-        """Return the name of the template's copy in the run's folder."""
         return f"{Path(self.template).name.removesuffix('.md')}.md"
 
 
@@ -207,7 +206,6 @@ def all_comparisons(run: AlpacaRun) -> list[judging.Comparison]:
 
 
 def stored_judge(folder: Path, recipe: JudgeRecipe) -> judging.LLMJudge | None:
-    """Return the judge that reads stored replies and asks nobody; None: nothing is judged."""
     if recipe.model is None:
         return None
     template = judging.load_template(str(folder / recipe.file))
@@ -249,7 +247,6 @@ def open_run(folder: Path) -> AlpacaRun:
 
 
 def begin_run(folder: Path, settings: AlpacaSettings) -> None:
-    """Create the folder of a run, with the inputs of its report, or continue the run in it."""
     files = RunFolder(folder)
     inputs = {} if files.has_begun else _inputs(settings)
 

@@ -110,7 +110,6 @@ def check_served(servers: Servers | None, model: str | None, names: Iterable[str
 
 
 def require_models(names: Iterable[str | None]) -> None:
-    """Refuse paths and hub ids without a model before anything slow happens."""
     models = [*filter(None, names)]
     for name in models:
         require_model(name)
@@ -131,7 +130,6 @@ def _provenance_of(model: Pasta) -> dict[str, str]:
 
 
 def machine_of(model: Pasta) -> str | None:
-    """Return the name of the device on which a model runs; None if it is not known."""
     from pasta_lm.engines.devices import devices  # imports torch
 
     device = str(model.engine.loaded.device)

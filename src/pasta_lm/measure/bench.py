@@ -183,7 +183,6 @@ def _num_entries(num_rows: int) -> int:
 
 
 def sequential_s(engine: TorchEngine) -> float:
-    """Return the seconds of a greedy answer of one thread, prompt included."""
     params = SamplingParams(max_tokens=NUM_DECODED, ignore_eos=True)
     prompt = prompt_of(engine.loaded.vocabulary)
     began = time.perf_counter()
@@ -223,7 +222,6 @@ def reading_s(num_bytes: int, device: torch.device) -> float:
 
 
 def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
-    """Return the requests that decode the same answer sequentially and in parallel."""
     vocabulary = loaded.vocabulary
     prompt = vocabulary.encode_prompt(LOAD_PROMPT)
     document = parse(LOAD_ANSWER, Form.ANNOTATOR).with_lengths(vocabulary.count_tokens)

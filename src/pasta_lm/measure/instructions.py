@@ -204,7 +204,6 @@ def instructions_report(out: Path) -> Report:
 
 
 def _sides(prompts: Sequence[Row], scored: Systems) -> tuple[Answers, Answers]:
-    """Return the answers of the taught model and of the baseline, in the order of the prompts."""
     keys = [row["id"] for row in prompts]
     ours, base = ({key: scored[name][key] for key in keys} for name in NAMES)
     return ours, base

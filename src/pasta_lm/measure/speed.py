@@ -140,7 +140,6 @@ def add_speed(
 
 
 def num_failed(answers: Iterable[AnswerRecord]) -> int:
-    """Return the number of prompts that did not fit the model's context."""
     return sum(record.finish_reason == TOO_LONG for record in answers)
 
 

@@ -131,7 +131,6 @@ class Report:
 
     @property
     def facts(self) -> list[str]:
-        """The values of the whole report that stand in no table, and the remarks."""
         rows = [row for row in self.rows if not row.path and not row.title]
         facts = [f"{row.key.replace('_', ' ')}: {_inline(row.value)}" for row in rows]
         return facts + self.remarks

@@ -89,7 +89,6 @@ class Rates:
 
     @property
     def wins(self) -> Array:
-        """Return the preferences in percent, of the rows that have one."""
         known = [row.preference for row in self.judgements if row.preference is not None]
         return 100 * np.array(known)
 

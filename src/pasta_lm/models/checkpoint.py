@@ -78,7 +78,6 @@ def read_checkpoint(
 
 
 def require_on_hub(name: str) -> None:
-    """Refuse a hub id of which neither the cache nor the hub has a configuration."""
     try:
         cached_file(name, "config.json")
     except (OSError, ValueError) as exc:

@@ -253,7 +253,6 @@ def _add_settings(writer: gguf.GGUFWriter, config: Any, num_rows: int) -> None:
 
 
 def pre_tokenizer_name(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Return llama.cpp's name for the way a tokenizer splits text before its merges."""
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model, first = data["model"], data["pre_tokenizer"] or {}
     name = _SPLITS.get(tuple(map(_step, first.get("pretokenizers", [first]))))

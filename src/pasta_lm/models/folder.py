@@ -52,7 +52,6 @@ def save_model_folder(
 def write_pasta_config(
     path: Path, config: PastaConfig | None, more: Mapping[str, object] | None = None
 ) -> None:
-    """Write the record of a model's training, if it has one, and further entries of its folder."""
     data = {**(more or {}), **({} if config is None else record_of(config))}
     text = json.dumps(data, indent=2, ensure_ascii=False)
     (path / FILE_NAME).write_text(text + "\n", encoding="utf-8")

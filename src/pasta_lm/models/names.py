@@ -55,7 +55,6 @@ def builtin_folder(name: str | Path) -> Path:
 
 
 def _clone() -> list[Path]:
-    """Return the folder of models of the clone that this package was installed from, if any."""
     with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
         origin = json.loads(distribution("pasta-lm").read_text("direct_url.json") or "{}")
         url = urlsplit(origin["url"])

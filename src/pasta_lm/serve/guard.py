@@ -47,7 +47,6 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -55,7 +54,6 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, api_key: str | None, *, allows_everyone: bool) -> None:
-    """Refuse to let other machines in without a key, unless this is meant."""
     if api_key is not None and not api_key.strip():
         raise UsageError("the API key is empty", hint="leave it out, or give at least a character")
     if not is_loopback(host) and api_key is None and not allows_everyone:

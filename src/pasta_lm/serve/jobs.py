@@ -43,7 +43,6 @@ class ResponseStream:
         self._items: asyncio.Queue[Batch | ApiError] = asyncio.Queue()
 
     def put(self, item: Batch | ApiError) -> None:
-        """Add a batch, or the error that ends the stream."""
         self._items.put_nowait(item)
 
     async def next(self) -> Batch:

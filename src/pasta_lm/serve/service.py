@@ -80,7 +80,6 @@ class ReplayRequest(BaseModel):
         return self
 
     def document(self) -> Document:
-        """Return the answer; an ``ApiError`` with the first mistake if it has any."""
         if self.form == "plain":
             return Document((Text(self.response),))
         for fault in check(self.response, self.form):
@@ -100,7 +99,6 @@ class ReplayRequest(BaseModel):
 
 
 def check_model(name: str | None, served: str) -> None:
-    """Refuse a request for another model, with the name of the one that is served."""
     if name is not None and name != served:
         message = f"there is no model {name[:200]!r} here; this server has {served!r}"
         raise ApiError(404, message, param="model", code="model_not_found")
@@ -110,7 +108,6 @@ class Service:
     """One engine, and all of its clients."""
 
     def __init__(self, backend: Backend, recipe: ServeRecipe, number: str = "unknown") -> None:
-        """Prepare to serve; ``number`` is the version."""
         self.backend, self.recipe = backend, recipe
         self.engine = EngineLoop(backend, recipe.queue)
         self._number, self._started = number, int(time.time())
@@ -154,7 +151,6 @@ class Service:
         return await self._respond(body, request)
 
     async def _respond(self, body: AnyRequest, http: HttpRequest) -> Response:
-        """Answer a request; an ``ApiError`` or ``PastaError`` if it cannot be answered."""
         check_model(body.model, self.backend.name)
         may_call = bool(body.offered) and self.backend.tools.shows
         defaults = default_sampling(self.backend.sampling, copies=may_call)

@@ -168,7 +168,6 @@ class ToolTemplate(NamedTuple):
         self, functions: Sequence[Function], *, is_single: bool,
         answer: Mapping[str, object] | None = None,
     ) -> StructuredOutputs:  # fmt: skip
-        """Return the form of one or several calls; with a schema, of these or an answer."""
         if self.key is None:
             message = "the model's chat template has no form of calls that this server knows"
             raise bad_request(f"{message} (Hermes, Qwen, Llama 3)", "tool_choice", "unsupported")

@@ -75,7 +75,6 @@ class Options(TypedDict, total=False):
 
 
 def check_prompt(prompt: object) -> None:
-    """Refuse a value that is no prompt (``UsageError``), and an empty one (``RequestError``)."""
     if isinstance(prompt, str):
         contents: list[object] = [prompt]
     elif isinstance(prompt, Sequence) and all(isinstance(turn, Mapping) for turn in prompt):
@@ -166,7 +165,6 @@ def replay_request(
 
 
 def check_strategy(strategy: str, positions: Positions, *, continues: bool) -> None:
-    """Refuse a name of no strategy, and what the strategy cannot do (``UsageError``)."""
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {', '.join(STRATEGIES)}")
     if continues and strategy == sot.NAME:

@@ -143,10 +143,8 @@ class TeachConfig:
             raise UsageError("stage two learns answers without thoughts", hint=hint)
 
     def for_servers(self) -> TeachConfig:
-        """Return the recipe of a model that stock servers decode exactly."""
         return replace(self, train=replace(self.train, positions="continue", join="recompute"))
 
     def on(self, device: str) -> TeachConfig:
-        """Return the recipe with the defaults of a device, ``cpu`` or another."""
         in_flight = self.answers.in_flight or (16 if device == "cpu" else 64)
         return replace(self, answers=replace(self.answers, in_flight=in_flight))

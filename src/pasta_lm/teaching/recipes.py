@@ -134,7 +134,6 @@ def split_instructions(config: TeachConfig) -> tuple[Path, list[str]]:
 
 
 def write_held_out(out: Path, instructions: Path, held_out: Sequence[str]) -> None:
-    """Write the instructions that only measure, as the evaluation reads them."""
     rows, folder = read_instructions(instructions), out / MEASURES / "prompts"
     write_rows(folder / INSTRUCTIONS, [rows[name] for name in held_out])
     write_ids(folder / HELD_OUT, held_out)

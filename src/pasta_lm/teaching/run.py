@@ -163,7 +163,6 @@ def last_steps(
 
 
 def check_budget(journal: Journal, budget_hours: float | None, step: Step) -> None:
-    """Raise a PastaError if the finished steps took longer than the budget."""
     spent = sum(float(row["wall_s"]) for row in journal.rows.values()) / 3600
     if budget_hours is not None and spent >= budget_hours:
         reason = f"{spent:.2f} of {budget_hours:g} hours are used up before the step: {step.title}"

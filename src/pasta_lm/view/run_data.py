@@ -119,7 +119,6 @@ class LiveRun:
         }  # fmt: skip
 
     def _grow(self, news: Trace | TraceNews, fed: Iterable[TokenRecord]) -> None:
-        """Add new threads, tokens as they were decoded and as they were fed, and syncs."""
         self.lanes += map(Lane, news.threads)
         for token in news.tokens:
             self.lanes[token.thread].tokens.append(token)

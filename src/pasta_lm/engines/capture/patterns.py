@@ -90,7 +90,6 @@ def sign_sin(sin: Tensor) -> Tensor:
 
 
 def fuse_rotary(graph: fx.GraphModule) -> None:
-    """Put one function in place of each rotation."""
     signed: dict[Node, Node] = {}
     for node in list(graph.graph.nodes):
         parts = parts_of(node, _ROTARY)

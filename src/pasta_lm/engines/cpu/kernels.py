@@ -44,7 +44,6 @@ class Linear:
         self.__name__ = "linear"  # its name in a printed graph
 
     def put_before(self, before: RmsNorm | Gate) -> None:
-        """Compute a norm or a gate of the input first."""
         self.before = before
         if self.compiled is not None:
             if isinstance(before, Gate):

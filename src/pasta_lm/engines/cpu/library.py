@@ -111,7 +111,6 @@ def _compile(file: Path) -> None:
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Return the address of the first element; None, a null pointer, without a tensor."""
     return None if tensor is None else tensor.data_ptr()
 
 

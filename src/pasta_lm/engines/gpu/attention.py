@@ -80,7 +80,6 @@ class PagedPass:
 
 
 def place_entries(batch: PagedBatch, entries: Tensor) -> None:
-    """Write owners and positions of the pass into their slots of the pool."""
     pool_slots = batch.rows[POOL_SLOT]
     if entries.is_cuda:
         _kernels().place[(len(pool_slots),)](batch.rows, entries, len(pool_slots), entries.shape[1])

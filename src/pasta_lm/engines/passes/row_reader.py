@@ -88,7 +88,6 @@ class RowReader:
 
 
 def copy_cache(cache: RowCache) -> RowCache:
-    """Return a copy of which no tensor is shared."""
     with torch.inference_mode():
         return copy.deepcopy(cache)
 

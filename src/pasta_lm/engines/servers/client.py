@@ -223,7 +223,6 @@ class HttpClient:
             self._client.headers["Authorization"] = f"Bearer {api_key}"
 
     async def send(self, method: str, path: str, body: Json | None = None) -> HttpReply:
-        """Return the whole reply, whatever its status; a TemporaryFailure if there is none."""
         async with self.replying(method, path, body) as reply:
             return await read_whole(reply)
 

@@ -340,7 +340,6 @@ class CompletionsEngine:
 
 
 def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
-    """Return the servers at addresses that a comma separates; nothing is sent."""
     if not find_spec("httpx2"):
         raise errors.MissingExtraError(f"asking {addresses}", "serve")
     key = os.environ.get(KEY_ENV) or None  # they may want one

@@ -91,7 +91,6 @@ class AnswerConfig:
         check_positive("answers", self, "limit", "max_tokens", "in_flight")
 
     def load(self) -> Pasta:
-        """Load the model with the cache entries that all answers in flight can need."""
         return Pasta.from_pretrained(
             self.model, dtype=self.dtype, device=self.device,
             pool_tokens=self.in_flight * (self.max_tokens + ROOM),

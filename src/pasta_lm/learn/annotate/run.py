@@ -107,7 +107,6 @@ class AnnotationRun(NamedTuple):
 
 
 def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[SourceRow]:
-    """Yield the rows of a run: duplicates and answers that are too long are marked as skipped."""
     seen: set[str] = set()
     for row in islice(read_source(config.rows), limit):
         is_long = len(row.answer) > config.filters.max_answer_characters
@@ -117,7 +116,6 @@ def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[So
 
 
 def first_request(config: AnnotateConfig, limit: int | None = None) -> Sequence[Message]:
-    """Return the messages of the first request to the teacher."""
     rows = (row for row in source_rows(config, limit) if row.skipped is None)
     if (row := next(rows, None)) is None:
         return ()
@@ -184,7 +182,6 @@ class _Teacher:
     tally: Tally
 
     async def annotate(self, job: tuple[int, SourceRow]) -> None:
-        """Annotate a row with its stored replies and, if they do not end it, with others."""
         index, row = job
         replies: list[ChatReply] = []
         outcome = None if row.skipped is not None else await self._outcome(index, row, replies)
@@ -194,7 +191,6 @@ class _Teacher:
     async def _outcome(
         self, index: int, row: SourceRow, replies: list[ChatReply]
     ) -> Document | Rejection | None:
-        """Return the outcome of a row, whose replies are added to the list; None: interrupted."""
         talk = TeacherConversation(row.prompt, row.answer, self.filters)
         while talk.outcome is None:
             name = f"reply/{index}/{len(replies) + 1}"

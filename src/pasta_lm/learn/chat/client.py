@@ -43,7 +43,6 @@ class ChatRequest:
     top_logprobs: int = 0  # Number of candidates to report for each token; 0: no log-probabilities.
 
     def body(self, model: str, limit_key: str = MAX_TOKENS) -> Row:
-        """Return the JSON body; ``limit_key`` is the key of ``max_tokens``."""
         body: Row = {"model": model, "messages": list(map(dict, self.messages))}
         body |= {limit_key: self.max_tokens, "temperature": self.temperature}
         if self.top_logprobs:

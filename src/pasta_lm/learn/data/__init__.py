@@ -86,7 +86,6 @@ def question_of(row: Row, problem: str) -> str:
 
 
 def messages_with(turns: Iterable[Turn], prompt: str) -> list[Turn]:
-    """Return the messages of a prompt and of the turns before it."""
     return [*turns, {"role": "user", "content": prompt}]
 
 

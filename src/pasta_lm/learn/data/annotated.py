@@ -42,7 +42,6 @@ class Record:
         return replace(self, document=self.document.without_tags())
 
     def each_answer(self) -> Iterator[Record]:
-        """Yield a record for each answer of the conversation, which ends there."""
         for index, turn in enumerate(self.turns):
             if turn["role"] == "assistant":
                 prompt, thought = self.turns[index - 1]["content"], turn.get(THOUGHT)
@@ -60,7 +59,6 @@ class BrokenLine(NamedTuple):
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read annotated data; every row must have a prompt."""
     records, problems = read_annotated(path, needs_prompt=True)
     if problems:
         line, reason, hint = problems[0]

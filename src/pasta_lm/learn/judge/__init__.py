@@ -108,7 +108,6 @@ class JudgeTemplate:
 
 
 def load_template(name: str) -> JudgeTemplate:
-    """Load a template of the package by its name, or a page of your own, which ends in ``.md``."""
     path = Path(name) if name.endswith(".md") else FOLDER / f"{name}.md"
     try:
         text = path.read_text("utf-8-sig")
@@ -229,7 +228,6 @@ class LLMJudge:
 
     @property
     def is_scripted(self) -> bool:
-        """Return whether this judge, or the author of any stored reply, follows a script."""
         names = [self.model]
         for row in self.journal.rows.values():
             reply = row["reply"]

@@ -156,7 +156,6 @@ class SftConfig:
 
 
 def check_stage_one(train: TrainConfig, lora: LoraConfig | None, strategy: str) -> None:
-    """Raise a UsageError if two keys contradict each other, or one has no effect."""
     has_tag_rate = train.tag_learning_rate is not None
     is_frozen = lora is not None and lora.trained_tokens == "none"
     check_not_ignored("train.tag_learning_rate", has_tag_rate and is_frozen, "no rows learn")

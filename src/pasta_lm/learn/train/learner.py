@@ -70,7 +70,6 @@ class Learner:
         return last_position(self.model)
 
     def encoder(self, train: TrainConfig) -> Encode:
-        """Return the function that encodes records for this model and its strategy."""
         vocabulary, eos_id = self.vocabulary, self.eos_id
         positions, join = PositionStrategy(train.positions), Join(train.join)
         if self.trained_strategy == sot.NAME:
@@ -88,7 +87,6 @@ class Learner:
         )  # fmt: skip
 
     def saved_dtype(self, train: TrainConfig) -> torch.dtype:
-        """Return the dtype of the saved weights: the recipe's, else the base's."""
         return self.dtype if train.dtype is None else DTYPES[train.dtype]
 
     def pasta_config(self, train: TrainConfig) -> PastaConfig:
@@ -195,7 +193,6 @@ def _with_own_rows(layer: TrainableTokensLayer, inputs: Tensor) -> Tensor:
 
 
 def check_is_whole(source: str) -> None:
-    """Raise a UsageError if the base of a new adapter is an adapter itself."""
     if is_adapter(Path(resolve(source))):
         reason = f"{source} is an adapter, and an adapter has no adapter of its own"
         hint = f"pasta export {source} OUT --merged makes a whole model of it; name OUT"
@@ -245,7 +242,6 @@ def with_tag_rows(
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raise a ModelError that names the first weight that is NaN or infinite."""
     for name, weight in model.named_parameters():
         if not torch.isfinite(weight).all():
             reason = f"the weights {name} are NaN or infinite: they are not saved"
@@ -265,7 +261,6 @@ def open_output(out: str, *, resume: bool, overwrite: bool) -> Iterator[RunFolde
 
 
 def append_row(log: Path, row: Mapping[str, object]) -> None:
-    """Append a row with the time to a log of JSON lines; its folder is made."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"time": time.time(), **row}) + "\n")

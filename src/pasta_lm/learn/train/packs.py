@@ -31,7 +31,6 @@ Pack = list[EncodedExample]
 def packs_of(
     config: DataConfig, encode: Encode, seed: int, *, last_position: int | None = None
 ) -> list[Pack]:
-    """Encode and pack the records of a recipe's files, shuffled by a seed."""
     records = _read_included(config)
     if config.turns == "all":
         records = [answer for record in records for answer in record.each_answer()]
@@ -70,7 +69,6 @@ def _read_included(config: DataConfig) -> list[Record]:
 
 
 def check_context(pack: Pack, last_position: int | None) -> None:
-    """Raise an InputError if an example exceeds the model's context: it could not be decoded."""
     for example in pack:
         if last_position is not None and (last := max(example.positions)) > last_position:
             reason = f"record {example.id} reaches position {last}, and the model's last is"
@@ -79,7 +77,6 @@ def check_context(pack: Pack, last_position: int | None) -> None:
 
 
 def say_left_out(reason: str, ids: Sequence[str]) -> None:
-    """Print a line on standard error with the first ids of what is left out, if anything is."""
     if ids:
         say(f"{reason} left out: {', '.join(ids[:5])}")
 

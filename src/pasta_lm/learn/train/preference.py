@@ -116,7 +116,6 @@ def train_preference(
 def check_sources(
     recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Judge | None
 ) -> None:
-    """Raise a UsageError if there are neither pairs nor prompts and a judge."""
     if recipe.data.file is not None:
         return
     if prompts is None and recipe.data.records is None:
@@ -141,7 +140,6 @@ def reader_of(recipe: PreferenceConfig, to_read: Path | None, resume: bool) -> V
 
 
 def check_taught(base: str, train: config.TrainConfig) -> None:
-    """Raise a UsageError if a base was taught other positions, or to think."""
     folder = Path(base)
     known = read_pasta_config(folder) if folder.is_dir() else None
     if known is None:
@@ -246,7 +244,6 @@ def pair(
     round: Round, rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge,
     score: preferences.ScoreConfig,
 ) -> list[PreferencePair]:  # fmt: skip
-    """Return the pairs of a round's rollouts, and write them with their figures."""
     if isinstance(judge, LLMJudge):
         estimate = judge.estimate(preferences.comparisons_of(rollouts, originals))
         round.say(f"{judge.name} is to judge: {estimate}")

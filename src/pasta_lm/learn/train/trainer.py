@@ -152,7 +152,6 @@ class PackTrainer(Trainer):
         return save(learner, self._recipe)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the weights of a checkpoint; a ModelError if one is NaN or infinite."""
         assert isinstance(self.model, nn.Module)
         check_finite(self.model)
         super().save_model(output_dir, _internal_call)
