@@ -153,11 +153,6 @@ class BrokenAnswerError(RemoteError):
         self.text = text
 
 
-def refused(value: object) -> str:
-    """Return a refused value for a message, which says so if only earlier releases had it."""
-    return f"{value!r}, which is gone" if value == "rotate" else repr(value)
-
-
 def cause(error: Exception) -> str:
     """Return the cause of a failed read or write without system codes and without the path."""
     return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pasta_lm.errors import UsageError, refused
+from pasta_lm.errors import UsageError
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ def check_one_of(table: str, **values: object) -> None:
 
 def check_choice(key: str, value: str, options: Sequence[str]) -> None:
     if value not in options:
-        raise UsageError(f"{key} is {refused(value)}", hint=f"one of {', '.join(options)}")
+        raise UsageError(f"{key} is {value!r}", hint=f"one of {', '.join(options)}")
 
 
 def check_positive(table: str, config: object, *keys: str) -> None:
@@ -142,7 +142,7 @@ def validated(kind: type[T], data: Mapping[str, Any]) -> T:
         raise UsageError(f"{path} is missing")
     if mistake["type"] == "literal_error":
         options = mistake["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
-        raise UsageError(f"{path} is {refused(value)}", hint=f"one of {options}")
+        raise UsageError(f"{path} is {value!r}", hint=f"one of {options}")
     same = [other["msg"] for other in mistakes if _path(data, other["loc"]) == path]
     kinds = " or ".join(text.removeprefix("Input should be ") for text in same)
     raise UsageError(f"{path} must be {kinds}, not {value!r}")

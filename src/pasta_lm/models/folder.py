@@ -10,7 +10,7 @@ from pathlib import Path
 
 import transformers
 
-from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause, refused
+from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
 from pasta_lm.journal import Row
@@ -147,7 +147,7 @@ def read_object(file: Path) -> Row:
 
 def _one_of(file: Path, label: str, data: object, names: Collection[str]) -> str:
     if data not in names:
-        raise ModelError(f"{file}: {label} {refused(data)}", hint=f"one of {', '.join(names)}")
+        raise ModelError(f"{file}: {label} {data!r}", hint=f"one of {', '.join(names)}")
     return str(data)
 
 

@@ -113,7 +113,7 @@ POSITIVE += ("save_steps", "steps")
             {**CONTINUE, "data.rule": "sot", "train.decision_weight": 2},
             "train.decision_weight would be ignored: points have no decisions of main",
         ),
-        ({"train.positions": "rotate"}, "train.positions is 'rotate', which is gone"),
+        ({"train.positions": "rotate"}, "train.positions is 'rotate'"),
         *(
             ({"train.warmup": share}, "train.warmup must be at least 0 and below 1")
             for share in (-0.1, 1, 100)
