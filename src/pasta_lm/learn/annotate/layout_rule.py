@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
-from pasta_lm.learn.annotate.filters import examine
+from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, examine
 from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, parts
 
 MAX_HEADING_WORDS = 12
@@ -175,8 +175,8 @@ def topic(lead: str) -> str:
     return short or "part"
 
 
-def markdown_rule(prompt: str, text: str) -> Document:
-    """Annotate an answer by its layout and its question, without a model."""
+def markdown_rule(prompt: str, text: str, filters: FilterConfig = FILTERS) -> Document:
+    """Annotate an answer by its layout and its question; without tags if that is rejected."""
     blocks = _group(text)
     kind = blocks[0].kind if blocks else ""
     if kind in _FORKS:
@@ -194,7 +194,7 @@ def markdown_rule(prompt: str, text: str) -> Document:
         items += Text(text[done:begin]), Sync()
         done = begin
     document = Document((*items, Text(text[done:])))
-    kept = examine(document.annotator_form(), text)
+    kept = examine(document.annotator_form(), text, filters)
     return kept if isinstance(kept, Document) else Document((Text(text),))
 
 

@@ -19,7 +19,7 @@ from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import InputError, PastaError, RequestError, cause
 from pasta_lm.journal import Journal, Row, write_rows
 from pasta_lm.language.document import Document
-from pasta_lm.learn.annotate.filters import FilterConfig, Rejection, examine
+from pasta_lm.learn.annotate.filters import FilterConfig, Rejection
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import digest
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
@@ -160,17 +160,11 @@ def annotate(
             client = partial(ChatClient, config.teacher, policy=policy)
             asyncio.run(pool.run(client, numbered, teacher.annotate))
         for index, row in numbered if config.teacher is None else ():
-            tally.end(index, EndedRow(row, _by_rule(row, config.filters)))
+            document = None
+            if row.skipped is None:
+                document = markdown_rule(row.prompt, row.answer, config.filters)
+            tally.end(index, EndedRow(row, document))
         return AnnotationRun(tally, pool.is_interrupted, write_set(config, tally))
-
-
-def _by_rule(row: SourceRow, filters: FilterConfig) -> Document | None:
-    """Annotate a row that is not skipped; a rejected annotation leaves it without tags."""
-    if row.skipped is not None:
-        return None
-    document = markdown_rule(row.prompt, row.answer)
-    kept = examine(document.annotator_form(), row.answer, filters)
-    return kept if isinstance(kept, Document) else document.without_tags()
 
 
 @dataclass(frozen=True, slots=True)
