@@ -22,7 +22,9 @@ ALMOST_FREE = 0.3  # a core counts as free if others use less of it
 
 def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[str, str | int]:
     """Return the hardware, the versions and the commit; by default torch has a thread per core."""
-    flags = _flags() | ({"asimd"} if platform.machine() == "arm64" else set())  # macOS names none
+    flags = cpu_flags() | (
+        {"asimd"} if platform.machine() == "arm64" else set()
+    )  # macOS names none
     return {
         "cpu": f"{processor()}, {NUM_CORES} cores",
         "cpu_capability": next(
@@ -41,18 +43,18 @@ def processor() -> str:
     return _cpu_facts("model name") or platform.processor() or platform.machine()
 
 
-def _flags() -> set[str]:
+def cpu_flags() -> set[str]:
     return {*_cpu_facts("flags").split(), *_cpu_facts("Features").split()}
 
 
 def multiplies_bfloat16() -> bool:
-    return not _flags().isdisjoint(("avx512_bf16", "amx_bf16", "bf16"))
+    return not cpu_flags().isdisjoint(("avx512_bf16", "amx_bf16", "bf16"))
 
 
 @cache
 def has_amx() -> bool:
     """Return whether torch multiplies matrices of bfloat16 by AMX's tiles."""
-    return "amx_bf16" in _flags()
+    return "amx_bf16" in cpu_flags()
 
 
 def commit() -> str | None:

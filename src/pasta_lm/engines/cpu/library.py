@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pasta_lm.machine import IdleCores, cache_folder, new_file
+from pasta_lm.machine import IdleCores, cache_folder, cpu_flags, new_file
 
 logger = logging.getLogger(__name__)
 
@@ -94,10 +94,7 @@ def _compiler() -> str:
 
 
 def _file() -> Path:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-    facts = (_compiler(), *FLAGS, platform.machine(), platform.processor(), flags)
+    facts = (_compiler(), *FLAGS, platform.machine(), platform.processor(), *sorted(cpu_flags()))
     content = b"".join(map(Path.read_bytes, SOURCES)) + repr(facts).encode()
     return cache_folder() / f"compiled-{hashlib.sha256(content).hexdigest()[:16]}.so"
 
