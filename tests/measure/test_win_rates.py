@@ -81,10 +81,9 @@ def test_if_missing_verdicts_are_allowed_both_rates_are_given() -> None:
     assert nothing["win_rate"] is nothing["length_controlled_winrate"] is None
 
 
-def test_a_row_without_difficulty_is_refused_and_a_difficulty_without_a_row_counted() -> None:
+def test_a_row_without_difficulty_is_refused_and_without_any_nothing_is_comparable() -> None:
     with pytest.raises(InputError, match="row 1 has no difficulty: the table ends at 0"):
         Rates(made(1, 1), Calibration([0.5]))
-    assert Rates(made(1, 0), Calibration([0.0] * 5)).figures()["n_absent"] == 3
     assert comparability(JUDGE, BASELINE, 805, has_difficulty=False)[0] is False
 
 

@@ -134,9 +134,6 @@ def lc_winrate(
     calibration = read_calibration(difficulty, gamed)
     result = stored_rates(annotations, calibration, allow_missing=allow_missing)
     print_json(result) if as_json else print_tables([rates_table(result)])
-    for name, figures in result.items():
-        if figures.get("n_absent"):
-            say(f"{name}: {figures['n_absent']} instructions have no row")
     _fail_if_refused(result, ";")
 
 

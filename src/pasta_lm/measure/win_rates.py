@@ -122,7 +122,7 @@ class Rates:
     def figures(self, names: Sequence[str] = ()) -> Figures:
         """Return the rates and counts as JSON has them; ``names`` of instructions are by row."""
         wins, missing, fitted = self.wins, self.missing_rows, self.length_controlled
-        lengths, known = [row.len_2 for row in self.judgements], self.calibration.difficulty
+        lengths = [row.len_2 for row in self.judgements]
         has_rates, has_lost = len(wins) and not self.is_refused, missing and not self.is_refused
         figures: Figures = {
             "win_rate": float(wins.mean()) if has_rates else None,
@@ -132,7 +132,6 @@ class Rates:
             "missing_rows": missing,
             "avg_length": int(np.mean(lengths)) if lengths else None,
             "win_rate_missing_lost": float(wins.sum()) / len(lengths) if has_lost else None,
-            "n_absent": None if known is None else len(known) - len(lengths),
             "length_controlled_winrate": fitted and fitted.win_rate,
             "lc_standard_error": fitted and fitted.standard_error,
             "lc_inverse_penalty": fitted and fitted.inverse_penalty,
