@@ -60,7 +60,7 @@ def test_every_instruction_has_an_answer_without_tags(
     rows = answers(config).values()
     assert (done.num_answers, sum(done.counts.values())) == (5, 5)
     assert {row["id"] for row in rows} == {row["id"] for row in ROWS}
-    assert all(0 < row["num_tokens"] <= 12 and row["temperature"] is None for row in rows)
+    assert all(0 < row["num_tokens"] <= 12 for row in rows)
     assert all(row["ended"] == (row["num_tokens"] < 12) for row in rows)
     assert len({row["answer"] for row in rows}) > 1
 
@@ -95,10 +95,11 @@ def test_a_stopped_run_goes_on_where_it_was(
     assert answer(config, never) == done
 
 
-def test_a_file_of_another_temperature_is_refused(config: AnswerConfig) -> None:
-    row = {"id": "i0", "answer": "Rhine", "num_tokens": 1, "ended": True, "temperature": 0.3}
-    write_rows(answers_file(config), [row])
-    with pytest.raises(UsageError, match="begun with temperature = 0.3, not 1.0"):
+def test_a_run_of_another_temperature_is_refused(
+    config: AnswerConfig, load: Callable[[], Pasta]
+) -> None:
+    answer(config, load)
+    with pytest.raises(UsageError, match="begun with temperature = None, not '1.0'"):
         answer(replace(config, temperature=1.0), never)
 
 
@@ -147,7 +148,7 @@ def test_instructions_are_asked_in_order_and_none_that_is_held_out(some: AnswerC
 def test_a_complete_file_needs_no_model_and_gives_what_is_usable(some: AnswerConfig) -> None:
     texts = {"i0": "One two three four.", "i2": "No.", "i3": "Five six seven"}
     rows = [
-        {"id": name, "answer": text, "num_tokens": 4, "ended": name != "i3", "temperature": None}
+        {"id": name, "answer": text, "num_tokens": 4, "ended": name != "i3"}
         for name, text in texts.items()
     ]
     write_rows(answers_file(some), rows)

@@ -130,7 +130,7 @@ def answer(
 ) -> AnswerCounts:
     """Answer the instructions without an answer; write all answers, the usable ones, and counts.
 
-    An answer is ``{"id", "instruction", "answer", "num_tokens", "ended", "temperature"}``: of the
+    An answer is ``{"id", "instruction", "answer", "num_tokens", "ended"}``: of the
     instruction a hash, so that a file that grew continues the run; ``ended`` is false where the
     limit of tokens cut it off, and where a prompt was too long for the model (then the answer is
     empty). The model is loaded only if an answer is lacking.
@@ -139,10 +139,9 @@ def answer(
     journal = Journal(out / ANSWERS)
     for name, row in journal.rows.items():
         text = digest(texts[name]) if name in texts else row.get("instruction")
-        for key, value in (("temperature", config.temperature), ("instruction", text)):
-            if row.get(key, value) != value:
-                change = f"{name} was begun with {key} = {row[key]!r}, not {value!r}"
-                raise UsageError(f"{journal.path}: {change}", hint="name another folder")
+        if row.get("instruction", text) != text:
+            change = f"{name} was begun with instruction = {row['instruction']!r}, not {text!r}"
+            raise UsageError(f"{journal.path}: {change}", hint="name another folder")
     inputs = hashes_of("model", config.model)
     RunFolder(out).begin(asdict(config), may_change=MAY_CHANGE, inputs=inputs)
     lacking = {name: text for name, text in texts.items() if name not in journal.rows}
@@ -178,13 +177,13 @@ def _answers(model: Pasta, instructions: Mapping[str, str], config: AnswerConfig
         try:
             running[engine.submit(request)] = name
         except RequestError:  # longer than the context or the pool
-            yield _row(name, config)
+            yield _row(name)
 
     def step() -> Iterator[Row]:
         for number, event in engine.step() if running else ():
             done = unless_failed(event)
             if isinstance(done, Finished) and number in running:
-                yield _row(running.pop(number), config, done.answer)
+                yield _row(running.pop(number), done.answer)
 
     try:
         while waiting or running:
@@ -207,14 +206,13 @@ def _sampling(model: Pasta, config: AnswerConfig) -> SamplingParams:
     return replace(sampling, temperature=config.temperature)
 
 
-def _row(name: str, config: AnswerConfig, answer: Answer | None = None) -> Row:
+def _row(name: str, answer: Answer | None = None) -> Row:
     return {
         "id": name,
         "answer": answer.text if answer else "",
         **({"reasoning": answer.reasoning} if answer and answer.reasoning else {}),
         "num_tokens": answer.usage["completion_tokens"] if answer else 0,
         "ended": answer is not None and answer.finish_reason == "stop",
-        "temperature": config.temperature,
     }
 
 
