@@ -16,7 +16,6 @@ from pasta_lm.cli.flags import ENVIRONMENT, option, require_one_of
 from pasta_lm.cli.terminal import bars, interruptible, print_json, say
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.journal import write_rows
 from pasta_lm.learn.data.annotated import Record, read_annotated
 from pasta_lm.models.names import BUILTIN, require_model
 from pasta_lm.recipe import read_recipe
@@ -179,7 +178,6 @@ def cost(
     ids: Annotated[Path | None, option("--ids FILE", "Read only the rows that it lists.")] = None,
     model: flags.Model = None, baseline: Baseline = None,
     untaught: Annotated[str | None, option("--untaught DIR|HF_ID", "The untrained model.")] = None,
-    records: Annotated[Path | None, option("--records FILE", "Write a row per answer.")] = None,
     dtype: flags.Dtype = None, device: flags.Device = None, as_json: flags.Json = False,
 ) -> None:  # fmt: skip
     """Measure the cost of not seeing other threads.
@@ -195,8 +193,6 @@ def cost(
     answers = cost.read_references(references, ids)
     answering.require_models(names)
     rows = list(cost.measure(answers, cost.reading_systems(names, dtype, device)))
-    if records is not None:
-        write_rows(records, rows)
     head = {"references": str(references), "taught": taught, "baseline": names[1]}
     report = table.Report("The cost of not seeing", ["intervals: 95 %, bootstrap"])
     report.add((), head | {"untaught": untaught})
