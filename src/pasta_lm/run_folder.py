@@ -149,7 +149,6 @@ class RunFolder:
         return is_new
 
     def require_new(self, *, resume: bool = False, overwrite: bool = False) -> None:
-        """Refuse a folder that holds a run, unless it is to be continued or replaced."""
         if resume and overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.has_begun and not resume and not overwrite:

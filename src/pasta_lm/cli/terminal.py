@@ -51,7 +51,6 @@ def silence_libraries() -> None:
 
 
 def read_text(file: str) -> str:
-    """Read a file of UTF-8, ``-`` for standard input; an ``InputError`` if it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
     except FileNotFoundError as exc:
@@ -79,7 +78,6 @@ def write_text(file: Path, text: str) -> None:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: Collection[int] = (0,)
 ) -> None:
-    """Print a table; ``text_columns`` are aligned to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = [
@@ -100,7 +98,6 @@ def print_json(values: Mapping[str, object]) -> None:
 
 
 def console(stream: TextIO) -> Console:
-    """Return a console on a stream; where that is no terminal it has no colour, 80 columns."""
     from rich.console import Console
 
     is_terminal = stream.isatty()
@@ -114,7 +111,6 @@ def console(stream: TextIO) -> Console:
 
 
 def can_animate() -> bool:
-    """Return whether both streams are a terminal whose cursor can be moved."""
     is_dumb = os.environ.get("TERM", "").lower() in ("", "dumb", "unknown")
     return sys.stdout.isatty() and sys.stderr.isatty() and not is_dumb
 
@@ -183,7 +179,6 @@ def _minute_lines() -> Progress:
 
 @contextmanager
 def interruptible(note: str = "the same command continues the run") -> Iterator[None]:
-    """End the command at a Ctrl-C, with a note on what is left of its work."""
     try:
         yield
     except KeyboardInterrupt:

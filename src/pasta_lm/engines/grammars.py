@@ -65,7 +65,6 @@ class FormTokens:
         return [token, *(other for text in texts - {b""} for other in self._alike.get(text, ()))]
 
     def __call__(self, text: str) -> list[int]:
-        """Return the ids of a text, byte by byte where the tokenizer would change it."""
         text_bytes, ids = text.encode(), self._encode(text)
         if b"".join(self._bytes[token] for token in ids) == text_bytes:
             return ids

@@ -187,7 +187,6 @@ class Guesses:
                 self._guessing.append(live)
 
     def feed(self) -> None:
-        """Place the guesses of the threads that were just fed, behind all that is no guess."""
         for live in self._guessing:
             live.placements = self._placer.guess(live.thread, live.guesses)
 

@@ -60,7 +60,6 @@ def fix(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> str:
 
 
 def render(diagnostic: Diagnostic, text: str) -> str:
-    """Return a diagnostic for people: message, place with a caret, hint."""
     return f"{describe(diagnostic, text)}\n    hint: {diagnostic.hint}"
 
 

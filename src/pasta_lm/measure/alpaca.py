@@ -217,7 +217,6 @@ def read_prompts(rows: Iterable[Row]) -> list[SetPrompt]:
 
 
 def open_run(folder: Path) -> AlpacaRun:
-    """Read a run; an ``InputError`` if a system has no answers yet."""
     settings = RunFolder(folder).settings_of(AlpacaSettings)
     rows, stored = read_rows(folder / INSTRUCTIONS), Journal(folder / ANSWERS).rows
     first = [row for row in stored.values() if row["system"] == SEQUENTIAL]
@@ -309,7 +308,6 @@ def alpaca_report(
     answers: AlpacaAnswers, readings: Readings | None, settings: AlpacaSettings, *,
     allow_missing: bool = False,
 ) -> Report:  # fmt: skip
-    """Compute the report of a run; win rates with missing verdicts only if that is allowed."""
     systems = systems_of(answers.rows.items())
     report = Report("Answers to instructions: quality and speed", [*MEANING])
     report.add((), _head(answers, readings, settings))

@@ -81,7 +81,6 @@ class AnswerSettings:
         return System(SEQUENTIAL, SEQUENTIAL, self.baseline or model)
 
     def hashes(self, systems: Iterable[System]) -> dict[str, str]:
-        """Return hashes of the models of some systems; none of what servers hold."""
         local = [system for system in systems if self.servers is None]
         for system in local:
             require_model(system.model)

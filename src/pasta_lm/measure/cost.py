@@ -74,7 +74,6 @@ class Content(NamedTuple):
 
 
 def read_references(file: Path, ids: Path | None = None) -> list[Record]:
-    """Read reference answers: annotated data, or those of its rows whose ids a file lists."""
     records = read_records(file)
     if ids is None:
         return records

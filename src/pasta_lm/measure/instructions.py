@@ -289,7 +289,6 @@ def checkers() -> ModuleType:
 
 
 def check_ifeval(prompt: Row, text: str) -> Row:
-    """Return the instructions of a prompt that an answer follows, by reading."""
     try:
         result = checkers().process_results({"key": 0, **prompt}, [text])
     except KeyError as exc:

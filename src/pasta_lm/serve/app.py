@@ -190,7 +190,6 @@ def address_of(bound: socket.socket) -> str:
 
 
 def write_log(stream: TextIO) -> None:
-    """Write the log of the server to a stream: plain lines in a terminal, else JSON objects."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(PlainLines() if stream.isatty() else JsonLines())
     for name in ("pasta_lm.serve", "uvicorn"):

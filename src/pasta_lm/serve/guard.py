@@ -125,7 +125,6 @@ def error_response(error: ApiError) -> JSONResponse:
 
 
 def parse_json(raw: bytes) -> object:
-    """Return the value of a body; an ``ApiError`` for NaN, infinity and half a surrogate pair."""
     if raw.count(b"[") + raw.count(b"{") > MAX_BRACKETS:  # a microsecond for one
         raise bad_request(f"the body has more than {MAX_BRACKETS} brackets", code="no_json")
     try:

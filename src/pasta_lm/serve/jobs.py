@@ -129,7 +129,6 @@ class Metrics:
             self._whole.observe(now_s - job.arrived_s)
 
     def failed(self, code: str) -> None:
-        """Count a limit that was met, or another error that ended a response."""
         self._limits.labels(self._model, code).inc()
 
     def text(self) -> bytes:

@@ -90,7 +90,6 @@ def check_prompt(prompt: object) -> None:
 
 
 def sampling_params(params: object, keywords: Mapping[str, object]) -> SamplingParams:
-    """Return parameters with the changes that keywords name; all are checked."""
     params = SamplingParams() if params is None else params
     if not isinstance(params, SamplingParams):
         kind = type(params).__name__

@@ -119,7 +119,6 @@ def _stage_two(
 
 
 def split_instructions(config: TeachConfig) -> tuple[Path, list[str]]:
-    """Return the file of instructions, and the ids of those that only measure."""
     if config.answers.file is None:
         folder = Path(__file__).with_name("instructions")
         if not folder.is_dir():  # a clone
@@ -140,7 +139,6 @@ def write_held_out(out: Path, instructions: Path, held_out: Sequence[str]) -> No
 
 
 def hold_back(out: Path, config: TeachConfig) -> None:
-    """Hold annotated answers back from stage one: references, and prompts of stage two."""
     records = read_records(out / ANNOTATED / RECORDS)
     if len(records) < 2:
         reason = f"{len(records)} of the model's answers can be used, too few to teach it"

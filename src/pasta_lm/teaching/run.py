@@ -69,9 +69,7 @@ class Step(NamedTuple):
     name: str  # its row in the journal
     title: str
     folder: str
-    carry_out: Callable[
-        [], Result | None
-    ]  # continues where it was stopped; returns the journal's entry
+    carry_out: Callable[[], Result | None]  # goes on where it stopped; the journal's entry
     recipe: Recipe | None = None
     verb: str = ""  # the command that repeats it, by its recipe
 
@@ -86,11 +84,6 @@ def teach(
 
     ``model`` is a folder, a GGUF file or a hub id. No further step begins once ``budget_hours`` are
     used up.
-
-    Raises:
-        UsageError: the folder holds a run with another model or recipe.
-        InputError: the instructions cannot be read, or too few answers can be used.
-        PastaError: the budget is used up, or a step failed; what was done is kept.
     """
     config = (recipe or TeachConfig()).on(usable_device(None).type)
     if config.train.weights == "adapter":

@@ -149,7 +149,6 @@ def split_heads(
 
 
 def join_attention(graph: fx.GraphModule, attend: Argument) -> None:
-    """Replace each attention whose queries, keys and values are parts of one product."""
     for node in list(graph.graph.nodes):
         if node.target is not attend:
             continue

@@ -39,7 +39,6 @@ def has_triton() -> bool:
 
 
 def fault_of(device: torch.device) -> str | None:
-    """Return the reason for which the kernels cannot run on a GPU; None: they can."""
     capability = torch.cuda.get_device_capability(device)
     if capability < MIN_CAPABILITY:
         number = ".".join(map(str, capability))
@@ -73,7 +72,6 @@ class PagedPass:
         self._batch, self._pool, self._entries, self._attend = batch, pool, entries, attend
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Write the new keys and values into the pool, then attend over each request's pages."""
         keys, values = self._pool.keys[call.layer], self._pool.values[call.layer]
         memory = LayerMemory(keys, values, self._entries, self._batch)
         return self._attend(call, q_HND, k_GND, v_GND, memory)

@@ -137,7 +137,6 @@ class PagedBatch:
 
     @classmethod
     def of(cls, requests: Sequence[RequestRows], bucket: Bucket, page_size: int) -> PagedBatch:
-        """Return a pass over the rows of some requests, in the memory of the host."""
         numbers = torch.empty(cls.num_numbers(bucket), dtype=torch.int32)
         batch = cls.of_numbers(bucket, page_size, numbers)
         batch.fill(requests)

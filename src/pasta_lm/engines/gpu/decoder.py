@@ -190,7 +190,6 @@ class PagedDecoder:
         return [shape.run for shape in (*self.shapes.values(), *self._choices.values())]
 
     def takes(self, num_rows: Sequence[int]) -> bool:
-        """Return whether ``run`` takes decoding requests of so many rows each."""
         return max(num_rows, default=MAX_ROWS) <= MAX_REQUEST_ROWS and sum(num_rows) <= MAX_ROWS
 
     def run(

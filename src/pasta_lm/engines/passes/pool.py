@@ -129,7 +129,6 @@ class Pool:
             self.kept.append(run)
 
     def move_slots(self, run: Run, moves: Sequence[tuple[int, int]]) -> None:
-        """Copy entries of a run to other slots of it: pairs of slots, before and after."""
         self._copy_slots(self.start(run) + torch.tensor(moves, device=self.keys[0].device).T)
 
     def _page_for(self, run: Run, num_pages: int) -> int | None:

@@ -107,7 +107,6 @@ def exact_reader(model: transformers.PreTrainedModel) -> RowReader | None:
 
 
 def find_reader(model: transformers.PreTrainedModel) -> RowReader:
-    """Return the fastest exact reader of a model; an ``UnsupportedModelError`` if there is none."""
     tested, reason = models_to_test(model), ""
     for reading, counts in product(RowReading, (False, True)):
         try:

@@ -98,7 +98,6 @@ class EntryTensors:
         )  # fmt: skip
 
     def truncate(self, num_entries: int) -> None:
-        """Forget the entries from this slot on: others will stand there."""
         self._num, self.num_placed = min(self._num, num_entries), min(self.num_placed, num_entries)
 
     def _extend(self, stop: int) -> None:

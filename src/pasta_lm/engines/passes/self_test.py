@@ -198,7 +198,6 @@ _FIXED = (AttributeError, ValueError)  # raised by settings that follow from oth
 
 
 def tiny_model(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel:
-    """Return a random model of the same architecture and settings at tiny width, float32."""
     try:
         small = _small(config.get_text_config())
         with torch.random.fork_rng(devices=[]), torch.no_grad():

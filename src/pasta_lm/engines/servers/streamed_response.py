@@ -115,7 +115,6 @@ class StreamedResponse:
         response.passed(t_s)
 
     def _end(self, stream: _Stream, reason: str) -> None:
-        """Close a completion that the server ended; the thread's next one goes on behind it."""
         self._forget(stream)
         if reason not in ("stop", "length") or not stream.num_received:
             num = stream.num_received

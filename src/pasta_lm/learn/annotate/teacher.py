@@ -87,7 +87,6 @@ class TeacherConversation:
         return 256 + 2 * (len(self._answer.encode()) // CHARACTERS_PER_TOKEN)
 
     def feed(self, reply: ChatReply) -> None:
-        """Accept a copy, return it to the teacher, or give up."""
         self._num_replies += 1
         result = self._examine(reply)
         if isinstance(result, Document) or self._num_replies > MAX_RETURNS:
@@ -112,7 +111,6 @@ class TeacherConversation:
 
 
 def unwrap(reply: str) -> str:
-    """Return the copy between the marks of a reply, or the whole reply if it has no marks."""
     start, end = reply.find(_OPEN), reply.rfind(_CLOSE)
     if start < 0 or end < start:
         return reply

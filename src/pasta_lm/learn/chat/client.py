@@ -173,12 +173,8 @@ class ChatClient:
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Return the model's reply to one request.
 
-        408, 409, 429, 5xx, time-outs, broken connections and broken replies are retried.
-
-        Raises:
-            EndpointError: no request can succeed.
-            RequestError: the server refuses this request; others may succeed.
-            RemoteError: no answer after all retries.
+        408, 409, 429, 5xx, time-outs, broken connections and broken replies are retried. An
+        EndpointError means that no request can succeed, a RequestError that others may.
         """
         attempts = Attempts(self.endpoint.address, self._pause, self._policy)
         return await attempts.reply(partial(self._attempt, request))

@@ -70,18 +70,13 @@ def _rounded(number: int) -> str:
 
 
 class RequestPool:
-    """Works on many jobs at once; a job may need several requests.
+    """Works on many jobs at once, ``what`` in messages; a job may need several requests.
 
-    Attributes:
-        is_interrupted: A signal stopped the run before all jobs were done.
+    ``notice`` is called at a first signal with the number of requests in flight.
     """
 
     def __init__(self, what: str, notice: Callable[[int], None] = lambda num_sending: None) -> None:
-        """Prepare a pool of jobs, which messages call ``what``.
-
-        ``notice`` is called at a first signal with the number of requests in flight.
-        """
-        self.is_interrupted = False
+        self.is_interrupted = False  # a signal stopped the run before all jobs were done
         self._what = what
         self._notice = notice
         self._client: ChatClient

@@ -91,7 +91,6 @@ def read_annotated(
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Write records atomically; one that could not be read again is an ``InputError``."""
     write_rows(path, [_row(record) for record in records])
 
 

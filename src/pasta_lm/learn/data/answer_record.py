@@ -28,7 +28,6 @@ class AnswerRecord:
 
     @classmethod
     def of(cls, answer: Answer, *, is_timed: bool = False) -> Self:
-        """Return the record of an answer; ``is_timed`` if it was decoded alone."""
         trace = answer.trace
         return cls(
             text=answer.text, program=answer.program, finish_reason=answer.finish_reason,
@@ -71,7 +70,6 @@ class AnswerRecord:
         return speed.theoretical_speedup(baseline.critical_path, self.critical_path)
 
     def realised_speedup(self, baseline: AnswerRecord) -> float | None:
-        """Return the realised speedup over the baseline's answer; None unless both were timed."""
         if not self.wall_s or not baseline.wall_s:
             return None
         return speed.realised_speedup(baseline.wall_s, self.wall_s)

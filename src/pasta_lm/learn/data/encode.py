@@ -69,12 +69,6 @@ def encode_example(
 
     With form FORKED main announces a block by APAR's single piece instead of a promise. A record's
     thought is left out, read as context, or learnt with the answer.
-
-    Raises:
-        UsageError: FORKED with a strategy that needs promised lengths; or a join that does not go
-            with the strategy.
-        PastaError: the prompt has no tokens, a block has tags inside, the model has no tags, or
-            its tokenizer changes text.
     """
     if form is Form.FORKED and strategy is not PositionStrategy.CONTINUE:
         raise UsageError(f"forks promise no length: positions {strategy.value!r} need one")

@@ -46,7 +46,6 @@ class Judge(Protocol):
 
 
 def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Comparison]:
-    """Return the two comparisons with one opponent: our answer first, then theirs first."""
     orders = ((ours, theirs), (theirs, ours))
     return [Comparison(prompt_id, prompt, *order) for order in orders]
 

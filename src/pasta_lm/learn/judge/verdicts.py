@@ -32,7 +32,6 @@ class VerdictFile:
         raise UsageError(f"{self.path} judges answers that are not sampled yet", hint=NEXT_STEP)
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[float]:
-        """Return the verdict on each comparison, in order; equal answers are a tie."""
         ids = _to_read(comparisons).keys()
         strange, missing = self.verdicts.keys() - ids, ids - self.verdicts.keys()
         hint = "correct the ids; a file has the verdicts of one round, and judge.file may change"
@@ -42,7 +41,6 @@ class VerdictFile:
         return [self.verdicts.get(comparison_id(pair), 0.0) for pair in comparisons]
 
     def write_unread(self, comparisons: Sequence[Comparison], seed: str) -> Path | None:
-        """Write comparisons without a verdict, shuffled; return the file, None if all have one."""
         rows = [row for key, row in _to_read(comparisons).items() if key not in self.verdicts]
         if self.to_read is None or not rows:
             return None

@@ -258,7 +258,6 @@ def judge_of(
     config: JudgeConfig, out: Path, progress: Progress = lambda done, total, spent: None, *,
     policy: RetryPolicy | None = None,
 ) -> LLMJudge:  # fmt: skip
-    """Return the judge of a recipe; its replies are in ``out`` unless the recipe names a file."""
     check_not_ignored("judge.file", config.file is not None, "here a model is asked")
     journal = Journal(Path(config.journal) if config.journal else out / REPLIES)
     return LLMJudge(

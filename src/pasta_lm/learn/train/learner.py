@@ -235,7 +235,6 @@ def with_tag_rows(
     low_rank: Mapping[str, tuple[Tensor, Tensor]], model: PreTrainedModel,
     piece_ids: Mapping[str, int],
 ) -> Adapter:  # fmt: skip
-    """Return an adapter of these matrices, with the rows of the tag pieces of a trained model."""
     ids = list(piece_ids.values())
     rows = {name: weight.detach()[ids] for name, weight in token_matrices(model).items()}
     return Adapter(low_rank=low_rank, rows=rows, token_ids=dict.fromkeys(rows, ids))

@@ -197,7 +197,6 @@ def label_nats(logits_RV: Tensor, labels_R: Tensor) -> Tensor:
 
 
 def weighted_mean(nats_M: Tensor, weights_M: Tensor | None) -> Tensor:
-    """Return the mean of the nats, with weights the weighted one; NaN if there are none."""
     return nats_M.mean() if weights_M is None else (nats_M * weights_M).sum() / weights_M.sum()
 
 

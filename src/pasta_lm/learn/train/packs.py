@@ -181,7 +181,6 @@ def pair_log_probs(nats_M: Tensor, batch: Batch) -> Tensor:
 def reference_log_probs(
     packs: Sequence[PairPack], model: PreTrainedModel, *, is_bfloat16: bool
 ) -> dict[str, LogProbs]:
-    """Return the log-probabilities of all pairs under a model with our attention, by their ids."""
     references: dict[str, LogProbs] = {}
     for pack in packs:
         batch = on_device(collate_pairs([pack]), model.device)

@@ -126,7 +126,6 @@ NATS = "own_text_nats"  # Key of a row of the log: mean nats a token of the base
 
 
 def own_examples(data: DataConfig, encode: Encode) -> list[EncodedExample]:
-    """Encode the records that ``data.own_text`` names, without their tags; none without a file."""
     if data.own_text is None:
         return []
     ids = set(read_ids(Path(data.own_text)))
