@@ -124,8 +124,8 @@ class RunFolder:
         self, settings: Mapping[str, object], *, may_change: Collection[str] = (),
         inputs: Mapping[str, str] = MappingProxyType({}),
         prepare: Callable[[], None] = lambda: None,
-    ) -> bool:  # fmt: skip
-        """Begin a run, or continue the one that the folder holds; return whether it is new.
+    ) -> None:  # fmt: skip
+        """Begin a run, or continue the one that the folder holds.
 
         ``settings`` are nested tables, of which ``may_change`` has the dotted keys that no result
         depends on; passwords are not stored. ``inputs`` are hashes by what was hashed: one that was
@@ -146,7 +146,6 @@ class RunFolder:
             if inputs:
                 write_json(file, {**stored, **inputs})
             write_json(self._settings_file, settings)
-        return is_new
 
     def require_new(self, *, resume: bool = False, overwrite: bool = False) -> None:
         if resume and overwrite:
