@@ -117,11 +117,8 @@ class Sglang(Dialect):
     path = tokenize_path = "/generate"
 
     def body(self, model: str, request: TokenRequest) -> dict[str, object]:
-        sampling = {
-            "max_new_tokens": request.max_tokens,
-            "sampling_seed": request.seed,
-            **_sampling(request),
-        }
+        limits = {"max_new_tokens": request.max_tokens, "sampling_seed": request.seed}
+        sampling = _sampling(request) | limits
         return {"input_ids": list(request.prompt), "sampling_params": sampling, "stream": True}
 
     def piece(self, data: Json, num_received: int) -> CompletionPiece:
