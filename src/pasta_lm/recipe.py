@@ -45,7 +45,6 @@ def without_passwords(text: str) -> str:
 
 
 def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
-    """Return a recipe's tables as TOML, without passwords and keys that are None."""
     lines = [f"# {line}".rstrip() for line in comments]
 
     def write(table: Mapping[str, Any], path: str) -> None:

@@ -69,7 +69,6 @@ def print_tables(tables: Iterable[Table]) -> None:
 
 
 def print_report(report: Report, page: Path | None = None, *, as_json: bool) -> None:
-    """Print a report as JSON, or its tables and facts; ``page`` is the file that has them too."""
     if as_json:
         print_json(report.to_dict())
         return

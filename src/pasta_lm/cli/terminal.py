@@ -42,7 +42,6 @@ QUIET_SETTINGS = {
 
 
 def silence_libraries() -> None:
-    """Turn off bars and advice of the libraries under a model; before they are imported."""
     for name, value in QUIET_SETTINGS.items():
         os.environ.setdefault(name, value)
     for name in ("torch", "transformers", "huggingface_hub"):

@@ -45,7 +45,6 @@ def unused_gpu(
 
 
 def usable_device(name: str | None) -> torch.device:
-    """Return a device that this machine has: a GPU if there is one and none is named."""
     chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
     if name is None and (fault := unused_gpu()):
         warn_once(fault)

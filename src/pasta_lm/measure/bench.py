@@ -230,7 +230,6 @@ def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
 
 
 def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]:
-    """Return the seconds from now to the end of each answer, the shortest first."""
     began, times = time.perf_counter(), list[float]()
     numbers = [engine.submit(request) for request in requests]
     try:

@@ -113,11 +113,9 @@ def _instructions(folder: Path) -> list[SetPrompt]:
 def read_instructions(source: str, limit: int | None = None) -> list[SetPrompt]:
     """Read the first so many instructions; their groups are data sets, such as ``koala``.
 
-    Args:
-        source: A file of JSON lines (gzipped if named ``.gz``) or of one JSON array, its rows with
-            ``instruction`` or with ``messages`` of one user turn, and optionally ``id`` and
-            ``dataset``; or a data set of the hub, ``owner/name`` or ``owner/name:file.json``.
-        limit: None: all.
+    ``source`` is a file of JSON lines (gzipped if named ``.gz``) or of one JSON array, its rows
+    with ``instruction`` or with ``messages`` of one user turn, and optionally ``id`` and
+    ``dataset``; or a data set of the hub, ``owner/name`` or ``owner/name:file.json``.
     """
     prompts: dict[str, SetPrompt] = {}
     for number, (line, row) in enumerate(_rows(source)):

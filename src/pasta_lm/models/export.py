@@ -69,10 +69,7 @@ class Export:
 
 
 def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Export:
-    """Write a model folder without adapters, complete or not at all.
-
-    The tag pieces are special tokens. Tied matrices stay tied; padded ones stay padded.
-    """
+    """Write a model folder without adapters, complete or not at all."""
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
     _refuse_existing(out)

@@ -75,7 +75,6 @@ def record_of(config: PastaConfig) -> dict[str, object]:
 
 
 def read_pasta_config(path: Path) -> PastaConfig | None:
-    """Return the record of the training of a model or adapter folder, or None if it has none."""
     file = path / FILE_NAME
     data = read_object(file) if file.is_file() else {}
     if data.keys() <= {"base"}:  # no such file, or an adapter without tags

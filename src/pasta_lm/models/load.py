@@ -107,7 +107,6 @@ def hashes_of(key: str, source: str | Path | None) -> dict[str, str]:
 
 
 def load_without_weights(source: str | Path) -> Pretrained:
-    """Load the facts of a whole model whose weights are elsewhere, such as on servers."""
     read_settings(source)
     return _named(source, Path(source), checkpoint.read_without_weights(source))
 

@@ -63,10 +63,7 @@ def create_app(
     backend: Backend, recipe: ServeRecipe | None = None, *, api_key: str | None = None,
     only_loopback: bool = True, version: str = "unknown",
 ) -> FastAPI:  # fmt: skip
-    """Return the application; its engine starts and ends with its lifespan.
-
-    With ``only_loopback``, requests to other names than this machine's own are refused.
-    """
+    """Return the application; its engine starts and ends with its lifespan."""
     recipe = recipe or ServeRecipe()
     service = Service(backend, recipe, version)
     app = FastAPI(

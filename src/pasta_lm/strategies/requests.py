@@ -155,7 +155,6 @@ def replay_request(
     ids: Sequence[int], document: Document, loaded: ModelFacts, positions: PositionStrategy,
     max_threads: int | None = None,
 ) -> Request:  # fmt: skip
-    """Return the request that decodes a given answer, sequentially if it has no tags."""
     request = sequential_request(ids, SamplingParams())
     if document.blocks or document.num_syncs:
         params, join = SamplingParams(max_threads=max_threads), loaded.join_with(positions)

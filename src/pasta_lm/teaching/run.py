@@ -78,9 +78,7 @@ def teach(
     model: str, out: str | Path, recipe: TeachConfig | None = None, *,
     budget_hours: float | None = None, show: Show = lambda *_: None,
 ) -> Path:  # fmt: skip
-    """Teach a model from its own answers; return the folder of the taught model.
-
-    The same call continues a run that was stopped in any way.
+    """Teach a model from its own answers, where a run stopped; return the taught model's folder.
 
     ``model`` is a folder, a GGUF file or a hub id. No further step begins once ``budget_hours`` are
     used up.

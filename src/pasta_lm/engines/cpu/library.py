@@ -144,7 +144,6 @@ class CompiledLinear:
         self._reference = ctypes.byref(self._layout)
 
     def put_before(self, name: str, eps: float = 0.0, norm_weight: Tensor | None = None) -> None:
-        """Compute a norm or a gate before the product, by its name in ``BEFORE``."""
         floats = None if norm_weight is None else norm_weight.detach().float()
         self._kept.append(floats)
         self._layout.before, self._layout.eps = BEFORE[name], eps

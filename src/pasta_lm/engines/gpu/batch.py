@@ -210,7 +210,6 @@ class MaskTable:
         self.table_MV = torch.zeros(MAX_MASKS, masks.vocab_size, device=device)
 
     def number(self, choice: Choice) -> int | None:
-        """Return the number of a choice's mask; None if the table is full."""
         key = choice.legal, choice.params.ignore_eos
         if (number := self._numbers.get(key)) is None and len(self._numbers) < MAX_MASKS:
             number = self._numbers[key] = len(self._numbers)

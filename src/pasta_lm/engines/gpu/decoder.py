@@ -186,7 +186,6 @@ class PagedDecoder:
 
     @property
     def functions(self) -> list[Function]:
-        """Return all functions that were made: each computes its last pass or choice again."""
         return [shape.run for shape in (*self.shapes.values(), *self._choices.values())]
 
     def takes(self, num_rows: Sequence[int]) -> bool:

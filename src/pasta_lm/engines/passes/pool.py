@@ -151,7 +151,6 @@ class Pool:
         self.copy(moves)
 
     def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
-        """Return the pool's slots, int64 [N], that hold slots [first, stop) of runs."""
         spans = [(self.start(run), first, stop) for run, first, stop in parts]
         pool_slots = [start + slot for start, first, stop in spans for slot in range(first, stop)]
         return torch.tensor(pool_slots, dtype=torch.int64, device=self.keys[0].device)

@@ -118,7 +118,6 @@ class AnnotateConfig:
         return SourceConfig(file=file, columns="pairs", name="own answers")
 
     def taught_by(self, addresses: str) -> AnnotateConfig:
-        """Return the recipe with the teacher on other servers, whose URLs a comma separates."""
         if self.teacher is None:
             reason = f"annotator {self.annotator!r} cannot use --engine: it asks no model"
             raise UsageError(reason, hint="leave it out")

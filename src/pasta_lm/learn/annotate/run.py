@@ -212,10 +212,7 @@ class _Teacher:
 
 
 def write_set(config: AnnotateConfig, tally: Tally) -> list[Path]:
-    """Write the data set of a run in the order of its source, and return its files.
-
-    Where the disk is full, older files stay.
-    """
+    """Write the data set of a run in the order of its source, and return its files."""
     folder, kept, failed = Path(config.output.folder), [], []
     for _, ended in sorted(tally.rows.items()):
         row, outcome = ended.row, ended.outcome

@@ -71,7 +71,6 @@ class ChatReply:
 
 
 def read_reply(body: bytes | str | Row) -> ChatReply:
-    """Read the body of a reply; a RemoteError if it is incomplete or no chat completion."""
     try:
         raw = body if isinstance(body, Mapping) else json.loads(body)
         choice = raw["choices"][0]

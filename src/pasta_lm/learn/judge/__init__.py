@@ -235,10 +235,7 @@ class LLMJudge:
         return any(name.startswith(SCRIPTED) for name in names)
 
     def ask(self, comparisons: Sequence[Comparison]) -> list[Reading]:
-        """Return the reading of each comparison, in order; only those without a reply are asked.
-
-        Replies that came before an error or an interrupt are kept.
-        """
+        """Return the reading of each comparison, in order; only those without a reply are asked."""
         if self._unanswered(comparisons) and self.client is not None:
             path = self.journal.path
             with held(path.with_name(f"{path.name}.lock")):
@@ -308,7 +305,6 @@ class LLMJudge:
 
 
 def missing_verdicts(readings: Iterable[tuple[str, Reading]]) -> dict[NoVerdict, list[str]]:
-    """Return the names of comparisons without a verdict, by reason; a name may occur twice."""
     missing: dict[NoVerdict, list[str]] = {}
     for name, (_, problem) in readings:
         if problem:

@@ -124,7 +124,6 @@ def load_learner(
 
 
 def dtype_as_saved(base: str) -> torch.dtype:
-    """Return the dtype of the weights of a base; float32 of GGUF files and adapters."""
     if not gguf_of_package(base):
         with suppress(OSError, ValueError):
             config = AutoConfig.from_pretrained(base, trust_remote_code=False)

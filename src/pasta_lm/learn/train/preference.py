@@ -82,8 +82,7 @@ def train_preference(
 ) -> Path:  # fmt: skip
     """Carry out a recipe; return the model folder of the last round, or ``to_read``.
 
-    ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``. ``resume``
-    continues an interrupted run, at whatever point it stopped; ``overwrite`` deletes it first.
+    ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``.
     ``to_read`` gets what ``judge.file`` has no verdicts on in a round; then the run stops.
     """
     check_sources(recipe, prompts, judge)
@@ -228,10 +227,7 @@ def load_models(
 
 
 def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
-    """Refuse servers, with their names of the model, that hold the one of an earlier round.
-
-    Their weights cannot be compared, so from the second round on they must name the folder.
-    """
+    """Refuse servers that do not name the newest folder; their weights cannot be compared."""
     newest = Path(round.newest).parts[-2:]
     for url, names in served.items():
         if round.number > 1 and all(Path(name).parts[-2:] != newest for name in names):

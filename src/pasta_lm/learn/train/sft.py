@@ -35,11 +35,7 @@ from pasta_lm.run_folder import hash_files
 
 
 def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = False) -> Path:
-    """Carry out a recipe; return the folder of the trained model.
-
-    ``resume`` continues from the newest checkpoint in ``train.out``, ``overwrite`` deletes the run
-    there first.
-    """
+    """Carry out a recipe; return the folder of the trained model."""
     data, train, lora = recipe.data, recipe.train, recipe.lora
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
         learner = load_to_train(recipe.model.base, train, lora, data.trained_strategy)
@@ -57,11 +53,7 @@ def finetune(
     learner: Learner, packs: Sequence[Pack], train: TrainConfig, lora: LoraConfig | None = None,
     own_text: Sequence[EncodedExample] = (), *, resume: bool = False,
 ) -> Path:  # fmt: skip
-    """Train a model on packs, the first ones first; return the folder of the trained model.
-
-    Each pack is one forward pass. ``own_text`` is measured at each checkpoint, see ``OwnText``.
-    ``resume`` continues from the newest checkpoint in ``train.out``.
-    """
+    """Train a model on packs, each a forward pass; ``own_text`` is measured by ``OwnText``."""
     print(summary(learner, packs, train, lora), file=sys.stderr)  # noqa: T201
     objective = NextTokens(train.decision_weight, train.first_promise_weight)
     trainer = PackTrainer(learner, train, lora, packs, objective)

@@ -117,16 +117,12 @@ class PackTrainer(Trainer):
         return loss * float(inputs["share"])
 
     def create_optimizer(self, *args: nn.Module) -> torch.optim.Optimizer:
-        """Create the optimiser; rows with another learning rate move as far as it says."""
         optimizer = super().create_optimizer(*args)
         scale_updates(optimizer, row_rates(self._learner, self._recipe))
         return optimizer
 
     def learn(self, *, resume: bool) -> Path:
-        """Train, save the model, and return its folder.
-
-        ``resume`` continues from the newest complete checkpoint of this run.
-        """
+        """Train, from the newest checkpoint to ``resume``; save the model; return its folder."""
         checkpoint = newest_checkpoint(Path(self._recipe.out)) if resume else None
         self._first_step, self._start_s = _step_of(checkpoint), time.monotonic()
         has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
