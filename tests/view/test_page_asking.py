@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
+from pasta_lm.parts import declared as parts
 from pasta_lm.serve.protocol import ClientPrompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
@@ -108,11 +110,16 @@ class FillingBackend(ScriptedBackend):
         other = Document((Text(json.dumps({**FILLED, "nights": 18})),))
         return self.prepare_replay(prompt, other, None)
 
+    def filled(self, answer: Answer, schema: Any, document: str) -> parts.PartsAnswer:
+        """Return the values, all but one of which are certain."""
+        known = {**dict.fromkeys(FILLED, 1.0), "nights": 0.316}
+        return replace(parts.filled(answer, schema, document), confidence=known)
+
 
 def fields_shown(watched: Watched, run: int) -> dict[str, str]:
     table = watched.page.locator(".field-list").nth(run)
-    names = [text.split()[-1] for text in table.locator("th").all_inner_texts()]
-    return dict(zip(names, table.locator("td").all_inner_texts(), strict=True))
+    names = [text.split()[-1] for text in table.locator("tbody th").all_inner_texts()]
+    return dict(zip(names, table.locator("td:not(.likely)").all_inner_texts(), strict=True))
 
 
 def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
@@ -120,7 +127,7 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
 ) -> None:
     watched = watching(FillingBackend(), accept_downloads=True)
     page = watched.page
-    page.get_by_label("Fields of a text").check(force=True)
+    page.get_by_label("Fields of a document").check(force=True)
     page.get_by_role("button", name="A letter, eight fields").click()
     page.get_by_role("button", name="JSON mode").wait_for()
     page.get_by_role("button", name="Fill").wait_for()
@@ -137,6 +144,10 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     assert [*fields_shown(watched, 0).values()] == [*fields_shown(watched, 1).values()] == told
     assert fields_shown(watched, 2) == {**fields_shown(watched, 0), "nights": "18"}
     expect(page.locator(".run-figures").first).to_contain_text("times fewer than the same text")
+    expect(page.locator(".likely").first).to_have_text("100 %")
+    expect(page.locator(".doubted")).to_have_text("look again: 31 %")
+    expect(page.locator(".other")).to_have_text("18")  # where JSON mode has another value
+    assert page.locator(".place").all_inner_texts()[:2] == ["Ms Novak", "double"]
     assert not re.search(r"[,}]", watched.shown("#answer"))
     for _ in range(8):  # as it was written: a value, its beginning, or nothing
         page.locator("#player").press(",")
@@ -145,7 +156,8 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Save page").click()
     saved = opened(Path(waiting.value.path()).read_text("utf-8"))
-    expect(saved.locator(".field-list").last.locator("td")).to_have_text(told)
+    expect(saved.locator(".field-list").last.locator("td:not(.likely)")).to_have_text(told)
+    expect(saved.locator(".doubted")).to_have_text("look again: 31 %")
 
 
 def test_ones_own_text_and_schema_are_sent_and_a_bad_schema_is_refused_at_its_place(
@@ -153,21 +165,21 @@ def test_ones_own_text_and_schema_are_sent_and_a_bad_schema_is_refused_at_its_pl
 ) -> None:
     watched = watching(FillingBackend())
     page = watched.page
-    page.get_by_label("Fields of a text").check(force=True)
+    page.get_by_label("Fields of a document").check(force=True)
     page.get_by_label("Text", exact=True).fill("A letter of mine")
     told = page.get_by_role("alert")
     faults = {'{"type": ': "no JSON", '{"type": "array"}': "not 'object'"}
     faults |= {"guest strange": "no kind strange", "guest, guest": "twice", "a b c": "not a name"}
     for schema, reason in faults.items():
-        page.get_by_label("Schema").fill(schema)
+        page.get_by_label("JSON schema").fill(schema)
         page.get_by_role("button", name="Fill").click()
         expect(told).to_contain_text(reason)
-        expect(page.get_by_label("Schema")).to_have_attribute("aria-invalid", "true")
+        expect(page.get_by_label("JSON schema")).to_have_attribute("aria-invalid", "true")
     page.reload()
     expect(page.get_by_label("Text", exact=True)).to_have_value("A letter of mine")
-    page.get_by_label("Schema").fill("guest, nights int")
+    page.get_by_label("JSON schema").fill("guest, nights int")
     page.get_by_label("JSON mode").uncheck()
-    page.get_by_label("Schema").press("Control+Enter")
+    page.get_by_label("JSON schema").press("Control+Enter")
     page.get_by_role("button", name="same text, one thread").wait_for()
     assert {one["messages"][0]["content"] for one in watched.bodies} == {"A letter of mine"}
     schema = watched.bodies[-2]["response_format"]["json_schema"]["schema"]
@@ -177,13 +189,13 @@ def test_ones_own_text_and_schema_are_sent_and_a_bad_schema_is_refused_at_its_pl
 
 def test_an_example_of_the_page_is_one_of_the_examples_beside_the_package(watched: Watched) -> None:
     page, folder = watched.page, Path(__file__).parents[2] / "examples"
-    page.get_by_label("Fields of a text").check(force=True)
+    page.get_by_label("Fields of a document").check(force=True)
     page.get_by_role("button", name="An invoice, ten fields").click()
     rows = map(json.loads, (folder / "invoices.jsonl").read_text("utf-8").splitlines())
     shown = page.get_by_label("Text", exact=True).input_value()
     assert shown in [row["text"] for row in rows]
     schema = json.loads((folder / "invoice.schema.json").read_text("utf-8"))
-    assert json.loads(page.get_by_label("Schema").input_value()) == schema
+    assert json.loads(page.get_by_label("JSON schema").input_value()) == schema
 
 
 @pytest.mark.parametrize("can_replay", [True, False])
@@ -197,8 +209,8 @@ def test_strategies_of_which_the_model_is_not_capable_are_not_offered(
     page, told = watched.page, "plain · 90M parameters" if can_replay else "often wrong"
     page.locator("#facts", has_text=told).wait_for()
     expect(page.locator("#facts .warning")).to_have_count(0 if can_replay else 1)
-    expect(page.get_by_label("Schema")).to_be_visible()  # what works with a model without promises
-    page.get_by_label("An answer").check(force=True)
+    expect(page.get_by_label("JSON schema")).to_be_visible()  # what works with a model without promises
+    page.get_by_label("A question").check(force=True)
     expect(page.locator(".introduction")).to_contain_text("not taught")
     expect(page.locator(".lesson")).to_have_count(0)
     values = [one.get_attribute("value") for one in page.locator(".strategies input").all()]
@@ -373,8 +385,8 @@ def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
             watched.finish()
             page.get_by_text("Examples").click()
         elif state == "fields":
-            page.get_by_label("Fields of a text").check(force=True)
-            page.get_by_label("Schema").fill("{")
+            page.get_by_label("Fields of a document").check(force=True)
+            page.get_by_label("JSON schema").fill("{")
             page.get_by_role("button", name="Fill").click()
             page.get_by_role("alert").get_by_text("no JSON").wait_for()
         assert not serious_faults(page), state

@@ -2,7 +2,7 @@
 
 import { copier } from "./copying.js";
 import { element } from "./elements.js";
-import { FieldList, filledRun } from "./fields.js";
+import { FieldList, filledRun, JSON_MODE, verdict } from "./fields.js";
 import { Pen, stretches, textOf } from "./reading.js";
 
 export class AnswersView {
@@ -11,7 +11,8 @@ export class AnswersView {
     Object.assign(this, { stage, root, prose, columns: [] });
     this.tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Answers" });
     this.row = element("div", { class: "columns" });
-    root.replaceChildren(this.tabs, this.row);
+    this.verdict = element("p", { class: "verdict", hidden: "" });
+    root.replaceChildren(this.verdict, this.tabs, this.row);
     root.addEventListener("pointerover", (event) => this.point(event));
     root.addEventListener("pointerleave", () => stage.hover(null));
     stage.on("runs", () => this.extend());
@@ -50,6 +51,10 @@ export class AnswersView {
       const end = cut_at === null ? (kind === "simulated" ? "" : `${wall_s.toFixed(2)} s`) : `cut at ${cut_at} tokens`;
       state.textContent = !isEnd ? (run.isOver && !run.isComplete ? "stopped" : "writes …") : end;
     }
+    const ofJson = this.columns.find(({ run }) => run.name === JSON_MODE);
+    const isWhole = this.stage.now >= this.stage.end;
+    this.verdict.textContent = ofJson && isWhole ? verdict(filledRun(this.stage.runs), ofJson.run, ofJson.prose.numOther) : "";
+    this.verdict.hidden = !this.verdict.textContent;
   }
 
   choose() {

@@ -1,11 +1,11 @@
 // What a question is asked with: strategies and settings, kept over a reload; never the key.
 
 import { element } from "./elements.js";
+import { JSON_MODE } from "./fields.js";
 
 // The first answer again, decoded by one thread: the fair clock beside it.
 export const ONE_THREAD = "same text, one thread";
 const AT_ONCE = "fields at once";
-const JSON_MODE = "JSON mode";
 const OFFERED = { // in the order in which they answer
   answer: ["pasta", ONE_THREAD, "sequential", "apar", "sot"],
   fields: [AT_ONCE, ONE_THREAD, JSON_MODE],
@@ -18,8 +18,8 @@ export const TOLD = {
   sequential: "one token after another: an answer of its own, so its clock compares with no other",
   apar: "a thread goes on while others write the details of its items",
   sot: "Skeleton-of-Thought: an outline, then all of its points at once",
-  [AT_ONCE]: "each field of the schema is a thread, with any model",
-  [JSON_MODE]: "one thread, held to the same schema: an answer of its own",
+  [AT_ONCE]: "each field is a thread, with any model; each value has a probability",
+  [JSON_MODE]: "one thread, held to the same schema: the same job as it is done elsewhere, on the same clock",
 };
 const KEPT = "pasta-lm.question";
 
@@ -89,7 +89,7 @@ export class Choices {
   // The fields of a request for one run, pass by pass; ``schema`` is of its fields.
   request(name, schema = null) {
     const value = (field) => (this.fields[field].input.value === "" ? undefined : Number(this.fields[field].input.value));
-    const kind = name === AT_ONCE ? { parts: true } : { strategy: name === JSON_MODE ? "sequential" : name };
+    const kind = name === AT_ONCE ? { parts: true, confidence: true, spans: true } : { strategy: name === JSON_MODE ? "sequential" : name };
     const form = schema && { response_format: { type: "json_schema", json_schema: { name: "fields", schema } } };
     const pasta = { ...kind, stream: "events", trace: true, max_threads: value("max_threads"), fork_bias: value("fork_bias") };
     return { temperature: value("temperature"), top_p: value("top_p"), max_tokens: value("max_tokens"), seed: value("seed"), stream: true, ...form, pasta };

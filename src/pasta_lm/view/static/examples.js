@@ -27,18 +27,8 @@ Breakfast: included
 Email: rui.costa@example.com
 
 Give the data as JSON.`,
-    schema: `{"type": "object", "properties": {
-  "number": {"type": "integer"},
-  "hotel": {"type": "string"},
-  "guest": {"type": "string"},
-  "city": {"type": "string"},
-  "room": {"type": "string"},
-  "arrival": {"type": "string"},
-  "nights": {"type": "integer"},
-  "adults": {"type": "integer"},
-  "price": {"type": "integer"},
-  "email": {"type": "string"}
-}}`,
+    schema: `number int, hotel, guest, city, room, arrival,
+nights int, adults int, price int, email`,
   },
   {
     label: "A letter, eight fields",

@@ -1,10 +1,13 @@
 // The fields of a schema as a list of keys and values, while they are decoded: of a thread each, or of JSON by one thread.
 
-import { chip, element, look, topicOf, visible } from "./elements.js";
+import { chip, element, look, plural, topicOf, visible } from "./elements.js";
 import { isText, stretches } from "./reading.js";
 
+export const JSON_MODE = "JSON mode";
 const PARTS = "parts"; // the strategy of a run whose threads are fields
-const FIELD_KINDS = {
+const LIKELY = 0.8; // a value that is less likely should be read again
+const ALIKE = 1.05; // times that are nearer to each other count as the same
+export const FIELD_KINDS = {
   str: { type: "string" }, int: { type: "integer" }, float: { type: "number" }, bool: { type: "boolean" },
   list: { type: "array", items: { type: "string" } },
 };
@@ -26,15 +29,15 @@ function withAllKeys(schema) {
 // The schema that a box holds: JSON, or names of fields, each with a kind or none: "guest, nights int, paid bool".
 export function schemaOf(text) {
   if (/^\s*[{[]/.test(text)) return withAllKeys(JSON.parse(text));
-  const properties = {};
-  for (const field of text.split(",")) {
+  const properties = new Map();
+  for (const field of text.trim().split(/\s*[,\n]\s*/)) {
     const [name, kind = "str", ...more] = field.trim().split(/\s+/);
-    if (!/^[\w-]+$/.test(name) || more.length) throw new Error(`"${field.trim()}" is not a name, or a name and a kind; separate fields by commas.`);
-    if (name in properties) throw new Error(`The field ${name} stands twice.`);
+    if (!/^[\w-]+$/.test(name) || more.length) throw new Error(`"${field.trim()}" is not a name, or a name and a kind; separate fields by commas or lines.`);
+    if (properties.has(name)) throw new Error(`The field ${name} stands twice.`);
     if (!Object.hasOwn(FIELD_KINDS, kind)) throw new Error(`${name}: there is no kind ${kind}; one of ${Object.keys(FIELD_KINDS).join(", ")}.`);
-    properties[name] = FIELD_KINDS[kind];
+    properties.set(name, FIELD_KINDS[kind]);
   }
-  return withAllKeys({ type: "object", properties });
+  return withAllKeys({ type: "object", properties: Object.fromEntries(properties) });
 }
 
 // The value of JSON whose end may be missing; undefined, if there is none yet.
@@ -80,7 +83,9 @@ function valuesIn(value, names, path = []) {
 export class FieldList {
   constructor(run, filled) {
     Object.assign(this, { run, filled, rows: [] });
-    this.root = element("table", { class: "field-list", "aria-label": `Fields, ${run.name}` });
+    this.table = element("table", { class: "field-list", "aria-label": `Fields, ${run.name}` });
+    this.places = element("div", { class: "places", hidden: "" });
+    this.root = element("div", {}, this.table, this.places);
   }
 
   // The object as text, for the clipboard.
@@ -93,7 +98,14 @@ export class FieldList {
     const threads = filled.threads.slice(1);
     const values = run === filled ? threads.map(({ id }) => written(run, id, passes)) : this.ofOneThread(threads, passes);
     this.rows = threads.map((thread, index) => ({ thread, name: thread.topic, value: values[index] }));
-    this.root.replaceChildren(element("tbody", {}, ...this.rows.map((row) => this.line(row))));
+    const isEnd = run.isComplete && passes >= run.passes;
+    const known = isEnd ? run.fields : null;
+    const told = isEnd && filled.isComplete ? threads.map(({ id }) => JSON.stringify(written(filled, id, Infinity))) : null;
+    this.numOther = told ? values.filter((value, index) => JSON.stringify(value) !== told[index]).length : null;
+    const heads = ["Field", "Value", ...(run === filled ? ["Probability"] : [])].map((name) => element("th", { scope: "col" }, name));
+    this.table.replaceChildren(element("thead", {}, element("tr", {}, ...heads)),
+      element("tbody", {}, ...this.rows.map((row, index) => this.line(row, known, told !== null && JSON.stringify(row.value) !== told[index]))));
+    this.showPlaces(known);
   }
 
   ofOneThread(threads, passes) {
@@ -103,13 +115,61 @@ export class FieldList {
     return names.map((name) => values.get(name));
   }
 
-  line({ thread, value }) {
+  line({ thread, value }, known, isOther) {
     const shown = typeof value === "string" ? visible(value) : element("code", {}, value === undefined ? "" : visible(JSON.stringify(value)));
     const name = topicOf(thread);
-    if (this.run !== this.filled) return element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, shown));
-    const part = { class: `part ${look(thread.id).hue}`, "data-thread": thread.id };
-    return element("tr", {}, element("th", { scope: "row", class: "numbered" }, chip(thread), ` ${name}`), element("td", part, shown));
+    if (this.run !== this.filled) {
+      const other = isOther ? { class: "other", title: "not the value of the fields at once" } : {};
+      return element("tr", {}, element("th", { scope: "row" }, name), element("td", other, shown));
+    }
+    const part = element("span", { class: `part ${look(thread.id).hue}`, "data-thread": thread.id }, shown);
+    const head = element("th", { scope: "row", class: "numbered" }, chip(thread), ` ${name}`);
+    return element("tr", {}, head, element("td", {}, part), element("td", { class: "likely" }, known && likely(thread.topic, known)));
   }
+
+  // The document, with the place of each text that a field has from it.
+  showPlaces(known) {
+    const placed = this.filled.threads.slice(1).map(({ id, topic }) => ({ id, place: known?.spans?.[topic] })).filter(({ place }) => place);
+    this.places.hidden = this.run !== this.filled || !placed.length;
+    if (this.places.hidden) return;
+    const [letters, nodes] = [Array.from(known.document), []]; // places count characters
+    let at = 0;
+    for (const { id, place: [start, stop] } of placed.toSorted((one, other) => one.place[0] - other.place[0])) {
+      if (start < at) continue; // within another one
+      const part = { class: `part ${look(id).hue} place`, "data-thread": id };
+      nodes.push(visible(letters.slice(at, start).join("")), element("mark", part, visible(letters.slice(start, stop).join(""))));
+      at = stop;
+    }
+    nodes.push(visible(letters.slice(at).join("")));
+    this.places.replaceChildren(element("h4", {}, "Where they stand"), element("p", {}, ...nodes));
+  }
+}
+
+// How likely the model holds a value; "look again" where that is little, or a limit cut the value.
+function likely(name, { confidence, unfinished }) {
+  if (unfinished.includes(name)) return element("span", { class: "doubted" }, "cut by a limit");
+  const share = confidence[name] ?? null;
+  if (share === null) return "not known";
+  if (share >= LIKELY) return percent(share);
+  return element("span", { class: "doubted" }, `look again: ${percent(share)}`);
+}
+
+function percent(share) {
+  return share > 0 && share < 0.01 ? "below 1 %" : `${Math.floor(100 * share)} %`;
+}
+
+// The fields at once against JSON mode, which has done the same job: a sentence, once both are over; or "".
+export function verdict(filled, other, numOther) {
+  if (!filled?.isComplete || !other?.isComplete || [filled, other].some(({ facts }) => facts.kind !== "generated")) return "";
+  const [ours, theirs] = [filled.facts.wall_s, other.facts.wall_s];
+  const times = `Fields at once: ${ours.toFixed(2)} s. ${JSON_MODE}: ${theirs.toFixed(2)} s`;
+  if (other.facts.cut_at !== null) return `${times}, and then a limit cut it at ${plural(other.facts.cut_at, "token")}, so the times do not compare.`;
+  const cut = filled.fields?.unfinished ?? [];
+  if (cut.length || filled.facts.cut_at !== null) return `${times}. A limit cut ${cut.map(visible).join(", ") || "the fields"}, so the times do not compare.`;
+  const [ratio, count] = [theirs / ours, filled.threads.length - 1];
+  const faster = `${Math.max(ratio, 1 / ratio).toFixed(1)} times as fast`;
+  const speed = ratio > ALIKE ? `${faster} at once` : ratio < 1 / ALIKE ? `JSON mode was ${faster}` : "as fast as each other";
+  return `${times}: ${speed}. ${numOther ? `${numOther} of ${plural(count, "value")} differ.` : "All values are the same."}`;
 }
 
 // What a thread has written of its field: a value, or the text as it stands.

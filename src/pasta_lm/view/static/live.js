@@ -3,16 +3,19 @@
 import { Choices, ONE_THREAD } from "./choices.js";
 import { button, element, visible } from "./elements.js";
 import { DOCUMENTS, EXAMPLES } from "./examples.js";
-import { schemaOf } from "./fields.js";
+import { FIELD_KINDS, schemaOf } from "./fields.js";
 import { lesson, modelFacts, UNTAUGHT } from "./lesson.js";
 import { problem } from "./problem.js";
 import { Run } from "./run.js";
 import { piecesOf, reach, save, servedModel } from "./net.js";
 
-const MODES = { fields: "Fields of a text", answer: "An answer" };
+const MODES = {
+  fields: ["Fields of a document", "values in a table, and how sure the model is"],
+  answer: ["A question", "threads write one answer at the same time"],
+};
 const ABOUT = {
   answer: "Ask something, and watch several threads write one answer. Then one thread decodes the same text beside it, so that the two clocks compare. Each has the machine to itself.",
-  fields: "Any model reads the fields of a text at the same time, a thread for each. Beside it one thread decodes the same text, and JSON mode holds one thread to the same schema: three runs on one clock, each with the machine to itself. All keys are required.",
+  fields: "Put in a text of your own and name its fields: any model reads them at the same time, a thread for each, and says how likely each value is. Beside it one thread decodes the same text, and JSON mode does the same job: three runs on one clock, each with the machine to itself. All fields are required.",
 };
 const WAIT_MS = 400; // without a word, until the page says that it waits
 const NO_RUNS = 'id="runs">[]'; // in the page that the server gives
@@ -27,8 +30,8 @@ export class AskForm {
     const { question, text, schema } = this.choices.kept;
     this.boxes = {
       question: box("Prompt", 2, question ?? "", { placeholder: "Ask something" }),
-      text: box("Text", 9, text ?? DOCUMENTS[0].text, { placeholder: "A letter, an invoice, a page, and what to read from it" }),
-      schema: box("Schema", 9, schema ?? DOCUMENTS[0].schema, { class: "code-box", spellcheck: "false", "aria-describedby": "of-schema", placeholder: "guest, nights int, paid bool, or a JSON schema" }),
+      text: box("Text", 9, text ?? DOCUMENTS[0].text, { placeholder: "A letter, an invoice, a page: whatever the fields are to be read from" }),
+      schema: box("Fields, or a JSON schema", 9, schema ?? DOCUMENTS[0].schema, { class: "code-box", spellcheck: "false", "aria-describedby": "kinds of-schema", placeholder: "guest, nights int, paid bool, or a JSON schema" }),
     };
     this.ofSchema = element("p", { id: "of-schema", role: "alert" });
     this.key = element("input", { type: "password", "aria-label": "API key", placeholder: "API key", autocomplete: "off", hidden: "" });
@@ -54,10 +57,11 @@ export class AskForm {
 
   drawn() {
     const { question, text, schema } = this.boxes;
-    const modes = this.modes.map((one) => element("label", {}, one, MODES[one.value]));
+    const modes = this.modes.map((one) => element("label", {}, one, element("strong", {}, MODES[one.value][0]), element("small", {}, MODES[one.value][1])));
     this.modes.forEach((one) => one.addEventListener("change", () => this.turnTo(one.value)));
+    const kinds = element("p", { id: "kinds" }, "A name and a kind each (", element("code", {}, Object.keys(FIELD_KINDS).join(" ")), "; without one it is text), by commas or lines.");
     this.document = element("div", { class: "document" },
-      element("label", {}, "Text", text), element("div", {}, element("label", {}, "Schema", schema), this.ofSchema));
+      element("label", {}, "Text", text), element("div", {}, element("label", {}, "Fields, or a JSON schema", schema), kinds, this.ofSchema));
     this.boxed = element("div", {}, question, this.document);
     return element("form", { class: "ask", novalidate: "" },
       element("fieldset", { class: "modes" }, element("legend", { class: "for-readers" }, "What is decoded"), ...modes),

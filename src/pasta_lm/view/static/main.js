@@ -40,6 +40,7 @@ function showRuns(runs) {
   const showTexts = () => {
     const hasTags = stage.run.tokens.some(({ role }) => role === "topic");
     byId("written").parentElement.hidden = filledRun([stage.run]) !== null || (stage.run.isOver && !hasTags);
+    byId("main").classList.toggle("of-fields", filledRun(runs) !== null);
     byId("beside").hidden = stored && runs.length < 2 && !filledRun(runs); // a file shows its one answer below
   };
   stage.on("run grow", showTexts);

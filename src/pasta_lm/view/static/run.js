@@ -22,6 +22,7 @@ export class Run {
     this.isComplete = false;
     this.isOver = false; // complete, or given up
     this.data = null; // the stored form
+    this.fields = null; // of a filled run: {confidence, spans, unfinished} by field, and the document
     this.asked = null; // of a live run: {messages, max_threads}, what the server was asked
   }
 
@@ -34,11 +35,12 @@ export class Run {
   // Take a piece of the server's stream.
   takePiece({ choices, pasta }) {
     this.text += choices[0]?.delta?.content ?? "";
-    const { kind, thread, finish_reason, news, run: data, trace, theoretical_speedup } = pasta ?? {};
+    const { kind, thread, finish_reason, news, run: data, trace, theoretical_speedup, confidence, spans, unfinished } = pasta ?? {};
     if (kind === "traced") this.take(news);
     if (kind === "ended" && this.threads[thread]) this.threads[thread].finish_reason = finish_reason;
     if (kind === "finished") {
-      this.complete(data);
+      const fields = confidence && { confidence, spans, unfinished: unfinished ?? [], document: this.asked.messages.at(-1).content };
+      this.complete(fields ? { ...data, fields } : data);
       Object.assign(this, { trace, theoretical_speedup });
     }
   }
@@ -62,8 +64,8 @@ export class Run {
   complete(data) {
     const isSame = ({ thread, text }, index) => data.tokens[index]?.thread === thread && data.tokens[index].text === text;
     if (!this.tokens.every(isSame)) [this.threads, this.tokens] = [[], []];
-    const { facts, prefill_s, step_s, syncs, forks, joins, critical } = data;
-    Object.assign(this, { facts, prefill_s, step_s, syncs, forks, joins, critical });
+    const { facts, prefill_s, step_s, syncs, forks, joins, critical, fields = null } = data;
+    Object.assign(this, { facts, prefill_s, step_s, syncs, forks, joins, critical, fields });
     Object.assign(this, { data: { ...data, name: this.name }, isComplete: true, isOver: true });
     data.threads.slice(this.threads.length).forEach((thread) => this.addThread(thread));
     data.tokens.slice(this.tokens.length).forEach((token) => this.addToken(token));
