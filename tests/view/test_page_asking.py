@@ -145,7 +145,7 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     assert fields_shown(watched, 2) == {**fields_shown(watched, 0), "nights": "18"}
     expect(page.locator(".run-figures").first).to_contain_text("times fewer than the same text")
     expect(page.locator(".likely").first).to_have_text("100 %")
-    expect(page.locator(".doubted")).to_have_text("look again: 31 %")
+    expect(page.locator(".doubted")).to_have_text("31 % look again")
     expect(page.locator(".other")).to_have_text("18")  # where JSON mode has another value
     assert page.locator(".place").all_inner_texts()[:2] == ["Ms Novak", "double"]
     assert not re.search(r"[,}]", watched.shown("#answer"))
@@ -157,7 +157,7 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
         page.get_by_role("button", name="Save page").click()
     saved = opened(Path(waiting.value.path()).read_text("utf-8"))
     expect(saved.locator(".field-list").last.locator("td:not(.likely)")).to_have_text(told)
-    expect(saved.locator(".doubted")).to_have_text("look again: 31 %")
+    expect(saved.locator(".doubted")).to_have_text("31 % look again")
 
 
 def test_ones_own_text_and_schema_are_sent_and_a_bad_schema_is_refused_at_its_place(
@@ -196,6 +196,27 @@ def test_an_example_of_the_page_is_one_of_the_examples_beside_the_package(watche
     assert shown in [row["text"] for row in rows]
     schema = json.loads((folder / "invoice.schema.json").read_text("utf-8"))
     assert json.loads(page.get_by_label("JSON schema").input_value()) == schema
+
+
+@pytest.mark.parametrize(
+    ("json_mode_s", "cut_at", "told"),
+    [
+        (4, None, "2.00 s. JSON mode: 4.00 s, 2.0 times as long. All values are the same."),
+        (1, None, "1.00 s, 2.0 times as fast"),
+        (2.05, None, "2.05 s, no slower and no faster"),
+        (9, 400, "9.00 s, cut by a limit at 400 tokens: the times do not compare."),
+    ],
+)
+def test_times_beside_json_mode_are_told_and_divided_only_where_both_are_whole(
+    watched: Watched, json_mode_s: float, cut_at: int | None, told: str
+) -> None:
+    facts = {"kind": "generated", "cut_at": None}
+    runs = [
+        {"isComplete": True, "threads": [0, 1], "facts": {**facts, "wall_s": 2}},
+        {"isComplete": True, "facts": {**facts, "wall_s": json_mode_s, "cut_at": cut_at}},
+    ]
+    call = "(runs) => import('/fields.js').then((module) => module.verdict(...runs, 0))"
+    assert told in watched.page.evaluate(call, runs)
 
 
 @pytest.mark.parametrize("can_replay", [True, False])

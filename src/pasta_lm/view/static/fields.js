@@ -100,6 +100,7 @@ export class FieldList {
     this.rows = threads.map((thread, index) => ({ thread, name: thread.topic, value: values[index] }));
     const isEnd = run.isComplete && passes >= run.passes;
     const known = isEnd ? run.fields : null;
+    this.isEnd = isEnd;
     const told = isEnd && filled.isComplete ? threads.map(({ id }) => JSON.stringify(written(filled, id, Infinity))) : null;
     this.numOther = told ? values.filter((value, index) => JSON.stringify(value) !== told[index]).length : null;
     const heads = ["Field", "Value", ...(run === filled ? ["Probability"] : [])].map((name) => element("th", { scope: "col" }, name));
@@ -116,14 +117,14 @@ export class FieldList {
   }
 
   line({ thread, value }, known, isOther) {
-    const shown = typeof value === "string" ? visible(value) : element("code", {}, value === undefined ? "" : visible(JSON.stringify(value)));
-    const name = topicOf(thread);
+    const shown = typeof value === "string" && (value || !this.isEnd) ? visible(value) : element("code", {}, value === undefined ? "" : visible(JSON.stringify(value)));
+    const name = topicOf(thread).split(/(?<=_)/).flatMap((word) => [word, element("wbr")]); // long names break there
     if (this.run !== this.filled) {
       const other = isOther ? { class: "other", title: "not the value of the fields at once" } : {};
-      return element("tr", {}, element("th", { scope: "row" }, name), element("td", other, shown));
+      return element("tr", {}, element("th", { scope: "row" }, ...name), element("td", other, shown));
     }
     const part = element("span", { class: `part ${look(thread.id).hue}`, "data-thread": thread.id }, shown);
-    const head = element("th", { scope: "row", class: "numbered" }, chip(thread), ` ${name}`);
+    const head = element("th", { scope: "row", class: "numbered" }, chip(thread), " ", ...name);
     return element("tr", {}, head, element("td", {}, part), element("td", { class: "likely" }, known && likely(thread.topic, known)));
   }
 
@@ -151,7 +152,7 @@ function likely(name, { confidence, unfinished }) {
   const share = confidence[name] ?? null;
   if (share === null) return "not known";
   if (share >= LIKELY) return percent(share);
-  return element("span", { class: "doubted" }, `look again: ${percent(share)}`);
+  return element("span", { class: "doubted" }, `${percent(share)} `, element("span", { class: "again" }, "look again"));
 }
 
 function percent(share) {
@@ -163,13 +164,12 @@ export function verdict(filled, other, numOther) {
   if (!filled?.isComplete || !other?.isComplete || [filled, other].some(({ facts }) => facts.kind !== "generated")) return "";
   const [ours, theirs] = [filled.facts.wall_s, other.facts.wall_s];
   const times = `Fields at once: ${ours.toFixed(2)} s. ${JSON_MODE}: ${theirs.toFixed(2)} s`;
-  if (other.facts.cut_at !== null) return `${times}, and then a limit cut it at ${plural(other.facts.cut_at, "token")}, so the times do not compare.`;
+  if (other.facts.cut_at !== null) return `${times}, cut by a limit at ${plural(other.facts.cut_at, "token")}: the times do not compare.`;
   const cut = filled.fields?.unfinished ?? [];
-  if (cut.length || filled.facts.cut_at !== null) return `${times}. A limit cut ${cut.map(visible).join(", ") || "the fields"}, so the times do not compare.`;
+  if (cut.length || filled.facts.cut_at !== null) return `${times}. A limit cut ${cut.map(visible).join(", ") || "fields"}: the times do not compare.`;
   const [ratio, count] = [theirs / ours, filled.threads.length - 1];
-  const faster = `${Math.max(ratio, 1 / ratio).toFixed(1)} times as fast`;
-  const speed = ratio > ALIKE ? `${faster} at once` : ratio < 1 / ALIKE ? `JSON mode was ${faster}` : "as fast as each other";
-  return `${times}: ${speed}. ${numOther ? `${numOther} of ${plural(count, "value")} differ.` : "All values are the same."}`;
+  const speed = ratio > ALIKE ? `${ratio.toFixed(1)} times as long` : ratio < 1 / ALIKE ? `${(1 / ratio).toFixed(1)} times as fast` : "no slower and no faster";
+  return `${times}, ${speed}. ${numOther ? `${numOther} of ${plural(count, "value")} differ.` : "All values are the same."}`;
 }
 
 // What a thread has written of its field: a value, or the text as it stands.

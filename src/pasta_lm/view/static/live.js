@@ -10,8 +10,8 @@ import { Run } from "./run.js";
 import { piecesOf, reach, save, servedModel } from "./net.js";
 
 const MODES = {
-  fields: ["Fields of a document", "values in a table, and how sure the model is"],
-  answer: ["A question", "threads write one answer at the same time"],
+  fields: ["Fields of a document", "values, and how likely each is"],
+  answer: ["A question", "several threads write the answer"],
 };
 const ABOUT = {
   answer: "Ask something, and watch several threads write one answer. Then one thread decodes the same text beside it, so that the two clocks compare. Each has the machine to itself.",
@@ -59,7 +59,7 @@ export class AskForm {
     const { question, text, schema } = this.boxes;
     const modes = this.modes.map((one) => element("label", {}, one, element("strong", {}, MODES[one.value][0]), element("small", {}, MODES[one.value][1])));
     this.modes.forEach((one) => one.addEventListener("change", () => this.turnTo(one.value)));
-    const kinds = element("p", { id: "kinds" }, "A name and a kind each (", element("code", {}, Object.keys(FIELD_KINDS).join(" ")), "; without one it is text), by commas or lines.");
+    const kinds = element("p", { id: "kinds" }, "Such as ", element("code", {}, "guest, nights int, paid bool"), "; kinds: ", element("code", {}, Object.keys(FIELD_KINDS).join(" ")));
     this.document = element("div", { class: "document" },
       element("label", {}, "Text", text), element("div", {}, element("label", {}, "Fields, or a JSON schema", schema), kinds, this.ofSchema));
     this.boxed = element("div", {}, question, this.document);
