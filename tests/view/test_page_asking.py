@@ -94,7 +94,7 @@ def test_an_example_is_asked_with_one_click_pasta_first_and_then_sequentially(
 
 
 FILLED = {"guest": "Ms Novak", "hotel": "Hotel Aurora", "city": "Lisbon", "room": "double"}
-FILLED |= {"nights": 4, "price_in_euros": 96, "paid": True, "number": "HX-2207"}  # type: ignore[dict-item]
+FILLED |= {"nights": 4, "price_in_euros": 96, "paid": None, "number": "HX-2207"}  # type: ignore[dict-item]
 
 
 class FillingBackend(ScriptedBackend):
@@ -111,7 +111,6 @@ class FillingBackend(ScriptedBackend):
         return self.prepare_replay(prompt, other, None)
 
     def filled(self, answer: Answer, schema: Any, document: str) -> parts.PartsAnswer:
-        """Return the values, all but one of which are certain."""
         known = {**dict.fromkeys(FILLED, 1.0), "nights": 0.316}
         return replace(parts.filled(answer, schema, document), confidence=known)
 
@@ -139,15 +138,14 @@ def test_fields_of_a_text_stand_with_their_keys_beside_one_thread_and_json_mode(
     assert [*schema["properties"]] == schema["required"] == [*FILLED]
     assert schema["additionalProperties"] is False
     assert json.loads(replayed["response"]) == FILLED
-    told = [str(value).lower() if value is True else str(value) for value in FILLED.values()]
+    told = ["null" if value is None else str(value) for value in FILLED.values()]
     assert [*fields_shown(watched, 0)] == [*FILLED]
     assert [*fields_shown(watched, 0).values()] == [*fields_shown(watched, 1).values()] == told
     assert fields_shown(watched, 2) == {**fields_shown(watched, 0), "nights": "18"}
     expect(page.locator(".run-figures").first).to_contain_text("times fewer than the same text")
     expect(page.locator(".likely").first).to_have_text("100 %")
-    expect(page.locator(".doubted")).to_have_text("31 % look again")
     expect(page.locator(".other")).to_have_text("18")  # where JSON mode has another value
-    assert page.locator(".place").all_inner_texts()[:2] == ["Ms Novak", "double"]
+    expect(page.locator(".place").first).to_have_text("Ms Novak")
     assert not re.search(r"[,}]", watched.shown("#answer"))
     for _ in range(8):  # as it was written: a value, its beginning, or nothing
         page.locator("#player").press(",")
@@ -198,25 +196,15 @@ def test_an_example_of_the_page_is_one_of_the_examples_beside_the_package(watche
     assert json.loads(page.get_by_label("JSON schema").input_value()) == schema
 
 
-@pytest.mark.parametrize(
-    ("json_mode_s", "cut_at", "told"),
-    [
-        (4, None, "2.00 s. JSON mode: 4.00 s, 2.0 times as long. All values are the same."),
-        (1, None, "1.00 s, 2.0 times as fast"),
-        (2.05, None, "2.05 s, no slower and no faster"),
-        (9, 400, "9.00 s, cut by a limit at 400 tokens: the times do not compare."),
-    ],
-)
-def test_times_beside_json_mode_are_told_and_divided_only_where_both_are_whole(
-    watched: Watched, json_mode_s: float, cut_at: int | None, told: str
-) -> None:
-    facts = {"kind": "generated", "cut_at": None}
-    runs = [
-        {"isComplete": True, "threads": [0, 1], "facts": {**facts, "wall_s": 2}},
-        {"isComplete": True, "facts": {**facts, "wall_s": json_mode_s, "cut_at": cut_at}},
-    ]
+def test_times_beside_json_mode_are_divided_only_where_both_are_whole(watched: Watched) -> None:
+    told = {(4, None): "4.00 s, 2.0 times as long.", (1, None): "1.00 s, 2.0 times as fast."}
+    told |= {(2.05, None): "no slower", (9, 400): "cut by a limit at 400 tokens: the times do not"}
     call = "(runs) => import('/fields.js').then((module) => module.verdict(...runs, 0))"
-    assert told in watched.page.evaluate(call, runs)
+    for (wall_s, cut_at), sentence in told.items():
+        facts = {"kind": "generated", "wall_s": wall_s, "cut_at": cut_at}
+        run = {"isComplete": True, "threads": [0, 1], "facts": facts}
+        runs = [{**run, "facts": {**facts, "wall_s": 2, "cut_at": None}}, run]
+        assert sentence in watched.page.evaluate(call, runs)
 
 
 @pytest.mark.parametrize("can_replay", [True, False])
@@ -230,7 +218,7 @@ def test_strategies_of_which_the_model_is_not_capable_are_not_offered(
     page, told = watched.page, "plain · 90M parameters" if can_replay else "often wrong"
     page.locator("#facts", has_text=told).wait_for()
     expect(page.locator("#facts .warning")).to_have_count(0 if can_replay else 1)
-    expect(page.get_by_label("JSON schema")).to_be_visible()  # what works with a model without promises
+    expect(page.get_by_label("JSON schema")).to_be_visible()  # it works without promises
     page.get_by_label("A question").check(force=True)
     expect(page.locator(".introduction")).to_contain_text("not taught")
     expect(page.locator(".lesson")).to_have_count(0)

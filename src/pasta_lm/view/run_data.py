@@ -1,9 +1,9 @@
 """A trace as the data of the page, whole or pass by pass, and the layout of every drawing of it.
 
-The layout has a row for each thread and a column for each pass. The page computes no visibility, no
-critical path and no comparison. The one rule of comparisons: the clocks of two runs are divided
-only if both decoded the same text to its end with the same model. Otherwise a run has its tokens a
-second alone, and a run that a limit cut says where.
+The layout has a row for each thread and a column for each pass. The page computes no visibility and
+no critical path. The rule of comparisons: the clocks of two runs are divided only if both decoded
+the same text to its end with the same model, or its fields, in JSON mode too. Otherwise a run has
+its tokens a second alone, and a run that a limit cut says where.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ export class FieldList {
     this.isEnd = isEnd;
     const told = isEnd && filled.isComplete ? threads.map(({ id }) => JSON.stringify(written(filled, id, Infinity))) : null;
     this.numOther = told ? values.filter((value, index) => JSON.stringify(value) !== told[index]).length : null;
-    const heads = ["Field", "Value", ...(run === filled ? ["Probability"] : [])].map((name) => element("th", { scope: "col" }, name));
+    const heads = ["Field", "Value"].map((name) => element("th", { scope: "col" }, name));
+    if (run === filled) heads.push(element("th", { scope: "col", title: "under the model, among all values that the kind of the field allows" }, "Probability"));
     this.table.replaceChildren(element("thead", {}, element("tr", {}, ...heads)),
       element("tbody", {}, ...this.rows.map((row, index) => this.line(row, known, told !== null && JSON.stringify(row.value) !== told[index]))));
     this.showPlaces(known);
@@ -120,8 +121,8 @@ export class FieldList {
     const shown = typeof value === "string" && (value || !this.isEnd) ? visible(value) : element("code", {}, value === undefined ? "" : visible(JSON.stringify(value)));
     const name = topicOf(thread).split(/(?<=_)/).flatMap((word) => [word, element("wbr")]); // long names break there
     if (this.run !== this.filled) {
-      const other = isOther ? { class: "other", title: "not the value of the fields at once" } : {};
-      return element("tr", {}, element("th", { scope: "row" }, ...name), element("td", other, shown));
+      const told = isOther ? element("mark", { class: "other", title: "not the value of the fields at once" }, shown) : shown;
+      return element("tr", {}, element("th", { scope: "row" }, ...name), element("td", {}, told));
     }
     const part = element("span", { class: `part ${look(thread.id).hue}`, "data-thread": thread.id }, shown);
     const head = element("th", { scope: "row", class: "numbered" }, chip(thread), " ", ...name);
@@ -176,5 +177,6 @@ export function verdict(filled, other, numOther) {
 function written(run, id, passes) {
   const tokens = run.threads[id].tokens.filter(({ role, decoded }) => isText(role) && decoded + 1 <= passes);
   const text = tokens.map((token) => token.text).join("").trim();
-  return text ? valueOf(text) ?? text : undefined;
+  const value = valueOf(text); // null is one
+  return value === undefined && text ? text : value;
 }
