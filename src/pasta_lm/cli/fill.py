@@ -58,7 +58,7 @@ ReviewBelow = Annotated[
 def fill(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE] [PROMPT]", help="Documents, and what stands above each."),
+        typer.Argument(metavar="FILE|PROMPT", help="Documents, and what stands above each."),
     ] = None,
     file: flags.Files = None,
     schema: Annotated[

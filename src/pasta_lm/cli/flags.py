@@ -32,7 +32,7 @@ def option(
     names = [part for part in parts if part.startswith("-")]
     return typer.Option(
         *names, envvar=ENVIRONMENT.get(names[0]), show_envvar=False, help=help,
-        metavar=next((part for part in parts if part not in names), None), min=min,
+        metavar=" ".join(part for part in parts if part not in names) or None, min=min,
         callback=callback,
     )  # fmt: skip
 
