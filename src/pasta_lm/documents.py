@@ -39,7 +39,6 @@ from pasta_lm.journal import (
     line_of,
     parse_object,
     read_lines,
-    read_objects,
     write_json,
     write_rows,
     write_whole,
@@ -70,17 +69,23 @@ class JobDocument(NamedTuple):
 def read_documents(files: Sequence[Path]) -> Iterator[JobDocument]:
     """Yield the documents of a file of JSON lines or CSV, or else of text files.
 
-    One that cannot be read, or has the id of another, has an error; a file without documents is an
-    ``InputError``.
+    One that cannot be read, or has the id of another, has an error.
     """
     kind = files[0].suffix if len(files) == 1 else ""
     read = {LINES: _json_rows, TABLE: _table_rows}.get(kind)
     ids = set[str]()
     for place, row in read(files[0]) if read else _text_rows(files):
         document = _document(place, row)
+        if isinstance(document.id, str):
+            document = document._replace(id=as_unicode(document.id))
         twice = f"the id {document.id!r} occurs twice" if str(document.id) in ids else None
         yield document._replace(error=twice) if twice else document
         ids.add(str(document.id))
+
+
+def as_unicode(text: str) -> str:
+    """Return a text with bytes that are not UTF-8, and half surrogates, escaped."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _json_rows(file: Path) -> Iterator[tuple[str, Row | str]]:
@@ -275,7 +280,7 @@ class DocumentJob:
         return Path(f"{self.out}{LINES}") if self.out.suffix == TABLE else self.out
 
     def rows(self) -> Iterator[Row]:
-        return (row for _, row in read_objects(self.rows_file))
+        return map(json.loads, read_lines(self.rows_file))  # data may hold half a surrogate pair
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
@@ -286,12 +291,15 @@ class DocumentJob:
         if not self.out.absolute().parent.is_dir():
             raise UsageError(f"no folder {self.out.parent} for the rows", hint="make it first")
         beside, now = Path(f"{self.out}.job.json"), json.loads(json.dumps(self.settings))
-        if not beside.exists() and self.out.exists() and self.out.stat().st_size:
+        foreign = [] if beside.exists() else [self.out, self.rows_file]
+        if any(file.exists() and file.stat().st_size for file in foreign):
             reason = f"{self.out} is there and was not begun by such a job"
             raise UsageError(reason, hint="name another file with --out")
         with held(self.rows_file, self.out):
             begun = json.loads(beside.read_text("utf-8")) if beside.exists() else {}
             same, total, contents = self._contents(begun.get(NUMBER, 0))
+            if not total:
+                raise InputError("there are no documents", hint="a line is {\"text\": \"...\"}")
             known = {**now, NUMBER: begun.get(NUMBER), CONTENTS: same}
             if begun and (other := [key for key in known if begun.get(key) != known[key]]):
                 hint = "go on with the same, or name another file with --out"

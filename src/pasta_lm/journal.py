@@ -114,6 +114,8 @@ def parse_object(line: str) -> Row:
         row = json.loads(line)
     except json.JSONDecodeError as exc:
         raise InputError(f"not JSON: {exc.msg} at column {exc.colno}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise InputError(f"it cannot be read: {exc}") from exc
     if not isinstance(row, dict):
         raise InputError("not a JSON object")
     try:

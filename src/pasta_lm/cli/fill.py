@@ -33,7 +33,7 @@ from pasta_lm.cli.run import (
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.documents import LINES, TABLE, DocumentJob
 from pasta_lm.engines import Engine
-from pasta_lm.engines.request import Request
+from pasta_lm.engines.request import Answer, Request
 from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
 from pasta_lm.errors import InputError, MissingFileError, PastaError, UsageError
 from pasta_lm.models.names import BUILTIN
@@ -205,6 +205,10 @@ def _documents(
         raise UsageError("there are no documents", hint=EXAMPLES["many"])
     made = [path.resolve() for path in (out, Path(f"{out}{LINES}"), review) if path]
     documents = [path for file in files or [Path(terminal.STDIN)] for path in _inside(file, made)]
+    many = [path for path in documents if path.suffix in (LINES, TABLE) or path.name == "-"]
+    if many and len(documents) > 1:
+        reason = f"{many[0]} has many documents and stands beside other files"
+        raise UsageError(reason, hint="name it alone, or only text files")
     if not documents:
         raise UsageError(f"no file of text in {files[0]}", hint="name the folder of the documents")
     places = [*made, *(file.resolve() for file in documents)]
@@ -236,10 +240,14 @@ def _run(
         if loaded.engine.is_remote and review_below:
             hint = "leave --review-below out"
             raise UsageError("stock servers give no probability under a form", hint=hint)
-        read = wanted.read
-        if check is not None:
-            wanted = wanted._replace(read=lambda answer, text: check(read(answer, text)))
-        return loaded.engine, wanted
+
+        def read(answer: Answer, document: Prompt) -> PartsAnswer:
+            values = wanted.read(answer, document)
+            if check is not None:
+                check(values)
+            return values  # not an instance of the class: a row is JSON
+
+        return loaded.engine, wanted._replace(read=read)
 
     with terminal.interruptible(), _on_disk(job.files) as files, terminal.bars() as show:
         changes = replace(job, files=files).run(start)

@@ -93,6 +93,9 @@ def ask_request(
 def _scored(choices: Sequence[str], vocabulary: Vocabulary) -> Scored:
     members = [tuple(vocabulary.encode_text(text)) for text in choices]
     ends = {b: [m[len(b) :] for m in members if m[: len(b)] == b] for b in _beginnings(members)}
+    if any("\ufffd" in vocabulary.text(beginning) for beginning in ends):
+        reason = "choices whose first characters share bytes cannot be scored with this model"
+        raise UsageError(reason, hint="name them with other words")
     return {
         beginning: StructuredOutputs(choice=tuple(map(vocabulary.text, rests)))
         for beginning, rests in ends.items()
