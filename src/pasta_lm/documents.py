@@ -71,8 +71,11 @@ def read_documents(files: Sequence[Path]) -> Iterator[JobDocument]:
 
     One that cannot be read, or has the id of another, has an error.
     """
-    kind = files[0].suffix if len(files) == 1 else ""
-    read = {LINES: _json_rows, TABLE: _table_rows}.get(kind)
+    readers = {LINES: _json_rows, TABLE: _table_rows}
+    read = readers.get(files[0].suffix)
+    if len(files) > 1 and (many := [file for file in files if file.suffix in readers]):
+        reason = f"{many[0]} has many documents and stands beside other files"
+        raise UsageError(reason, hint="name it alone, or only text files")
     ids = set[str]()
     for place, row in read(files[0]) if read else _text_rows(files):
         document = _document(place, row)
@@ -299,7 +302,7 @@ class DocumentJob:
             begun = json.loads(beside.read_text("utf-8")) if beside.exists() else {}
             same, total, contents = self._contents(begun.get(NUMBER, 0))
             if not total:
-                raise InputError("there are no documents", hint="a line is {\"text\": \"...\"}")
+                raise InputError("there are no documents", hint='a line is {"text": "..."}')
             known = {**now, NUMBER: begun.get(NUMBER), CONTENTS: same}
             if begun and (other := [key for key in known if begun.get(key) != known[key]]):
                 hint = "go on with the same, or name another file with --out"

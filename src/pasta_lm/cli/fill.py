@@ -205,10 +205,6 @@ def _documents(
         raise UsageError("there are no documents", hint=EXAMPLES["many"])
     made = [path.resolve() for path in (out, Path(f"{out}{LINES}"), review) if path]
     documents = [path for file in files or [Path(terminal.STDIN)] for path in _inside(file, made)]
-    many = [path for path in documents if path.suffix in (LINES, TABLE) or path.name == "-"]
-    if many and len(documents) > 1:
-        reason = f"{many[0]} has many documents and stands beside other files"
-        raise UsageError(reason, hint="name it alone, or only text files")
     if not documents:
         raise UsageError(f"no file of text in {files[0]}", hint="name the folder of the documents")
     places = [*made, *(file.resolve() for file in documents)]
@@ -257,12 +253,8 @@ def _run(
         for counts in changes:
             rate = (counts.num_rows - num_before) / (time.monotonic() - began_s)
             left_s = (counts.total - counts.num_rows) / rate
-            show(
-                "documents",
-                counts.num_rows,
-                counts.total,
-                f"{rate:.2g} a second, {left_s:.0f} s left",
-            )
+            speed = f"{rate:.2g} a second, {left_s:.0f} s left"
+            show("documents", counts.num_rows, counts.total, speed)
     num_new, wall_s = counts.num_rows - num_before, time.monotonic() - began_s
     speed = f" in {wall_s:.0f} s ({num_new / wall_s:.2g} a second)" if num_new else ""
     terminal.say(f"{job.out}: {counts.num_rows} of {counts.total} rows, {num_new} new{speed}")
