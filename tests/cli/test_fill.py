@@ -1,0 +1,154 @@
+"""``pasta fill`` and ``pasta ask`` of many documents: a row each, whatever stops the command."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.documents import Window
+from tests.cli.conftest import Pasta
+
+pytest.importorskip("llguidance")
+
+SCHEMA = {"properties": {"hotel": {"enum": ["Sol", "Aurora"]}, "nights": {"enum": [2, 3]}}}
+DOCS = [{"id": f"d{n}", "text": f"Letter {n}."} for n in range(5)]
+CLASS = """
+from typing import Literal
+import pydantic
+class Stay(pydantic.BaseModel):
+    hotel: Literal["Sol"]
+    nights: Literal[2, 3]
+"""
+
+
+def write_lines(rows: Any) -> None:
+    Path("docs.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+
+
+@pytest.fixture
+def rest(untaught_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the flags of a job, in a folder with its files."""
+    monkeypatch.chdir(tmp_path)
+    Path("s.json").write_text(json.dumps(SCHEMA), "utf-8")
+    write_lines(DOCS)
+    Path("letters").mkdir()
+    for row in DOCS:
+        Path("letters", row["id"]).write_text(row["text"], "utf-8")
+    return "--schema", "s.json", "--model", untaught_folder
+
+
+def rows(file: str) -> list[Any]:
+    return [json.loads(line) for line in Path(file).read_text("utf-8").splitlines()]
+
+
+def test_documents_from_everywhere_are_rows_and_the_same_command_changes_none(
+    pasta: Pasta, rest: Any
+) -> None:
+    expected = [pasta("fill", f"Read.\n\n{row['text']}", *rest, "--json").json for row in DOCS]
+    lines = Path("docs.jsonl").read_text("utf-8")
+    for out, words in (
+        ("a.jsonl", ("docs.jsonl", "Read.")), ("b.jsonl", ("-", "Read.")),
+        ("c.jsonl", ("Read.", "letters/")), ("d.jsonl", ("Read.", "-f", "letters")),
+    ):  # fmt: skip
+        result = pasta("fill", *words, *rest, "--out", out, "--limit", 2, stdin=lines)
+        assert (result.code, result.out, len(rows(out))) == (0, "", 2)
+        result = pasta("fill", *words, *rest, "--out", out, stdin=lines)
+        assert f"{out}: 5 of 5 rows, 3 new" in result.err
+        assert [row["id"] for row in rows(out)] == [row["id"] for row in DOCS]
+        assert [row["data"] for row in rows(out)] == [values["data"] for values in expected]
+        assert rows(out)[0].keys() == {"id", "data", "confidence", "spans", "unfinished"}
+    whole = Path("a.jsonl").read_bytes()
+    review = ("--review-below", 1, "r.jsonl")
+    again = pasta("fill", "docs.jsonl", "Read.", *rest, "--out", "a.jsonl", *review)
+    assert "5 of 5 rows, 0 new\n" in again.err
+    assert "loading" not in again.err
+    assert [row["id"] for row in rows("r.jsonl")] == [row["id"] for row in DOCS]
+    assert rows("r.jsonl")[0]["below"].keys() == {"hotel", "nights"}
+    other = pasta("fill", "docs.jsonl", "Look.", *rest, "--out", "a.jsonl")
+    assert (other.code, Path("a.jsonl").read_bytes()) == (2, whole)
+    assert "a.jsonl was begun with other settings: prompt" in other.err
+
+
+def test_values_that_a_class_checks_are_rows_of_json(pasta: Pasta, rest: Any) -> None:
+    Path("stays_of_fill.py").write_text(CLASS, "utf-8")
+    how = ("--schema", "stays_of_fill:Stay", *rest[2:], "--out", "o.jsonl")
+    assert pasta("fill", "docs.jsonl", *how).code == 0
+    assert all({*row["data"].values()} <= {"Sol", 2, 3} for row in rows("o.jsonl"))
+
+
+def test_questions_of_many_documents_are_columns_with_their_shares(pasta: Pasta, rest: Any) -> None:
+    asked = ("ask", "docs.jsonl", "Who?", "Is it paid?", "--choices", "yes,no", *rest[2:])
+    result = pasta(*asked, "--out", "a.csv", "--review-below", 0.0, "r.jsonl")
+    head, *lines = Path("a.csv").read_text("utf-8").splitlines()
+    assert head == "id,Who?,Is it paid?,confidence.Who?,confidence.Is it paid?,unfinished,error"
+    assert (result.code, rows("r.jsonl")) == (0, [])
+    for line, row in zip(lines, DOCS, strict=True):
+        name, *choices, who, paid, _, _ = line.split(",")
+        assert (name, {*choices} <= {"yes", "no"}) == (row["id"], True)
+        assert min(float(who), float(paid)) >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("bad", "schema", "code", "shown"),
+    [
+        ({"id": "x"}, SCHEMA, 3, "1 documents failed, the first: x: it needs a text"),
+        (DOCS[0], SCHEMA, 3, "the first: d0: the id 'd0' occurs twice"),
+        (None, {"properties": {"a": {"type": "string", "minLength": 99}}}, 1,
+         "a limit cut parts of 5 documents, named as unfinished in their rows\n    hint: raise"),
+    ],
+)  # fmt: skip
+def test_the_exit_code_says_whether_documents_failed_or_were_cut_also_the_second_time(
+    pasta: Pasta, rest: Any, bad: Any, schema: Any, code: int, shown: str
+) -> None:
+    Path("s.json").write_text(json.dumps(schema), "utf-8")
+    write_lines([*DOCS[:2], *([bad] if bad else []), *DOCS[2:]])
+    for _ in range(2):
+        result = pasta("fill", "docs.jsonl", *rest, "--max-tokens", 30, "--out", "o.jsonl")
+        assert (result.code, len(rows("o.jsonl"))) == (code, 5 + bool(bad))
+        assert shown in result.err
+
+
+def test_after_ctrl_c_the_same_command_goes_on(
+    pasta: Pasta, rest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pasta("fill", "docs.jsonl", *rest, "--out", "whole.jsonl")
+    outcomes = Window.outcomes
+
+    def interrupted(self: Any, documents: Any) -> Any:
+        yield next(outcomes(self, documents))[:1]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Window, "outcomes", interrupted)
+        stopped = pasta("fill", "docs.jsonl", *rest, "--out", "o.jsonl")
+    assert (whole.code, stopped.code, len(rows("o.jsonl"))) == (0, 130, 1)
+    assert "interrupted; the same command continues the run" in stopped.err
+    assert pasta("fill", "docs.jsonl", *rest, "--out", "o.jsonl").code == 0
+    assert Path("o.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments_a_job_loses_no_row_and_repeats_none(
+    pasta: Pasta, rest: Any
+) -> None:
+    write_lines([{"id": n, "text": f"Letter {n}."} for n in range(400)])
+    pasta("fill", "docs.jsonl", *rest, "--out", "whole.jsonl")
+    whole, rng, out = Path("whole.jsonl").read_bytes(), random.Random(0), Path("o.jsonl")
+    command = [sys.executable, "-m", "pasta_lm", "fill", "docs.jsonl", *map(str, rest)]
+    for _ in range(20):
+        process = subprocess.Popen([*command, "--out", "o.jsonl"], stderr=subprocess.DEVNULL)
+        due = (out.stat().st_size if out.exists() else 0) + rng.randrange(1, len(whole) // 15)
+        while process.poll() is None and (not out.exists() or out.stat().st_size < due):
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+        assert whole.startswith(out.read_bytes())
+    assert pasta("fill", "docs.jsonl", *rest, "--out", "o.jsonl").code == 0
+    assert out.read_bytes() == whole
