@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.documents import DocumentJob, read_documents
-from pasta_lm.engines.request import Failed, Finished
+from pasta_lm.engines.servers.completions import read_served
 from pasta_lm.errors import (
     EndpointError,
     InputError,
@@ -297,81 +297,61 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def served(folder: Path) -> Iterator[Any]:
-    """Return a model, and what makes it on servers with these faults, and the servers."""
-    local = Pasta.from_pretrained(folder, dtype="float32", pool_tokens=4096)
-    vocabulary, (eos_id, *_) = local.engine.loaded.vocabulary, sorted(local.engine.loaded.eos_ids)
-    next_token, tokenize = greedy(folder), spelled(vocabulary)
+def start(folder: Path) -> Iterator[Any]:
+    """Return what makes a model on servers with these faults, and the servers."""
+    served, decode = read_served(folder), greedy(folder)
+    known: Any = {"vocabulary": served.vocabulary, "eos_id": min(served.eos_ids)}
+
+    def next_token(ids: Sequence[int], *how: Any) -> int:
+        if "Poison" in served.vocabulary.text(ids):
+            raise ConnectionAbortedError
+        return decode(ids, *how)
+
     with ExitStack() as stack:
 
-        def start(*faults: StockFaults | None) -> tuple[Pasta, list[StockTestServer]]:
+        def begin(*faults: StockFaults | None) -> tuple[Pasta, list[StockTestServer]]:
+            tokenize = spelled(served.vocabulary)
             servers = [
-                StockTestServer(next_token, eos_id, faults=fault, tokenize=tokenize)
+                stack.enter_context(
+                    StockTestServer(next_token, served.eos_ids, faults=fault, tokenize=tokenize)
+                )
                 for fault in faults
             ]
-            running = [stack.enter_context(server) for server in servers]
-            engine = engine_at(*running, vocabulary=vocabulary, eos_id=eos_id, timeout_s=2.0)
-            return stack.enter_context(Pasta(engine)), running
+            return stack.enter_context(Pasta(engine_at(*servers, **known, timeout_s=2))), servers
 
-        yield local, start
+        yield begin
 
 
 FAULTS = [
-    StockFaults(dies_after=30), StockFaults(pause_s=0.02), StockFaults(hangs_after=30),
+    None, StockFaults(dies_after=30), StockFaults(pause_s=0.02), StockFaults(hangs_after=30),
     StockFaults(num_refused=10**6, status=500),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", [None, *FAULTS])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_fails_loses_no_document_and_none_is_divided(
-    served: Any, tmp_path: Path, fault: StockFaults | None
+    start: Any, folder: Path, tmp_path: Path, fault: StockFaults | None
 ) -> None:
-    local, start = served
     pasta, servers = start(fault, None)
     rows = run(job_of(write(tmp_path, lines_of(documents(12)))), pasta, GREEDY)
+    local = Pasta.from_pretrained(folder, dtype="float32", pool_tokens=4096)
     alone = [local.fill(f"Doc {number}.", SCHEMA, **GREEDY).data for number in range(12)]
     assert [(row["id"], row.get("data")) for row in rows] == [*enumerate(alone)]
     text = pasta.engine.loaded.vocabulary.text
-    one, other = ({text(ids).split(".")[0] for ids in server.prompts} for server in servers)
-    assert one
-    assert other
-    assert fault or not one & other
+    both = [{text(ids).split(".")[0] for ids in server.prompts} for server in servers]
+    assert all(both)
+    assert fault or not both[0] & both[1]
 
 
-def test_where_no_server_is_left_the_job_ends_and_goes_on_later(
-    served: Any, tmp_path: Path
-) -> None:
-    _, start = served
-    job = job_of(write(tmp_path, lines_of(documents(12))))
+def test_where_no_server_is_left_the_job_ends_and_goes_on_later(start: Any, tmp_path: Path) -> None:
+    poisoned = [*documents(8), {"id": "p", "text": "Poison."}, {"id": 9, "text": "Doc 9."}]
+    job = job_of(write(tmp_path, lines_of(poisoned)))
     for fault, error in (
         (StockFaults(num_refused=10**6, status=401), EndpointError),
-        (StockFaults(dies_after=60), RemoteError),
+        (StockFaults(dies_after=30), RemoteError),
     ):
         with pytest.raises(error, match=r"127\.0\.0\.1"):
             run(job, start(fault)[0])
-    rows = run(job, start(None)[0])
-    assert [(row["id"], "error" in row) for row in rows] == [(n, False) for n in range(12)]
-
-
-def test_a_document_that_fails_on_every_server_is_a_row_while_they_live(
-    served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pasta, _ = served[1](None)
-    engine, poisoned = pasta.engine, set[int]()
-    step, submit = engine.step, engine.submit
-
-    def watched(request: Any) -> int:
-        number: int = submit(request)
-        if "Doc 3." in engine.loaded.vocabulary.text(request.prompt):
-            poisoned.add(number)
-        return number
-
-    def failing() -> Any:
-        ends = [(number, event) for number, event in step() if isinstance(event, Finished)]
-        return [(n, Failed(RemoteError("500")) if n in poisoned else event) for n, event in ends]
-
-    monkeypatch.setattr(engine, "submit", watched)
-    monkeypatch.setattr(engine, "step", failing)
-    rows = run(job_of(write(tmp_path, lines_of(documents(6)))), pasta)
-    assert [row for row in rows if "error" in row] == [{"id": 3, "error": "500"}]
-    assert len(rows) == 6
+    rows = run(job, start(None)[0])  # where servers live, one that always fails is a row
+    assert [row["id"] for row in rows] == [*range(8), "p", 9]
+    assert ["error" in row for row in rows] == [False] * 8 + [True, False]
