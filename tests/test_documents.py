@@ -239,9 +239,7 @@ def test_rows_of_another_job_or_of_none_are_refused_by_name_and_kept(
     job = job_of(files, "rows.csv", model="a", seed=0)
     play(job)
     whole = job.rows_file.read_bytes()
-    with pytest.raises(
-        errors.UsageError, match="was begun with other settings: model, seed"
-    ):
+    with pytest.raises(errors.UsageError, match="was begun with other settings: model, seed"):
         play(job_of(files, "rows.csv", model="b", seed=1))
     for other in (documents(3), [*PLAYED[1:], PLAYED[0]]):
         with pytest.raises(errors.UsageError, match=r"other settings: .*contents of documents"):
@@ -276,9 +274,7 @@ def test_a_second_process_is_refused_and_a_full_disk_loses_no_row(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", failing)
-        with pytest.raises(
-            errors.PastaError, match=r"rows\.jsonl cannot be written: No"
-        ):
+        with pytest.raises(errors.PastaError, match=r"rows\.jsonl cannot be written: No"):
             play(job)
     assert job.rows_file.read_bytes().count(b"\n") == 2
     assert play(job) == play(once)

@@ -99,7 +99,6 @@ def test_questions_of_many_documents_are_columns_with_their_shares(pasta: Pasta,
     ("bad", "schema", "code", "shown"),
     [
         ({"id": "x"}, SCHEMA, 3, "1 documents failed, the first: x: it needs a text"),
-        (DOCS[0], SCHEMA, 3, "the first: d0: the id 'd0' occurs twice"),
         (None, {"properties": {"a": {"type": "string", "minLength": 99}}}, 1,
          "a limit cut parts of 5 documents, named as unfinished in their rows\n    hint: raise"),
     ],

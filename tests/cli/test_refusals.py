@@ -46,7 +46,7 @@ REFUSALS = [
     (f"{RUN} --model {{taught}} --dtype int4", 2, "hint: "),
     *(
         (f"{verb} --model ./nowhere --{name}-penalty nan", 2, f"{name}_penalty is nan")
-        for verb in ("run Hi", "fill Hi --schema {object}", "ask {object} {object}")
+        for verb in ("run Hi", "fill Hi --schema {object}")
         for name in ("repetition", "presence", "frequency")
     ),
     # schemas and questions
