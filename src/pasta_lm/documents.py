@@ -67,10 +67,7 @@ class JobDocument(NamedTuple):
 
 
 def read_documents(files: Sequence[Path]) -> Iterator[JobDocument]:
-    """Yield the documents of a file of JSON lines or CSV, or else of text files.
-
-    One that cannot be read, or has the id of another, has an error.
-    """
+    """Yield the documents of a file of JSON lines or CSV, or of text files; some have an error."""
     readers = {LINES: _json_rows, TABLE: _table_rows}
     read = readers.get(files[0].suffix)
     if len(files) > 1 and (many := [file for file in files if file.suffix in readers]):
@@ -257,10 +254,7 @@ class DocumentJob:
     limit: int | None = None
 
     def run(self, begin: Callable[[], tuple[Engine, Wanted]]) -> Iterator[RowCounts]:
-        """Append the rows that are missing; yield the counts first, and each time it has changed.
-
-        The model is loaded (``begin``), if there are any, before the first.
-        """
+        """Append missing rows; yield the counts when the model is loaded, and at each change."""
         with self._opened() as total:
             counts = RowCounts(min(total, self.limit or total))
             for row in self.rows():
@@ -287,10 +281,7 @@ class DocumentJob:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """Hold the rows, which must be of this job (``UsageError``); give the number of documents.
-
-        Documents may be added at the end. A table is written anew at the end, however it comes.
-        """
+        """Hold the rows, which must be of this job (``UsageError``); give the number of documents."""
         if not self.out.absolute().parent.is_dir():
             raise UsageError(f"no folder {self.out.parent} for the rows", hint="make it first")
         beside, now = Path(f"{self.out}.job.json"), json.loads(json.dumps(self.settings))

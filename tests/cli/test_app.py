@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli import app, terminal
+from pasta_lm.cli import app
 from pasta_lm.errors import InputError, PastaError
 from tests.cli.conftest import Pasta
 
@@ -165,19 +165,3 @@ def test_closed_streams_are_ignored_but_an_output_that_cannot_be_written_is_an_e
 
 
 # --- tables
-
-
-def test_columns_are_as_wide_as_their_widest_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [("sequential", "1.00", "no"), ("sot", "12.50", "not run")]
-    terminal.print_table(("", "speedup", "note"), rows, text_columns=(0, 2))
-    assert capsys.readouterr().out.splitlines() == [
-        "            speedup  note",
-        "sequential     1.00  no",
-        "sot           12.50  not run",
-    ]
-
-
-def test_facts_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.print_facts([("torch", "2")], [("prometheus-client", "1"), ("a", "b")])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == ["torch              2", "", "prometheus-client  1", "a                  b"]

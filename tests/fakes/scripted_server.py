@@ -105,7 +105,6 @@ class ScriptedServer(ThreadedServer):
 
     Attributes:
         num_requests: All requests, with the failed ones.
-        outcomes: Requests by their end: ``ok``, ``refusal``, a fault's name, or a status.
         paid: Complete answers of each request, by its messages as JSON.
     """
 
@@ -114,7 +113,6 @@ class ScriptedServer(ThreadedServer):
         api_key: str | None = None, address: tuple[str, int] = ("127.0.0.1", 0),
     ) -> None:  # fmt: skip
         self.num_requests = 0
-        self.outcomes: Counter[str] = Counter()
         self.paid: Counter[str] = Counter()
         self._play = play
         self._faults = faults or Faults()
@@ -134,12 +132,10 @@ class ScriptedServer(ThreadedServer):
         if refused is None:
             self._reply(handler, json.loads(body), self._faults.draw(number))
         else:
-            self._count(str(refused[0]))
             send(handler, refused[0], {"error": {"message": refused[1], "code": None}})
 
     def _reply(self, handler: QuietHandler, asked: Mapping[str, Any], outcome: str) -> None:
         if outcome in ERRORS:
-            self._count(outcome)
             return send(handler, *ERRORS[outcome])
         messages = json.dumps(asked["messages"], sort_keys=True)
         reply = self._play(asked)
@@ -151,29 +147,17 @@ class ScriptedServer(ThreadedServer):
         elif outcome == "broken_off":
             send(handler, 200, half, announced=len(data))
         else:
-            outcome = "refusal" if reply.refusal else outcome
             with self._lock:
                 self.paid[messages] += 1
             send(handler, 200, data)
-        self._count(outcome)
 
     def _refuse(self, handler: QuietHandler, body: bytes) -> tuple[int, str] | None:
         if handler.path != PATH:
             return 404, f"no path {handler.path}"
         if not self.lets_in(handler):
             return 401, "wrong key"
-        try:
-            asked = json.loads(body)
-            messages = [str(one["role"] + one["content"]) for one in asked["messages"]]
-        except (ValueError, KeyError, TypeError):
-            return 400, "the body is not a chat request"
-        if asked.get("model") != self._model:
-            return 404, f"no model {asked.get('model')}"
-        return None if messages else (400, "no messages")
-
-    def _count(self, outcome: str) -> None:
-        with self._lock:
-            self.outcomes[outcome] += 1
+        model = json.loads(body)["model"]
+        return None if model == self._model else (404, f"no model {model}")
 
 
 class _Handler(QuietHandler):

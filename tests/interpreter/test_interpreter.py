@@ -15,7 +15,7 @@ from pasta_lm.interpreter.interpreter import (
     Resume,
 )
 from pasta_lm.interpreter.limits import FinishReason, Limits
-from pasta_lm.interpreter.positions import PositionStrategy, position_after_promise
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
@@ -180,11 +180,6 @@ def test_a_stop_cuts_the_answer_in_reading_order(
 
 
 PREDICT, CONTINUE, ORACLE = PositionStrategy
-
-
-def test_oracle_without_a_length_says_where_it_may_be_used() -> None:
-    with pytest.raises(ValueError, match="replay and training only"):
-        position_after_promise(ORACLE, 7, 3)
 
 
 ANSWER = "A <p t >2 B <p u >1 C | D <p v >1 | E"

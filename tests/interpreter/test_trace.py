@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError
-from pasta_lm.interpreter.speed import (
-    efficiency,
-    parallelism,
-    realised_speedup,
-    speedup_over_text,
-    theoretical_speedup,
-)
+from pasta_lm.interpreter.speed import parallelism, speedup_over_text, theoretical_speedup
 from pasta_lm.interpreter.trace import Kind, Role, SyncRecord, ThreadRecord, TokenRecord, Trace
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
@@ -191,13 +185,6 @@ def test_the_last_token_of_a_cut_thread_counts_on_neither_side(max_tokens: int) 
         assert trace.parallelism == len(fed) / trace.critical_path
     else:
         assert trace.parallelism == 1.0
-
-
-def test_the_metrics_are_the_ratios_that_the_paper_defines() -> None:
-    assert parallelism(30, 10) == 3.0
-    assert theoretical_speedup(40, 10) == 4.0
-    assert realised_speedup(6.0, 2.0) == 3.0
-    assert efficiency(3.0, 4.0) == 0.75
 
 
 def test_an_answer_that_fed_no_token_counts_as_a_path_of_one() -> None:

@@ -22,7 +22,6 @@ from pasta_lm.language import (
 from pasta_lm.language.document import parse_program
 from pasta_lm.language.events import AsyncClose, AsyncOpen
 from pasta_lm.language.parser import Form
-from pasta_lm.language.tags import spaces_after_tags
 
 WRITTEN = 'Hi <promise topic="a" tokens="1"/><async>one</async>, <sync/>then &lt;sync/>.'
 DOCUMENT = Document(
@@ -181,11 +180,6 @@ def test_a_finding_marks_the_spaces() -> None:
     assert places == [(2, 7, 2), (2, 30, 1)]
 
 
-def test_a_repaired_text_has_no_space_before_a_tag_either() -> None:
-    text = f"Two </async> {A}one{B} {A}two"
-    assert fix(text, "annotator") == f"Two{A}  one{B}{A} two{B}"
-
-
 def test_many_lone_spaces_are_no_burden() -> None:
     text = f"{A}x{B}" + " <sync/>" * 20_000 + "y"
     assert fix(text, "annotator") == f"{A}x{B}" + "<sync/>" * 20_000 + " " * 20_000 + "y"
@@ -223,11 +217,3 @@ def test_the_plain_text_and_the_tags_are_the_same_and_no_text_ends_in_a_space(
     for text in stretches(moved.items):
         rest = rest.removeprefix(text)
         assert not text.endswith(" ") or not rest.strip(" ")
-
-
-@given(st.lists(texts, max_size=8))
-def test_texts_are_cut_elsewhere_and_not_changed(found: list[str]) -> None:
-    moved = list(spaces_after_tags(found))
-    assert "".join(moved) == "".join(found)
-    assert len(moved) == len(found)
-    assert list(spaces_after_tags(moved)) == moved

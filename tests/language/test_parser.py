@@ -38,10 +38,6 @@ def test_lexemes_of_token_ids_become_events() -> None:
     assert parser.close() == []
 
 
-def test_the_annotators_blocks_carry_their_topics() -> None:
-    assert feed(Parser(Form.ANNOTATOR), TOPICAL, END) == [AsyncOpen("a"), AsyncClose()]
-
-
 @pytest.mark.parametrize("form", Form)
 @pytest.mark.parametrize("max_depth", [1, 2])
 def test_what_the_table_calls_legal_is_what_is_taken(form: Form, max_depth: int) -> None:
@@ -88,14 +84,6 @@ def test_a_tag_with_problems_is_never_taken() -> None:
     for form in Form:
         with pytest.raises(PastaSyntaxError, match="there is no tag <sync>"):
             Parser(form).feed(faulty)
-
-
-def test_a_copy_goes_its_own_way_from_the_middle_of_a_topic() -> None:
-    parser = Parser(Form.MAIN)
-    feed(parser, OPEN, TEXT)
-    twin = copy(parser)
-    assert feed(twin, TEXT, CLOSE) == [Promise("tt", 3)]
-    assert feed(parser, CLOSE) == [Promise("t", 3)]
 
 
 PROMISE = '<promise topic="a" tokens="1"/>'

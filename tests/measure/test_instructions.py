@@ -410,14 +410,6 @@ class TestNatsOfAModel:
                     expected = nats[place] + math.log(max(rest, 1e-30))
                     assert given_text[place] == pytest.approx(expected, abs=1e-2)
 
-    def test_they_do_not_depend_on_the_packs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        examples = [encode_example(one, MODEL.vocabulary, EOS) for one in (FORKED, PLAIN, FORKED)]
-        together = token_nats(MODEL.model, MODEL.vocabulary, examples)
-        monkeypatch.setattr("pasta_lm.learn.train.losses.MAX_LOGITS", 1)
-        alone = token_nats(MODEL.model, MODEL.vocabulary, examples)
-        for one, other in zip(together, alone, strict=True):
-            assert one.nats == pytest.approx(other.nats, abs=1e-4)
-
 
 def test_rows_are_chosen_by_the_ids_of_a_file(tmp_path: Path) -> None:
     starter = Path(__file__).parents[2] / "corpora" / "starter"

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
@@ -24,11 +22,9 @@ from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure import bench
 from pasta_lm.measure.replay import Pair, Replay, replay
 from pasta_lm.measure.speed import read_systems, realised, speed, speed_report
-from pasta_lm.measure.table import Interval, to_json
-from pasta_lm.strategies.requests import forced, sequential_request
+from pasta_lm.measure.table import Interval
 from tests.architectures import build, load, loaded
 
-lengths = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=8)
 USUAL = {"program": "x" * 20, "finish_reason": "stop", "num_illegal": 0}
 
 
@@ -67,15 +63,6 @@ def test_figures_are_geometric_means_over_prompts(
     figure: str, key: str, ours: tuple[Any, ...], theirs: tuple[Any, ...], expected: float
 ) -> None:
     assert mean(speed(answers(key, ours), answers(key, theirs))[figure]) == expected
-
-
-@given(lengths)
-def test_speedup_equals_parallelism_for_equal_content(pairs: list[tuple[int, int]]) -> None:
-    """Where the baseline decodes the very same content one after another, the two are the same."""
-    ours = [answered(num_content_tokens=n, critical_path=path) for n, path in pairs]
-    base = [answered(num_content_tokens=n, critical_path=n) for n, _ in pairs]
-    figures = to_json(speed(ours, base))
-    assert figures["theoretical_speedup"] == pytest.approx(figures["parallelism"], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -228,22 +215,6 @@ ONE = "Nothing to share here."
 
 def answer(annotated: str, name: str = "a") -> Record:
     return Record(name, "A question?", parse(annotated, "annotator"))
-
-
-def test_both_runs_decode_exactly_the_text() -> None:
-    model = loaded("llama")
-    engine = TorchEngine(model, pool_tokens=512, captures=False)
-    document = parse(TWO, "annotator").with_lengths(model.vocabulary.count_tokens)
-    prompt = model.vocabulary.encode_prompt("A question?")
-    params = SamplingParams(max_tokens=200)
-    one = forced(sequential_request(prompt, params), document, model.vocabulary)
-    many = forced(Request(prompt=prompt, params=params), document, model.vocabulary)
-    (alone,), (together,) = engine.generate([one, many])
-    assert alone.text == together.text == document.plain_text
-    assert together.document == document
-    assert len(alone.trace.threads) == 1
-    assert len(together.trace.threads) == 3
-    assert together.trace.kind == "replayed"
 
 
 def test_the_clock_does_not_count_the_first_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,12 +177,7 @@ Change = Callable[[dict[str, object]], object]
 FAULTS: dict[str, tuple[Change, type[ModelError], str]] = {
     "keys missing": (lambda c: c.pop("positions"), ModelError, "does not say: positions"),
     "a later version": (lambda c: c.update(language_version=2), ModelError, "version 2"),
-    "an unknown strategy": (lambda c: c.update(positions="guess"), ModelError, "'guess'"),
-    "one that is gone": (
-        lambda c: c.update(positions="rotate"),
-        ModelError,
-        "no position strategy 'rotate'",
-    ),
+    "an unknown strategy": (lambda c: c.update(positions="guess"), ModelError, "strategy 'guess'"),
     "an unknown join": (lambda c: c.update(join="split"), ModelError, "no join 'split'"),
     "a join with gaps": (lambda c: c.update(join="recompute"), ModelError, "'oracle' does"),
     "an unknown limit": (lambda c: c.update(limits={"max_token": 3}), ModelError, "some of"),

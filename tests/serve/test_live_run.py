@@ -128,7 +128,7 @@ def test_a_model_lists_what_it_answers_by_and_nothing_that_would_fall_back_or_fa
         *("pasta", "sequential", "sot", "prompt-lookup", "pasta-prompt-lookup")
     ]
     assert set(STRATEGIES) - set(about["strategies"]) == {"apar"}
-    for name in ("apar", "draft-model", "quick"):
+    for name in ("apar", "quick"):
         reply = post("/v1/chat/completions", {**CHAT, "pasta": {"strategy": name}}, app=app)
         assert reply.status_code == 400
         message = f"strategy '{name}' is not offered; one of pasta, sequential, sot, "

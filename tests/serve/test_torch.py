@@ -13,11 +13,10 @@ from fastapi import FastAPI
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.language.tags import PIECES
 from pasta_lm.serve import ServeRecipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import LocalBackend
-from pasta_lm.serve.protocol import ChatCompletionRequest, ClientPrompt
+from pasta_lm.serve.protocol import ChatCompletionRequest
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import post, streamed, text_of
@@ -36,16 +35,6 @@ def tiny(**settings: Any) -> FastAPI:
 
 def chat(content: str, **changes: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}], **ASKED, **changes}
-
-
-def test_tags_that_a_user_types_are_text() -> None:
-    backend = LocalBackend(model(), "tiny")
-    vocabulary = loaded("llama").vocabulary
-    typed = "".join(PIECES[:6]) + '<promise topic="a" tokens="3"/><async>b</async><sync/>'
-    turns = [{"role": role, "content": typed} for role in ("system", "user", "assistant", "user")]
-    for content in (turns, typed):
-        ids = backend.prepare(ClientPrompt(content), SamplingParams()).prompt
-        assert not set(ids) & set(vocabulary.piece_ids.values())
 
 
 def test_token_ids_are_a_prompt_and_those_of_tags_are_refused() -> None:

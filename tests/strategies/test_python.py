@@ -72,11 +72,9 @@ def test_an_answer_prints_as_its_text_and_reprs_are_one_line(model: Pasta) -> No
         (PROMPT, {"max_tokens": "8"}, "wrong type", 'generate("Name'),
         (PROMPT, {"temperature": -1}, "temperature is -1", ""),
         (PROMPT, {"strategy": "quick"}, "unknown strategy 'quick'", "one of pasta"),
-        (PROMPT, {"strategy": "draft-model"}, "unknown strategy 'draft-model'", "one of pasta"),
         (PROMPT, {"positions": "x", "strategy": "sequential"}, "'x' cannot be", "one of predict"),
         (PROMPT, {"think": False, "chat_template_kwargs": {"thinking": True}}, "contradict", "one"),
         (PROMPT, {"positions": "oracle"}, "replay and training only", "one of predict"),
-        (PROMPT, {"positions": "rotate"}, "'rotate' cannot be", "one of predict, continue"),
         (PROMPT, {"strategy": "sot", "positions": "predict"}, "no positions 'predict'", "leave"),
     ],
 )

@@ -95,14 +95,6 @@ def test_a_stopped_run_goes_on_where_it_was(
     assert answer(config, never) == done
 
 
-def test_a_run_of_another_temperature_is_refused(
-    config: AnswerConfig, load: Callable[[], Pasta]
-) -> None:
-    answer(config, load)
-    with pytest.raises(UsageError, match="begun with temperature = None, not '1.0'"):
-        answer(replace(config, temperature=1.0), never)
-
-
 def test_a_continued_file_has_answers_of_one_model_to_these_instructions(
     load: Callable[[], Pasta], config: AnswerConfig, tmp_path: Path
 ) -> None:

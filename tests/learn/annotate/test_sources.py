@@ -135,13 +135,6 @@ def test_a_row_without_an_id_gets_a_stable_one(tmp_path: Path) -> None:
     assert ids[3] == "0"
 
 
-def test_invalid_lines_are_skipped_with_a_reason(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"prompt": "p", "answer": "a"}\n{broken\n[1]\n{"other": 1}\n')
-    reasons = [row.skipped for row in read_source(SourceConfig(file=str(path)))]
-    assert reasons == [None, "not_json", "not_json", "no_columns"]
-
-
 def test_a_source_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         list(read_source(SourceConfig(file=str(tmp_path / "none.jsonl"))))
@@ -297,11 +290,6 @@ def test_the_annotation_of_a_corpus_never_changes(file: str, sha256_start: str) 
     answers = ((record.prompt, record.document.plain_text) for record in records)
     programs = "".join(markdown_rule(*answer).program for answer in answers)
     assert sha256(programs.encode()).hexdigest().startswith(sha256_start)
-
-
-def test_blocks_begin_behind_markers_and_labels() -> None:
-    blocks = markdown_rule("Tips?", ITEMS).blocks
-    assert [one.plain_text[:7] for one in blocks] == [" go to ", " turn t", " wear s"]
 
 
 @pytest.mark.parametrize(

@@ -341,21 +341,6 @@ def test_a_model_that_wants_max_completion_tokens_gets_it() -> None:
     assert [body.get("max_completion_tokens") for body in transport.bodies] == [None, 9, 9]
 
 
-def test_items_come_in_order_and_an_error_of_the_source_reaches_the_caller() -> None:
-    def broken() -> Iterator[int]:
-        yield 1
-        raise ValueError("broken")
-
-    async def run() -> None:
-        rows, source = iter([1, 2]), broken()
-        assert [await next_in_thread(rows) for _ in range(4)] == [1, 2, None, None]
-        assert await next_in_thread(source) == 1
-        with pytest.raises(ValueError, match="broken"):
-            await next_in_thread(source)
-
-    asyncio.run(run())
-
-
 def test_a_caller_of_a_source_that_hangs_can_be_cancelled() -> None:
     go_on, over = threading.Event(), threading.Event()
 

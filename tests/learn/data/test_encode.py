@@ -334,12 +334,6 @@ def test_main_decides_as_often_as_with_the_shared_join(document: Document) -> No
     assert len(recomputed(document, "Hello").decisions) == len(shared.decisions)
 
 
-def test_a_join_that_leaves_no_gaps_is_refused_with_positions_that_do() -> None:
-    record = Record("r", "q", parse('A<promise topic="t" tokens="1"/><async>a</async><sync/>B'))
-    with pytest.raises(UsageError, match="'predict' does"):
-        encode_example(record, BARE, EOS, PositionStrategy.PREDICT, join=Join.RECOMPUTE)
-
-
 TAGGED = 'A<promise topic="t" tokens="1"/><async> ab</async> B'
 LINES = {"granite-3.3": ("<think>\n", "\n</think>\n\n"), "smollm3": ("<think>\n", "\n</think>\n\n")}
 

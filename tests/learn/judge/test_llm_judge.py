@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.servers.client import HttpReply
 from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.learn.chat.client import TokenCounts, read_reply
@@ -260,31 +256,3 @@ def test_a_server_that_refuses_every_request_stops_the_run(tmp_path: Path) -> No
     one = judge(tmp_path, some)
     num_missing = sum(reading.problem is not None for reading in one.ask(MANY))
     assert num_missing == 3 == len(one.failures)
-
-
-class Slow(ScriptedTransport):
-    """Takes as long as it takes until somebody else has had a turn."""
-
-    async def send(self, *args: Any) -> HttpReply:
-        await asyncio.sleep(0.001)
-        return await super().send(*args)
-
-
-def test_an_interrupt_awaits_requests_in_flight_and_the_next_run_asks_for_the_rest(
-    tmp_path: Path,
-) -> None:
-    left = iter(range(7))
-
-    def interrupted(_: str) -> dict[str, Any]:
-        if next(left, None) == 6:
-            os.kill(os.getpid(), signal.SIGINT)
-        return VERDICT
-
-    more = [Comparison(f"q{n}", "What?", f"{n}", f"{n}!") for n in range(300)]
-    transport = Slow(interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        judge(tmp_path, transport).ask(more)
-    assert 7 <= len(rows(tmp_path)) == len(transport.asked) < 300
-    again = ScriptedTransport(lambda _: VERDICT)
-    judge(tmp_path, again).ask(more)
-    assert len(transport.asked) + len(again.asked) == 300

@@ -245,11 +245,6 @@ def test_decisions_and_the_first_promise_weigh_as_given_and_other_labels_one() -
     assert batch["loss_weights"].tolist() == [w for label, w in pairs if label != NO_LABEL]
 
 
-def test_a_pack_whose_labels_all_weigh_one_has_no_weights() -> None:
-    batch = collate([[encoded("so")]])
-    assert "loss_weights" not in batch
-
-
 TRAIN = TrainConfig(out="", steps=1)
 two_architectures = pytest.mark.parametrize("name", ["llama", "gemma2"])
 
@@ -327,10 +322,3 @@ def test_chosen_and_rejected_answers_are_packed_in_order() -> None:
     assert batch["input_ids"].tolist() == collate([answers])["input_ids"].tolist()
     # Each answer's own tokens and its end.
     assert batch["num_labels"] == [len(answer) - answer.num_prompt + 1 for answer in answers]
-
-
-def test_a_pair_is_encoded_with_its_prompt() -> None:
-    (one,) = packed("llama", [pair("one", "a b", "c", prompt="Why?")])[0]
-    model = loaded("llama")
-    record = Record("one", "Why?", pair("one", "a b", "c").chosen)
-    assert one.chosen == encode_example(record, model.vocabulary, min(model.eos_ids))

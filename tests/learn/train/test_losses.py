@@ -24,26 +24,6 @@ from tests.architectures import every_architecture, loaded
 from tests.learn.train.recipes import begin, labelled_logits, log, packs, sft, weights
 from tests.learn.train.test_collate import answers, example_of, gradients
 
-SURE = [0.0, math.log(3.0)]  # a quarter, three quarters
-EVEN = [5.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "nats"),
-    [
-        ([SURE, SURE], [1, 0], [-math.log(0.75), -math.log(0.25)]),  # labels are not shifted
-        ([EVEN], [0], [math.log(2)]),
-        ([[1e4, 0.0], [1e4, 0.0]], [0, 1], [0.0, 1e4]),
-    ],
-)
-def test_nats_are_those_of_the_softmax(
-    logits: list[list[float]], labels: list[int], nats: list[float]
-) -> None:
-    for dtype in (torch.float32, torch.float64):
-        found = label_nats(torch.tensor(logits, dtype=dtype), torch.tensor(labels))
-        assert found.dtype == dtype
-        assert found.tolist() == pytest.approx(nats, abs=1e-6)
-
 
 def test_low_precision_logits_are_summed_in_float32() -> None:
     logits = torch.randn(50, 100, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)

@@ -271,22 +271,6 @@ def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> Non
     assert {path: path.stat().st_mtime_ns for path in files} == before
 
 
-@pytest.mark.parametrize(
-    ("changes", "shown"),
-    [
-        ({"quality_weight": 8.0}, "score.quality_weight = '1.0', not '8.0'"),
-        ({"quality_weight": float("inf")}, "score.quality_weight = '1.0', not 'inf'"),
-        ({"steps": 11}, "train.steps = 10, not 11"),
-    ],
-)
-def test_a_run_cannot_be_resumed_with_another_recipe(
-    models: Models, whole: PreferenceConfig, changes: dict[str, Any], shown: str
-) -> None:
-    config = recipe(*models, out(whole), **{"save_steps": 4, **changes})
-    with pytest.raises(UsageError, match=shown):
-        train(config, resume=True)
-
-
 def test_what_is_missing_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
     config = recipe("absent", "absent", tmp_path / "out")
     with pytest.raises(UsageError, match=r"\[data\] needs exactly one of file and records"):

@@ -16,11 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import (
-    PreTrainedModel,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import load

@@ -22,12 +22,7 @@ from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
 from pasta_lm.learn.train import preference
-from pasta_lm.learn.train.config import (
-    DataConfig,
-    JudgeConfig,
-    PreferenceConfig,
-    judge_of,
-)
+from pasta_lm.learn.train.config import DataConfig, JudgeConfig, PreferenceConfig, judge_of
 from pasta_lm.learn.train.packs import Pack, fill_packs, packs_of
 from pasta_lm.learn.train.preference import Round, sampling_of, train_preference
 from tests.fakes.scripted_judge import answers_of
