@@ -281,7 +281,7 @@ class DocumentJob:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """Hold the rows, which must be of this job (``UsageError``); give the number of documents."""
+        """Hold the rows, which must be of this job (``UsageError``); give the documents' number."""
         if not self.out.absolute().parent.is_dir():
             raise UsageError(f"no folder {self.out.parent} for the rows", hint="make it first")
         beside, now = Path(f"{self.out}.job.json"), json.loads(json.dumps(self.settings))
