@@ -51,12 +51,14 @@ def _probability(
     """
     text = vocabulary.text(ids)
     value = text[: part.read(text)[1]]
-    is_open = value[-1:].isdigit()  # more digits could follow
+    is_open = part.schema is not None and value[-1:].isdigit()  # more digits could follow
     known = [vocabulary.text(ids[:step]) for step in range(len(scores) + 1)]
     sizes = (len(text) - is_open for text in known)
-    last = next((step for step, size in enumerate(sizes, -1) if size >= len(value)), len(ids))
+    sure = (step for step, size in enumerate(sizes, -1) if size >= len(value))
+    last = min(next(sure, len(ids)), len(scores) - 1)
     left = value[len(known[last]) :]  # what that token has of the value
-    ends = {f"{left}{space}{mark}" for space, mark in product(("", " "), MARKS)}
+    marks = product(("", " "), MARKS) if part.schema is not None else ()
+    ends = {f"{left}{space}{mark}" for space, mark in marks}
     ends -= {left} if left and is_open else set()
     (_, *others), first = scores[last].top, scores[last].logprob
     ways = [first, *(p for token, p in others if vocabulary.token_text(token) in ends)]
