@@ -141,10 +141,9 @@ def _document(place: str, row: Row | str) -> JobDocument:
     try:
         json.dumps(prompt, ensure_ascii=False).encode()
         check_prompt(prompt)
-    except UnicodeEncodeError:
-        return JobDocument(name, error="its text is not UTF-8")
-    except (InputError, UsageError) as exc:
-        return JobDocument(name, error=exc.message)
+    except (UnicodeEncodeError, InputError, UsageError) as exc:
+        reason = exc.message if isinstance(exc, PastaError) else "its text is not UTF-8"
+        return JobDocument(name, error=reason)
     return JobDocument(name, prompt)
 
 
@@ -158,6 +157,7 @@ class Place:
     document: JobDocument
     outcome: Answer | PastaError | None = None  # None: it is being decoded
     num_lost: int = 0
+    num_before: int = 0  # documents that had been decoded when it was lost first
 
 
 class Window:
@@ -167,7 +167,8 @@ class Window:
         self._engine, self._wanted, self._size = engine, wanted, size
         self._places = deque[Place]()
         self._decoding = dict[int, Place]()  # by the numbers of their requests
-        self._num_between = 0  # documents that were decoded since one was lost
+        self._lost = list[tuple[Place, RemoteError]]()  # too often, and no other was decoded since
+        self._num_decoded = 0
 
     def outcomes(self, documents: Iterator[JobDocument]) -> Iterator[list[Outcome]]:
         """Yield each document with its answer or error, in order, as many as there are.
@@ -188,6 +189,12 @@ class Window:
         for number, event in self._engine.step() if self._decoding else ():
             if isinstance(event, Finished | Failed):
                 self._end(self._decoding.pop(number), event)
+        for place, error in self._lost:
+            if self._num_decoded > place.num_before:
+                place.outcome = error
+            elif not self._decoding:
+                raise error
+        self._lost = [pair for pair in self._lost if pair[0].outcome is None]
 
     def _ready(self) -> Iterator[Outcome]:
         while self._places and (outcome := self._places[0].outcome) is not None:
@@ -211,15 +218,15 @@ class Window:
 
     def _end(self, place: Place, event: Finished | Failed) -> None:
         if isinstance(event, Finished):
-            place.outcome = event.answer
-            self._num_between += 1
-        elif isinstance(event.error, RemoteError) and place.num_lost < NUM_AGAIN:
-            self._num_between = 0 if place.num_lost == 0 else self._num_between
+            place.outcome, self._num_decoded = event.answer, self._num_decoded + 1
+        elif isinstance(event.error, RemoteError):
+            place.num_before = place.num_before if place.num_lost else self._num_decoded
             place.num_lost += 1
-            self._begin(place)
-        elif isinstance(event.error, InputError) or (
-            isinstance(event.error, RemoteError) and self._num_between
-        ):
+            if place.num_lost <= NUM_AGAIN:
+                self._begin(place)
+            else:
+                self._lost.append((place, event.error))
+        elif isinstance(event.error, InputError):
             place.outcome = event.error
         else:
             raise event.error

@@ -1,8 +1,7 @@
 """Questions about one document: answered in words, or by the likeliest of a closed set.
 
-Each question is a thread that sees the document and nothing of the others. Choices are scored, not
-decoded: a thread chooses its first token, and a further one stands behind each beginning that
-several choices share.
+A question is a thread that sees the document and no other. Choices are scored: by the first token
+of that thread, and of a further one behind each beginning that several choices share.
 """
 
 from __future__ import annotations

@@ -262,11 +262,7 @@ class Pasta(AbstractContextManager["Pasta"]):
         self, document: str, questions: Sequence[str], params: SamplingParams | None = None, *,
         choices: Sequence[str] = (), watch: Watch | None = None, **options: Unpack[Options],
     ) -> Replies:  # fmt: skip
-        """Answer questions about a document at the same time; it is read once.
-
-        With ``choices`` each answer is the likeliest of them, chosen in one step; each reply has
-        the probability of all.
-        """
+        """Answer questions about a document, which is read once; or choose the likeliest choices."""
         wanted = self.asking(questions, params, choices=choices, **options)
         return cast("Replies", self.answered(document, wanted, watch))
 
