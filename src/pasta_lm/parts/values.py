@@ -45,7 +45,7 @@ def confidence_of(
 def _probability(
     part: Part, ids: Sequence[int], scores: Sequence[TokenLogprobs], vocabulary: Vocabulary
 ) -> float:
-    """Return the product over the tokens up to where the value is certain, all its ends together."""
+    """Return the product over the tokens up to where a value is certain, all its ends together."""
     text = vocabulary.text(ids)
     value = text[: part.read(text)[1]]
     is_open = part.schema is not None and value[-1:].isdigit()  # more digits could follow

@@ -262,7 +262,7 @@ class Pasta(AbstractContextManager["Pasta"]):
         self, document: str, questions: Sequence[str], params: SamplingParams | None = None, *,
         choices: Sequence[str] = (), watch: Watch | None = None, **options: Unpack[Options],
     ) -> Replies:  # fmt: skip
-        """Answer questions about a document, which is read once; or choose the likeliest choices."""
+        """Answer questions about a document, which is read once, or choose the likeliest choice."""
         wanted = self.asking(questions, params, choices=choices, **options)
         return cast("Replies", self.answered(document, wanted, watch))
 
