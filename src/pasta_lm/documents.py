@@ -297,7 +297,7 @@ class DocumentJob:
             reason = f"{self.out} is there and was not begun by such a job"
             raise UsageError(reason, hint="name another file with --out")
         with held(self.rows_file, self.out):
-            begun = json.loads(beside.read_text("utf-8")) if beside.exists() else {}
+            begun = parse_object(beside.read_text("utf-8")) if beside.exists() else {}
             same, total, contents = self._contents(begun.get(NUMBER, 0))
             if not total:
                 raise InputError("there are no documents", hint='a line is {"text": "..."}')
