@@ -83,6 +83,17 @@ def test_choices_have_the_shares_of_plain_causal_passes_in_one_step(name: str, p
     assert replies.trace.finish_reason == "stop"
 
 
+def test_a_temperature_that_the_model_s_authors_set_plays_no_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pasta = model()
+    plain = pasta.ask(DOCUMENT, QUESTIONS, choices=CHOICES)
+    warm = {"temperature": 0.7, "repetition_penalty": 1.1}
+    monkeypatch.setattr(type(pasta.engine.loaded), "sampling", warm)
+    assert pasta.ask(DOCUMENT, QUESTIONS, choices=CHOICES).replies == plain.replies
+    assert pasta.sampling_params().temperature == 0.7
+
+
 def test_choices_of_threads_as_rows_have_the_same_shares() -> None:
     whole = hybrid("jamba")
     replies = Pasta(TorchEngine(whole, pool_tokens=4096)).ask(DOCUMENT, QUESTIONS, choices=CHOICES)

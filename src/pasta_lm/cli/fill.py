@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from json import loads
@@ -245,8 +245,10 @@ def _run(
 
         return loaded.engine, wanted._replace(read=read)
 
-    with terminal.interruptible(), _on_disk(job.files) as files, terminal.bars() as show:
-        changes = replace(job, files=files).run(start)
+    with (
+        terminal.interruptible(), _on_disk(job.files) as files, terminal.bars() as show,
+        closing(replace(job, files=files).run(start)) as changes,
+    ):  # fmt: skip
         counts = next(changes)
         num_before, began_s = counts.num_rows, time.monotonic()
         show("documents", num_before, counts.total)
@@ -362,9 +364,6 @@ def _questions(words: Sequence[str]) -> list[str]:
     lines = terminal.read_text(files[0]).splitlines() if files else words
     check_text("ask", "the list of questions", "\n".join(lines))
     return [line.strip() for line in lines if line.strip()]
-
-
-# One document
 
 
 def _print_each(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.request import StructuredOutputs
-from pasta_lm.engines.schemas import checked_schema
+from pasta_lm.engines.schemas import MARKS, checked_schema
 from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -24,7 +24,7 @@ except ImportError:  # only for answers that must match a form
 MAX_COMPILED = 256  # grammars that are kept: of a request's threads, and of those that repeat it
 LAST_BYTES = "LAST: /[,}\\]\\n]/"
 """What may follow a value inside an object or a list, in the grammar of llguidance."""
-MARKS, BEHIND = (b"", b",", b"}", b"]", b"\n"), re.compile(rb"( ?[,}\]\n]| )\Z")
+BEHIND = re.compile(rb"( ?[,}\]\n]| )\Z")
 ASCII = {bytes([byte]) for byte in range(32, 127)}
 BEYOND = {bytes([byte]) for byte in (*range(128, 192), *range(194, 245))}  # in other characters
 MAX_MISSING = 16  # SmolLM2 lacks two, which begin characters that Unicode leaves out
@@ -61,7 +61,8 @@ class FormTokens:
         """Return the token, and those that differ from it in what stands behind a JSON value."""
         text = self._bytes[token]
         bases = {text, BEHIND.sub(b"", text)}
-        texts = {base + space + mark for base in bases for space in (b"", b" ") for mark in MARKS}
+        marks = [f"{space}{mark}".encode() for space in ("", " ") for mark in MARKS]
+        texts = {base + mark for base in bases for mark in marks}
         return [token, *(other for text in texts - {b""} for other in self._alike.get(text, ()))]
 
     def __call__(self, text: str) -> list[int]:

@@ -32,6 +32,7 @@ FORMATS |= {"uuid"}
 """Formats that are held; others are remarks, as in JSON Schema."""
 NO_LEAP = {"date-time": "^.{17}[0-5]", "time": "^.{6}[0-5]"}
 """Patterns without a second 60, which llguidance allows in every minute."""
+MARKS = ("", ",", "}", "]", "\n")  # that may stand behind a value inside an object or a list
 LARGEST = 2**53  # from here on a double, as which llguidance keeps numbers, skips whole ones
 MAX_CHECKED = 256  # schemas whose fault is kept: of a request's fields, and of those that repeat it
 TYPES = "array, boolean, integer, null, number, object, string"

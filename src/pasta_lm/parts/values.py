@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import product
 from math import exp, fsum
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Answer, TokenLogprobs
+from pasta_lm.engines.schemas import MARKS
 from pasta_lm.parts.fields import Part
 
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
-
-MARKS = ("", ",", "}", "]", "\n")  # that may stand behind a JSON value
 
 
 def scores_of(answer: Answer) -> dict[int, list[TokenLogprobs]]:
@@ -68,13 +68,15 @@ Spans = Mapping[str, list[int] | None]
 
 def spans_of(fields: Iterable[Part], data: object, document: str) -> Spans:
     """Return the first place of each field's value; None if there is none, or it is no text."""
-    return {field.name: _span(_value(field.path, data), document) for field in fields}
+    return {field.name: _span(value_at(field.path, data), document) for field in fields}
 
 
-def _value(path: Iterable[str], data: object) -> object:
-    for key in path:
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return data
+def value_at(path: Iterable[str | int], data: object) -> object:
+    """Return the value behind some keys; None if one is missing."""
+    try:
+        return reduce(lambda value, key: value[key], path, data)  # type: ignore[index]
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
 def _span(value: object, document: str) -> list[int] | None:

@@ -271,7 +271,11 @@ class Pasta(AbstractContextManager["Pasta"]):
         choices: Sequence[str] = (), **options: Unpack[Options],
     ) -> Wanted:  # fmt: skip
         """Return the requests of ``ask``, as ``filling``."""
-        params, loaded = self._params(params, options, copies=True), self.engine.loaded
+        loaded = self.engine.loaded
+        if choices:  # the model's own temperature plays no part
+            params = requests.sampling_params(params, options)
+        else:
+            params = self._params(params, options, copies=True)
         decodes = self.engine.is_remote
         return asking(loaded.vocabulary, params, questions, choices, decodes=decodes)
 
