@@ -186,8 +186,8 @@ def _documents(
 ) -> list[Path]:  # fmt: skip
     """Return the files of documents for ``--out``; a ``UsageError`` if flags do not fit it."""
     if out is None:
-        if rows := [file for file in files if file.suffix in (LINES, TABLE)]:
-            hint = f"--out {rows[0].stem}-filled{rows[0].suffix}; or one document: - < {rows[0]}"
+        if rows := [file for file in files if file.suffix in (LINES, TABLE) or file.is_dir()]:
+            hint = "--out filled.csv; a file that is one document all the same: - < FILE"
             raise UsageError(f"{rows[0]} has many documents: name a file of rows", hint=hint)
         if review_below or limit:
             raise UsageError("--review-below and --limit are for --out", hint="add it")
