@@ -52,7 +52,7 @@ def test_what_the_table_calls_legal_is_what_is_taken(form: Form, max_depth: int)
             if form is Form.ANNOTATOR and lexeme is ASYNC:
                 lexeme = TOPICAL
             twin = copy(parser)
-            if lexeme.kind in parser.legal():
+            if lexeme.kind in parser.legal:
                 twin.feed(lexeme)
                 waiting.append(twin)
                 continue
@@ -73,7 +73,7 @@ def test_a_block_ends_once() -> None:
     assert copy(parser).close() == [AsyncClose()], "the end of its thread ends it"
     assert feed(parser, END) == [AsyncClose()]
     assert parser.state is State.ENDED
-    assert parser.legal() == frozenset()
+    assert parser.legal == frozenset()
     assert parser.close() == []
     with pytest.raises(PastaSyntaxError, match="has ended before this"):
         parser.feed(TEXT)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -295,13 +294,13 @@ def test_every_timed_pass_feeds_one_token_of_each_thread(
     model = loaded("llama")
     engine = TorchEngine(model, pool_tokens=4096)
     sizes: list[int] = []
-    run = engine.runner.run
+    run = engine.run_batch
 
     def counted(batch: object) -> torch.Tensor:
         sizes.append(len(batch.tokens))  # type: ignore[attr-defined]
         return run(batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine, "runner", SimpleNamespace(run=counted))
+    monkeypatch.setattr(engine, "run_batch", counted)
     assert bench.step_s(engine, num_rows) > 0
     first = 8 if num_rows == 1 else 3 * num_rows + 4
     # Pass 0 is the prefill, whose end is not among the steps.

@@ -43,10 +43,10 @@ def sampled(seed: int, **changes: object) -> Request:
 def test_one_piece_is_a_whole_promise_without_topic_or_length() -> None:
     parser = Parser(Form.FORKED)
     fork = Lexeme(LexemeKind.PROMISE_OPEN)
-    assert parser.legal() == {LexemeKind.TEXT, LexemeKind.PROMISE_OPEN}
+    assert parser.legal == {LexemeKind.TEXT, LexemeKind.PROMISE_OPEN}
     assert parser.feed(fork) == [Promise(FORK_TOPIC, None)]
     assert parser.feed(Lexeme(LexemeKind.TEXT, "so")) == [Text("so")]
-    for kind in set(LexemeKind) - parser.legal():
+    for kind in set(LexemeKind) - parser.legal:
         if kind is not LexemeKind.FAULT:
             with pytest.raises(PastaSyntaxError):
                 parser.feed(Lexeme(kind, units=1))

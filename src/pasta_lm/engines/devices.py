@@ -98,11 +98,6 @@ SHAPES_BYTES = 64 * (25 << 20)  # the driver's, of as many captured passes as ar
 PASS_BYTES = 3 << 29  # for a pass: activations, logits, the workspaces of libraries
 
 
-def default_budget(free: int) -> int:
-    """Return the bytes of the cache on a GPU: all that captures and passes do not need."""
-    return max(free // 2, free - SHAPES_BYTES - PASS_BYTES)
-
-
 def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():

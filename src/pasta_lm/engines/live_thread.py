@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pasta_lm.engines import TokenText
 from pasta_lm.engines.request import Expansion, Start, StructuredOutputs
@@ -23,14 +22,7 @@ Record = TypeVar("Record")
 MatcherOf = Callable[[StructuredOutputs], "Matcher"]
 
 
-class Special(Enum):
-    """A decoded outcome that has no token id."""
-
-    END_OF_TEXT = "end of text"
-
-
-END_OF_TEXT: Final = Special.END_OF_TEXT
-Drawn = int | Literal[Special.END_OF_TEXT]
+END_OF_TEXT: Final = -1  # in place of a token's id
 
 
 class StopWatch:
@@ -124,9 +116,10 @@ def expand(
     is_counted = not expansion.known
     threads = [(start.topic, is_counted * len(start.prefix), start.after) for start in kept]
     commands = interpreter.expand(threads, is_cut=len(kept) < len(starts))
-    for child, start in zip(main.children, kept, strict=True):
+    begun = list(zip(main.children, kept, strict=True))
+    for child, start in begun:
         placer.start(child, start.num_seen)
-    return commands, {child.id: start for child, start in zip(main.children, kept, strict=True)}
+    return commands, {child.id: start for child, start in begun}
 
 
 class Recorder:

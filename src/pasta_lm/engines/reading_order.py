@@ -10,15 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pasta_lm.engines.request import (
-    Deferred,
-    Finished,
-    StreamEvent,
-    Synced,
-    TextDelta,
-    ThreadEnded,
-    ThreadStarted,
-)
+from pasta_lm.engines import request
 from pasta_lm.language import tags
 
 # The end of a text that may need an escape once more of it is known.
@@ -54,10 +46,10 @@ class ReadingOrder:
         self._undecided = ""
         self._sent: list[str] = []
 
-    def feed(self, events: Sequence[StreamEvent]) -> str:
+    def feed(self, events: Sequence[request.StreamEvent]) -> str:
         """Take all events of the sample in one step and return the text that is now certain."""
         for event in events:
-            if isinstance(event, Finished):
+            if isinstance(event, request.Finished):
                 whole = event.answer.program if self._keeps_tags else event.answer.text
                 sent = "".join(self._sent)
                 if not whole.startswith(sent):
@@ -76,11 +68,11 @@ class ReadingOrder:
         texts = (self.text_so_far(item) if isinstance(item, int) else item for item in items)
         return "".join(text for text in texts if not isinstance(text, _Tag))
 
-    def _take(self, event: StreamEvent) -> None:
+    def _take(self, event: request.StreamEvent) -> None:
         match event:
-            case Deferred(thread=thread, parent=parent):
+            case request.Deferred(thread=thread, parent=parent):
                 self._add(thread, parent)
-            case ThreadStarted(thread=thread, parent=int(parent), topic=topic):
+            case request.ThreadStarted(thread=thread, parent=int(parent), topic=topic):
                 self._add(thread, parent)
                 if event.promised_tokens is None:  # no written form: it comes at the end
                     self._is_held |= self._keeps_tags
@@ -88,11 +80,11 @@ class ReadingOrder:
                 self._threads[thread].opening = _Tag(
                     tags.promise_tag(topic or "", units) + tags.ASYNC_OPEN
                 )
-            case TextDelta(thread=thread, text=text):
+            case request.TextDelta(thread=thread, text=text):
                 self._threads[thread].items.append(text)
-            case Synced(thread=thread):
+            case request.Synced(thread=thread):
                 self._threads[thread].items.append(_Tag(tags.SYNC))
-            case ThreadEnded(thread=thread) if thread in self._threads:
+            case request.ThreadEnded(thread=thread) if thread in self._threads:
                 self._threads[thread].has_ended = True
 
     def _add(self, thread: int, parent: int) -> None:

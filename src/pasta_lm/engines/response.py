@@ -9,43 +9,18 @@ import sys
 from collections.abc import Collection, Sequence
 
 from pasta_lm.engines import Tokens
+from pasta_lm.engines import request as events
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
 from pasta_lm.engines.live_thread import (
     END_OF_TEXT,
-    Drawn,
     LiveThread,
     MatcherOf,
     Recorder,
     StopWatch,
     expand,
 )
-from pasta_lm.engines.request import (
-    Answer,
-    Deferred,
-    Finished,
-    Request,
-    Start,
-    StreamEvent,
-    Synced,
-    TextDelta,
-    ThoughtDelta,
-    ThreadEnded,
-    ThreadStarted,
-    TokenLogprobs,
-    Traced,
-)
-from pasta_lm.interpreter.interpreter import (
-    EVERYTHING,
-    PLAIN_TEXT,
-    Begin,
-    Command,
-    End,
-    Finish,
-    Fork,
-    Interpreter,
-    Legal,
-    Resume,
-)
+from pasta_lm.engines.request import Answer, Request, Start, StreamEvent, TokenLogprobs
+from pasta_lm.interpreter import interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Entries, Placer
 from pasta_lm.interpreter.positions import Join
@@ -69,7 +44,7 @@ class Response:
         num_tokens: int = sys.maxsize,
     ) -> None:  # fmt: skip
         self.request, self.sample, self.trace = request, sample, trace
-        self.interpreter = Interpreter(limits, entries.new_owner, request.form)
+        self.interpreter = interpreter.Interpreter(limits, entries.new_owner, request.form)
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
         self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
@@ -90,7 +65,7 @@ class Response:
         if request.forced is not None:
             self._forced = request.forced.by_path(tokens.piece_id, limits.max_depth)
         self.live: dict[int, LiveThread] = {}  # threads with something left to feed, by id
-        self.events: list[StreamEvent] = [ThreadStarted(sample, 0, None, None, None)]
+        self.events: list[StreamEvent] = [events.ThreadStarted(sample, 0, None, None, None)]
         main = self._open(self.interpreter.main)
         if request.expansion is not None:
             main.stops = StopWatch(())  # the text of main is no part of the answer
@@ -189,19 +164,19 @@ class Response:
         threads = [live for live in self.live.values() if live.decodes and not live.is_held]
         return sorted(threads, key=lambda live: live.thread.reading_key)
 
-    def legal(self, live: LiveThread, ahead: int = 0) -> Legal:
+    def legal(self, live: LiveThread, ahead: int = 0) -> interpreter.Legal:
         """Return the tokens that may be sampled for a thread, or ``ahead`` words of text later."""
         if not self.request.forks or not (live.thought is None or live.thought.may_fork):
-            return PLAIN_TEXT
+            return interpreter.PLAIN_TEXT
         if not self.request.params.mask:
-            return EVERYTHING
+            return interpreter.EVERYTHING
         return self.interpreter.legal(live.thread, ahead)
 
-    def take(self, live: LiveThread, sampled: Drawn, *, t_s: float) -> None:
+    def take(self, live: LiveThread, sampled: int, *, t_s: float) -> None:
         """Take the token that was sampled for a thread, unless another is forced; act on it."""
         forced = self._forced_token(live)
         token = sampled if forced is None else forced
-        if token is END_OF_TEXT or token in self._eos_ids:
+        if token == END_OF_TEXT or token in self._eos_ids:
             if live.thread.is_main or not self.request.forks:
                 self._end_text(live, t_s)
                 return
@@ -214,7 +189,7 @@ class Response:
         elif thought is not None and thought.has_ended and live.matcher is None:
             self._match(live)  # from the next token on
 
-    def _forced_token(self, live: LiveThread) -> Drawn | None:
+    def _forced_token(self, live: LiveThread) -> int | None:
         if self.interpreter.forced(live.thread) is not None:
             return self._tokens.piece_id(ASYNC_CLOSE) if self.request.forks else END_OF_TEXT
         expansion, thread = self.request.expansion, live.thread
@@ -271,7 +246,7 @@ class Response:
 
     def _think(self, live: LiveThread, thought: str, answer: str) -> tuple[str, str]:
         if thought:
-            self.events.append(ThoughtDelta(self.sample, live.thread.id, thought))
+            self.events.append(events.ThoughtDelta(self.sample, live.thread.id, thought))
         if live.thought is not None and live.thought.is_over:
             live.thought = None
         return thought, answer
@@ -279,25 +254,25 @@ class Response:
     def _emit(self, live: LiveThread, text: str) -> None:
         if text:
             live.thread.content.append(text)
-            self.events.append(TextDelta(self.sample, live.thread.id, text))
+            self.events.append(events.TextDelta(self.sample, live.thread.id, text))
 
     # Commands of the interpreter
 
-    def _carry_out(self, commands: Sequence[Command], t_s: float) -> None:
+    def _carry_out(self, commands: Sequence[interpreter.Command], t_s: float) -> None:
         for command in commands:
             match command:
-                case Fork(child):
+                case interpreter.Fork(child):
                     self._fork(child)
-                case Begin(thread):
+                case interpreter.Begin(thread):
                     self._begin(thread, t_s)
-                case Resume(thread, joined):
+                case interpreter.Resume(thread, joined):
                     self.live[thread.id].joined = joined
                     self.contexts.joined(thread, joined)
                     ids = tuple(other.id for other in joined)
-                    self.events.append(Synced(self.sample, thread.id, ids))
-                case End(thread, reason):
+                    self.events.append(events.Synced(self.sample, thread.id, ids))
+                case interpreter.End(thread, reason):
                     self._end(thread, reason)
-                case Finish(reason):
+                case interpreter.Finish(reason):
                     self._finish(reason, t_s)
 
     def _fork(self, child: Thread) -> None:
@@ -308,7 +283,7 @@ class Response:
         self._pace.clock(child)  # it stands where its parent stands now
         self.contexts.fork(child)
         if child.state is ThreadState.DEFERRED:
-            self.events.append(Deferred(self.sample, child.id, child.parent.id))
+            self.events.append(events.Deferred(self.sample, child.id, child.parent.id))
         if self._forced is not None:
             child.block_length = len(self._forced.get(child.path, ())) + 2
 
@@ -325,10 +300,10 @@ class Response:
         live.prefix, live.next_token = prefix[:-1], prefix[-1]
         for thread in self.interpreter.threads[len(self.trace.threads) : child.id]:
             self.recorder.thread_started(thread)  # deferred threads before it, too: ids are dense
-            self.events.append(Deferred(self.sample, thread.id, child.parent.id))
+            self.events.append(events.Deferred(self.sample, thread.id, child.parent.id))
         self.recorder.thread_started(child)
         facts = child.id, child.parent.id, child.topic, child.promised_tokens
-        self.events.append(ThreadStarted(self.sample, *facts))
+        self.events.append(events.ThreadStarted(self.sample, *facts))
         self.contexts.decoded(child, prefix)
         for index, token in enumerate(prefix, start=1):
             text = last_text if index == len(prefix) else ""
@@ -359,7 +334,7 @@ class Response:
             self._flush(live)
             if thread.is_main or reason is FinishReason.ABORT:
                 live.next_token = None
-        self.events.append(ThreadEnded(self.sample, thread.id, reason))
+        self.events.append(events.ThreadEnded(self.sample, thread.id, reason))
 
     def _finish(self, reason: FinishReason, t_s: float) -> None:
         self.live.clear()
@@ -368,15 +343,13 @@ class Response:
         document = self.interpreter.document()
         reasoning = self._thought.text or None if self._thought else None
         answer = Answer(document, self.trace, self.logprobs, reasoning, self.in_form)
-        self.events.append(Finished(self.sample, answer))
+        self.events.append(events.Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:
         self._carry_out(self.interpreter.abort(), t_s)
 
     def drain(self) -> list[StreamEvent]:
         """Return the events since the last call; what is new in the trace comes first."""
-        events, self.events = self.events, []
+        since, self.events = self.events, []
         news = self.recorder.news() if self.request.traces else None
-        if news is not None:
-            events.insert(0, Traced(self.sample, news))
-        return events
+        return since if news is None else [events.Traced(self.sample, news), *since]

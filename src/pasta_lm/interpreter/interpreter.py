@@ -117,7 +117,7 @@ class Interpreter:
         if thread.in_topic:
             assert ahead == 0
             return self._legal_in_topic(thread)
-        kinds = set(thread.parser.legal()) - {LexemeKind.ASYNC_OPEN}
+        kinds = set(thread.parser.legal) - {LexemeKind.ASYNC_OPEN}
         if not thread.unjoined:
             kinds.discard(LexemeKind.SYNC)
         if not self._may_promise(thread, ahead):
@@ -219,7 +219,8 @@ class Interpreter:
         return child
 
     def _begin_deferred(self) -> list[Command]:
-        deferred = [thread for thread in self.threads if thread.may_begin]
+        waiting = (thread for thread in self.threads if thread.state is ThreadState.DEFERRED)
+        deferred = [t for t in waiting if not any(other.is_alive for other in t.after)]
         bound = self.limits.max_threads
         num_free = len(deferred) if bound is None else bound - sum(1 for _ in self.runnable())
         commands: list[Command] = []

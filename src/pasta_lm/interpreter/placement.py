@@ -12,13 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 
-from pasta_lm.interpreter.positions import (
-    Join,
-    PositionStrategy,
-    check_join,
-    position_after_promise,
-    position_of_sync,
-)
+from pasta_lm.interpreter import positions
+from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.thread import Placement, Thread
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 
@@ -64,6 +59,12 @@ class Entries:
         """Keep the entries before a slot, and those in these slots, which move up in order."""
         self.items[first:] = [self.items[slot] for slot in slots]
 
+    def visible(self, row: Row, stop: int | None = None) -> list[int]:
+        """Return the slots that a row sees, of those before ``stop``, in order of position."""
+        pairs = enumerate(self.items[:stop])
+        seen = [slot for slot, entry in pairs if slot < row.cutoff(entry.owner)]
+        return sorted(seen, key=lambda slot: self.items[slot].position)
+
 
 class Placer:
     """Place the tokens of one response behind the prompt, which is in the entries already."""
@@ -71,7 +72,7 @@ class Placer:
     def __init__(
         self, entries: Entries, strategy: PositionStrategy, main: Thread, join: Join = Join.SHARED
     ) -> None:
-        check_join(join, strategy)
+        positions.check_join(join, strategy)
         self.entries = entries
         self.strategy = strategy
         self.join = join
@@ -97,7 +98,7 @@ class Placer:
         thread.position += 1
         if promised is not None:
             promised.fork_point = placement
-            thread.position = position_after_promise(
+            thread.position = positions.position_after_promise(
                 self.strategy, placement.position, promised.units or 0, promised.block_length
             )
         return placement
@@ -129,8 +130,7 @@ class Placer:
         best: list[int] = []
         for other in others:
             thread.depth = max(thread.depth, other.depth)
-            seen = self._visible_slots(other.row) if other.row else []
-            seen.sort(key=lambda slot: self.entries[slot].position)
+            seen = self.entries.visible(other.row) if other.row else []
             same = num_common((self.entries[slot].token for slot in seen), tokens[:-1])
             best = max(best, seen[:same], key=len)
         cutoffs = {self.entries[slot].owner: slot + 1 for slot in best}
@@ -143,9 +143,8 @@ class Placer:
         thread.row = thread.row.sync(other.owner for other in joined)
         if self.join is Join.RECOMPUTE:
             self._feed_again(thread)
-        row, entries = thread.row, enumerate(self.entries.items)
-        positions = (entry.position for slot, entry in entries if slot < row.cutoff(entry.owner))
-        position = position_of_sync(self.strategy, thread.position, positions)
+        visible = (self.entries[slot].position for slot in self.entries.visible(thread.row))
+        position = positions.position_of_sync(self.strategy, thread.position, visible)
         # </async> was fed before the sync or with it: it stands one behind the last content token.
         depth = max([thread.depth + 1, *(other.depth for other in joined)])
         placement = self._append(thread, token, position, depth)
@@ -154,7 +153,7 @@ class Placer:
 
     def _feed_again(self, main: Thread) -> None:
         assert main.row is not None
-        visible, fresh = self._visible_slots(main.row), dict[int, list[int]]()  # by owner
+        visible, fresh = self.entries.visible(main.row), dict[int, list[int]]()  # by owner
         for slot in sorted({*visible} - {*self._written}):
             fresh.setdefault(self.entries[slot].owner, []).append(slot)
         written = [*self._written, *fresh.get(PROMPT_OWNER, []), *_written(main, fresh)]
@@ -190,10 +189,6 @@ class Placer:
         slot = self.entries.append(Entry(token, thread.owner, position, thread.row))
         thread.depth = depth
         return Placement(slot, position, depth)
-
-    def _visible_slots(self, row: Row) -> list[int]:
-        items = self.entries.items
-        return [slot for slot, entry in enumerate(items) if slot < row.cutoff(entry.owner)]
 
 
 def num_common(first: Iterable[object], second: Iterable[object]) -> int:

@@ -76,11 +76,6 @@ class Thread:
         return self.state is not ThreadState.ENDED
 
     @property
-    def may_begin(self) -> bool:
-        has_ended = not any(other.is_alive for other in self.after)
-        return self.state is ThreadState.DEFERRED and has_ended
-
-    @property
     def is_pending(self) -> bool:
         return self.is_alive or any(child.is_pending for child in self.children)
 

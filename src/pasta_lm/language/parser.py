@@ -127,12 +127,9 @@ class Parser:
         self._topic: tuple[str, ...] = ()
         self._enter(State.INSIDE if self._form is Form.BLOCK else State.OUTSIDE)
 
-    def legal(self) -> frozenset[LexemeKind]:
-        return self._legal
-
     def fault(self, lexeme: Lexeme) -> Fault | None:
         kind = lexeme.kind
-        if kind in self._legal:
+        if kind in self.legal:
             if kind is not LexemeKind.ASYNC_OPEN:
                 return None
             if self._form is Form.ANNOTATOR:  # the only form with a topic in an opening tag
@@ -150,7 +147,7 @@ class Parser:
 
     def feed(self, lexeme: Lexeme) -> list[Event]:
         """Return the events that a lexeme completes; a ``PastaSyntaxError`` changes no state."""
-        if lexeme.kind not in self._legal or lexeme.kind is LexemeKind.ASYNC_OPEN:
+        if lexeme.kind not in self.legal or lexeme.kind is LexemeKind.ASYNC_OPEN:
             wrong = self.fault(lexeme)
             if wrong is not None:
                 message = wrong.message(self._detail(lexeme, wrong))
@@ -208,7 +205,7 @@ class Parser:
     def _enter(self, state: State) -> None:
         self.state = state
         # Looked up once a state: masks ask for it at every token.
-        self._legal = _LEGAL[self._form, state, self.depth < self._max_depth]
+        self.legal = _LEGAL[self._form, state, self.depth < self._max_depth]
 
     def _detail(self, lexeme: Lexeme, wrong: Fault) -> str:
         if lexeme.problems:

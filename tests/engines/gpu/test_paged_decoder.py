@@ -28,7 +28,7 @@ from pasta_lm.engines.gpu.decoder import CudaGraphs
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose
 from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
+from pasta_lm.interpreter.interpreter import EVERYTHING, PLAIN_TEXT
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from tests.architectures import CONTEXT, every_architecture, loaded

@@ -23,13 +23,13 @@ TEXT = tuple(WORDS.text[:8])
 
 def passes_of(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, int]]]:
     """Return a list that gets, for each pass, how many tokens and entries each request has."""
-    run, passes = engine.runner.run, list[list[tuple[int, int]]]()
+    run, passes = engine.run_batch, list[list[tuple[int, int]]]()
 
     def watched(batch: Batch) -> torch.Tensor:
         passes.append([(part.stop - part.start, part.num_entries) for part in batch.slices])
         return run(batch)
 
-    monkeypatch.setattr(engine.runner, "run", watched)
+    monkeypatch.setattr(engine, "run_batch", watched)
     return passes
 
 

@@ -114,7 +114,7 @@ def test_pool_and_scheduler_die_with_their_engine() -> None:
 def test_a_full_gpu_is_told_what_takes_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     fault = torch.OutOfMemoryError("CUDA out of memory. 4.19 MiB is free.\nSee")
     engine = TorchEngine(loaded("llama"), pool_tokens=256)
-    monkeypatch.setattr(engine.runner, "run", Mock(side_effect=fault))
+    monkeypatch.setattr(engine, "run_batch", Mock(side_effect=fault))
     with pytest.raises(DeviceMemoryError, match=r"MiB is free\.; the model has 0\.0 GB") as caught:
         engine.generate([Request(prompt=[1, 2], params=SamplingParams(max_tokens=4))])
     assert "pasta serve --set cache_memory=20%" in str(caught.value.hint)

@@ -111,7 +111,7 @@ class BrokenModelError(Exception):
 
 def break_pass(one: TorchEngine, when: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one pass of an engine fail, counted from 1; None: every pass."""
-    run: Callable[[Batch], torch.Tensor] = one.runner.run
+    run: Callable[[Batch], torch.Tensor] = one.run_batch
     count = itertools.count(1)
 
     def broken(batch: Batch) -> torch.Tensor:
@@ -119,7 +119,7 @@ def break_pass(one: TorchEngine, when: int | None, monkeypatch: pytest.MonkeyPat
             raise BrokenModelError
         return run(batch)
 
-    monkeypatch.setattr(one.runner, "run", broken)
+    monkeypatch.setattr(one, "run_batch", broken)
 
 
 @pytest.mark.parametrize("when", [1, 2, 7])
@@ -143,14 +143,14 @@ class Breaks:
         self.patch = monkeypatch
 
     def forward(self) -> None:
-        run, own = self.engine.runner.run, self.active.ticket.run
+        run, own = self.engine.run_batch, self.active.ticket.run
 
         def broken(batch: Batch) -> torch.Tensor:
             if any(part.run is own for part in batch.slices):
                 raise BrokenModelError
             return run(batch)
 
-        self.patch.setattr(self.engine.runner, "run", broken)
+        self.patch.setattr(self.engine, "run_batch", broken)
 
     def planning(self) -> None:
         self.patch.setattr(self.active.responses[-1], "feed", self.fail)

@@ -12,14 +12,8 @@ from functools import partial
 import torch
 from torch import fx
 
-from pasta_lm.engines.capture.patterns import (
-    Argument,
-    fuse_rotary,
-    has_one_user,
-    join_attention,
-    parts_of,
-    replace,
-)
+from pasta_lm.engines.capture import patterns
+from pasta_lm.engines.capture.patterns import Argument, parts_of
 from pasta_lm.engines.cpu.int8 import linear_operation
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm, join
 from pasta_lm.engines.cpu.library import HugePages
@@ -37,9 +31,9 @@ def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int, attend: Arg
     graph.graph.eliminate_dead_code()
     _free_sizes(graph, num_tokens, num_wanted)
     _merge_equal(graph)
-    joined = partial(join_attention, attend=attend)
-    fusions = (fuse_rotary, _fuse_norms, _fuse_linears, _fuse_residuals, _fuse_inputs, joined)
-    for fuse in (*fusions, _merge_equal):  # fused layers leave equal views behind
+    joined = partial(patterns.join_attention, attend=attend)
+    fusions = (patterns.fuse_rotary, _fuse_norms, _fuse_linears, _fuse_residuals, _fuse_inputs)
+    for fuse in (*fusions, joined, _merge_equal):  # fused layers leave equal views behind
         fuse(graph)
         graph.graph.eliminate_dead_code()
     graph.graph.lint()
@@ -110,14 +104,14 @@ def _fuse_norms(graph: fx.GraphModule) -> None:
             continue
         # The kernel rounds as casts do.
         x, last = _casts_around(node, parts["x"]) or (parts["x"], node)
-        replace(graph, last, RmsNorm(parts["eps"], None), (x,))
+        patterns.replace(graph, last, RmsNorm(parts["eps"], None), (x,))
 
 
 def _casts_around(node: Node, x: Node) -> tuple[Node, Node] | None:
     """Return the bfloat16 tensor that x was cast from, and the cast of a node back to bfloat16."""
     cast, last = aten._to_copy.default, next(iter(node.users), None)
     parts = parts_of(x, (cast, "source"))
-    if not (parts and last is not None and has_one_user(node) and last.target is cast):
+    if not (parts and last is not None and patterns.has_one_user(node) and last.target is cast):
         return None
     source = parts["source"]
     dtypes = [part.meta["val"].dtype for part in (source, x, last)]
@@ -185,7 +179,7 @@ def _fuse_residuals(graph: fx.GraphModule) -> None:
             fits = isinstance(linear, Node) and isinstance(linear.target, Linear)
             is_free = fits and len(linear.args) == 1 and len(linear.users) == 1
             if is_free and _is_alike(residual, node):
-                replace(graph, node, linear.target, (*linear.args, residual))
+                patterns.replace(graph, node, linear.target, (*linear.args, residual))
                 break
 
 
@@ -211,14 +205,14 @@ def _fuse_inputs(graph: fx.GraphModule) -> None:
 
 
 def _norm_before(graph: fx.GraphModule, node: Argument) -> tuple[Node, RmsNorm] | None:
-    if not has_one_user(node):
+    if not patterns.has_one_user(node):
         return None
     if isinstance(node.target, RmsNorm):
         return (node.args[0], node.target) if _is_activation(node.args[0], node) else None
     if node.target is not aten.mul.Tensor:
         return None
     for weight, norm in (node.args[:2], node.args[1::-1]):
-        if not (has_one_user(norm) and isinstance(norm.target, RmsNorm)):
+        if not (patterns.has_one_user(norm) and isinstance(norm.target, RmsNorm)):
             continue
         if isinstance(weight, Node) and weight.op == "get_attr" and _is_activation(norm, node):
             value = graph.get_parameter(str(weight.target))
@@ -231,7 +225,7 @@ def _norm_before(graph: fx.GraphModule, node: Argument) -> tuple[Node, RmsNorm] 
 def _gate_before(node: Argument) -> tuple[Node, Gate] | None:
     for name, pattern in _GATES.items():
         parts = parts_of(node, pattern)
-        if not parts or not has_one_user(node) or not has_one_user(node.args[0]):
+        if not parts or not patterns.has_one_user(node) or not patterns.has_one_user(node.args[0]):
             continue
         if name == "gelu" and node.args[0].kwargs.get("approximate") != "tanh":
             continue

@@ -27,7 +27,7 @@ from pasta_lm.engines.local.planning import ActiveRequest, PassPlan, Planner, ch
 from pasta_lm.engines.local.rows import RowsRunner, as_rows
 from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.passes.pool import LayerShape, Pool
-from pasta_lm.engines.passes.runner import Runner, join_slices, plain_logits
+from pasta_lm.engines.passes.runner import join_slices, plain_logits, run_batch
 from pasta_lm.engines.passes.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.request import (
     Answer,
@@ -75,7 +75,7 @@ class TorchEngine:
         logits = loaded.logits if captures else partial(plain_logits, loaded.model)
         has_functions = loaded.device.type == "cpu" and functions() is not None
         self._is_compiled = captures and has_functions and loaded.fast_logits is not None
-        self.runner = Runner(logits, self.pool)
+        self.run_batch = partial(run_batch, logits, self.pool)
         self.rows = None if loaded.reader is None else RowsRunner(loaded.reader)
         self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
         self.grammars = Grammars(loaded.vocabulary, loaded.vocab_size, [*loaded.eos_ids])
@@ -112,10 +112,7 @@ class TorchEngine:
         return bool(self.active)
 
     def submit(self, request: Request) -> int:
-        """Queue a request and return its number.
-
-        A ``RequestError`` if it can never be decoded or exceeds the pool.
-        """
+        """Queue a request, return its number; a ``RequestError`` if it can never be decoded."""
         check_request(request, self.loaded)
         request = request if self.rows is None else as_rows(request)
         for name, form in request.structures:
@@ -253,7 +250,7 @@ class TorchEngine:
         if self.paged is None or not is_paged:
             slices = [(active.entries, active.tensors.slice(span)) for active, span in plan.spans]
             batch = join_slices(slices, plan.indices, self.loaded.device)
-            return self._choose(plan, choices, self.runner.run(batch))
+            return self._choose(plan, choices, self.run_batch(batch))
         parts = [(active.tensors, span) for active, span in plan.spans]
         logits_WV, tokens = self.paged.run(parts, plan.indices, choices)
         wants = (row.is_read for row in plan.rows)
@@ -277,12 +274,9 @@ class TorchEngine:
                 self.pool.move_slots(active.ticket.run, moves)
 
     def _choose(
-        self,
-        plan: PassPlan,
-        choices: Sequence[Choice],
-        logits_WV: Tensor,
-        tokens: list[int] | None = None,  # if the pass has chosen them
-    ) -> list[int]:
+        self, plan: PassPlan, choices: Sequence[Choice], logits_WV: Tensor,
+        tokens: list[int] | None = None,
+    ) -> list[int]:  # fmt: skip
         if not plan.rows:
             return []
         if self._on_logits is not None:

@@ -173,7 +173,8 @@ def pool_slots(
     _ = loaded.logits  # joining layers takes memory
     devices.free_memory()
     free = devices.free_bytes(loaded.device)
-    budget = devices.default_budget(free) if memory is None else devices.budget_bytes(memory, free)
+    budget = max(free // 2, free - devices.SHAPES_BYTES - devices.PASS_BYTES)
+    budget = budget if memory is None else devices.budget_bytes(memory, free)
     numbers = sum(shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
     entry_bytes = numbers * loaded.dtype.itemsize  # in all layers
     num_slots = budget // entry_bytes

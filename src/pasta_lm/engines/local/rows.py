@@ -20,7 +20,6 @@ from pasta_lm.engines.passes.row_reader import RowCache, RowReader, RowReading, 
 from pasta_lm.engines.passes.runner import EntryTensors, RequestSpan
 from pasta_lm.engines.request import Request
 from pasta_lm.errors import RequestError
-from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
@@ -70,7 +69,9 @@ class RowsRunner:
     def _read(self, active: ActiveRequest, slot: int) -> Tensor:
         """Read the text that ends in a slot; return the logits [V] behind it."""
         caches = self.caches.setdefault(active.tensors, {})
-        text, owner = plain_text(active.entries, slot), active.entries[slot].owner
+        entries = active.entries
+        owner, seen = entries[slot].owner, entries.visible(entries[slot].row, slot + 1)
+        text = tuple(entries[other].token for other in seen)  # itself the last
         starts = {
             other: len(cache.text)
             for other, cache in caches.items()
@@ -84,13 +85,6 @@ class RowsRunner:
                 caches[nearest] = copy_cache(cache)
         caches[owner], logits = self._reader.read(cache, text)
         return logits
-
-
-def plain_text(entries: Entries, slot: int) -> tuple[int, ...]:
-    """Return the tokens that the one in a slot sees, itself the last, from left to right."""
-    row, items = entries[slot].row, entries.items[: slot + 1]
-    seen = (entry for index, entry in enumerate(items) if index < row.cutoff(entry.owner))
-    return tuple(entry.token for entry in sorted(seen, key=lambda entry: entry.position))
 
 
 def _needed(active: ActiveRequest, caches: Collection[int], but: int | None = None) -> set[int]:

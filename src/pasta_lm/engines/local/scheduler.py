@@ -141,7 +141,7 @@ class Scheduler:
         while self.waiting and len(self.running) < self._max_running:
             ticket = self.waiting[0]
             need = _first_need(ticket.num_entries, ticket.largest_need)
-            if not self._pool.can_allocate(need):
+            if self._pool.pages_for(need) > self._pool.num_free_pages:
                 break
             self.waiting.popleft()
             ticket.run = self._allocate(ticket, need)

@@ -79,9 +79,6 @@ class Pool:
     def pages_for(self, num_slots: int) -> int:
         return max(1, -(-num_slots // self.page_size))
 
-    def can_allocate(self, num_slots: int) -> bool:
-        return self.pages_for(num_slots) <= self.num_free_pages
-
     def allocate(self, num_slots: int) -> Run:
         num_pages = self.pages_for(num_slots)
         while (first := self._find_hole(num_pages)) is None and self.kept:

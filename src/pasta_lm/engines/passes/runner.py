@@ -225,18 +225,10 @@ class CachedPass:
         return visible
 
 
-class Runner:
-    """Run batches through a model, whose attention is ``pasta_attention``, against a pool."""
-
-    def __init__(self, logits: LogitsFunction, pool: Pool) -> None:
-        self.pool = pool
-        self._logits = logits
-
-    def run(self, batch: Batch) -> Tensor:
-        """Run one forward pass; return the logits of the wanted rows, float32 [W, V]."""
-        run = CachedPass(batch, self.pool)
-        with torch.inference_mode():
-            return self._logits(batch.tokens, batch.positions, batch.wanted, run).float()
+@torch.inference_mode()
+def run_batch(logits: LogitsFunction, pool: Pool, batch: Batch) -> Tensor:
+    """Run one forward pass against a pool; return the logits of wanted rows, float32 [W, V]."""
+    return logits(batch.tokens, batch.positions, batch.wanted, CachedPass(batch, pool)).float()
 
 
 def plain_logits(

@@ -14,23 +14,15 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 
 from pasta_lm import errors
-from pasta_lm.engines.servers import dialects
-from pasta_lm.engines.servers.client import (
-    SERVER_ADVICE,
-    Attempts,
-    HttpClient,
-    Pause,
-    RetryPolicy,
-    TemporaryFailure,
-    raise_for_status,
-    read_whole,
-)
+from pasta_lm.engines.servers import client, dialects
 from pasta_lm.engines.servers.dialects import CompletionPiece, Dialect, Json, TokenRequest
 from pasta_lm.language import tags
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.recipe import without_passwords
 
-POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0)
+POLICY = client.RetryPolicy(
+    max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0, max_busy_s=300.0
+)
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """Errors of reading JSON that has another form."""
 TEXT = "Rivers: 12,345 km - na\u00efve caf\u00e9, \u65e5\u672c.\n\n\tdef f(a_b): pass"
@@ -50,7 +42,7 @@ class StockServer:
     dialect: Dialect | None = None  # None: as ``/v1/models`` says
     api_key: str | None = None
     timeout_s: float = 60.0  # until the first token, and between two
-    policy: RetryPolicy = POLICY
+    policy: client.RetryPolicy = POLICY
     is_up: bool = False  # it takes responses: it was introduced, and has not been lost since
     num_in_flight: int = 0  # responses that it decodes now
     model: str = ""  # the name in requests
@@ -67,8 +59,8 @@ class Connection:
 
     def __init__(self, server: StockServer) -> None:
         self.server = server
-        self._client = HttpClient(server.address, server.api_key, server.timeout_s)
-        self._pause = Pause()
+        self._client = client.HttpClient(server.address, server.api_key, server.timeout_s)
+        self._pause = client.Pause()
 
     async def close(self) -> None:
         await self._client.close()
@@ -99,16 +91,16 @@ class Connection:
         """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
         policy = replace(self.server.policy, max_busy_s=0.0)
         policy = replace(policy, max_requests=1) if once else policy
-        attempts = Attempts(self.server.url, self._pause, policy)
+        attempts = client.Attempts(self.server.url, self._pause, policy)
         return await attempts.reply(partial(self._json, path, body))
 
     async def _json(self, path: str, body: Json | None) -> Json:
         reply = await self._client.send("GET" if body is None else "POST", path, body)
-        raise_for_status(reply, self.server.url, advice=SERVER_ADVICE)
+        client.raise_for_status(reply, self.server.url, advice=client.SERVER_ADVICE)
         try:
             data: Json = json.loads(reply.body)
         except ValueError as exc:
-            raise TemporaryFailure(str(exc)) from exc
+            raise client.TemporaryFailure(str(exc)) from exc
         return data
 
     async def stream(self, request: TokenRequest) -> AsyncIterator[CompletionPiece]:
@@ -118,14 +110,15 @@ class Connection:
         RequestError if the server refuses this request, an EndpointError if it refuses all, a
         RemoteError if there is no answer after all retries or the stream broke.
         """
-        attempts, has_begun = Attempts(self.server.url, self._pause, self.server.policy), False
+        attempts = client.Attempts(self.server.url, self._pause, self.server.policy)
+        has_begun = False
         while True:
             try:
                 async for piece in self._stream_once(request):
                     has_begun = has_begun or bool(piece.token_ids)
                     yield piece
                 return
-            except TemporaryFailure as failure:
+            except client.TemporaryFailure as failure:
                 if has_begun:
                     raise errors.RemoteError(f"{self.server.url} broke off: {failure}") from failure
                 await attempts.wait(failure)
@@ -137,7 +130,8 @@ class Connection:
         replying = self._client.replying("POST", self.dialect.path, body)
         async with replying as reply:
             if not reply.is_success:
-                raise_for_status(await read_whole(reply), self.server.url, advice=SERVER_ADVICE)
+                whole = await client.read_whole(reply)
+                client.raise_for_status(whole, self.server.url, advice=client.SERVER_ADVICE)
             async for line in reply.aiter_lines():
                 if not line.startswith("data:") or (text := line[5:].strip()) == "[DONE]":
                     continue
@@ -148,13 +142,13 @@ class Connection:
                 yield piece
                 if piece.finish_reason is not None:
                     return
-        raise TemporaryFailure("the stream ended without a finish reason")
+        raise client.TemporaryFailure("the stream ended without a finish reason")
 
     def _read(self, text: str, num_received: int) -> CompletionPiece:
         with self._understood(text):
             data = json.loads(text)
             if isinstance(data, Mapping) and data.get("error"):
-                raise TemporaryFailure(f"it reports {str(data['error'])[:200]}")
+                raise client.TemporaryFailure(f"it reports {str(data['error'])[:200]}")
             return self.dialect.piece(data, num_received)
 
     async def _with_unsent(

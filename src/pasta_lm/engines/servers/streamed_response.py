@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from pasta_lm.engines import ModelFacts
-from pasta_lm.engines.live_thread import END_OF_TEXT, Drawn, LiveThread
+from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread
 from pasta_lm.engines.request import StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.servers.cluster import Connection
@@ -60,11 +60,7 @@ class StreamedResponse:
         self._arrivals: asyncio.Queue[tuple[_Stream, CompletionPiece | Exception]] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Decode to the end.
-
-        A server that fails is a RemoteError before the first token, a BrokenAnswerError after it;
-        a RequestError if it refuses a thread's request.
-        """
+        """Decode to the end; errors are those of ``CompletionsEngine.stream``."""
         response = self.response
         try:
             self._open_streams()
@@ -75,7 +71,8 @@ class StreamedResponse:
                 if isinstance(arrived, Exception):
                     raise self._error(arrived)
                 self._take(stream, arrived)
-                self._close_streams()
+                for done in [s for s in self._streams.values() if not self._reads(s.live)]:
+                    self._forget(done)
                 self._open_streams()
                 if response.is_finished:
                     set_steps(response.trace)
@@ -101,7 +98,7 @@ class StreamedResponse:
         response.trace.prefill_s = response.trace.prefill_s or t_s
         stream.num_received += len(piece.token_ids)
         for token in self._ids_of(piece):
-            if token is not END_OF_TEXT and self._must_ask_again(stream, token):
+            if token != END_OF_TEXT and self._must_ask_again(stream, token):
                 self._ask_again(stream, token)
                 break
             self._feed(live)
@@ -124,8 +121,8 @@ class StreamedResponse:
     def _reads(live: LiveThread) -> bool:
         return live.decodes and live.joined is None
 
-    def _ids_of(self, piece: CompletionPiece) -> list[Drawn]:
-        ids: list[Drawn] = list(piece.token_ids)
+    def _ids_of(self, piece: CompletionPiece) -> list[int]:
+        ids = list(piece.token_ids)
         if piece.finish_reason == "stop":
             end = piece.matched if piece.matched is not None else min(self._eos_ids, default=None)
             if not ids or (ids[-1] != end and ids[-1] not in self._eos_ids):
@@ -176,7 +173,7 @@ class StreamedResponse:
         favoured = set() if LexemeKind.TEXT in self.response.legal(live).kinds else legal
         barred = {*refused, *tags} - legal
         if live.matcher is not None:
-            allowed = live.matcher.allowed_ids()
+            allowed = live.matcher.allowed().nonzero()[:, 0].tolist()
             is_short = len(allowed) <= MAX_FAVOURED or len(refused) >= MAX_ASKED_AGAIN
             favoured = set(allowed).difference(self._piece_ids) if is_short else set()
         self._open(live, barred=barred, favoured=favoured, refused=refused)
@@ -243,14 +240,10 @@ class StreamedResponse:
 
     def _context(self, thread: Thread) -> list[int]:
         assert thread.row is not None
-        entries = enumerate(self.response.placer.entries.items)
-        seen = sorted(
-            (entry.position, entry.token)
-            for slot, entry in entries
-            if slot < thread.row.cutoff(entry.owner)
-        )
-        assert [position for position, _ in seen] == list(range(len(seen)))
-        return [token for _, token in seen]
+        entries = self.response.placer.entries
+        seen = entries.visible(thread.row)
+        assert [entries[slot].position for slot in seen] == list(range(len(seen)))
+        return [entries[slot].token for slot in seen]
 
     async def _read(self, stream: _Stream) -> None:
         try:
@@ -258,11 +251,6 @@ class StreamedResponse:
                 self._arrivals.put_nowait((stream, piece))
         except Exception as exc:  # raised where the arrivals are read: nothing waits in silence
             self._arrivals.put_nowait((stream, exc))
-
-    def _close_streams(self) -> None:
-        for stream in list(self._streams.values()):
-            if not self._reads(stream.live):
-                self._forget(stream)
 
     def _forget(self, stream: _Stream) -> None:
         self._streams.pop(stream.live.thread.id, None)
