@@ -200,6 +200,9 @@ def test_without_a_judge_only_speed_is_reported(
     assert (result.code, result.err) == (0, "")
     assert "nobody judged: no win rates" in result.out
     assert {"sequential", "pasta", "other"} < {*result.out.splitlines()}
+    reader = ("--set", f"judge.file={tmp_path / 'v'}", "--write-pairs", tmp_path / "pairs.jsonl")
+    written = pasta("evaluate", "alpaca", *flags, *reader)
+    assert (written.code, written.out) == (0, f"{reader[-1]}\n")
 
 
 PREFERENCES = (2, 1, 1.5, 1.75, 0, 2, 1.25, 2)

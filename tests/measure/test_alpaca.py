@@ -12,7 +12,7 @@ import pytest
 
 from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import InputError
-from pasta_lm.journal import Journal, read_rows, write_rows
+from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.measure.alpaca import (
     AlpacaSettings,
@@ -20,6 +20,7 @@ from pasta_lm.measure.alpaca import (
     all_comparisons,
     alpaca_report,
     begin_run,
+    evaluate_alpaca,
     judgements_of,
     open_run,
     stored_judge,
@@ -88,6 +89,29 @@ def ask_judge(run: Path, script: Any = good_wins) -> ScriptedTransport:
     assert judge is not None
     replace(judge, client=client).ask(all_comparisons(open_run(run)))
     return transport
+
+
+def winner(prompt: str, first: str) -> int:
+    """Return the better answer: the first one to "Say 3.", and none to "Say 4."."""
+    return {"Say 3.": 1, "Say 4.": 0}.get(prompt, 1 if first.startswith("good") else 2)
+
+
+def moody(said: str) -> dict[str, Any]:
+    prompt = next(f"Say {n}." for n in range(NUM) if f"Say {n}." in said)
+    name = ("tie", "A", "B")[winner(prompt, answers_of(said)[0])]
+    return stated(f"Verdict: {name}, confidence: 90")
+
+
+def go_on(folder: Path, to_read: Path | None = None) -> Path | None:
+    recipe = settings(folder, judge=JudgeRecipe(file=str(folder / "v.jsonl")))
+    return evaluate_alpaca(folder / "run", recipe, lambda *_: None, lambda _: None, to_read)
+
+
+def read_by_hand(folder: Path) -> list[Row]:
+    answered(folder, judge=JudgeRecipe(file="v.jsonl"))
+    assert go_on(folder, folder / "pairs.jsonl") == folder / "pairs.jsonl"
+    rows = read_rows(folder / "pairs.jsonl")
+    return [{**row, "winner": winner(*[*row.values()][1:3]), "confidence": 0.9} for row in rows]
 
 
 def report_of(run: Path, *, allow_missing: bool = False) -> Report:
@@ -174,6 +198,44 @@ def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
         assert "pipeline check, n = 12" in text
         assert "win_rate" not in text
         assert "| win rate" not in text
+
+
+def test_a_file_of_verdicts_counts_as_a_judge_with_its_opinions(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    inside, run = answered(tmp_path / "inside"), tmp_path / "run"
+    ask_judge(inside, moody)
+    write_rows(tmp_path / "v.jsonl", verdicts := read_by_hand(tmp_path))
+    assert go_on(tmp_path) is None
+    (tmp_path / "v.jsonl").unlink()  # the folder has a copy
+    report = report_of(run).to_dict()
+    assert report["systems"] == report_of(inside).to_dict()["systems"]
+    named = report["judge"]["contradictory"]
+    assert "1 pairs have another winner in each order" in named
+    assert all(row["id"] in named for row in verdicts if row["prompt"] == "Say 3.")
+
+
+def test_nothing_that_a_reader_gets_tells_whose_an_answer_is(tmp_path: Path) -> None:
+    read_by_hand(tmp_path)
+    rows = read_rows(tmp_path / "pairs.jsonl")
+    assert {tuple(row) for row in rows} == {("id", "prompt", "first", "second")}
+    assert not any(name in str(rows) for name in ("pasta", "sequential", "taught", "base"))
+    orders = {(row["prompt"], row["first"], row["second"]) for row in rows}
+    assert orders == {(prompt, second, first) for prompt, first, second in orders}
+    assert [row["prompt"] for row in rows[::2]] != [row["prompt"] for row in rows[1::2]]
+
+
+def test_what_a_file_of_verdicts_lacks_is_named_and_unknown_ids_are_refused(tmp_path: Path) -> None:
+    verdicts, file, rest = read_by_hand(tmp_path), tmp_path / "v.jsonl", tmp_path / "rest.jsonl"
+    write_rows(file, [row for row in verdicts if row["prompt"] != "Say 5."])
+    assert go_on(tmp_path, rest) == rest
+    ids = sorted(row["id"] for row in read_rows(rest))
+    report = report_of(tmp_path / "run").to_dict()
+    problem = f"2 of 22 comparisons have no verdict ({', '.join(ids)})"
+    assert report["judge"]["missing"] == f"{file}: {problem}"
+    assert report["systems"]["pasta"]["refused"].endswith("1 of 12 rows have no verdict (5)")
+    write_rows(file, [*verdicts, {"id": "no", "winner": 1}])
+    with pytest.raises(InputError, match=r"v.jsonl: 1 verdicts are on no comparison here \(no\)"):
+        go_on(tmp_path)
 
 
 def test_the_report_is_computed_from_the_folder(tmp_path: Path) -> None:

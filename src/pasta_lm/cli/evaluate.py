@@ -18,7 +18,7 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.data.annotated import Record, read_annotated
 from pasta_lm.models.names import BUILTIN, require_model
-from pasta_lm.recipe import read_recipe
+from pasta_lm.recipe import check_not_ignored, read_recipe
 from pasta_lm.strategies.model import baseline_of
 
 if TYPE_CHECKING:
@@ -84,16 +84,18 @@ def alpaca(
     system: Annotated[
         str | None, option("--system NAME=STRATEGY:MODEL", "One more system.")
     ] = None,
-    allow_missing: AllowMissing = False, offline: flags.Offline = False,
-    engine: flags.Engine = None, changes: flags.Set = None, as_json: flags.Json = False,
+    write_pairs: flags.Pairs = None, allow_missing: AllowMissing = False,
+    offline: flags.Offline = False, engine: flags.Engine = None, changes: flags.Set = None,
+    as_json: flags.Json = False,
 ) -> None:  # fmt: skip
     """Answer instructions, have them judged, and report.
 
-    Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
-    folder; a stopped run is continued. Without a judge only speed is reported.
+    Greedy, one prompt at a time, all systems in turn; a stopped run is continued. A model judges,
+    or judge.file, verdicts on what --write-pairs wrote; without a judge only speed is reported.
     """
     from pasta_lm.measure import alpaca
 
+    check_not_ignored("--write-pairs", offline and write_pairs, "--offline only reports")
     if not offline:
         values = {
             "limit": limit, "model": model, "strategies": split_names(strategies), "system": system,
@@ -101,10 +103,13 @@ def alpaca(
         }  # fmt: skip
         settings = read_settings(alpaca.AlpacaSettings, recipe, values, changes)
         with interruptible(), bars() as show:
-            alpaca.evaluate_alpaca(out, settings, show, say)
+            written = alpaca.evaluate_alpaca(out, settings, show, say, write_pairs)
+        if written is not None:
+            say(f"its verdicts go to {settings.judge.file}; then go on without --write-pairs")
+            return typer.echo(str(written))
     report = alpaca.alpaca_report(*alpaca.open_run(out), allow_missing=allow_missing)
     print_report(report, report.write(out), as_json=as_json)
-    _fail_if_refused(report.to_dict()["systems"], "; run again, or")
+    _fail_if_refused(report.to_dict()["systems"], "; run again (a reader: --write-pairs FILE), or")
 
 
 def _fail_if_refused(systems: Mapping[str, Figures], otherwise: str) -> None:

@@ -59,6 +59,7 @@ Set = Annotated[
 Out = Annotated[Path, option("--out DIR", "The run's folder; a run in it is continued.")]
 Offline = Annotated[bool, option("--offline", "Compute the report of a stored run again.")]
 DryRun = Annotated[bool, option("--dry-run", "Print the plan and the amount of work, and stop.")]
+Pairs = Annotated[Path | None, option("--write-pairs FILE", "Only write what judge.file lacks.")]
 Limit = Annotated[int | None, option("--limit N", "Only the first N rows.", min=1)]
 Strategies = Annotated[str | None, option("--strategies A,B", "Strategies, separated by commas.")]
 Model = Annotated[str | None, option("--model -m MODEL", f"{MODELS} Default: the built-in model.")]

@@ -164,10 +164,7 @@ def sft(
 
 def preference(
     config: Recipe, changes: flags.Set = None, engine: flags.Engine = None, resume: Resume = False,
-    overwrite: Overwrite = False,
-    write_pairs: Annotated[
-        Path | None, option("--write-pairs FILE", "Write what judge.file lacks, and stop.")
-    ] = None,
+    overwrite: Overwrite = False, write_pairs: flags.Pairs = None,
 ) -> None:  # fmt: skip
     """Train a finetuned model to prefer fast and good answers.
 

@@ -1,10 +1,10 @@
 """The benchmark ``alpaca``: instructions whose answers a judge compares in pairs.
 
 A run's folder holds everything its report is computed from: the settings, copies of the inputs
-(instructions with reference answers, difficulties, template), and two journals, ``answers.jsonl``
-and ``replies.jsonl`` with the judge's raw replies. So the report can be computed again without a
-model and without a judge. A scripted judge has no win rate, because its verdicts follow from the
-script; the report has the note "pipeline check" instead.
+(instructions with reference answers, difficulties, template, the verdicts of a file), and two
+journals, ``answers.jsonl`` and ``replies.jsonl`` with the judge's raw replies. So the report can be
+computed again without a model and without a judge. A scripted judge has no win rate, because its
+verdicts follow from the script; the report has the note "pipeline check" instead.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from statistics import fmean
 from typing import NamedTuple
 
 from pasta_lm.errors import InputError, UsageError, cause
-from pasta_lm.journal import Journal, Row, line_of, read_rows, write_whole
+from pasta_lm.journal import Journal, Row, line_of, read_lines, read_rows, write_whole
 from pasta_lm.learn import judge as judging
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.learn.judge.verdicts import VerdictFile, read_verdicts, reader_of
 from pasta_lm.measure import answering, win_rates
 from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
 from pasta_lm.measure.speed import add_speed, systems_of
 from pasta_lm.measure.table import Figures, KeyPath, Report, mean
 from pasta_lm.measure.win_rates import Judgement
-from pasta_lm.recipe import check_choice
+from pasta_lm.recipe import check_choice, check_not_ignored
 from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import SEQUENTIAL
 from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.strategies.requests import STRATEGIES
 
-ANSWERS, INSTRUCTIONS = "answers.jsonl", "instructions.jsonl"
+ANSWERS, INSTRUCTIONS, VERDICTS = "answers.jsonl", "instructions.jsonl", "verdicts_read.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
-MAY_CHANGE = {"batch_size", "pool_tokens", "dtype", "device", *SERVER_KEYS, "judge.api_key_env"}
+MAY_CHANGE = {"batch_size", "pool_tokens", "dtype", "device", *SERVER_KEYS}
+MAY_CHANGE |= {"judge.api_key_env", "judge.file"}
 """Settings that no stored answer or reply depends on; rows record their dtype and device."""
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
 TITLES = {
@@ -58,8 +60,9 @@ Say = Callable[[str], None]  # prints a notice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRecipe:
-    """The judge's endpoint; without a model nothing is judged."""
+    """The judge's endpoint, or its file; without a model and a file nothing is judged."""
 
+    file: str | None = None  # verdicts on what ``--write-pairs`` wrote; no model is asked
     model: str | None = None
     base_url: str | None = None  # up to and including ``/v1``
     api_key_env: str | None = None  # the environment variable with the key
@@ -67,7 +70,7 @@ class JudgeRecipe:
     """A built-in prompt (stated-confidence-v1, one-token-v1), or a file FILE.md."""
 
     @property
-    def file(self) -> str:
+    def page(self) -> str:
         return f"{Path(self.template).name.removesuffix('.md')}.md"
 
 
@@ -95,6 +98,7 @@ class AlpacaSettings(answering.AnswerSettings):
             raise UsageError("a system is named twice", hint="--system NAME=STRATEGY:MODEL")
         if (self.difficulty is None) != (self.gamed is None):
             raise UsageError("difficulty and gamed go together")
+        check_not_ignored("judge.model", self.judge.file and self.judge.model, "a file judges")
         if (self.judge.model is None) != (self.judge.base_url is None):
             raise UsageError("judge.model and judge.base_url go together")
 
@@ -168,8 +172,15 @@ def _pair(prompt: SetPrompt, row: Row | None, theirs: str | None) -> JudgedPair:
     return JudgedPair(lengths, comparisons=both)
 
 
-def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -> None:
+def evaluate_alpaca(
+    out: Path, settings: AlpacaSettings, show: Show, say: Say, to_read: Path | None = None
+) -> Path | None:
+    """Answer and judge what a run lacks; return ``to_read`` if it is to be read first."""
+    reader = reader_of(settings.judge.file, to_read, is_new=False)
     begin_run(out, settings)
+    if reader is not None:
+        lines = read_lines(reader.path) if reader.path.exists() else ()
+        write_whole(out / VERDICTS, "".join(lines).encode())
     prompts, answers = read_prompts(read_rows(out / INSTRUCTIONS)), Journal(out / ANSWERS)
 
     def columns(prompt: SetPrompt) -> Row:
@@ -180,11 +191,13 @@ def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -
     workloads = [timed, answering.Workload(answers, prompts, systems)]
     answering.answer_workloads(workloads, settings, columns, show)
     recipe, judge = settings.judge, stored_judge(out, settings.judge)
-    if judge is None or recipe.base_url is None:
-        return
     comparisons = all_comparisons(open_run(out))
+    if reader is not None:
+        return reader.write_unread(comparisons, settings.instructions)
+    if not isinstance(judge, judging.LLMJudge) or recipe.base_url is None:
+        return None
     if not (estimate := judge.estimate(comparisons)).num_requests:
-        return
+        return None
     say(f"the judge is to be asked: {estimate}")
     url, key = recipe.base_url, recipe.api_key_env
     endpoint = Endpoint(base_url=url, model=judge.model, api_key_env=key, max_in_flight=64)
@@ -197,6 +210,7 @@ def evaluate_alpaca(out: Path, settings: AlpacaSettings, show: Show, say: Say) -
     say(f"all replies of the judge: {judge.spending()}")
     for failure in [*judge.failures.values()][:1]:
         say(f"{len(judge.failures)} comparisons got no reply: {failure}")
+    return None
 
 
 def all_comparisons(run: AlpacaRun) -> list[judging.Comparison]:
@@ -205,10 +219,12 @@ def all_comparisons(run: AlpacaRun) -> list[judging.Comparison]:
     return [comparison for pair in pairs for comparison in pair.comparisons]
 
 
-def stored_judge(folder: Path, recipe: JudgeRecipe) -> judging.LLMJudge | None:
+def stored_judge(folder: Path, recipe: JudgeRecipe) -> judging.LLMJudge | VerdictFile | None:
+    if recipe.file is not None:
+        return VerdictFile(Path(recipe.file), read_verdicts(folder / VERDICTS))
     if recipe.model is None:
         return None
-    template = judging.load_template(str(folder / recipe.file))
+    template = judging.load_template(str(folder / recipe.page))
     return judging.LLMJudge(recipe.model, template, Journal(folder / REPLIES))
 
 
@@ -234,8 +250,11 @@ def open_run(folder: Path) -> AlpacaRun:
     calibration = win_rates.Calibration()
     if settings.difficulty is not None:
         calibration = win_rates.read_calibration(folder / DIFFICULTY, folder / GAMED)
+    if isinstance(judge, VerdictFile):
+        facts = judge.facts(all_comparisons((answers, None, settings)))
+        return answers, Readings(facts, pairs, calibration), settings
     replies, template = judge.journal.rows.values(), judge.template
-    facts: Figures = {
+    facts = {
         "name": judge.name, "model": judge.model, "url": settings.judge.base_url,
         "replied_as": Counter(str(row["reply"].get("model") or "unnamed") for row in replies),
         "template": template.name, "template_sha256": template.sha256,
@@ -271,8 +290,8 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
     files = {INSTRUCTIONS: b"".join(map(line_of, rows))}
     judging.load_template(judge.template)
     is_file = judge.template.endswith(".md")
-    template = judge.template if is_file else str(judging.FOLDER / judge.file)
-    copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed, judge.file: template}
+    template = judge.template if is_file else str(judging.FOLDER / judge.page)
+    copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed, judge.page: template}
     for copy, source in copies.items():
         try:
             files |= {copy: Path(source).read_bytes()} if source else {}

@@ -306,7 +306,7 @@ def read_by(config: PreferenceConfig, file: Path) -> PreferenceConfig:
     ("num_verdicts", "more", "message"),
     [
         (56, [], r"4 of 60 comparisons have no verdict \(\w{16}, \w{16}, \w{16}, …\)"),
-        (60, [{"id": "no", "winner": 1}], r"1 verdicts are on no comparison of the round \(no\)"),
+        (60, [{"id": "no", "winner": 1}], r"1 verdicts are on no comparison here \(no\)"),
         *(
             (60, [row], rf"1 rows are no verdicts, .* \(line 61: {re.escape(json.dumps(row))}\)")
             for row in (

@@ -142,6 +142,7 @@ class NoVerdict(StrEnum):
     NO_LOGPROBS = "no-logprobs"
     NOT_A_VERDICT = "not-a-verdict"  # The reply names neither answer in the requested form.
     CUT = "cut"  # The reply ends before its verdict.
+    UNREAD = "unread"  # A file has no verdict on it.
 
 
 class Reading(NamedTuple):

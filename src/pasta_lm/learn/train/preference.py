@@ -27,7 +27,7 @@ from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, Rollout
 from pasta_lm.learn.judge import Judge, LLMJudge, describe_missing, missing_to_json
-from pasta_lm.learn.judge.verdicts import VerdictFile, read_verdicts
+from pasta_lm.learn.judge.verdicts import VerdictFile, reader_of
 from pasta_lm.learn.train import config, packs
 from pasta_lm.learn.train.config import PreferenceConfig
 from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, MODEL_FOLDER, append_row, open_output
@@ -36,7 +36,6 @@ from pasta_lm.learn.train.packs import LogProbs, PairPack, pair_log_probs
 from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, load_to_train
 from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.models.load import hashes_of
-from pasta_lm.recipe import check_not_ignored
 from pasta_lm.run_folder import hash_files, say
 from pasta_lm.strategies import PASTA
 from pasta_lm.strategies.model import SERVER_KEYS, Pasta
@@ -86,7 +85,8 @@ def train_preference(
     ``to_read`` gets what ``judge.file`` has no verdicts on in a round; then the run stops.
     """
     check_sources(recipe, prompts, judge)
-    judge = judge or reader_of(recipe, to_read, resume)
+    verdicts = None if recipe.judge is None else recipe.judge.file
+    judge = judge or reader_of(verdicts, to_read, is_new=not resume)
     data, model, train = recipe.data, recipe.model, recipe.train
     check_taught(model.base, train)
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
@@ -122,20 +122,6 @@ def check_sources(
     if judge is None and recipe.judge is None:
         reason = "[judge] is missing: it compares the samples with other answers"
         raise UsageError(reason, hint="name model and base_url of an API, or a file of verdicts")
-
-
-def reader_of(recipe: PreferenceConfig, to_read: Path | None, resume: bool) -> VerdictFile | None:
-    """Return the judge that is a file, if the recipe names one; its verdicts are checked."""
-    if recipe.judge is None or recipe.judge.file is None:
-        check_not_ignored("--write-pairs", to_read, "the recipe has no judge.file")
-        return None
-    path = Path(recipe.judge.file)
-    if to_read is None and not resume:
-        VerdictFile(path, {}).refuse_sampling()
-    if to_read is not None and to_read.exists():
-        hint = "move it away, or name another file"
-        raise UsageError(f"{to_read} exists, and may hold verdicts", hint=hint)
-    return VerdictFile(path, {} if to_read and not path.exists() else read_verdicts(path), to_read)
 
 
 def check_taught(base: str, train: config.TrainConfig) -> None:
