@@ -32,16 +32,10 @@ NUM_PADDED_ROWS = 6  # the output matrix of many models is longer than their tok
 CLOSING_SCALE, TAG_SCALE = 2.0, 5.0  # how much longer the output rows of tags are than of words
 
 _SIZES: dict[str, Any] = {
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": CONTEXT,
-    "initializer_range": 0.19,
-    "pad_token_id": None,
-}
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": CONTEXT,
+    "initializer_range": 0.19, "pad_token_id": None,
+}  # fmt: skip
 _ALTERNATING = {
     "sliding_window": WINDOW,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],

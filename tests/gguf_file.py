@@ -49,29 +49,19 @@ def a_tokenizer() -> PreTrainedTokenizerFast:
 def a_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Return a random model with tied embeddings, always the same."""
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=HIDDEN,
-        intermediate_size=INNER,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        max_position_embeddings=256,
-        initializer_range=0.2,
-        tie_word_embeddings=True,
-    )
+        vocab_size=len(tokenizer), hidden_size=HIDDEN, intermediate_size=INNER,
+        num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS,
+        max_position_embeddings=256, initializer_range=0.2, tie_word_embeddings=True,
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return LlamaForCausalLM(config)
 
 
 def write_gguf(
-    path: Path,
-    kind: Type = Type.Q4_1,
-    *,
-    left_out: str | None = None,
-    has_chat_template: bool = True,
-    ends: Mapping[str, int] | None = None,
-) -> dict[str, Tensor]:
+    path: Path, kind: Type = Type.Q4_1, *, left_out: str | None = None,
+    has_chat_template: bool = True, ends: Mapping[str, int] | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
     """Write a file and return its dequantised weights by the names of transformers."""
     tokenizer = a_tokenizer()
     model = a_llama(tokenizer)

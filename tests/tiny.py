@@ -23,14 +23,9 @@ STARTER = Path(__file__).parents[1] / "corpora" / "starter" / "starter.jsonl"
 POOL_TOKENS = 8192
 TAG_SCALE, END_SCALE = 7.0, 5.0  # random weights fork, and end, only if that is likelier than words
 SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.2,
-}
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 2048, "initializer_range": 0.2,
+}  # fmt: skip
 CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
 
 

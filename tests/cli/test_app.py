@@ -62,12 +62,8 @@ def test_help_and_version_are_also_words(pasta: Pasta) -> None:
 def test_completion_lists_the_verbs_for_a_shell() -> None:
     environment = {"_PASTA_COMPLETE": "complete_bash", "COMP_WORDS": "pasta ch", "COMP_CWORD": "1"}
     code = "from pasta_lm.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
+    command, env = [sys.executable, "-c", code], {**os.environ, **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["chat", "check"]
 
 
@@ -162,6 +158,3 @@ def test_closed_streams_are_ignored_but_an_output_that_cannot_be_written_is_an_e
     done = subprocess.run(["sh", "-c", command], input="text", capture_output=True, text=True)
     out = "" if code else "-: valid\n"
     assert (done.returncode, done.stdout, done.stderr) == (code, out, error)
-
-
-# --- tables

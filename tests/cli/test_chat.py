@@ -36,14 +36,9 @@ class ScriptedModel:
         self._stops_after = list(stops_after)
 
     def request(
-        self,
-        messages: Messages,
-        params: SamplingParams,
-        *,
-        strategy: str,
-        continues: bool = False,
+        self, messages: Messages, params: SamplingParams, *, strategy: str, continues: bool = False,
         think: bool | None = None,
-    ) -> Request:
+    ) -> Request:  # fmt: skip
         assert messages == "?" or continues is (messages[-1]["role"] == "assistant")
         if strategy == "quick":
             raise UsageError("unknown strategy 'quick'")

@@ -142,13 +142,8 @@ def test_live_threads_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("columns", ["0", "x"])
 def test_a_width_that_no_terminal_has_is_no_fault(columns: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pasta_lm", "play"],
-        env={**os.environ, "COLUMNS": columns},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command, env = [sys.executable, "-m", "pasta_lm", "play"], {**os.environ, "COLUMNS": columns}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert "tomato" in done.stdout
 
 

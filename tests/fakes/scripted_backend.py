@@ -17,8 +17,7 @@ from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.parts import declared as parts
 from pasta_lm.serve.backends import Events
-from pasta_lm.serve.protocol import ClientPrompt, TokenIds, Turns
-from pasta_lm.serve.tool_calls import ToolTemplate
+from pasta_lm.serve.tool_calls import ClientPrompt, TokenIds, ToolTemplate, Turns
 from pasta_lm.strategies import PASTA, SEQUENTIAL
 from pasta_lm.strategies.requests import STRATEGIES, bounded
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
+from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from tests.fakes.word_decoder import CLOSED, OPEN, WordDecoder, lexeme_of
@@ -164,14 +164,6 @@ def test_main_sees_the_promise_but_not_the_block_until_the_sync() -> None:
     ]
 
 
-def test_samples_of_one_prompt_share_it_and_nothing_else() -> None:
-    rows = Row.of_main(1), Row.of_main(2)
-    for own, other, row in ((1, 2, rows[0]), (2, 1, rows[1])):
-        assert row.sees(query_slot=9, entry_slot=0, entry_owner=PROMPT_OWNER)
-        assert row.sees(query_slot=9, entry_slot=9, entry_owner=own)
-        assert not row.sees(query_slot=9, entry_slot=8, entry_owner=other)
-
-
 @pytest.mark.parametrize(
     ("query", "entry", "owner", "is_seen"),
     [
@@ -188,18 +180,6 @@ def test_a_query_sees_what_is_not_later_and_below_the_cutoff(
 ) -> None:
     row = Row.of_main(1).fork(parent=1, child=2, promise_end_slot=4)
     assert row.sees(query_slot=query, entry_slot=entry, entry_owner=owner) == is_seen
-
-
-def test_a_fork_copies_the_row_and_a_sync_raises_only_what_it_joins() -> None:
-    main = Row.of_main(1)
-    assert main.fork(parent=1, child=2, promise_end_slot=6).cutoffs == {
-        PROMPT_OWNER: UNBOUNDED,
-        1: 7,
-        2: UNBOUNDED,
-    }
-    joined = main.sync([2, 3])
-    assert joined.cutoffs == {**main.cutoffs, 2: UNBOUNDED, 3: UNBOUNDED}
-    assert main.cutoff(2) == 0, "rows are values: the old one is what it was"
 
 
 def test_a_block_inside_a_block_sees_its_ancestors_up_to_their_promises() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator
 from itertools import product
@@ -42,15 +41,6 @@ deep_documents = st.builds(Document, st.lists(items | nested_blocks, max_size=6)
 @example("<asy<sync>nc>")
 def test_every_text_obeys_the_laws_of_the_language(text: str) -> None:
     laws.assert_laws(text)
-
-
-@settings(max_examples=400)
-@given(texts, st.randoms(use_true_random=False))
-def test_any_cut_gives_the_same_lexemes(text: str, chance: random.Random) -> None:
-    places = sorted(chance.choices(range(len(text) + 1), k=4))
-    ends = [0, *places, len(text)]
-    pieces = [text[start:end] for start, end in zip(ends, ends[1:], strict=False)]
-    assert laws.lex(pieces) == laws.lex([text])
 
 
 @settings(max_examples=250)

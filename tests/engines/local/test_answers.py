@@ -168,6 +168,7 @@ def test_with_the_mask_every_tag_is_legal_and_every_position_exists(
     assert sum(len(answer.document.blocks) for answer in found) > 3
     for answer in found:
         assert answer.trace.num_illegal == 0
+        assert answer.trace.critical_path == answer.trace.forward_passes
         fed = [t.position for t in answer.trace.tokens if t.position is not None]
         assert max(fed) <= 95
         for block in answer.document.blocks:

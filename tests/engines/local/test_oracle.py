@@ -121,17 +121,22 @@ def test_samples_of_one_prompt_meet_the_logits_of_one_masked_pass(name: str, dev
 
 
 @devices
-@pytest.mark.parametrize("name", ["llama", "gemma3", "smollm3", "cohere2"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "smollm3", "cohere2", "recomputing llama"])
 def test_several_samples_survive_any_preemption(name: str, device: str) -> None:
+    recomputes, name = name.startswith("recomputing"), name.split()[-1]
     model = loaded(name, device)
-    params = SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=3)
-    many = programs(model, 3, f"moved {name}")
-    requests = [Request(prompt=p.prompt, params=params) for p in many]
+    request = Request(prompt=(), params=SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=3))
+    if recomputes:
+        request = replace(request, positions=PositionStrategy.CONTINUE, join=Join.RECOMPUTE)
+    requests = [replace(request, prompt=p.prompt) for p in programs(model, 3, f"moved {name}")]
     seen = Recording(model).run(requests, preempt_every=7)
     everything = [one for samples in seen for one in samples]
     assert all(one.num_preemptions > 3 for one in everything)
     assert sum(len(one.answer.trace.syncs) for one in everything if one.answer) > 1
+    assert any(one.response.trace.num_recomputed for one in everything) is recomputes
     check(model, everything)
+    for one in everything if recomputes else ():
+        check_plain(model, one, num_checked=5)
 
 
 @every_architecture
@@ -231,22 +236,6 @@ def test_each_thread_decodes_behind_the_plain_sequence_of_the_written_form() -> 
         sequences = {seen_sequence(seen.entries, slot) for slot in seen.slots}
         assert sequences <= {program.prompt, *expected.values()}
         check_plain(model, seen, num_checked=len(seen.slots))
-
-
-def test_samples_that_are_preempted_meet_the_same_logits() -> None:
-    model = loaded("llama")
-    params = SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=3)
-    positions, join = PositionStrategy.CONTINUE, Join.RECOMPUTE
-    requests = [
-        Request(prompt=p.prompt, params=params, positions=positions, join=join)
-        for p in programs(model, 3, "moved llama")
-    ]
-    found = [one for samples in Recording(model).run(requests, preempt_every=7) for one in samples]
-    assert all(one.num_preemptions > 3 for one in found)
-    assert sum(one.response.trace.num_recomputed for one in found) > 0
-    check(model, found)
-    for seen in found:
-        check_plain(model, seen, num_checked=5)
 
 
 def test_a_pool_of_just_the_largest_need_is_enough() -> None:
