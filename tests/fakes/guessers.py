@@ -1,23 +1,14 @@
-"""Guessers of the tests: they know an answer, or compute their guesses with any function."""
+"""A guesser of the tests, which knows an answer."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from pasta_lm.engines.request import Answer
-
-
-@dataclass
-class FunctionGuesser:
-    function: Callable[[Sequence[int]], Sequence[int]]
-
-    def guess(self, context: Sequence[int]) -> Sequence[int]:
-        return self.function(context)
+from pasta_lm.engines.request import Answer, Guesser
 
 
-def knowing(answer: Answer, seed: str, chance: float = 0.8, size: int = 5) -> FunctionGuesser:
+def knowing(answer: Answer, seed: str, chance: float = 0.8, size: int = 5) -> Guesser:
     """Return a guesser that knows an answer, and is wrong now and then."""
     threads = [[t.token for t in answer.trace.tokens_of(i.id)] for i in answer.trace.threads]
     rng = random.Random(seed)
@@ -30,4 +21,4 @@ def knowing(answer: Answer, seed: str, chance: float = 0.8, size: int = 5) -> Fu
                     return [t if rng.random() < chance else (t + 1) % 200 for t in right]
         return []
 
-    return FunctionGuesser(guess)
+    return guess

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from pasta_lm import Pasta, SamplingParams
-from pasta_lm.cli.demo import FIELDS, by_json_mode, by_one_thread, by_parts, in_threads
+from pasta_lm.cli.demo import FIELDS, PROMPT, SCHEMA, by_json_mode, by_one_thread, in_threads
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.learn.train.learner import load_learner
@@ -56,7 +56,7 @@ def test_its_base_is_the_package_of_weights_or_a_file_of_the_hub(name: str) -> N
 )
 def test_the_builtin_model_does_what_the_demo_shows_in_each_precision(dtype: str) -> None:
     model = Pasta.from_pretrained("builtin", dtype=dtype)
-    fields, sequential = by_parts(model), by_json_mode(model)
+    fields, sequential = model.fill(PROMPT, SCHEMA), by_json_mode(model)
     assert (fields.data, fields.unfinished) == (FIELDS, ())
     assert json.loads(sequential.text) == FIELDS
     assert sequential.trace.critical_path > 4 * fields.trace.critical_path

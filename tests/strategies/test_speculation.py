@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from pasta_lm.engines.guesses import PromptLookup
+from pasta_lm.engines.guesses import MAX_GUESSES, prompt_lookup
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Guesser, Request, SamplingParams
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.strategies.requests import LOOKUP, apar_request, sequential_request
 from tests.architectures import build, load, loaded
-from tests.fakes.guessers import FunctionGuesser, knowing
+from tests.fakes.guessers import knowing
 from tests.fakes.recording_engine import decoded
 from tests.programs import random_program
 
@@ -51,8 +51,7 @@ def guessed(plain: Request, guesser: Guesser, **settings: object) -> tuple[Answe
 def test_prompt_lookup_finds_the_tokens_that_followed_the_last_match(
     ids: list[int], expected: list[int]
 ) -> None:
-    assert list(PromptLookup(max_guesses=8).guess(ids)) == expected
-    assert list(PromptLookup(max_guesses=2).guess(ids)) == expected[:2]
+    assert list(prompt_lookup(ids)) == expected[:MAX_GUESSES]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -60,7 +59,7 @@ def test_prompt_lookup_finds_the_tokens_that_followed_the_last_match(
 def test_prompt_lookup_gives_the_sequential_answer(temperature: float, penalty: float) -> None:
     params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=2)
     plain = sequential_request(PROMPT, params, strategy=LOOKUP)
-    alone, found = guessed(plain, PromptLookup())
+    alone, found = guessed(plain, prompt_lookup)
     assert (found.trace.strategy, found.trace.forward_passes) == (LOOKUP, found.trace.critical_path)
     assert found.trace.forward_passes <= alone.trace.forward_passes
 
@@ -78,7 +77,7 @@ def test_correct_guesses_save_passes_and_wrong_guesses_cost_none(pattern: str) -
         told = zip(ids[place : place + 5], wrong[place : place + 5], strict=True)
         return [(token + is_wrong) % MODEL.vocab_size for token, is_wrong in told]
 
-    _, found = guessed(plain, FunctionGuesser(guess))
+    _, found = guessed(plain, guess)
     num_passes, num_alone = found.trace.forward_passes, alone.trace.forward_passes
     if pattern == "all":
         assert num_passes <= -(-num_alone // 6) + 1
@@ -91,7 +90,7 @@ def test_correct_guesses_save_passes_and_wrong_guesses_cost_none(pattern: str) -
 
 @pytest.mark.parametrize("wrong", [-1, MODEL.vocabulary.num_tokens, 10**9])
 def test_guesses_outside_the_vocabulary_are_not_fed(wrong: int) -> None:
-    guessed(sequential_request(PROMPT, GREEDY), FunctionGuesser(lambda _: [wrong, 5]))
+    guessed(sequential_request(PROMPT, GREEDY), lambda _: [wrong, 5])
 
 
 @pytest.mark.parametrize("positions", FREE)
@@ -130,7 +129,7 @@ def test_programs_that_are_given_are_decoded_with_guesses_of_prompt_lookup() -> 
             params=SamplingParams(max_tokens=program.answer.num_tokens + 1),
         )
         (answer,), (expected,) = decoded(GEMMA, [plain])
-        (found,), (outcomes,) = decoded(GEMMA, [replace(plain, guesser=PromptLookup())])
+        (found,), (outcomes,) = decoded(GEMMA, [replace(plain, guesser=prompt_lookup)])
         assert outcomes == expected
         num_saved += answer.trace.forward_passes - found.trace.forward_passes
     assert num_saved > 20
@@ -162,6 +161,6 @@ def test_where_blocks_may_be_deferred_nothing_is_guessed() -> None:
 
 
 def test_apar_decodes_no_guesses() -> None:
-    asked = replace(apar_request(TIPS, SamplingParams()), guesser=PromptLookup())
+    asked = replace(apar_request(TIPS, SamplingParams()), guesser=prompt_lookup)
     with pytest.raises(RequestError, match="'apar' decodes no guesses"):
         TorchEngine(MODEL, pool_tokens=2048).submit(asked)

@@ -125,10 +125,6 @@ class Matcher:
         """Return the tokens that may end the same JSON value as this one, it among them."""
         return [*dict.fromkeys((*self._words.endings(token), *self._eos_ids))]
 
-    def allowed_ids(self) -> list[int]:
-        ids: list[int] = self.allowed().nonzero().flatten().tolist()
-        return ids
-
     @property
     def is_complete(self) -> bool:
         return bool(self._matcher.is_stopped())

@@ -1,7 +1,7 @@
 """Guessed tokens of a response's threads: proposed, fed in one pass, checked, kept or removed.
 
 A guess is right if the thread then decodes that token, so guesses change the number of passes and
-no token. A ``Guesser`` makes them: ``PromptLookup``.
+no token. A ``Guesser`` makes them: ``prompt_lookup``.
 
 Source: Leviathan et al. 2023 (speculative decoding), arXiv 2211.17192; Saxena 2023 (prompt lookup).
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from pasta_lm.engines.live_thread import LiveThread
@@ -20,23 +19,19 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.thread import Placement, Thread, ThreadState
 
+MAX_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
 TOKENS_OF_PROMISE = 3  # the shortest: opening, topic, closing
 
 
-@dataclass(frozen=True, slots=True)
-class PromptLookup:
-    """Guesses the tokens that followed an earlier occurrence of the last few tokens."""
-
-    max_guesses: int = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
-
-    def guess(self, context: Sequence[int]) -> Sequence[int]:
-        for size in range(min(3, len(context) - 1), 0, -1):  # long matches are better
-            ending = list(context[-size:])
-            for end in range(len(context) - 1, size - 1, -1):  # a token follows each match
-                # The last token is compared first: this runs in every pass, and slices cost time.
-                if context[end - 1] == ending[-1] and list(context[end - size : end]) == ending:
-                    return context[end : end + self.max_guesses]
-        return ()
+def prompt_lookup(context: Sequence[int]) -> Sequence[int]:
+    """Return the tokens that followed an earlier occurrence of the last few tokens."""
+    for size in range(min(3, len(context) - 1), 0, -1):  # long matches are better
+        ending = list(context[-size:])
+        for end in range(len(context) - 1, size - 1, -1):  # a token follows each match
+            # The last token is compared first: this runs in every pass, and slices cost time.
+            if context[end - 1] == ending[-1] and list(context[end - size : end]) == ending:
+                return context[end : end + MAX_GUESSES]
+    return ()
 
 
 class Contexts:
@@ -175,7 +170,7 @@ class Guesses:
             thread = live.thread
             if not live.decodes or thread.in_topic or live.promised is not None:
                 continue
-            guesses = takewhile(self._is_text, self._guesser.guess(self._contexts.of(thread)))
+            guesses = takewhile(self._is_text, self._guesser(self._contexts.of(thread)))
             live.guesses = tuple(guesses)[:room]
             if limits.max_position is not None:
                 last = limits.max_position - _first_position(thread)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pasta_lm.errors import ContextLengthError, RequestError, UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
@@ -16,12 +16,8 @@ from pasta_lm.language.parser import Form
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.thinking import Thinking
 
-
-class Guesser(Protocol):
-    """Guesses the next tokens of a thread; they are checked, and change no answer."""
-
-    def guess(self, context: Sequence[int]) -> Sequence[int]:
-        """Return likely next tokens behind all that the thread sees, the prompt first."""
+Guesser = Callable[[Sequence[int]], Sequence[int]]
+"""From all that a thread sees, the prompt first, to likely next tokens; they are checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

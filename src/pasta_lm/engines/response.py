@@ -8,17 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 
-from pasta_lm.engines import Tokens
+from pasta_lm.engines import Tokens, live_thread
 from pasta_lm.engines import request as events
 from pasta_lm.engines.guesses import Contexts, Guesses, Pace
-from pasta_lm.engines.live_thread import (
-    END_OF_TEXT,
-    LiveThread,
-    MatcherOf,
-    Recorder,
-    StopWatch,
-    expand,
-)
+from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, MatcherOf, Recorder, StopWatch
 from pasta_lm.engines.request import Answer, Request, Start, StreamEvent, TokenLogprobs
 from pasta_lm.interpreter import interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
@@ -203,7 +196,7 @@ class Response:
         self._flush(live)
         expansion, thread = self.request.expansion, live.thread
         if expansion is not None and thread.is_main:
-            commands, self._starts = expand(expansion, self.interpreter, self.placer)
+            commands, self._starts = live_thread.expand(expansion, self.interpreter, self.placer)
         else:
             is_cut = live.is_full and live.matcher is not None and not live.matcher.is_complete
             commands = self.interpreter.end_of_text(thread, is_cut=is_cut)

@@ -281,15 +281,13 @@ class Pasta(AbstractContextManager["Pasta"]):
 
     def answered(self, prompt: Prompt, wanted: Wanted, watch: Watch | None = None) -> PartsAnswer:
         """Decode the answer to one prompt; ``watch`` is called with each event."""
-        return wanted.read(self._decoded(wanted.request(prompt), watch), prompt)
-
-    def _decoded(self, request: Request, watch: Watch | None) -> Answer:
+        request = wanted.request(prompt)
         if watch is None:
-            return self.engine.generate([request])[0][0]
+            return wanted.read(self.engine.generate([request])[0][0], prompt)
         for event in self.engine.stream(request):
             watch(event)
             if isinstance(event, Finished) and event.sample == 0:
-                return event.answer
+                return wanted.read(event.answer, prompt)
         raise AssertionError("the answer has no end")
 
     def stream(

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from pasta_lm.engines import ModelFacts
-from pasta_lm.engines.guesses import PromptLookup
+from pasta_lm.engines.guesses import prompt_lookup
 from pasta_lm.engines.request import Guesser, Request, SamplingParams, StructuredOutputs
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -187,7 +187,7 @@ def request_of(
     join: Join,
 ) -> Request:  # fmt: skip
     """Return the request of any strategy but Skeleton-of-Thought, which encodes more prompts."""
-    guesser = PromptLookup() if strategy in (LOOKUP, PASTA_LOOKUP) else None
+    guesser = prompt_lookup if strategy in (LOOKUP, PASTA_LOOKUP) else None
     if strategy == PASTA and params.structured_outputs is not None:  # a schema holds for one thread
         strategy = SEQUENTIAL
     if strategy in EXACT_SEQUENTIAL:
@@ -204,11 +204,7 @@ def sequential_request(
     prompt: Sequence[int], params: SamplingParams, guesser: Guesser | None = None,
     strategy: str = SEQUENTIAL,
 ) -> Request:  # fmt: skip
-    """Return the request of one thread, in which no tag can be sampled.
-
-    With a guesser, passes check several guessed tokens (speculative decoding); the tokens are the
-    same, and ``strategy`` names the guesses.
-    """
+    """Return the request of one thread, in which no tag can be sampled."""
     return Request(prompt=prompt, params=params, forks=False, guesser=guesser, strategy=strategy)
 
 

@@ -34,7 +34,6 @@ from pasta_lm.language.document import Document
 from tests.architectures import CONTEXT, every_architecture, loaded
 from tests.engines.local.test_oracle import devices, needs_gpu, programs, replay
 from tests.fakes.captures import capture_passes
-from tests.fakes.guessers import FunctionGuesser
 from tests.fakes.recording_engine import TOLERANCE, Recording
 from tests.programs import words_of
 
@@ -165,7 +164,7 @@ def test_guesses_leave_the_tokens_of_every_thread_as_they_are(
         return ids[first + 1 : first + 4]
 
     guessed = TorchEngine(model, pool_tokens=2048, paged=True).generate(
-        [replace(request, guesser=FunctionGuesser(guess)) for request in requests]
+        [replace(request, guesser=guess) for request in requests]
     )
     assert documents(guessed) == documents(plain)
 

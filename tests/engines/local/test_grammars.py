@@ -24,7 +24,6 @@ from pasta_lm.serve.tool_calls import Function, ToolTemplate
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sequential_request
 from tests.architectures import loaded, own_attention
-from tests.fakes.guessers import FunctionGuesser
 from tests.programs import words_of
 from tests.small_tokenizers import FAMILIES, TEXT, add_markers
 
@@ -255,7 +254,7 @@ def test_text_of_a_form_is_text_however_the_tokenizer_would_cut_it(
     for wanted in (*forms, *({"json": {"const": text}} for text in AS_TEXT)):
         matcher, ids = grammars.matcher(StructuredOutputs(**wanted)), list[int]()
         while not matcher.is_complete:
-            ids.append(rng.choice(matcher.allowed_ids()))
+            ids.append(rng.choice(matcher.allowed().nonzero()[:, 0].tolist()))
             matcher.consume(ids[-1])
         text = vocabulary.text(ids)
         if "json" in wanted:
@@ -331,7 +330,7 @@ def test_guesses_change_no_token_of_an_answer_under_a_schema() -> None:
         known = right[len(written) - 9 :]
         return [*known[:2], *prompt("llama", 2)]  # right ones, then nonsense
 
-    ((answer,),) = engine.generate([replace(alone, guesser=FunctionGuesser(guess))])
+    ((answer,),) = engine.generate([replace(alone, guesser=guess)])
     assert tokens_of(answer, 0) == right
     assert answer.trace.forward_passes < expected.trace.forward_passes
 

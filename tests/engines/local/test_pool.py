@@ -23,7 +23,7 @@ def pool_of(num_slots: int = NUM_SLOTS) -> Pool:
 
 
 def write(pool: Pool, run: Run, slot: int, mark: float) -> None:
-    place = pool.slots([(run, slot, slot + 1)])
+    place = torch.tensor([pool.start(run) + slot])
     for layer, shape in enumerate(SHAPES):
         keys = torch.full((shape.num_heads, 1, shape.key_size), mark)
         values = torch.full((shape.num_heads, 1, shape.value_size), -mark)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pasta_lm.engines.guesses import PromptLookup
+from pasta_lm.engines.guesses import prompt_lookup
 from pasta_lm.engines.local import scheduler as scheduling
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.scheduler import Scheduler, Ticket
@@ -105,8 +105,9 @@ def test_a_ticket_that_was_preempted_in_this_pass_is_not_yielded() -> None:
     assert [ticket.arrival for ticket in seen] == [0, 1]
 
 
-def test_only_so_many_requests_run_at_once() -> None:
-    scheduler = Scheduler(pool_of(8), max_running=2)
+def test_only_so_many_requests_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "MAX_RUNNING", 2)
+    scheduler = Scheduler(pool_of(8))
     for _ in range(4):
         scheduler.submit(1, PAGE)
     assert running(scheduler) == [0, 1]
@@ -196,7 +197,7 @@ def test_programs_among_others_with_guesses_and_preemption_stay_the_same() -> No
     plain = [replay(program, list(PositionStrategy)[index % 3]) for index, program in many]
     _, expected = decoded(model, plain)
     assert decoded(model, plain, max_rows=1)[1] == expected
-    guessed = [replace(request, guesser=PromptLookup()) for request in plain]
+    guessed = [replace(request, guesser=prompt_lookup) for request in plain]
     assert decoded(model, guessed, max_rows=8, preempt_every=5)[1] == expected
 
 

@@ -123,10 +123,7 @@ class _Linear(ctypes.Structure):
 
 
 class CompiledLinear:
-    """A product of a few rows with a weight as it lies in memory, and what stands before it.
-
-    The weight [O, I] is contiguous, of the activations' ``dtype`` or int8 with scales [O].
-    """
+    """A product of a few rows with a contiguous weight of ``Linear``, and what stands before it."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, scales: Tensor | None, dtype: torch.dtype

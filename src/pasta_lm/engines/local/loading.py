@@ -125,11 +125,7 @@ class LoadedModel:
 
 
 def load(source: str | Path, *, dtype: str | None = None, device: str | None = None) -> LoadedModel:
-    """Load a model with ``load_pretrained``, and test that the engine is exact for it.
-
-    ``dtype`` None: float32 on a CPU, bfloat16 on a GPU, float16 where it lacks that. 'auto' is
-    bfloat16 on a CPU that multiplies it; 'int8' (CPU) is that of linear layers, beside float32.
-    """
+    """Load a model as ``Pasta.from_pretrained``; test that the engine is exact for it."""
     target = devices.usable_device(device)
     weights = devices.weights_dtype(dtype, target)
     is_int8 = dtype == INT8

@@ -17,6 +17,7 @@ from weakref import proxy
 from pasta_lm.engines.passes.pool import Pool, Run
 from pasta_lm.errors import RequestError
 
+MAX_RUNNING = 256  # requests
 FIRST_STRETCH = 256  # entries beyond the prompt that a run begins with
 
 
@@ -92,12 +93,9 @@ class Ticket:
 class Scheduler:
     """Admit, grow and preempt requests of a pool; ``shares_prefixes`` copies common pages."""
 
-    def __init__(
-        self, pool: Pool, *, shares_prefixes: bool = False, max_running: int = 256
-    ) -> None:
+    def __init__(self, pool: Pool, *, shares_prefixes: bool = False) -> None:
         self._pool, self._prefixes = pool, Prefixes(pool)
         self._shares_prefixes = shares_prefixes
-        self._max_running = max_running
         self._num_arrived = 0
         self.waiting: deque[Ticket] = deque()
         self.running: list[Ticket] = []
@@ -138,7 +136,7 @@ class Scheduler:
 
         ``reserve_pages`` may preempt ones not yet yielded.
         """
-        while self.waiting and len(self.running) < self._max_running:
+        while self.waiting and len(self.running) < MAX_RUNNING:
             ticket = self.waiting[0]
             need = _first_need(ticket.num_entries, ticket.largest_need)
             if self._pool.pages_for(need) > self._pool.num_free_pages:

@@ -147,11 +147,6 @@ class Pool:
             page = run.end_page
         self.copy(moves)
 
-    def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
-        spans = [(self.start(run), first, stop) for run, first, stop in parts]
-        pool_slots = [start + slot for start, first, stop in spans for slot in range(first, stop)]
-        return torch.tensor(pool_slots, dtype=torch.int64, device=self.keys[0].device)
-
     def write(self, layer: int, slots_N: Tensor, k_GND: Tensor, v_GND: Tensor) -> None:
         self.keys[layer].index_copy_(1, slots_N, k_GND)
         self.values[layer].index_copy_(1, slots_N, v_GND)

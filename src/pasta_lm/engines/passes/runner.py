@@ -167,8 +167,9 @@ class CachedPass:
 
     @cached_property
     def _slots_N(self) -> Tensor:
-        slices = self._batch.slices
-        return self._pool.slots([(span.run, span.first_slot, span.num_entries) for span in slices])
+        starts = ((self._pool.start(span.run), span) for span in self._batch.slices)
+        slots = [start + i for start, s in starts for i in range(s.first_slot, s.num_entries)]
+        return torch.tensor(slots, dtype=torch.int64, device=self._batch.tokens.device)
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         if attention.is_plain(call) and fits(q_HND, v_GND):
