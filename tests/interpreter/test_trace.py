@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError
-from pasta_lm.interpreter.speed import parallelism, speedup_over_text, theoretical_speedup
+from pasta_lm.interpreter import trace as metrics
 from pasta_lm.interpreter.trace import Kind, Role, SyncRecord, ThreadRecord, TokenRecord, Trace
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
@@ -17,7 +17,7 @@ from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, SYNC, closing_piece
 from pasta_lm.learn.annotate.filters import count_words, critical_path, speedup
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.view.page import to_perfetto
-from pasta_lm.view.run_data import critical_tokens
+from pasta_lm.view.run_data import critical_tokens, speed_figures
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_the_critical_path_is_that_of_the_trace(items: list[Text | Block | Sync]
     together = ScriptedEngine(document).answer("p").trace
     alone = ScriptedEngine(document.without_tags()).answer("p").trace
     assert critical_path(document) == together.critical_path
-    found = theoretical_speedup(alone.critical_path, together.critical_path)
+    found = metrics.theoretical_speedup(alone.critical_path, together.critical_path)
     assert speedup(document) == pytest.approx(found)
 
 
@@ -174,6 +174,7 @@ def test_one_thread_has_a_speedup_of_exactly_one(
     answer = ScriptedEngine(parse(text)).answer("p", params)
     assert answer.trace.parallelism == AnswerRecord.of(answer).parallelism == 1.0
     assert answer.trace.speedup_over_text(count_words(answer.text)) == 1.0
+    assert speed_figures(answer.trace, count_words(answer.text))["theoretical_speedup"] == 1
 
 
 @given(st.integers(1, 30))
@@ -188,10 +189,10 @@ def test_the_last_token_of_a_cut_thread_counts_on_neither_side(max_tokens: int) 
 
 
 def test_an_answer_that_fed_no_token_counts_as_a_path_of_one() -> None:
-    assert parallelism(0, 0) == 0.0
-    assert parallelism(1, 0) == 1.0
-    assert theoretical_speedup(0, 0) == 1.0
-    assert theoretical_speedup(9, 0) == 9.0
-    assert parallelism(3, 2, is_parallel=False) == 1.0
-    assert speedup_over_text(3, 2, is_parallel=False) == 1.0
-    assert speedup_over_text(9, 2, is_parallel=True, is_cut=True) == 4.0
+    assert metrics.parallelism(0, 0) == 0.0
+    assert metrics.parallelism(1, 0) == 1.0
+    assert metrics.theoretical_speedup(0, 0) == 1.0
+    assert metrics.theoretical_speedup(9, 0) == 9.0
+    assert metrics.parallelism(3, 2, is_parallel=False) == 1.0
+    assert metrics.speedup_over_text(3, 2, is_parallel=False) == 1.0
+    assert metrics.speedup_over_text(9, 2, is_parallel=True, is_cut=True) == 4.0

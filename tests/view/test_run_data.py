@@ -13,7 +13,7 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.placement import Entries
 from pasta_lm.interpreter.trace import Kind, Role, ThreadRecord, Trace
 from pasta_lm.language import parse
-from pasta_lm.view.run_data import RunData, comparison_key, cut_at, run_data, speed_figures
+from pasta_lm.view.run_data import RunData, comparison_key, cut_at, run_data
 from tests.reference import is_visible
 from tests.serve.runs import FLAT, NESTED, PARAMS, answered, sequential, wide
 
@@ -124,11 +124,3 @@ def test_whole_runs_of_the_same_text_compare_and_others_do_not() -> None:
     assert cut_at(trace) == trace.num_content_tokens
     assert comparison_key(trace) is None
     assert comparison_key(parallel, "{}") == comparison_key(alone, "{}") != comparison_key(alone)
-
-
-def test_one_thread_has_no_speedup_also_where_a_limit_cut_it() -> None:
-    for max_tokens in (1, 2, 5, 100):
-        request = ENGINE.request("a prompt", SamplingParams(max_tokens=max_tokens))
-        trace = ENGINE.generate([replace(request, forks=False)])[0][0].trace
-        figures = speed_figures(trace, trace.num_content_tokens)
-        assert figures["parallelism"] == figures["theoretical_speedup"] == 1

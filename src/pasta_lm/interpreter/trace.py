@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import ClassVar
 
 from pasta_lm.errors import InputError
-from pasta_lm.interpreter import speed
 from pasta_lm.interpreter.positions import Join
 
 TRACE_VERSION = 1
@@ -142,14 +141,14 @@ class Trace:
         fed = [token for token in self.tokens if token.fed_step is not None]
         num_content = sum(token.role in WORDS for token in fed)
         is_parallel = len(self.threads) > 1
-        return speed.parallelism(num_content, self.critical_path, is_parallel=is_parallel)
+        return parallelism(num_content, self.critical_path, is_parallel=is_parallel)
 
     def speedup_over_text(self, num_text_tokens: int) -> float:
         """Return the theoretical speedup over the text without tags, decoded by one thread."""
         is_cut = self.finish_reason != "stop"  # then the last token is decoded, and never fed
         is_parallel = len(self.threads) > 1
         num_text_tokens += self.num_thought_tokens
-        return speed.speedup_over_text(
+        return speedup_over_text(
             num_text_tokens, self.critical_path, is_parallel=is_parallel, is_cut=is_cut
         )
 
@@ -226,3 +225,34 @@ class Trace:
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise InputError(f"the trace is damaged: {exc}") from exc
         return cls(**values)
+
+
+# The metrics of speed, each defined once. Both sides of a ratio count fed tokens: the last token of
+# a cut answer is decoded and never fed. One thread has parallelism and theoretical speedup exactly
+# 1. A path of no token counts as one.
+
+
+def parallelism(num_content_tokens: int, critical_path: int, *, is_parallel: bool = True) -> float:
+    """Return content tokens / critical path; below 1 the tags cost more than threads gain."""
+    return num_content_tokens / max(critical_path, 1) if is_parallel else 1.0
+
+
+def theoretical_speedup(baseline_path: int, critical_path: int) -> float:
+    """Return critical path of the baseline's answer / critical path of this answer."""
+    return max(baseline_path, 1) / max(critical_path, 1)
+
+
+def speedup_over_text(
+    num_text_tokens: int, critical_path: int, *, is_parallel: bool, is_cut: bool = False
+) -> float:
+    """Return the speedup over the same text in one thread; cut text has a last token not fed."""
+    return theoretical_speedup(num_text_tokens - is_cut, critical_path) if is_parallel else 1.0
+
+
+def realised_speedup(baseline_s: float, wall_s: float) -> float:
+    """Return seconds of the baseline / seconds of this answer: same engine, machine and run."""
+    return baseline_s / wall_s
+
+
+def efficiency(realised: float, theoretical: float) -> float:
+    return realised / theoretical

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.interpreter.speed import efficiency
+from pasta_lm.interpreter.trace import efficiency
 from pasta_lm.journal import Row, read_objects
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure.answering import TOO_LONG

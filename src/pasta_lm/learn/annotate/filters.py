@@ -13,7 +13,7 @@ from os.path import commonprefix
 from typing import NamedTuple
 
 from pasta_lm.engines.scripted import words
-from pasta_lm.interpreter.speed import speedup_over_text
+from pasta_lm.interpreter.trace import speedup_over_text
 from pasta_lm.language.check import Diagnostic, check, render
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.events import Sync, Text

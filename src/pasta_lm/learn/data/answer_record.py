@@ -7,7 +7,7 @@ from typing import Self
 
 from pasta_lm.engines.request import Answer
 from pasta_lm.errors import InputError
-from pasta_lm.interpreter import speed
+from pasta_lm.interpreter import trace
 from pasta_lm.journal import Row
 
 
@@ -64,12 +64,12 @@ class AnswerRecord:
     def parallelism(self) -> float:
         """Return content tokens / critical path; exactly 1 for one thread."""
         counts = self.num_content_tokens, self.critical_path
-        return speed.parallelism(*counts, is_parallel=self.num_threads != 1)
+        return trace.parallelism(*counts, is_parallel=self.num_threads != 1)
 
     def theoretical_speedup(self, baseline: AnswerRecord) -> float:
-        return speed.theoretical_speedup(baseline.critical_path, self.critical_path)
+        return trace.theoretical_speedup(baseline.critical_path, self.critical_path)
 
     def realised_speedup(self, baseline: AnswerRecord) -> float | None:
         if not self.wall_s or not baseline.wall_s:
             return None
-        return speed.realised_speedup(baseline.wall_s, self.wall_s)
+        return trace.realised_speedup(baseline.wall_s, self.wall_s)
