@@ -19,7 +19,6 @@ from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.machine import NUM_CORES, OtherProcesses
 from pasta_lm.models.names import PASTA_15B
-from pasta_lm.parts.declared import PartsAnswer
 from pasta_lm.strategies.model import EXAMPLE, Pasta
 
 DOCUMENT = """\
@@ -84,10 +83,6 @@ def demo(
         terminal.say(f"other processes used {cores} meanwhile: seconds and ratios suffer from that")
 
 
-def by_parts(model: Pasta) -> PartsAnswer:
-    return model.fill(PROMPT, SCHEMA)
-
-
 def by_json_mode(model: Pasta) -> Answer:
     form = StructuredOutputs(json=SCHEMA)
     params = SamplingParams(max_tokens=MAX_TOKENS, structured_outputs=form)
@@ -130,7 +125,7 @@ def _turns(first: Callable[[], A], second: Callable[[], B]) -> list[tuple[A, B]]
 
 def _show_fields(model: Pasta) -> float:
     """Print the fields decoded in both ways; return how many times faster parts are."""
-    runs = _turns(partial(by_parts, model), partial(by_json_mode, model))
+    runs = _turns(lambda: model.fill(PROMPT, SCHEMA), partial(by_json_mode, model))
     parts, sequential = runs[0]
     is_whole = sequential.finish_reason == FinishReason.STOP
     datas = [parts.data, loads(sequential.text) if is_whole else {}]

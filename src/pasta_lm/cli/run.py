@@ -20,14 +20,9 @@ from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY, resolve
+from pasta_lm.strategies import requests
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
-from pasta_lm.strategies.requests import (
-    EXACT_SEQUENTIAL,
-    POSITIONS,
-    STRATEGIES,
-    Options,
-    sampling_params,
-)
+from pasta_lm.strategies.requests import STRATEGIES, Options
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
@@ -68,7 +63,7 @@ def run(
     """
     servers = require_engine(engine, dialect, allow_inexact=allow_inexact)
     require_one_of("--strategy", strategy, STRATEGIES)
-    require_one_of("--positions", positions, POSITIONS)
+    require_one_of("--positions", positions, requests.POSITIONS)
     settings = checked(
         max_tokens=max_tokens, max_threads=max_threads, temperature=temperature,
         repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
@@ -78,7 +73,7 @@ def run(
         raise UsageError("run answers one file", hint="pasta fill takes several")
     check_trace(trace, n)
     (text,) = prompts("run", prompt, file)
-    is_baseline = servers is None and strategy in EXACT_SEQUENTIAL
+    is_baseline = servers is None and strategy in requests.EXACT_SEQUENTIAL
     name = baseline_of(model or BUILTIN) if is_baseline else model
     loaded = load_model(name, servers, dtype=dtype, device=device)
     if is_baseline and name != model:
@@ -98,7 +93,7 @@ def run(
 def checked(**settings: object) -> Options:
     """Drop the settings that were left out; a ``UsageError`` if another is out of its range."""
     kept = cast("Options", {name: value for name, value in settings.items() if value is not None})
-    sampling_params(None, kept)
+    requests.sampling_params(None, kept)
     return kept
 
 

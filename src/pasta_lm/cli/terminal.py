@@ -137,14 +137,10 @@ class Progress(Protocol):
         """Show the state of the task of this name."""
 
 
-def has_bars() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
-
-
 @contextmanager
 def bars() -> Iterator[Progress]:
     """Provide a function that shows progress: bars in a terminal, elsewhere a line each minute."""
-    if not has_bars():
+    if not sys.stderr.isatty() or "NO_COLOR" in os.environ:
         yield _minute_lines()
         return
     from rich import progress as rich

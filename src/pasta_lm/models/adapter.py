@@ -49,6 +49,8 @@ _KNOWN = """peft_type r lora_alpha fan_in_fan_out bias
 # Others, such as PiSSA, take the first adapter out of the base, whose weights are other ones then.
 _KEEPS_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 _HINT = "merge it with peft (merge_and_unload), and save the model as a folder"
+Change = Callable[[PreTrainedModel, str, Tensor], None]
+"""Called with a model, the name of a layer, and a new weight for it [O, I]."""
 VARIABLE = "PASTA_BASE"  # names the machine's copy of a base in the environment
 _SAMPLE = 4096  # values of each weight that the hash of a model reads
 _PROBE = "Hello, world!  1234 items:\n\n- it's 5 o'clock\tin a caf\u00e9 \u2615"
@@ -139,14 +141,8 @@ def _token_ids(file: Path, settings: Row, name: str) -> list[int]:
 
 
 @torch.no_grad()
-def merge_adapter(
-    model: PreTrainedModel, adapter: Adapter,
-    change: Callable[[PreTrainedModel, str, Tensor], None] | None = None,
-) -> None:  # fmt: skip
-    """Add an adapter to the weights of its base; products and sums are float32.
-
-    ``change`` is called with the model, the name of a layer and its new weight; None: in place.
-    """
+def merge_adapter(model: PreTrainedModel, adapter: Adapter, change: Change | None = None) -> None:
+    """Add an adapter to the weights of its base, in place; products and sums are float32."""
     modules = dict(model.named_modules())
     weights = {name: _weight(model, modules.get(name), name) for name in adapter.low_rank}
     for name, (a, b) in adapter.low_rank.items():

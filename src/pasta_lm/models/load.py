@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -59,19 +59,13 @@ class Pretrained:
         return vocabulary
 
 
-Change = Callable[[transformers.PreTrainedModel, str, torch.Tensor], None]
-"""Called with a model, the name of a layer, and a new weight for it [O, I]."""
-
-
 def load_pretrained(
-    source: str | Path, *, dtype: torch.dtype | None = None, change: Change | None = None
+    source: str | Path, *, dtype: torch.dtype | None = None, change: adapters.Change | None = None
 ) -> Pretrained:
     """Load a model and its tokenizer.
 
-    With ``change`` an adapter's sums are passed to it in float32, and all else is as saved.
-    The source is a model folder, an adapter folder, a GGUF file, a hub id, or the name of an
-    installed package that holds a GGUF file, or of a model that comes with the package. An adapter
-    names its base itself. Without a dtype weights are as saved, those of a GGUF file float32.
+    The source is one of ``Pasta.from_pretrained``. Without a dtype weights are as saved, those of
+    a GGUF file float32; with ``change`` an adapter's sums are passed to it in float32.
     """
     source = resolve(source)
     if adapters.is_adapter(Path(source)):
@@ -130,7 +124,7 @@ def _read(
 
 
 def _read_adapted(
-    folder: Path, dtype: torch.dtype | None, change: Change | None
+    folder: Path, dtype: torch.dtype | None, change: adapters.Change | None
 ) -> checkpoint.Checkpoint:
     adapter, config = adapters.read_adapter(folder), read_pasta_config(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.

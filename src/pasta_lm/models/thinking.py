@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import MappingProxyType
 
 from pasta_lm.errors import RequestError
 
@@ -23,7 +22,7 @@ class Thinking:
     end: str
     skip: str = ""  # what an answer without a thought begins with
     end_ids: tuple[int, ...] = ()  # decoded where a limit ends the thought
-    codes: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    codes: Mapping[int, str] = field(default_factory=dict)
     """The characters that stand for added tokens in marks, once ``coded`` has put them there."""
     is_open: bool = False  # the prompt ends inside a thought
     is_begun: bool = False  # behind words of it
@@ -36,7 +35,7 @@ class Thinking:
                 code = codes[added[content]] = chr(_CODES + len(codes))
                 marks = [mark.replace(content, code) for mark in marks]
         start, end, skip = marks
-        return Thinking(start, end, skip, end_ids, MappingProxyType(codes))
+        return Thinking(start, end, skip, end_ids, codes)
 
     def after(self, text: str) -> Thinking | None:
         """Return the marks after a prompt, coded as they are; None: its thought is over."""

@@ -46,6 +46,7 @@ class ModelBackend:
 
     def __init__(self, model: Pasta, name: str) -> None:
         self.name, self.strategies = name, model.strategies
+        self.sampling = model.engine.loaded.sampling
         self._model, self._loaded = model, model.engine.loaded
         self._engine = cast("TorchEngine | CompletionsEngine", model.engine)
         self._executor: ThreadPoolExecutor | None = None
@@ -64,10 +65,6 @@ class ModelBackend:
         if spelling := vocabulary.token_bytes(token_id):
             return spelling
         return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
-
-    @property
-    def sampling(self) -> Mapping[str, float]:
-        return self._loaded.sampling
 
     def count_tokens(self, text: str) -> int:
         return len(self._loaded.vocabulary.encode_text(text))

@@ -9,21 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    model_validator,
-)
+import pydantic
+from pydantic import BaseModel, Field
 
 from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.engines.schemas import FLEXIBLE
 from pasta_lm.serve.errors import Json, bad_request
 
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+STRICT = pydantic.ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 MAX_KEYS = 300  # as OpenAI's of logit_bias
 ANY_OBJECT: Json = {"type": "object"}
 
@@ -35,7 +28,7 @@ def with_few_keys(value: object) -> object:
     return value
 
 
-FewKeys = BeforeValidator(with_few_keys)
+FewKeys = pydantic.BeforeValidator(with_few_keys)
 Positive = Annotated[int, Field(ge=1)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
@@ -95,16 +88,16 @@ class Fields(BaseModel):
 
     model_config = STRICT
     owner: ClassVar[str] = ""  # the name of the object in ``IGNORED``
-    _sent: Json = PrivateAttr(default_factory=dict)
+    _sent: Json = pydantic.PrivateAttr(default_factory=dict)
 
     @property
     def sent(self) -> Json:
         """Return the fields as they came and in that order, without those of no effect."""
         return self._sent
 
-    @model_validator(mode="wrap")
+    @pydantic.model_validator(mode="wrap")
     @classmethod
-    def _with_effect(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _with_effect(cls, value: object, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(value, dict):
             return handler(value)
         known, other = {field.alias or name for name, field in cls.model_fields.items()}, {}
@@ -146,7 +139,7 @@ class ResponseFormat(Fields):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _has_its_schema(self) -> Self:
         has_schema = self.json_schema is not None
         if (self.type == "json_schema") != has_schema:

@@ -17,31 +17,9 @@ from pydantic import Field
 from pasta_lm.engines.request import SamplingParams, StructuredOutputs
 from pasta_lm.models.thinking import think_kwargs
 from pasta_lm.parts import declared as parts
-from pasta_lm.serve import Bounds
+from pasta_lm.serve import Bounds, fields, tool_calls
 from pasta_lm.serve.errors import Json, bad_request
-from pasta_lm.serve.fields import (
-    ANY_OBJECT,
-    Bias,
-    FewKeys,
-    Fields,
-    PastaOptions,
-    Positive,
-    ResponseFormat,
-    StreamOptions,
-    Strings,
-    StructuredFields,
-)
-from pasta_lm.serve.tool_calls import (
-    CallReader,
-    ClientPrompt,
-    Few,
-    Function,
-    Message,
-    TokenIds,
-    Tool,
-    ToolTemplate,
-    Turns,
-)
+from pasta_lm.serve.tool_calls import CallReader, ClientPrompt, Few, TokenIds, Tool, ToolTemplate
 from pasta_lm.strategies.requests import default_sampling
 
 SAMPLING = {
@@ -53,12 +31,12 @@ SAMPLING = {
 MAX_TOP_LOGPROBS = 20  # as OpenAI's
 
 Limit = Annotated[int, Field(ge=-1)] | None  # -1: as many as the server gives
-Messages = Annotated[list[Message], Field(min_length=1), Few]
+Messages = Annotated[list[tool_calls.Message], Field(min_length=1), Few]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,9}$")]  # JSON has no other keys
 
 
-class AnswerRequest(Fields):
+class AnswerRequest(fields.Fields):
     """The fields of both kinds of request."""
 
     owner = "request"
@@ -72,20 +50,20 @@ class AnswerRequest(Fields):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: Annotated[dict[TokenKey, Bias] | None, FewKeys] = None
+    logit_bias: Annotated[dict[TokenKey, fields.Bias] | None, fields.FewKeys] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Positive | None = None
-    stop: str | Strings | None = None
+    n: fields.Positive | None = None
+    stop: str | fields.Strings | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredFields | None = None
-    pasta: Annotated[PastaOptions | None, FewKeys] = None
+    stream_options: fields.StreamOptions | None = None
+    response_format: fields.ResponseFormat | None = None
+    structured_outputs: fields.StructuredFields | None = None
+    pasta: Annotated[fields.PastaOptions | None, fields.FewKeys] = None
 
     @property
-    def options(self) -> PastaOptions:
-        return self.pasta or PastaOptions()
+    def options(self) -> fields.PastaOptions:
+        return self.pasta or fields.PastaOptions()
 
     @property
     def structure(self) -> StructuredOutputs | None:
@@ -96,7 +74,8 @@ class AnswerRequest(Fields):
         if outputs is not None:
             message = "structured_outputs and response_format are two ways to say the same"
             raise bad_request(message, "structured_outputs")
-        return StructuredOutputs(json=form.json_schema.schema_ if form.json_schema else ANY_OBJECT)
+        json = form.json_schema.schema_ if form.json_schema else fields.ANY_OBJECT
+        return StructuredOutputs(json=json)
 
     @property
     def schema_of_parts(self) -> Mapping[str, object] | None:
@@ -118,7 +97,7 @@ class AnswerRequest(Fields):
         return self.structure.json
 
     @property
-    def offered(self) -> Sequence[Function]:
+    def offered(self) -> Sequence[tool_calls.Function]:
         return ()
 
     def form_of_calls(self, template: ToolTemplate) -> StructuredOutputs | None:
@@ -136,7 +115,7 @@ class AnswerRequest(Fields):
         """Return the number of candidates beside each token; None: no log-probabilities."""
         raise NotImplementedError
 
-    def contents(self, bounds: Bounds) -> Sequence[str | TokenIds | Turns]:
+    def contents(self, bounds: Bounds) -> Sequence[str | TokenIds | tool_calls.Turns]:
         """Return the contents of the prompts; an ``ApiError`` if they are too many."""
         raise NotImplementedError
 
@@ -188,7 +167,7 @@ class ChatCompletionRequest(AnswerRequest):
     messages: Messages
     continue_final_message: bool | None = None  # the two names of vLLM
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, object] | None, FewKeys] = None
+    chat_template_kwargs: Annotated[dict[str, object] | None, fields.FewKeys] = None
     reasoning_effort: str | None = None
     max_thinking_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
@@ -198,7 +177,7 @@ class ChatCompletionRequest(AnswerRequest):
     parallel_tool_calls: bool | None = None
 
     @property
-    def offered(self) -> Sequence[Function]:
+    def offered(self) -> Sequence[tool_calls.Function]:
         tools = [] if self.tool_choice == "none" else self.tools or []
         return [tool.function for tool in tools]
 
@@ -281,7 +260,7 @@ class ChatCompletionRequest(AnswerRequest):
         """Return the last message, where the spans of parts are."""
         return [str(self.messages[-1].turn["content"])]
 
-    def contents(self, bounds: Bounds) -> Sequence[Turns]:
+    def contents(self, bounds: Bounds) -> Sequence[tool_calls.Turns]:
         if (num := len(self.messages)) > bounds.messages:
             raise bad_request(f"{num} messages, but at most {bounds.messages}", "messages")
         return [[message.turn for message in self.messages]]
@@ -290,7 +269,7 @@ class ChatCompletionRequest(AnswerRequest):
 class CompletionRequest(AnswerRequest):
     """Texts, or prompts of token ids, to be continued as they stand."""
 
-    prompt: str | Strings | Ids | Annotated[list[Ids], Few]
+    prompt: str | fields.Strings | Ids | Annotated[list[Ids], Few]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @property

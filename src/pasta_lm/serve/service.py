@@ -21,19 +21,13 @@ from pasta_lm.errors import UsageError
 from pasta_lm.language.check import check
 from pasta_lm.language.document import NUM_BLOCK_TAGS, Document, parse
 from pasta_lm.language.events import Text
-from pasta_lm.serve import Queue, ServeRecipe
+from pasta_lm.serve import Queue, ServeRecipe, protocol
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.errors import CLIENT_GONE, ApiError, Json, bad_request
 from pasta_lm.serve.fields import STRICT, FewKeys, PastaOptions, Positive, with_few_keys
 from pasta_lm.serve.guard import FACTS
-from pasta_lm.serve.protocol import (
-    AnyRequest,
-    ChatCompletionRequest,
-    CompletionRequest,
-    Ids,
-    Messages,
-)
+from pasta_lm.serve.protocol import AnyRequest, ChatCompletionRequest, CompletionRequest
 from pasta_lm.serve.replies import Reply
 from pasta_lm.serve.tool_calls import ClientPrompt
 from pasta_lm.strategies import PASTA, SEQUENTIAL
@@ -68,8 +62,8 @@ class ReplayRequest(BaseModel):
     model: str | None = None
     response: Annotated[str, Field(min_length=1)]
     form: Literal["written", "annotator", "plain"] = "written"
-    messages: Messages | None = None
-    prompt: str | Ids | None = None
+    messages: protocol.Messages | None = None
+    prompt: str | protocol.Ids | None = None
     stream: bool | None = None
     pasta: Annotated[ReplayOptions, FewKeys] = Field(default_factory=ReplayOptions)
 

@@ -188,17 +188,6 @@ def _error_of(body: bytes) -> tuple[str, str]:
     return code, " ".join(message.split())[:200]
 
 
-def check_address(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # the port is not a number, or a bracket is missing
-        is_address = False
-    if not is_address:
-        shown = without_passwords(url)
-        raise UsageError(f"{shown} is not an address", hint="for example http://localhost:8000/v1")
-
-
 class HttpClient:
     """HTTP to one server, without retries; ignores proxies and keys of the environment."""
 
@@ -209,7 +198,14 @@ class HttpClient:
         """
         import httpx2 as httpx  # not installed where no server is asked
 
-        check_address(url)
+        try:
+            parts = urlsplit(url)
+            is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # the port is not a number, or a bracket is missing
+            is_address = False
+        if not is_address:
+            hint = "for example http://localhost:8000/v1"
+            raise UsageError(f"{without_passwords(url)} is not an address", hint=hint)
         self._url = url.rstrip("/")
         self._errors = (httpx.HTTPError, httpx.StreamError)
         self._client = httpx.AsyncClient(

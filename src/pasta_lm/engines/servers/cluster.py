@@ -201,10 +201,7 @@ class Cluster:
         self._watches: dict[StockServer, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
-        """Introduce and check the servers unless that was done before; one that is up is enough.
-
-        A RemoteError if none can be reached, the error of a server that refuses or fails the check.
-        """
+        """Introduce and check the servers, once; one that is up is enough, none a RemoteError."""
         await self._require_any(once=False)
         for server in self._connections:
             self._watch(server)

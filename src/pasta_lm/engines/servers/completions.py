@@ -144,11 +144,7 @@ class CompletionsEngine:
         return bool(self.active)
 
     def open(self) -> None:
-        """Connect to the servers and check them, unless that was done.
-
-        A RemoteError if no server answers, an EndpointError if one refuses every request or does
-        not say of which kind it is, a ModelError if one holds another model.
-        """
+        """Connect to the servers and check them, once; errors are those of ``Servers.holding``."""
         if self._loop is not None:
             return
         connections = [Connection(server) for server in self.servers]

@@ -59,14 +59,12 @@ class Dialect(Protocol):
     path: ClassVar[str]  # where completions are requested
     tokenize_path: ClassVar[str] = "/tokenize"
 
-    def body(self, model: str, request: TokenRequest) -> dict[str, object]:
-        """Return the JSON body that asks for a streamed completion."""
-
-    def piece(self, data: Json, num_received: int) -> CompletionPiece:
-        """Read an object of a stream, before which so many ids were received."""
-
-    def tokenize_body(self, model: str, text: str) -> dict[str, object]:
-        """Return the JSON body that asks for the ids of a text, whose tags are tags."""
+    # The JSON body that asks for a streamed completion.
+    def body(self, model: str, request: TokenRequest) -> dict[str, object]: ...
+    # An object of a stream, before which so many ids were received.
+    def piece(self, data: Json, num_received: int) -> CompletionPiece: ...
+    # The JSON body that asks for the ids of a text, whose tags are tags.
+    def tokenize_body(self, model: str, text: str) -> dict[str, object]: ...
 
     def tokens(self, data: Json) -> list[int]:
         """Read the ids of a text, with or without a begin-of-text, or of a whole completion."""
