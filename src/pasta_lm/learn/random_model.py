@@ -10,15 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AddedToken,
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.passes.row_reader import exact_reader
@@ -70,7 +64,7 @@ def random_model(
     # The caller's random numbers stay as they are; billions of weights are fast to draw on a GPU.
     with torch.random.fork_rng(devices=[]), torch.device(device) as chosen:
         torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
             config,
             dtype=torch.float32 if chosen.type == "cpu" else dtype,
             attn_implementation="eager",
@@ -85,7 +79,7 @@ def random_model(
 def read_architecture(path: Path) -> PreTrainedConfig:
     try:
         data: Row = json.loads(path.read_text(encoding="utf-8-sig"))
-        return AutoConfig.for_model(**data)
+        return transformers.AutoConfig.for_model(**data)
     except FileNotFoundError as exc:
         raise InputError(f"no architecture file at {path}") from exc
     except (TypeError, ValueError, KeyError) as exc:

@@ -24,21 +24,8 @@ from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.own_answers import digest
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, SourceRow, TeacherConfig, read_source
 from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt
-from pasta_lm.learn.chat.client import (
-    ChatClient,
-    ChatReply,
-    ChatRequest,
-    Message,
-    TokenCounts,
-    read_reply,
-)
-from pasta_lm.learn.chat.pool import (
-    CHARACTERS_PER_TOKEN,
-    Estimate,
-    RequestPool,
-    Spending,
-    estimate_tokens,
-)
+from pasta_lm.learn.chat import client as chat
+from pasta_lm.learn.chat import pool as pools
 from pasta_lm.learn.data.annotated import write_records
 from pasta_lm.run_folder import RunFolder
 
@@ -61,7 +48,7 @@ class EndedRow:
 
     row: SourceRow
     outcome: Document | Rejection | None  # None: it was skipped.
-    replies: Sequence[ChatReply] = ()
+    replies: Sequence[chat.ChatReply] = ()
 
     @property
     def status(self) -> tuple[str, str]:
@@ -76,7 +63,7 @@ class EndedRow:
 class Tally:
     """The rows of a run that ended, by index in the source, and the tokens of all its replies."""
 
-    spent: Spending
+    spent: pools.Spending
     progress: Callable[[Tally], None]  # Called after each row and each reply.
     rows: dict[int, EndedRow] = field(default_factory=dict)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -115,7 +102,7 @@ def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[So
         yield replace(row, skipped=row.skipped or skipped)
 
 
-def first_request(config: AnnotateConfig, limit: int | None = None) -> Sequence[Message]:
+def first_request(config: AnnotateConfig, limit: int | None = None) -> Sequence[chat.Message]:
     rows = (row for row in source_rows(config, limit) if row.skipped is None)
     if (row := next(rows, None)) is None:
         return ()
@@ -129,11 +116,11 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> tuple[int, st
         num_rows += 1
         if row.skipped is None:
             num_asked += 1
-            num_prompt += estimate_tokens(read_prompt().messages(row.prompt, row.answer))
+            num_prompt += pools.estimate_tokens(read_prompt().messages(row.prompt, row.answer))
             num_bytes += len(row.answer.encode())
-    copies = REPLIES_PER_ROW * COPY_TOKENS_PER_ANSWER_TOKEN * num_bytes / CHARACTERS_PER_TOKEN
-    tokens = TokenCounts(int(REPLIES_PER_ROW * num_prompt), int(copies))
-    asking = Estimate(round(num_asked * REPLIES_PER_ROW), tokens)
+    copies = REPLIES_PER_ROW * COPY_TOKENS_PER_ANSWER_TOKEN * num_bytes / pools.CHARACTERS_PER_TOKEN
+    tokens = chat.TokenCounts(int(REPLIES_PER_ROW * num_prompt), int(copies))
+    asking = pools.Estimate(round(num_asked * REPLIES_PER_ROW), tokens)
     wall_s = copies / TEACHER_TOKENS_PER_S / teacher.max_in_flight
     skipped = f"{num_rows} rows ({num_rows - num_asked} skipped)"
     return num_rows, f"{skipped}: {asking}, {wall_s / 60:.0f} min or more"
@@ -152,12 +139,12 @@ def annotate(
     folder = RunFolder(Path(config.output.folder))
     with folder.locked():
         folder.begin(config.settings())
-        journal, pool = folder.journal(JOURNAL), RequestPool("rows", notice)
-        tally = Tally(Spending(journal.rows.values()), progress)
+        journal, pool = folder.journal(JOURNAL), pools.RequestPool("rows", notice)
+        tally = Tally(pools.Spending(journal.rows.values()), progress)
         numbered = enumerate(source_rows(config, limit))
         if config.teacher is not None:
             teacher = _Teacher(config.teacher, config.filters, journal, pool, tally)
-            client = partial(ChatClient, config.teacher, policy=policy)
+            client = partial(chat.ChatClient, config.teacher, policy=policy)
             asyncio.run(pool.run(client, numbered, teacher.annotate))
         for index, row in numbered if config.teacher is None else ():
             document = None
@@ -172,29 +159,29 @@ class _Teacher:
     config: TeacherConfig
     filters: FilterConfig
     journal: Journal
-    pool: RequestPool
+    pool: pools.RequestPool
     tally: Tally
 
     async def annotate(self, job: tuple[int, SourceRow]) -> None:
         index, row = job
-        replies: list[ChatReply] = []
+        replies: list[chat.ChatReply] = []
         outcome = None if row.skipped is not None else await self._outcome(index, row, replies)
         if outcome is not None or row.skipped is not None:
             self.tally.end(index, EndedRow(row, outcome, replies))
 
     async def _outcome(
-        self, index: int, row: SourceRow, replies: list[ChatReply]
+        self, index: int, row: SourceRow, replies: list[chat.ChatReply]
     ) -> Document | Rejection | None:
         talk = TeacherConversation(row.prompt, row.answer, self.filters)
         while talk.outcome is None:
             name = f"reply/{index}/{len(replies) + 1}"
             origin = {"row": row.id, "digest": digest(repr(replace(row, skipped=None)))}
             if (line := self.journal.rows.get(name)) is None:
-                request = ChatRequest(talk.messages, talk.max_tokens, self.config.temperature)
+                request = chat.ChatRequest(talk.messages, talk.max_tokens, self.config.temperature)
                 reply = await self.pool.ask(request)
                 if isinstance(reply, RequestError):
                     line = {"id": name, **origin, "refused": reply.message}
-                elif isinstance(reply, ChatReply):
+                elif isinstance(reply, chat.ChatReply):
                     line = {"id": name, **origin, "reply": dict(reply.raw)}
                 else:
                     return None if reply is None else Rejection(NO_ANSWER, reply.message)
@@ -206,7 +193,7 @@ class _Teacher:
                 raise InputError(f"{reason} and is {row.id}", hint=hint)
             if "refused" in line:
                 return Rejection(REQUEST_REFUSED, line["refused"])
-            replies.append(read_reply(line["reply"]))
+            replies.append(chat.read_reply(line["reply"]))
             talk.feed(replies[-1])
         return talk.outcome
 

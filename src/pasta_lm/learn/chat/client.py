@@ -12,15 +12,7 @@ from importlib.util import find_spec
 from itertools import cycle
 from typing import NamedTuple, Self
 
-from pasta_lm.engines.servers.client import (
-    Attempts,
-    HttpClient,
-    HttpReply,
-    Pause,
-    RetryPolicy,
-    TemporaryFailure,
-    raise_for_status,
-)
+from pasta_lm.engines.servers import client as http
 from pasta_lm.errors import MissingExtraError, RemoteError, UsageError
 from pasta_lm.journal import Row
 from pasta_lm.recipe import check_positive, without_passwords
@@ -140,17 +132,17 @@ class ChatClient:
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, policy: RetryPolicy | None = None,
-        servers: Sequence[HttpClient] | None = None,
+        self, endpoint: Endpoint, *, policy: http.RetryPolicy | None = None,
+        servers: Sequence[http.HttpClient] | None = None,
     ) -> None:  # fmt: skip
         self.endpoint = endpoint
-        self._pause = Pause()
-        self._policy = policy or RetryPolicy()
+        self._pause = http.Pause()
+        self._policy = policy or http.RetryPolicy()
         if not servers:
             if not find_spec("httpx2"):
                 raise MissingExtraError(f"asking {endpoint.address}", "annotate")
             key = endpoint.api_key()
-            servers = [HttpClient(url, key) for url in endpoint.base_url.split(",")]
+            servers = [http.HttpClient(url, key) for url in endpoint.base_url.split(",")]
         self._servers = servers
         self._turns = cycle(self._servers)
         self.sending: set[asyncio.Task[object]] = set()
@@ -175,7 +167,7 @@ class ChatClient:
         408, 409, 429, 5xx, time-outs, broken connections and broken replies are retried. An
         EndpointError means that no request can succeed, a RequestError that others may.
         """
-        attempts = Attempts(self.endpoint.address, self._pause, self._policy)
+        attempts = http.Attempts(self.endpoint.address, self._pause, self._policy)
         return await attempts.reply(partial(self._attempt, request))
 
     async def _attempt(self, request: ChatRequest) -> ChatReply:
@@ -186,19 +178,19 @@ class ChatClient:
             # The bound of the whole answer: HTTP clients bound the time between two pieces.
             async with asyncio.timeout(endpoint.timeout_s):
                 reply = await self._post(request)
-            raise_for_status(reply, endpoint.address, f"model {endpoint.model!r}")
+            http.raise_for_status(reply, endpoint.address, f"model {endpoint.model!r}")
             return read_reply(reply.body)
         except TimeoutError:
-            failure = TemporaryFailure(f"nothing within {endpoint.timeout_s:g} s")
+            failure = http.TemporaryFailure(f"nothing within {endpoint.timeout_s:g} s")
         except RemoteError as exc:
-            failure = TemporaryFailure(exc.message)
-        except TemporaryFailure as exc:
+            failure = http.TemporaryFailure(exc.message)
+        except http.TemporaryFailure as exc:
             failure = exc
         finally:
             self.sending.discard(task)
         raise asyncio.CancelledError if self._is_draining else failure
 
-    async def _post(self, request: ChatRequest) -> HttpReply:
+    async def _post(self, request: ChatRequest) -> http.HttpReply:
         """Send a request, again under another key where the model wants its limit there."""
         model, send = self.endpoint.model, partial(next(self._turns).send, "POST", PATH)
         reply = await send(request.body(model, self._limit_key))

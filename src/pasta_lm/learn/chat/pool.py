@@ -12,14 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, first_error
 from pasta_lm.journal import Row
-from pasta_lm.learn.chat.client import (
-    ChatClient,
-    ChatReply,
-    ChatRequest,
-    Message,
-    TokenCounts,
-    read_reply,
-)
+from pasta_lm.learn.chat import client as chat
 
 CHARACTERS_PER_TOKEN = 4
 """A cautious guess for English, where the model's tokenizer is not available."""
@@ -36,15 +29,15 @@ class Spending:
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.num_replies = 0
-        self.tokens = TokenCounts(0, 0)
+        self.tokens = chat.TokenCounts(0, 0)
         for row in rows:
             self.count(row)
 
     def count(self, row: Row) -> None:
         if "reply" in row:
             self.num_replies += 1
-            tokens = read_reply(row["reply"]).tokens
-            self.tokens = TokenCounts(*map(sum, zip(self.tokens, tokens, strict=True)))
+            tokens = chat.read_reply(row["reply"]).tokens
+            self.tokens = chat.TokenCounts(*map(sum, zip(self.tokens, tokens, strict=True)))
 
     def __str__(self) -> str:
         return f"{self.tokens.prompt} tokens in, {self.tokens.completion} out"
@@ -54,14 +47,14 @@ class Estimate(NamedTuple):
     """Requests and tokens that a run will need, estimated from text lengths."""
 
     num_requests: int
-    tokens: TokenCounts
+    tokens: chat.TokenCounts
 
     def __str__(self) -> str:
         prompt, completion = map(_rounded, self.tokens)
         return f"{self.num_requests} requests, about {prompt} tokens in, {completion} out"
 
 
-def estimate_tokens(messages: Sequence[Message]) -> int:
+def estimate_tokens(messages: Sequence[chat.Message]) -> int:
     return sum(len(message["content"].encode()) for message in messages) // CHARACTERS_PER_TOKEN
 
 
@@ -79,13 +72,13 @@ class RequestPool:
         self.is_interrupted = False  # a signal stopped the run before all jobs were done
         self._what = what
         self._notice = notice
-        self._client: ChatClient
+        self._client: chat.ChatClient
         self._tasks: list[asyncio.Task[None]] = []
         self._reading = asyncio.Lock()
         self._num_answered = self._num_failed_in_a_row = 0
 
     async def run(
-        self, make_client: Callable[[], ChatClient], jobs: Iterator[T],
+        self, make_client: Callable[[], chat.ChatClient], jobs: Iterator[T],
         work: Callable[[T], Awaitable[None]],
     ) -> None:  # fmt: skip
         """Work on all jobs; a first SIGINT or SIGTERM awaits the requests in flight."""
@@ -101,7 +94,9 @@ class RequestPool:
         except ExceptionGroup as errors:
             raise first_error(errors) from None
 
-    async def ask(self, request: ChatRequest) -> ChatReply | RemoteError | RequestError | None:
+    async def ask(
+        self, request: chat.ChatRequest
+    ) -> chat.ChatReply | RemoteError | RequestError | None:
         """Send one request; return its reply, or an error; None after an interrupt.
 
         The error says that the server refuses this request, or gave no answer after all retries.

@@ -18,18 +18,8 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments, set_seed
 
 from pasta_lm.errors import ModelError
+from pasta_lm.learn.train import learner as learners
 from pasta_lm.learn.train.config import LoraConfig, TrainConfig
-from pasta_lm.learn.train.learner import (
-    LOG,
-    Learner,
-    adapted,
-    append_row,
-    check_finite,
-    check_is_whole,
-    load_learner,
-    save,
-    save_trained,
-)
 from pasta_lm.learn.train.losses import Batch, label_nats, over_labels
 from pasta_lm.learn.train.packs import Pack, PairPack
 from pasta_lm.models.adapter import place_of, reference_to
@@ -69,16 +59,16 @@ class PackTrainer(Trainer):
     """The Trainer with the settings of a recipe; packs are learned in their order."""
 
     def __init__(
-        self, learner: Learner, train: TrainConfig, lora: LoraConfig | None,
+        self, learner: learners.Learner, train: TrainConfig, lora: LoraConfig | None,
         packs: Sequence[Pack] | Sequence[PairPack], objective: Objective,
     ) -> None:  # fmt: skip
         self._learner, self._recipe, self._lora, self._objective = learner, train, lora, objective
-        self._log_file = Path(train.out) / LOG
+        self._log_file = Path(train.out) / learners.LOG
         self._base = None
         if lora and train.save == "adapter":  # a reference to the model without adapters
             place = place_of(learner.source)
             self._base = reference_to(learner.model, learner.tokenizer, **place)
-        self._adapters = adapted(learner, lora) if lora else None
+        self._adapters = learners.adapted(learner, lora) if lora else None
         super().__init__(
             self._adapters or learner.model,
             training_arguments(train, learner.model.num_parameters()),
@@ -142,21 +132,21 @@ class PackTrainer(Trainer):
             torch.backends.cuda.enable_cudnn_sdp(has_cudnn)
         learner, adapters = self._learner, self._adapters
         if adapters is not None and self._lora and self._base:
-            return save_trained(learner, adapters, self._base, self._lora, self._recipe)
+            return learners.save_trained(learner, adapters, self._base, self._lora, self._recipe)
         if adapters is not None:  # merged in the frozen weights' dtype
             learner = replace(learner, model=adapters.merge_and_unload())
-        return save(learner, self._recipe)
+        return learners.save(learner, self._recipe)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         assert isinstance(self.model, nn.Module)
-        check_finite(self.model)
+        learners.check_finite(self.model)
         super().save_model(output_dir, _internal_call)
 
     def log(self, logs: dict[str, float], *args: float | None) -> None:
         logs |= self._objective.figures() if "loss" in logs else {}
         super().log(logs, *args)
         step, num_steps = self.state.global_step, self.state.max_steps
-        append_row(self._log_file, {"step": step, **logs})
+        learners.append_row(self._log_file, {"step": step, **logs})
         if "loss" in logs:
             margin = f"  margin {logs['margin']:.2f}" if "margin" in logs else ""
             seconds = time.monotonic() - self._start_s
@@ -165,7 +155,7 @@ class PackTrainer(Trainer):
             print(f"{line}  {left:.1f} min left", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
+def row_rates(learner: learners.Learner, train: TrainConfig) -> list[RowRate]:
     """Return the rows whose learning rate is another than the optimiser's.
 
     Beside adapters the rows of the tag pieces are weights of their own, and the others frozen.
@@ -244,12 +234,12 @@ def is_mixed(train: TrainConfig) -> bool:
 
 def load_to_train(
     base: str, train: TrainConfig, lora: LoraConfig | None, strategy: str | None = None
-) -> Learner:
+) -> learners.Learner:
     """Load a model and set the seed: what follows are adapters, whose weights are random."""
     if lora and train.save == "adapter":
-        check_is_whole(base)
+        learners.check_is_whole(base)
     set_seed(train.seed)
-    return load_learner(base, frozen_dtype(lora, train), strategy)
+    return learners.load_learner(base, frozen_dtype(lora, train), strategy)
 
 
 def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
