@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar
 
 from pasta_lm.errors import InputError, PastaError, UsageError, cause
@@ -122,7 +121,7 @@ class RunFolder:
 
     def begin(
         self, settings: Mapping[str, object], *, may_change: Collection[str] = (),
-        inputs: Mapping[str, str] = MappingProxyType({}),
+        inputs: Mapping[str, str] = {},
         prepare: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Begin a run, or continue the one that the folder holds.

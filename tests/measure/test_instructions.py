@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.learn.train.losses import collate, token_nats
-from pasta_lm.measure.answering import SetPrompt
+from pasta_lm.measure.answering import AnswerSettings, Models, SetPrompt
 from pasta_lm.measure.cost import ReadingSystem, add_cost, measure, read_references
 from pasta_lm.measure.instructions import (
     SCORED,
@@ -36,6 +36,7 @@ from pasta_lm.measure.instructions import (
 from pasta_lm.measure.prompt_sets import SetFiles, read_ifeval, read_labels, read_sets
 from pasta_lm.measure.table import Report, to_json
 from pasta_lm.run_folder import RunFolder
+from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.learn.train.recipes import labelled_logits
 from tests.tiny import tiny
@@ -64,9 +65,15 @@ def settings(folder: Path, **changes: Any) -> InstructionSettings:
 
 
 def answered(folder: Path, **changes: Any) -> RunFolder:
-    models = {name: tiny(name, has_tag_pieces=has) for name, has in NAMES.items()}
-    own = settings(folder, **changes)
-    evaluate_instructions(folder / "run", own, lambda *_: None, models)
+    def load(_: AnswerSettings, names: Iterable[str]) -> Models:
+        return {name: tiny(name, has_tag_pieces=NAMES[name]) for name in names}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AnswerSettings, "load", load)
+        patch.setattr(Pasta, "close", lambda _: None)  # other tests share the models
+        patch.setattr(AnswerSettings, "hashes", lambda *_: {})
+        patch.setattr("pasta_lm.measure.answering.require_models", lambda _: None)
+        evaluate_instructions(folder / "run", settings(folder, **changes), lambda *_: None)
     return RunFolder(folder / "run")
 
 

@@ -229,7 +229,7 @@ def _decode(model: Pasta, requests: Sequence[Request], *, is_timed: bool = False
 
 def answer_workloads(
     workloads: Sequence[Workload], settings: AnswerSettings, details: Callable[[SetPrompt], Row],
-    progress: Progress, models: Models | None = None,
+    progress: Progress,
 ) -> None:  # fmt: skip
     """Let systems answer what has no row yet; the models are loaded only if there is any.
 
@@ -243,10 +243,6 @@ def answer_workloads(
     penalty, batch_size = settings.repetition_penalty, settings.batch_size
     params = SamplingParams(max_tokens=settings.max_tokens, repetition_penalty=penalty)
     answerer = partial(Answerer, params=params, progress=progress, batch_size=batch_size)
-    if models is not None:
-        for workload in lacking:
-            answerer(models=models, details=lambda _, prompt: details(prompt)).answer(workload)
-        return
     if settings.servers is None:
         require_models(names)
     is_timed = any(workload.is_timed for workload in lacking)

@@ -26,12 +26,13 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
+from pasta_lm.learn.data.annotated import Record
 from pasta_lm.machine import describe_machine
+from pasta_lm.measure.replay import requests_of
 from pasta_lm.measure.table import Figures, Table
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.load import matrix_of
 from pasta_lm.models.vocabulary import Vocabulary
-from pasta_lm.strategies.requests import replay_request
 
 MAX_ROWS = 64
 NUM_ROUNDS = 3
@@ -222,11 +223,9 @@ def reading_s(num_bytes: int, device: torch.device) -> float:
 
 
 def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
-    vocabulary = loaded.vocabulary
-    prompt = vocabulary.encode_prompt(LOAD_PROMPT)
-    document = parse(LOAD_ANSWER, Form.ANNOTATOR).with_lengths(vocabulary.count_tokens)
-    alone = replay_request(prompt, document.without_tags(), loaded, loaded.positions)
-    return alone, replay_request(prompt, document, loaded, loaded.positions)
+    answer = Record("load", LOAD_PROMPT, parse(LOAD_ANSWER, Form.ANNOTATOR))
+    _, alone, forked = requests_of(answer, loaded, loaded.positions)
+    return alone, forked
 
 
 def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]:

@@ -40,6 +40,7 @@ from unittest.mock import patch
 from pasta_lm.errors import InputError, MissingExtraError, UsageError
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.document import parse_program
+from pasta_lm.learn.annotate.own_answers import runs_of
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure import answering
@@ -72,7 +73,6 @@ TITLES = {
     "well_formed_unmasked": "well formed, without the mask",
 }
 WORD = re.compile(r"\w+")
-GRAM = 4  # words in a row that count as repeated
 READINGS = ("strict", "loose")
 """An answer is read as it is, or also without its first line, its last line or asterisks."""
 MEASURES: dict[str, Callable[[AnswerRecord], float]] = {
@@ -112,20 +112,19 @@ class InstructionSettings(answering.AnswerSettings):
 
 
 def evaluate_instructions(
-    out: Path, settings: InstructionSettings, show: answering.Progress,
-    models: answering.Models | None = None,
-) -> None:  # fmt: skip
+    out: Path, settings: InstructionSettings, show: answering.Progress
+) -> None:
     prompts, references = read_sets(settings.sets, settings.limit), list[Record]()
     inputs = {"sets": sha256(repr(prompts).encode()).hexdigest()}
     if settings.references is not None:
         ids = settings.reference_ids
         references = read_references(Path(settings.references), Path(ids) if ids else None)
         inputs["references"] = hash_files(settings.references)
-    answering.require_models([] if models else [settings.untaught])
+    answering.require_models([settings.untaught])
     if any(item.checked for item in prompts):
         checkers()  # what would fail after hours of decoding fails now
     folder = RunFolder(out)
-    inputs |= {} if models else settings.hashes(settings.systems)
+    inputs |= settings.hashes(settings.systems)
     folder.begin(asdict(settings), may_change=MAY_CHANGE, inputs=inputs)
     rows = [{"id": item.id, "set": item.group, "parts": item.parts} for item in prompts]
     write_rows(out / f"{PROMPTS}.jsonl", rows)
@@ -134,7 +133,7 @@ def evaluate_instructions(
         return {"prompt_id": prompt.id, "set": prompt.group}
 
     wanted = workloads(folder, settings, prompts)
-    answering.answer_workloads(wanted, settings, columns, show, models)
+    answering.answer_workloads(wanted, settings, columns, show)
     gc.collect()  # before the models that read are loaded
     verdicts, answers = folder.journal(VERDICTS), folder.journal(SCORED).rows
     for prompt in prompts:
@@ -256,8 +255,7 @@ def _add_text(report: Report, path: KeyPath, ours: Answers, base: Answers) -> No
 
 def repetition(text: str) -> float:
     """Return the share of a text's 4-grams of words that occurred before; case does not count."""
-    words = WORD.findall(text.casefold())
-    grams = [tuple(words[start : start + GRAM]) for start in range(len(words) - GRAM + 1)]
+    grams = runs_of(WORD.findall(text.casefold()), 4)
     return (len(grams) - len(set(grams))) / max(len(grams), 1)
 
 

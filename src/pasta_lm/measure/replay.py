@@ -108,7 +108,7 @@ def replay(
     weights = loaded.kind.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:
         loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
-    requests = [_encode(answer, loaded, positions, max_threads) for answer in answers]
+    requests = [requests_of(answer, loaded, positions, max_threads) for answer in answers]
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
     num_entries = max((request.max_entries for _, *both in requests for request in both), default=1)
     device = str(loaded.device)
@@ -123,8 +123,8 @@ def replay(
     return result
 
 
-def _encode(
-    answer: Record, loaded: LoadedModel, positions: PositionStrategy, max_threads: int | None
+def requests_of(
+    answer: Record, loaded: LoadedModel, positions: PositionStrategy, max_threads: int | None = None
 ) -> _Requests:
     vocabulary = loaded.vocabulary
     # The engine refuses an empty prompt, and some records have no prompt.

@@ -18,7 +18,7 @@ from pasta_lm.errors import InputError, RemoteError, UsageError
 from pasta_lm.language import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
-from pasta_lm.learn.annotate.filters import FilterConfig, Reason, Rejection, examine, speedup
+from pasta_lm.learn.annotate.filters import FilterConfig, Rejection, examine, speedup
 from pasta_lm.learn.annotate.run import AnnotationRun, annotate
 from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt, unwrap
 from pasta_lm.learn.chat.client import ChatReply
@@ -174,36 +174,36 @@ PLAIN = f"{A}\n\n{B}\n"
 GOOD = f'<async topic="numbers">{A}</async>\n\n<async topic="colours">{B}</async>\n'
 
 REJECTED = [
-    ("a space is gone", GOOD.replace("</async>\n\n", "</async>\n"), Reason.TEXT_CHANGED),
-    ("the end is gone", GOOD.rstrip("\n"), Reason.TEXT_CHANGED),
-    ("not closed", GOOD.replace("</async>\n\n", "\n\n"), Reason.MALFORMED),
-    ("closed twice", GOOD.replace("</async>", "</async></async>"), Reason.MALFORMED),
-    ("a tag that cannot be read", GOOD.replace('"numbers"', '"numbers'), Reason.MALFORMED),
-    ("written form", GOOD.replace("<async t", "<promise t"), Reason.MALFORMED),
-    ("no topic", GOOD.replace(' topic="numbers"', ""), Reason.TOPIC_BOUNDS),
-    ("blank topic", GOOD.replace("numbers", " "), Reason.TOPIC_BOUNDS),
-    ("four words of topic", GOOD.replace("numbers", "one to ten all"), Reason.TOPIC_BOUNDS),
-    ("an endless topic", GOOD.replace("numbers", "n" * 65), Reason.TOPIC_BOUNDS),
-    ("a block in a block", f'<async topic="all">{GOOD}</async>', Reason.NESTED),
-    ("a sync in a block", GOOD.replace("</async>", "<sync/></async>"), Reason.MALFORMED),
-    ("an empty block", GOOD + '<async topic="n"></async>', Reason.BLOCK_BOUNDS),
-    ("a sync for nothing", f"<sync/>{GOOD}", Reason.IDLE_SYNC),
+    ("a space is gone", GOOD.replace("</async>\n\n", "</async>\n"), "text_changed"),
+    ("the end is gone", GOOD.rstrip("\n"), "text_changed"),
+    ("not closed", GOOD.replace("</async>\n\n", "\n\n"), "malformed"),
+    ("closed twice", GOOD.replace("</async>", "</async></async>"), "malformed"),
+    ("a tag that cannot be read", GOOD.replace('"numbers"', '"numbers'), "malformed"),
+    ("written form", GOOD.replace("<async t", "<promise t"), "malformed"),
+    ("no topic", GOOD.replace(' topic="numbers"', ""), "topic_bounds"),
+    ("blank topic", GOOD.replace("numbers", " "), "topic_bounds"),
+    ("four words of topic", GOOD.replace("numbers", "one to ten all"), "topic_bounds"),
+    ("an endless topic", GOOD.replace("numbers", "n" * 65), "topic_bounds"),
+    ("a block in a block", f'<async topic="all">{GOOD}</async>', "nested"),
+    ("a sync in a block", GOOD.replace("</async>", "<sync/></async>"), "malformed"),
+    ("an empty block", GOOD + '<async topic="n"></async>', "block_bounds"),
+    ("a sync for nothing", f"<sync/>{GOOD}", "idle_sync"),
     (
         "a block of four words",
         PLAIN.replace("One two three four", '<async topic="n">One two three four</async>'),
-        Reason.BLOCK_BOUNDS,
+        "block_bounds",
     ),
-    ("one block alone", f'<async topic="all">{A}\n\n{B}\n</async>', Reason.NO_GAIN),
+    ("one block alone", f'<async topic="all">{A}\n\n{B}\n</async>', "no_gain"),
 ]
 
 
 @pytest.mark.parametrize(
     ("annotated", "reason"), [case[1:] for case in REJECTED], ids=[case[0] for case in REJECTED]
 )
-def test_each_fault_has_its_code(annotated: str, reason: Reason) -> None:
+def test_each_fault_has_its_code(annotated: str, reason: str) -> None:
     verdict = examine(annotated, PLAIN)
     assert isinstance(verdict, Rejection)
-    assert verdict.reason is reason
+    assert verdict.reason == reason
     assert verdict.message
 
 
@@ -228,7 +228,7 @@ def test_a_block_may_be_as_long_as_its_bound() -> None:
     for least, most in ((11, 20), (1, 10)):
         verdict = examine(GOOD, PLAIN, FilterConfig(least_words=least, most_words=most))
         assert isinstance(verdict, Rejection)
-        assert verdict.reason is Reason.BLOCK_BOUNDS
+        assert verdict.reason == "block_bounds"
 
 
 def test_the_first_difference_is_shown() -> None:
@@ -240,14 +240,14 @@ def test_the_first_difference_is_shown() -> None:
 ROOT = Path(__file__).parents[3]
 TAG = re.compile(r'<async topic="[^"]*">|</async>|<sync/>')
 IN_TAGS = [  # of which tag, which character is taken away, and what that makes of the answer
-    ("</async>", 0, Reason.MALFORMED),  # its "<"
-    ("</async>", 1, Reason.MALFORMED),  # its "/"
-    ("</async>", -1, Reason.MALFORMED),
-    ("<async", 0, Reason.MALFORMED),
-    ("<async", -1, Reason.MALFORMED),
-    ("<async", -2, Reason.MALFORMED),  # the quotation mark behind the topic
-    ("<sync/>", 0, Reason.TEXT_CHANGED),  # what is left is text
-    ("<sync/>", -2, Reason.MALFORMED),
+    ("</async>", 0, "malformed"),  # its "<"
+    ("</async>", 1, "malformed"),  # its "/"
+    ("</async>", -1, "malformed"),
+    ("<async", 0, "malformed"),
+    ("<async", -1, "malformed"),
+    ("<async", -2, "malformed"),  # the quotation mark behind the topic
+    ("<sync/>", 0, "text_changed"),  # what is left is text
+    ("<sync/>", -2, "malformed"),
 ]
 
 
@@ -277,16 +277,16 @@ def test_annotated_answers_pass_unless_one_character_is_changed(
     random, altered_tags = Random(0), set()
     for id, annotated, original in answers:
         assert isinstance(examine(annotated, original), Document), id
-        assert expect(altered_text(annotated, random), original, Reason.TEXT_CHANGED), id
+        assert expect(altered_text(annotated, random), original, "text_changed"), id
         for altered, case in altered_tag(annotated, random):
             altered_tags.add(case[:2])
             assert expect(altered, original, case[2]), (id, case)
     assert altered_tags == {case[:2] for case in IN_TAGS}
 
 
-def expect(altered: str, original: str, reason: Reason) -> bool:
+def expect(altered: str, original: str, reason: str) -> bool:
     verdict = examine(altered, original)
-    return isinstance(verdict, Rejection) and verdict.reason is reason
+    return isinstance(verdict, Rejection) and verdict.reason == reason
 
 
 def altered_text(annotated: str, random: Random) -> str:
@@ -298,7 +298,7 @@ def altered_text(annotated: str, random: Random) -> str:
     return f"{annotated[:at]}{other}{annotated[end:]}"
 
 
-def altered_tag(annotated: str, random: Random) -> list[tuple[str, tuple[str, int, Reason]]]:
+def altered_tag(annotated: str, random: Random) -> list[tuple[str, tuple[str, int, str]]]:
     """Return a copy that lacks one character of a tag; none if there is no tag."""
     tag = random.choice(list(TAG.finditer(annotated)) or [None])
     if tag is None:
@@ -357,8 +357,8 @@ def test_the_copy_is_the_text_between_the_marks(reply: str, copy: str) -> None:
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (ChatReply("<answer>\nSomething else.\n</answer>"), Reason.TEXT_CHANGED),
-        (ChatReply("<answer>\n<async>x</async>\n</answer>"), Reason.TOPIC_BOUNDS),
+        (ChatReply("<answer>\nSomething else.\n</answer>"), "text_changed"),
+        (ChatReply("<answer>\n<async>x</async>\n</answer>"), "topic_bounds"),
         (ChatReply("", refusal="No."), "refused"),
         (ChatReply("  "), "refused"),
         (ChatReply("<answer>\nOne", finish_reason="length"), "cut_off"),
@@ -416,7 +416,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_file_contains_every_reason_and_no_answer_twice() -> None:
-    assert {row["expected"].get("reason") for row in ROWS} == {None, *Reason}
+    reasons = {None, "refused", "cut_off", *(reason for _, _, reason in REJECTED)}
+    assert {row["expected"].get("reason") for row in ROWS} == reasons
     assert len({row["answer"] for row in ROWS}) == len({row["id"] for row in ROWS}) == len(ROWS)
     assert all(row["expected"]["replies"] == len(row["replies"]) for row in ROWS)
 

@@ -7,6 +7,7 @@ import re
 from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from math import log
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from hypothesis import strategies as st
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import line_of, read_rows, write_rows
 from pasta_lm.language.document import Block, Document, Text
+from pasta_lm.learn.chat.client import ChatClient
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
 from pasta_lm.learn.train import preference
-from pasta_lm.learn.train.config import DataConfig, JudgeConfig, PreferenceConfig, judge_of
+from pasta_lm.learn.train.config import DataConfig, JudgeConfig, PreferenceConfig
 from pasta_lm.learn.train.packs import Pack, fill_packs, packs_of
 from pasta_lm.learn.train.preference import Round, sampling_of, train_preference
 from tests.fakes.scripted_judge import answers_of
@@ -188,7 +190,8 @@ PROMPTS = prompts(NUM_PROMPTS, 1)[0]
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the judge's client try again at once."""
-    monkeypatch.setattr(judge_of, "__kwdefaults__", {"policy": AT_ONCE})
+    at_once = partial(ChatClient, policy=AT_ONCE)
+    monkeypatch.setattr("pasta_lm.learn.train.config.ChatClient", at_once)
 
 
 def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:

@@ -8,7 +8,6 @@ the reason and tries again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from os.path import commonprefix
 from typing import NamedTuple
 
@@ -24,29 +23,16 @@ from pasta_lm.language.tags import escape_topic
 NUM_SHOWN = 40  # Characters shown where two texts differ.
 
 
-class Reason(StrEnum):
-    """Why an annotation is rejected."""
-
-    TEXT_CHANGED = "text_changed"
-    MALFORMED = "malformed"
-    NESTED = "nested"
-    TOPIC_BOUNDS = "topic_bounds"
-    BLOCK_BOUNDS = "block_bounds"
-    IDLE_SYNC = "idle_sync"
-    NO_GAIN = "no_gain"
-    REFUSED = "refused"
-    CUT_OFF = "cut_off"
-
-
 _REASON_OF = {
-    Fault.NESTED.code: Reason.NESTED,
-    Fault.BLANK_TOPIC.code: Reason.TOPIC_BOUNDS,
-    Fault.WORDY_TOPIC.code: Reason.TOPIC_BOUNDS,
-    Fault.LONG_TOPIC.code: Reason.TOPIC_BOUNDS,
-    Fault.BLOCK_WITHOUT_TOPIC.code: Reason.TOPIC_BOUNDS,
-    Fault.EMPTY_BLOCK.code: Reason.BLOCK_BOUNDS,
-    Fault.IDLE_SYNC.code: Reason.IDLE_SYNC,
+    Fault.NESTED.code: "nested",
+    Fault.BLANK_TOPIC.code: "topic_bounds",
+    Fault.WORDY_TOPIC.code: "topic_bounds",
+    Fault.LONG_TOPIC.code: "topic_bounds",
+    Fault.BLOCK_WITHOUT_TOPIC.code: "topic_bounds",
+    Fault.EMPTY_BLOCK.code: "block_bounds",
+    Fault.IDLE_SYNC.code: "idle_sync",
 }
+"""Why an annotation with a fault is rejected; other faults: it is malformed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +70,20 @@ def examine(annotated: str, original: str, filters: FilterConfig = FILTERS) -> D
             return _reject(fault, annotated)
     document = parse(annotated, Form.ANNOTATOR).with_spaces_after_tags()
     if document.plain_text != original:
-        return Rejection(Reason.TEXT_CHANGED, _difference(original, document.plain_text))
+        return Rejection("text_changed", _difference(original, document.plain_text))
     if faults:
         return _reject(faults[0], annotated)
     for block in document.blocks:
         num_words = len(block.plain_text.split())
         if not filters.least_words <= num_words <= filters.most_words:
             return Rejection(
-                Reason.BLOCK_BOUNDS,
+                "block_bounds",
                 f"The block {block.topic!r} has {num_words} words; a block has "
                 f"{filters.least_words} to {filters.most_words}. Remove its tags, or move them.",
             )
     if document.blocks and speedup(document) <= 1:
         return Rejection(
-            Reason.NO_GAIN,
+            "no_gain",
             "Written in parallel, this answer would take as many steps as without tags. Mark at "
             "least two longer parts that do not need one another, or return it without tags.",
         )
@@ -109,13 +95,13 @@ def critical_path(document: Document) -> int:
     main, pending, ends = 0, 0, 0
     for item in document.items:
         if isinstance(item, Text):
-            main += count_words(item.text)
+            main += len(words(item.text))
         elif isinstance(item, Sync):
             main, pending = max(main, pending) + 1, 0
         else:
             # A promise has two pieces around its topic, which is decoded as it is written.
-            main += 2 + count_words(escape_topic(item.topic))
-            pending = max(pending, main + count_words(item.plain_text))
+            main += 2 + len(words(escape_topic(item.topic)))
+            pending = max(pending, main + len(words(item.plain_text)))
             ends = max(ends, pending)
     return max(main, ends)
 
@@ -123,15 +109,11 @@ def critical_path(document: Document) -> int:
 def speedup(document: Document) -> float:
     """Return the theoretical speedup of an answer over its own plain text; words are tokens."""
     path, is_parallel = critical_path(document), bool(document.blocks)
-    return speedup_over_text(count_words(document.plain_text), path, is_parallel=is_parallel)
-
-
-def count_words(text: str) -> int:
-    return len(words(text))
+    return speedup_over_text(len(words(document.plain_text)), path, is_parallel=is_parallel)
 
 
 def _reject(fault: Diagnostic, text: str) -> Rejection:
-    return Rejection(_REASON_OF.get(fault.code, Reason.MALFORMED), render(fault, text))
+    return Rejection(_REASON_OF.get(fault.code, "malformed"), render(fault, text))
 
 
 def _difference(original: str, copy: str) -> str:

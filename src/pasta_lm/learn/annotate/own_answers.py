@@ -226,14 +226,15 @@ def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> st
     ``has_ended`` says that the model ended it, and no limit cut it off.
     """
     words, prompt = _words(answer), _words(instruction)
-    runs, asked_for = {*_runs(words, 4)}, {*_runs(prompt, 4)}
+    runs, asked_for = {*runs_of(words, 4)}, {*runs_of(prompt, 4)}
     is_echo = 2 * len(words) >= len(prompt) and len(runs & asked_for) > MAX_ECHOED * len(runs)
+    may_be_foreign = _LANGUAGE.search(instruction) or _foreign_share(instruction) > 0
     longest = max(map(len, re.findall(r"\w+", _URL.sub(" ", answer))), default=0)
     reasons = {
         "cut_off": not has_ended,
         "empty": len(words) < MIN_WORDS,
         "garbage": _BROKEN.search(answer) or longest > MAX_WORD_LENGTH,
-        "language": _is_foreign(answer, instruction),
+        "language": not may_be_foreign and _foreign_share(answer) > MAX_FOREIGN_LETTERS,
         "refusal": _REFUSAL.search(answer.replace("’", "'"), 0, REFUSAL_WITHIN),
         "echo": is_echo,
         "loops": repeated_words(words) > MAX_REPEATED_WORDS or _units_loop(answer),
@@ -245,14 +246,14 @@ def repeated_words(words: Sequence[str], length: int = 8) -> float:
     """Return the share of words that lie in a run of ``length`` words seen before."""
     seen: set[tuple[str, ...]] = set()
     repeated: set[int] = set()
-    for begin, run in enumerate(_runs(words, length)):
+    for begin, run in enumerate(runs_of(words, length)):
         if run in seen:
             repeated.update(range(begin, begin + length))
         seen.add(run)
     return len(repeated) / len(words) if words else 0.0
 
 
-def _runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
+def runs_of(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
     return [tuple(words[begin : begin + length]) for begin in range(len(words) - length + 1)]
 
 
@@ -262,11 +263,6 @@ def _units_loop(answer: str) -> bool:
     plain = list(filter(None, map(" ".join, words)))
     num_repeated = len(plain) - len(set(plain))
     return num_repeated >= 2 and num_repeated > MAX_REPEATED_UNITS * len(plain)
-
-
-def _is_foreign(answer: str, instruction: str) -> bool:
-    is_allowed = _LANGUAGE.search(instruction) or _foreign_share(instruction) > 0
-    return not is_allowed and _foreign_share(answer) > MAX_FOREIGN_LETTERS
 
 
 def _foreign_share(text: str) -> float:

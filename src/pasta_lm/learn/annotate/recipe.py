@@ -29,10 +29,6 @@ from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 
 TEACHER: Final = "teacher"
 MARKDOWN_RULE: Final = "markdown_rule"
-NOT_JSON, NO_COLUMNS, NOT_UNICODE = "not_json", "no_columns", "not_unicode"
-NO_PROMPT, NO_ANSWER = "no_prompt", "no_answer"
-UNREAD = "unread_"
-"""Begins the reason of a row with a key that holds text and is not read; the key follows."""
 COLUMNS = {
     "slimorca": ("conversations",),
     "sharegpt": ("conversations",),
@@ -169,20 +165,21 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
 
 def _source_row(row: Any, columns: str | None) -> SourceRow:
     if not isinstance(row, Mapping):
-        return SourceRow(digest(repr(row)), skipped=NOT_JSON)
+        return SourceRow(digest(repr(row)), skipped="not_json")
     name = None if row.get("id") in (None, "") else str(row["id"])
     keys = row if columns is None else ("id", *COLUMNS[columns])
     try:
         turns, answer, thought, key = _exchange({k: row[k] for k in keys if k in row})
     except PastaError:
         id = name or digest(repr(sorted(row.items(), key=str)))
-        return SourceRow(id, skipped=NO_COLUMNS)
+        return SourceRow(id, skipped="no_columns")
     prompt = joined(turns)
     content = f"{prompt}\0{answer}"
     if any("\ud800" <= char <= "\udfff" for char in f"{name}{content}{thought}"):  # half a pair
-        return SourceRow(digest(content), skipped=NOT_UNICODE)
-    missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
-    reason = missing or (key and f"{UNREAD}{key}")
+        return SourceRow(digest(content), skipped="not_unicode")
+    reason = key and f"unread_{key}"
+    if not prompt.strip() or not answer.strip():
+        reason = "no_answer" if prompt.strip() else "no_prompt"
     return SourceRow(name or digest(content), tuple(turns), answer, reason, thought)
 
 
@@ -209,9 +206,7 @@ def _exchange(row: Row) -> tuple[list[Turn], str, str | None, str | None]:
 
 
 def _json_rows(path: Path) -> Iterator[Any]:
-    for line in read_lines(path):
-        if not line.strip():
-            continue
+    for line in filter(str.strip, read_lines(path)):
         try:
             yield json.loads(line)
         except ValueError:

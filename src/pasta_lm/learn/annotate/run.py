@@ -29,12 +29,7 @@ from pasta_lm.learn.chat import pool as pools
 from pasta_lm.learn.data.annotated import write_records
 from pasta_lm.run_folder import RunFolder
 
-JOURNAL = "journal"
-OK, FAILED, SKIPPED = "ok", "failed", "skipped"
-RECORDS, FAILURES = "annotated.jsonl", "failed.jsonl"
-DUPLICATE, TOO_LONG = "duplicate_id", "too_long"
-REQUEST_REFUSED = "request_refused"
-NO_ANSWER = "no_answer"  # No reply came after all retries; another run asks again.
+JOURNAL, RECORDS, FAILURES = "journal", "annotated.jsonl", "failed.jsonl"
 
 # Guesses of an estimate.
 COPY_TOKENS_PER_ANSWER_TOKEN = 1.15
@@ -53,10 +48,10 @@ class EndedRow:
     @property
     def status(self) -> tuple[str, str]:
         if self.outcome is None:
-            return SKIPPED, self.row.skipped or ""
+            return "skipped", self.row.skipped or ""
         if isinstance(self.outcome, Document):
-            return OK, ""
-        return FAILED, str(self.outcome.reason)
+            return "ok", ""
+        return "failed", self.outcome.reason
 
 
 @dataclass
@@ -97,7 +92,7 @@ def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[So
     seen: set[str] = set()
     for row in islice(read_source(config.rows), limit):
         is_long = len(row.answer) > config.filters.max_answer_characters
-        skipped = DUPLICATE if row.id in seen else TOO_LONG if is_long else None
+        skipped = "duplicate_id" if row.id in seen else "too_long" if is_long else None
         seen.add(row.id)
         yield replace(row, skipped=row.skipped or skipped)
 
@@ -183,8 +178,8 @@ class _Teacher:
                     line = {"id": name, **origin, "refused": reply.message}
                 elif isinstance(reply, chat.ChatReply):
                     line = {"id": name, **origin, "reply": dict(reply.raw)}
-                else:
-                    return None if reply is None else Rejection(NO_ANSWER, reply.message)
+                else:  # none came after all retries: another run asks again
+                    return None if reply is None else Rejection("no_answer", reply.message)
                 self.journal.append([line])
                 self.tally.pay(line)
             elif line.get("digest") != origin["digest"]:
@@ -192,7 +187,7 @@ class _Teacher:
                 hint = "give the changed source a new output folder"
                 raise InputError(f"{reason} and is {row.id}", hint=hint)
             if "refused" in line:
-                return Rejection(REQUEST_REFUSED, line["refused"])
+                return Rejection("request_refused", line["refused"])
             replies.append(chat.read_reply(line["reply"]))
             talk.feed(replies[-1])
         return talk.outcome
@@ -206,7 +201,7 @@ def write_set(config: AnnotateConfig, tally: Tally) -> list[Path]:
         if isinstance(outcome, Document):
             kept.append(row.record(outcome, config.rows.label))
         elif outcome is not None:
-            why = {"reason": str(outcome.reason), "message": outcome.message}
+            why = {"reason": outcome.reason, "message": outcome.message}
             replies = [reply.text or None for reply in ended.replies]
             texts = {"prompt": row.prompt, "answer": row.answer, "replies": replies}
             failed.append({"id": row.id, **why, **texts})

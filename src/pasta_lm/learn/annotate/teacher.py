@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape
-from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, Reason, Rejection, examine
+from pasta_lm.learn.annotate.filters import FILTERS, FilterConfig, Rejection, examine
 from pasta_lm.learn.chat.client import ChatReply, Message
 from pasta_lm.learn.chat.pool import CHARACTERS_PER_TOKEN
 
@@ -103,10 +103,10 @@ class TeacherConversation:
 
     def _examine(self, reply: ChatReply) -> Document | Rejection:
         if reply.refusal or not reply.text.strip():
-            return Rejection(Reason.REFUSED, "There is no copy in your reply.")
+            return Rejection("refused", "There is no copy in your reply.")
         if reply.finish_reason == "length":
             message = "The copy was cut off: it is longer than the answer can be."
-            return Rejection(Reason.CUT_OFF, message)
+            return Rejection("cut_off", message)
         return examine(unwrap(reply.text), self._answer, self._filters)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from fractions import Fraction
 from math import ceil
 from pathlib import Path
 from typing import Literal
 
-from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy, check_join
 from pasta_lm.journal import Journal
@@ -17,7 +15,7 @@ from pasta_lm.learn.data.layout import RULES
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.judge import LLMJudge, Progress, load_template
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
-from pasta_lm.strategies import APAR, APAR_POSITIONS, PASTA
+from pasta_lm.strategies import APAR_POSITIONS, PASTA
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.model import Servers
 
@@ -64,9 +62,7 @@ class DataConfig:
 
     @property
     def trained_strategy(self) -> str:
-        if self.rule is None:
-            return PASTA
-        return sot.NAME if self.rule == sot.NAME else APAR
+        return self.rule or PASTA  # a rule has the name of its strategy
 
 
 def _paths(names: str | tuple[str, ...]) -> list[Path]:
@@ -255,14 +251,13 @@ class JudgeConfig(Endpoint):
 
 
 def judge_of(
-    config: JudgeConfig, out: Path, progress: Progress = lambda done, total, spent: None, *,
-    policy: RetryPolicy | None = None,
-) -> LLMJudge:  # fmt: skip
+    config: JudgeConfig, out: Path, progress: Progress = lambda done, total, spent: None
+) -> LLMJudge:
     check_not_ignored("judge.file", config.file is not None, "here a model is asked")
     journal = Journal(Path(config.journal) if config.journal else out / REPLIES)
     return LLMJudge(
         config.model, load_template(TEMPLATES[config.method]), journal,
-        lambda: ChatClient(config, policy=policy), config.max_missing, progress,
+        lambda: ChatClient(config), config.max_missing, progress,
     )  # fmt: skip
 
 
@@ -290,8 +285,8 @@ class LossConfig:
         """
         if isinstance(self.beta, float):
             return self
-        harmonic = sum(Fraction(1, k) for k in range(1, num_samples))
-        return replace(self, beta=float(1 / (2 * (num_samples - 1) * harmonic)))
+        harmonic = sum(1 / k for k in range(1, num_samples))
+        return replace(self, beta=1 / (2 * (num_samples - 1) * harmonic))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,6 @@ MAY_CHANGE = {
     *("train.workers", "train.log_steps", "train.save_steps", "train.max_own_text_rise"),
 }
 """Keys of a recipe that may change when a run is continued."""
-EVERY_LAYER = "all-linear"  # peft's name for all linear layers but the output matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
     config = peft.LoraConfig(
         task_type="CAUSAL_LM", r=lora.rank, lora_dropout=lora.dropout,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a float is fine
-        target_modules=[*lora.targets] or EVERY_LAYER,
+        target_modules=[*lora.targets] or "all-linear",  # all but the output matrix
         trainable_token_indices=rows if lora.trained_tokens == "tags" else None,
     )  # fmt: skip
     try:
