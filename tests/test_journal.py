@@ -8,7 +8,7 @@ import json
 import math
 import os
 import tomllib
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import pytest
 
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Journal, Row, line_of, read_objects, read_rows, write_rows
-from pasta_lm.recipe import check_same_settings, read_recipe, toml_of
+from pasta_lm.recipe import read_recipe, toml_of
 from pasta_lm.run_folder import RunFolder, hash_files
 
 ROWS: list[Row] = [
@@ -219,29 +219,6 @@ def test_a_missing_pydantic_is_named_with_the_command_that_installs_it(
     assert caught.value.hint == "pip install 'pydantic>=2.9'"
 
 
-def test_a_run_continues_with_the_settings_it_began_with() -> None:
-    config = Config(systems=(System(name="a"),), beta=math.inf)
-    begun = {"mode": "exact", "systems": [{"name": "a", "weight": 1.0}], "beta": "inf"}
-    own = {"own.name": "own", "own.weight": "1.0", "extra": None}
-    check_same_settings("build/x", begun | own | {"a key of an old version": 1}, asdict(config))
-
-
-@pytest.mark.parametrize(
-    ("begun", "message"),
-    [
-        ({"a": {"b": 1}, "c": 3}, "build/x was begun with a.b = 1, not 2"),
-        ({"a": {"b": 2}, "c": 4}, "build/x was begun with c = 4, not 3"),
-        ({"c": 4}, "build/x was begun with a.b = None, not 2; c = 4, not 3"),
-    ],
-)
-def test_changed_settings_are_named(begun: dict[str, Any], message: str) -> None:
-    now = {"a": {"b": 2}, "c": 3}
-    with pytest.raises(UsageError) as caught:
-        check_same_settings("build/x", begun, now)
-    assert caught.value.message == message
-    check_same_settings("build/x", begun, now, may_change={"a.b", "c"})
-
-
 def test_a_recipe_that_was_written_reads_back_as_it_was(tmp_path: Path) -> None:
     data = {
         "name": 'a "quoted" \u00e9\\n',
@@ -264,6 +241,21 @@ STORED = [{"id": "one", "text": "caf\u00e9"}, {"id": "two"}]
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "new" / "run")
+
+
+@pytest.mark.parametrize(
+    ("begun", "message"),
+    [
+        ({"a": {"b": 1}, "c": 3}, "run was begun with a.b = 1, not 2"),
+        ({"a": {"b": 2}, "c": 4, "of an old version": 1}, "run was begun with c = 4, not 3"),
+        ({"c": 4}, "run was begun with a.b = None, not 2; c = 4, not 3"),
+    ],
+)
+def test_changed_settings_are_named(run: RunFolder, begun: dict[str, Any], message: str) -> None:
+    run.begin(begun)
+    with pytest.raises(UsageError, match=f"{message}\n"):
+        run.begin({"a": {"b": 2}, "c": 3})
+    run.begin({"a": {"b": 2}, "c": 3}, may_change={"a.b", "c"})
 
 
 def test_a_run_continues_with_its_settings_but_for_those_that_no_result_depends_on(

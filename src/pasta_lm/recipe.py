@@ -1,4 +1,4 @@
-"""Read TOML recipes into dataclasses, and compare the settings of a run with those it began with.
+"""Read TOML recipes into dataclasses, and refuse wrong ones.
 
 A recipe's shape is a frozen dataclass of the standard library. pydantic validates it; only this
 file imports pydantic. Knows nothing of what the keys mean.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -60,26 +60,6 @@ def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
 
     write(data, "")
     return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def check_same_settings(
-    folder: Path | str, begun: Mapping[str, object], now: Mapping[str, object], *,
-    may_change: Collection[str] = (),
-) -> None:  # fmt: skip
-    """Refuse to continue a run with other settings than those it was begun with.
-
-    ``begun`` are the stored settings, nested tables or dotted keys; those that ``now`` lacks are
-    not compared, nor are the dotted keys in ``may_change``.
-    """
-    before = dict(_flat(begun))
-    changed = [
-        f"{key} = {before.get(key)!r}, not {value!r}"
-        for key, value in _flat(now)
-        if key not in may_change and (key not in before or before[key] != value)
-    ]
-    if changed:
-        hint = "restore the settings, or choose another output folder"
-        raise UsageError(f"{folder} was begun with {'; '.join(changed[:3])}", hint=hint)
 
 
 def check_one_of(table: str, **values: object) -> None:
@@ -171,12 +151,3 @@ def _check_keys(hint: object, data: object, path: str) -> None:
         elif get_origin(entry) is tuple and isinstance(data, list):
             for item in data:
                 _check_keys(get_args(entry)[0], item, path)
-
-
-def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            is_float = isinstance(value, float)
-            yield f"{path}{key}", str(value) if is_float else json.loads(json.dumps(value))

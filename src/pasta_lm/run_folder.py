@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from pasta_lm.errors import InputError, PastaError, UsageError, cause
 from pasta_lm.journal import Journal, Row, held, read_rows, write_json
-from pasta_lm.recipe import check_same_settings, validated, without_passwords
+from pasta_lm.recipe import validated, without_passwords
 
 T = TypeVar("T")
 SETTINGS, INPUTS, LOCK = "settings.json", "inputs.json", "lock"
@@ -91,6 +91,14 @@ def full_disk_named(out: Path) -> Iterator[None]:
         raise PastaError(f"{out} cannot be written: {reason}", hint=hint) from exc
 
 
+def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", str(value) if isinstance(value, float) else value
+
+
 class RunFolder:
     """The settings and the rows of a run."""
 
@@ -121,19 +129,26 @@ class RunFolder:
 
     def begin(
         self, settings: Mapping[str, object], *, may_change: Collection[str] = (),
-        inputs: Mapping[str, str] = {},
-        prepare: Callable[[], None] = lambda: None,
+        inputs: Mapping[str, str] = {}, prepare: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Begin a run, or continue the one that the folder holds.
 
         ``settings`` are nested tables, of which ``may_change`` has the dotted keys that no result
-        depends on; passwords are not stored. ``inputs`` are hashes by what was hashed: one that was
-        not stored before is not compared. ``prepare`` writes the inputs of a new run before.
+        depends on; passwords are not stored. ``inputs`` are hashes by what was hashed. Keys that
+        are no longer there, and hashes that were not stored, are not compared. ``prepare`` writes
+        the inputs of a new run before.
         """
         settings = json.loads(without_passwords(json.dumps(settings)))
         is_new, file = not self.has_begun, self.path / INPUTS
-        if not is_new:
-            check_same_settings(self.path, self.settings(), settings, may_change=may_change)
+        before = dict(_flat(settings if is_new else self.settings()))
+        changed = [
+            f"{key} = {before.get(key)!r}, not {value!r}"
+            for key, value in _flat(settings)
+            if key not in may_change and (key not in before or before[key] != value)
+        ]
+        if changed:
+            hint = "restore the settings, or choose another output folder"
+            raise UsageError(f"{self.path} was begun with {'; '.join(changed[:3])}", hint=hint)
         stored = {} if is_new or not file.exists() else json.loads(file.read_text("utf-8"))
         if changed := [key for key, value in inputs.items() if stored.get(key, value) != value]:
             hint = "restore them, or choose another output folder"

@@ -95,13 +95,11 @@ def bench(
     gpu = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else "none"
     figures: Figures = {
         "kind": (loaded.kind if loaded.kind is Kind.RANDOM_WEIGHTS else Kind.REPLAYED).value,
-        "model": loaded.name,
-        "dtype": loaded.dtype_name,
+        "model": loaded.name, "dtype": loaded.dtype_name,
         "machine": describe_machine(gpu, torch.get_num_threads()),
-        "step_ms": milliseconds(steps),
-        "sequential_tokens_per_s": round(1 / token_s, 2),
+        "step_ms": milliseconds(steps), "sequential_tokens_per_s": round(1 / token_s, 2),
         "bandwidth_share": round(median(reading) / median(steps.get(1, [token_s])), 4),
-    }
+    }  # fmt: skip
     return figures | ({"load": load} if load else {})
 
 

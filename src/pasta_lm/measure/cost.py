@@ -107,14 +107,12 @@ def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iter
         for record, count, example, content, nats in zip(*columns, strict=True):
             numbers = Counter(item.region for item in count)
             yield {
-                "id": f"{system.name}/{record.id}",
-                "reference_id": record.id,
-                "system": system.name,
-                "num_blocks": len(record.document.blocks),
+                "id": f"{system.name}/{record.id}", "reference_id": record.id,
+                "system": system.name, "num_blocks": len(record.document.blocks),
                 "num_syncs": record.document.num_syncs,
                 "num_tokens": {region: numbers[region] for region in REGIONS},
                 **_sums(example, content, nats),
-            }
+            }  # fmt: skip
         del system
 
 

@@ -65,13 +65,11 @@ MEANING = (
     "intervals: 95 %, bootstrap over prompts; differences are paired by prompt",
 )
 TITLES = {
-    "forks": "answers that fork",
-    "syncs": "answers with a sync",
-    "legal": "legal tags",
-    "well_formed": "well formed",
+    "forks": "answers that fork", "syncs": "answers with a sync",
+    "legal": "legal tags", "well_formed": "well formed",
     "legal_unmasked": "legal tags, without the mask",
     "well_formed_unmasked": "well formed, without the mask",
-}
+}  # fmt: skip
 WORD = re.compile(r"\w+")
 READINGS = ("strict", "loose")
 """An answer is read as it is, or also without its first line, its last line or asterisks."""
@@ -245,11 +243,9 @@ def _add_text(report: Report, path: KeyPath, ours: Answers, base: Answers) -> No
         if key == "thinks" and not any((*values, *base_values)):
             continue
         figures = {
-            "pasta": mean(values),
-            "sequential": mean(base_values),
-            "difference": mean([*map(sub, values, base_values)]),
-            "num_pairs": len(ours),
-        }
+            "pasta": mean(values), "sequential": mean(base_values),
+            "difference": mean([*map(sub, values, base_values)]), "num_pairs": len(ours),
+        }  # fmt: skip
         report.add((*path, "text"), {key: figures}, {key: key}, len(ours))
 
 

@@ -37,7 +37,6 @@ TITLES = {
     "sequential_tokens_per_s": "tokens/s, sequential",
     "parallel_tokens_per_s": "tokens/s, parallel",
 }
-Skipped = tuple[str, str]  # the id of an answer, and why it was not decoded
 Progress = Callable[[int, int], None]
 
 
@@ -54,7 +53,7 @@ class Replay:
     """All pairs of a replay, the answers that could not be decoded, and its conditions."""
 
     pairs: list[Pair] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)  # beyond the model's context
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # ids, and why not decoded
     was_interrupted: bool = False
     hardware: str = ""
     conditions: Mapping[str, str] = field(default_factory=dict)

@@ -31,16 +31,12 @@ USUAL = {"program": "", "finish_reason": "stop", "num_illegal": 0}
 MAX_LENGTH_CHANGE = 0.1  # a larger one, against the baseline, and there is no speedup
 MIN_PARALLELISM = 1e-3  # for an answer without content, so that the geometric mean exists
 TITLES = {
-    "theoretical_speedup": "theoretical speedup",
-    "realised_speedup": "realised speedup",
-    "efficiency": "realised / theoretical",
-    "tokens_per_s": "tokens/s",
+    "theoretical_speedup": "theoretical speedup", "realised_speedup": "realised speedup",
+    "efficiency": "realised / theoretical", "tokens_per_s": "tokens/s",
     "baseline_tokens_per_s": "the baseline's tokens/s",
-    "num_cut": "answers cut at a limit, of both",
-    "parallelism": "parallelism",
-    "length_ratio": "length ratio, characters",
-    "num_failed": "failed prompts",
-}
+    "num_cut": "answers cut at a limit, of both", "parallelism": "parallelism",
+    "length_ratio": "length ratio, characters", "num_failed": "failed prompts",
+}  # fmt: skip
 SPEEDUPS = {key for key in TITLES if "speedup" in key} | {"efficiency"}
 RATES = {"tokens_per_s", "baseline_tokens_per_s", "num_cut"}  # in tables without speedups
 TIMED = (SPEEDUPS | RATES) - {"num_cut", "theoretical_speedup"}
@@ -117,15 +113,12 @@ def add_speed(
     timed = [(a, b) for a, b in both if a.wall_s and b.wall_s]
     num_cut = sum(record.finish_reason == "length" for pair in pairs for record in pair)
     figures: Figures = {
-        **speed(answers, base),
-        **timed_figures(timed),
-        "num_timed": len(timed),
-        "num_prompts": len(shared),
+        **speed(answers, base), **timed_figures(timed),
+        "num_timed": len(timed), "num_prompts": len(shared),
         "num_unpaired": len(ours) + len(theirs) - 2 * len(shared),
-        "num_failed": num_failed(answers),
-        "num_cut": num_cut,
+        "num_failed": num_failed(answers), "num_cut": num_cut,
         "kinds": sorted({record.kind or "unknown" for record in answers}),
-    }
+    }  # fmt: skip
     reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
     length: Interval | None = figures["length_ratio"]
     if length and abs(length.mean - 1) > MAX_LENGTH_CHANGE:

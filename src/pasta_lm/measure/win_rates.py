@@ -30,15 +30,10 @@ COUNTS = {"model": str, "row": int, "len_1": int, "len_2": int}
 """Keys of a stored judgement with their types; numbers are not below 0."""
 DIFFICULTY = "instruction_difficulty"
 COLUMNS = {
-    "LC win rate": "length_controlled_winrate",
-    "LC SE": "lc_standard_error",
-    "win rate": "win_rate",
-    "SE": "standard_error",
-    "missing lost": "win_rate_missing_lost",
-    "n": "n_total",
-    "missing": "n_missing",
-    "avg length": "avg_length",
-}
+    "LC win rate": "length_controlled_winrate", "LC SE": "lc_standard_error",
+    "win rate": "win_rate", "SE": "standard_error", "missing lost": "win_rate_missing_lost",
+    "n": "n_total", "missing": "n_missing", "avg length": "avg_length",
+}  # fmt: skip
 GAMED_WEIGHT = 0.1  # a gamed row's: AlpacaEval's regularisation of 0.2, over two models
 CHOICES = tuple(float(choice) for choice in np.logspace(-4, 4, 10))
 """Inverse penalties to choose from (C in the names of scikit-learn)."""
@@ -127,15 +122,13 @@ class Rates:
         figures: Figures = {
             "win_rate": float(wins.mean()) if has_rates else None,
             "standard_error": standard_error(wins) if has_rates else None,
-            "n_total": len(wins),
-            "n_missing": len(missing),
-            "missing_rows": missing,
+            "n_total": len(wins), "n_missing": len(missing), "missing_rows": missing,
             "avg_length": int(np.mean(lengths)) if lengths else None,
             "win_rate_missing_lost": float(wins.sum()) / len(lengths) if has_lost else None,
             "length_controlled_winrate": fitted and fitted.win_rate,
             "lc_standard_error": fitted and fitted.standard_error,
             "lc_inverse_penalty": fitted and fitted.inverse_penalty,
-        }
+        }  # fmt: skip
         if self.is_refused:
             shown = [names[row] if names else str(row) for row in missing[:NUM_NAMED]]
             more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""

@@ -30,14 +30,11 @@ from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 TEACHER: Final = "teacher"
 MARKDOWN_RULE: Final = "markdown_rule"
 COLUMNS = {
-    "slimorca": ("conversations",),
-    "sharegpt": ("conversations",),
-    "annotated": ("messages", "response", THOUGHT),
-    "messages": ("messages",),
-    "alpaca": ("instruction", "input", "output"),
-    "dolly": ("instruction", "context", "response"),
+    **dict.fromkeys(("slimorca", "sharegpt"), ("conversations",)),
+    "annotated": ("messages", "response", THOUGHT), "messages": ("messages",),
+    "alpaca": ("instruction", "input", "output"), "dolly": ("instruction", "context", "response"),
     "pairs": ("prompt", "answer", "reasoning"),
-}
+}  # fmt: skip
 """The columns of data sets; where none is named, all of a row are read."""
 TAGGED = {"response": Form.WRITTEN, "annotated": Form.ANNOTATOR}
 PLAIN = ("output", "answer", "completion")  # Keys of an answer beside its prompt.
