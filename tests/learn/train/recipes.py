@@ -22,14 +22,17 @@ from pasta_lm.language.events import Sync, Text
 from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import NO_LABEL
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, ScoreConfig
-from pasta_lm.learn.judge import Comparison
+from pasta_lm.learn.judge import Comparison, Judge
+from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import (
     DataConfig,
+    JudgeConfig,
     LossConfig,
     ModelConfig,
     PairsConfig,
     PreferenceConfig,
     PreferenceTrainConfig,
+    RecordsConfig,
     RolloutsConfig,
     SftConfig,
     StartConfig,
@@ -38,7 +41,6 @@ from pasta_lm.learn.train.config import (
 from pasta_lm.learn.train.learner import Learner, load_learner
 from pasta_lm.learn.train.losses import Batch
 from pasta_lm.learn.train.packs import Pack, packs_of
-from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.models.folder import PastaConfig, save_model_folder
 from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.strategies import APAR, APAR_POSITIONS, PASTA
@@ -168,13 +170,14 @@ def save_tiny(folder: Path, *, seed: int = 0, trained_strategy: str = PASTA) -> 
 def recipe(
     base: str, baseline: str, out: Path, *, quality_weight: float = 1.0, **train: Any
 ) -> PreferenceConfig:
-    """Return a recipe: short answers, every step logged; prompts and judge come beside it."""
+    """Return a recipe: short answers, every step logged; ``train`` brings prompts and judge."""
     settings = {"steps": 10, "rounds": 2, "learning_rate": 3e-4, "log_steps": 1, **train}
     return PreferenceConfig(
         model=StartConfig(base=base, baseline=baseline),
-        data=PairsConfig(max_tokens=2000),
+        data=PairsConfig(records=RecordsConfig(file=__file__), max_tokens=2000),
         rollouts=RolloutsConfig(samples=4, max_tokens=32, pool_tokens=8192),
         score=ScoreConfig(quality_weight=quality_weight),
+        judge=JudgeConfig(model="any", base_url="http://127.0.0.1:9/v1"),
         loss=LossConfig(beta=0.01),
         train=PreferenceTrainConfig(out=str(out), **settings),
     )
@@ -196,9 +199,18 @@ class LongerWins:
         return [(first - second) / (first + second) for first, second in sizes]
 
 
-def train(config: PreferenceConfig, count: int = 24, **more: Any) -> Path:
+LONGER_WINS = LongerWins()
+
+
+def train(
+    config: PreferenceConfig, count: int = 24, judge: Judge | None = LONGER_WINS, **more: Any
+) -> Path:
     drawn = prompts(count, config.train.rounds)
-    return train_preference(config, prompts=drawn, judge=LongerWins(), **more)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preference, "prompts_of", lambda *_: drawn)
+        if judge is not None:  # else it is the recipe's
+            patch.setattr(preference, "reader_of", lambda *_, **__: judge)
+        return preference.train_preference(config, **more)
 
 
 def rows(out: Path, number: int) -> list[dict[str, Any]]:

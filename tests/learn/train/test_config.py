@@ -194,13 +194,15 @@ GOOD_PAIRS: dict[str, dict[str, Any]] = {
     "model": {"base": "sft", "baseline": "plain"},
     "data": {"records": {"file": "answers.jsonl"}},
     "score": {"quality_weight": 4},
+    "judge": {"model": "a-judge", "base_url": "https://example.org/v1"},
     "train": {"out": "build/x", "epochs": 1},
 }
-LLM = {"model": "a-judge", "base_url": "https://example.org/v1"}
+LLM = GOOD_PAIRS["judge"]
 FILE: dict[str, Any] = {
     "data": {"file": "pairs.jsonl"},
     "model.baseline": None,
     "score": None,
+    "judge": None,
     "train.rounds": 1,
 }
 
@@ -230,6 +232,8 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
     ("changes", "message"),
     [
         ({"score": None}, "[score] is missing: samples need a quality_weight"),
+        ({"judge": None}, "[judge] is missing: it compares the samples"),
+        ({"data": {}}, "[data] needs exactly one of file and records"),
         ({"score.quality_weight": -1}, "score.quality_weight must be at least 0"),
         ({"score.quality_weight": float("nan")}, "score.quality_weight must be at least 0"),
         ({"score.smoothing": 0}, "score.smoothing must be above 0"),

@@ -38,13 +38,7 @@ from pasta_lm.learn.train.config import (
     RecordsConfig,
     StartConfig,
 )
-from pasta_lm.learn.train.preference import (
-    Prompts,
-    Round,
-    check_newest,
-    prompts_of,
-    train_preference,
-)
+from pasta_lm.learn.train.preference import Prompts, Round, check_newest, prompts_of
 from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.model import Pasta, Servers
 from tests.fakes.power_cut import power_cut_after
@@ -52,7 +46,6 @@ from tests.learn.train.recipes import (
     LongerWins,
     margins,
     pair,
-    prompts,
     recipe,
     records,
     rows,
@@ -245,18 +238,17 @@ def test_verdicts_of_a_file_train_the_model_that_a_judge_in_the_process_trains(
     models: Models, tmp_path: Path
 ) -> None:
     inside, plain = (recipe(*models, tmp_path / name, steps=3) for name in ("inside", "outside"))
-    drawn = prompts(8, 2)
-    train_preference(inside, prompts=drawn, judge=LongerIsSure())
+    train(inside, 8, LongerIsSure())
     files = [tmp_path / f"verdicts-{number}.jsonl" for number in (1, 2)]
     first, second = (replace(plain, judge=JudgeConfig(file=str(file))) for file in files)
     to_read = [tmp_path / f"pairs-{number}.jsonl" for number in (1, 2)]
-    assert train_preference(first, prompts=drawn, to_read=to_read[0]) == to_read[0]
+    assert train(first, 8, None, to_read=to_read[0]) == to_read[0]
     read_by_hand(to_read[0], files[0])
     with pytest.raises(UsageError, match="judges answers that are not sampled yet"):
-        train_preference(first, prompts=drawn, resume=True)
-    assert train_preference(first, prompts=drawn, resume=True, to_read=to_read[1]) == to_read[1]
+        train(first, 8, None, resume=True)
+    assert train(first, 8, None, resume=True, to_read=to_read[1]) == to_read[1]
     read_by_hand(to_read[1], files[1])
-    train_preference(second, prompts=drawn, resume=True)
+    train(second, 8, None, resume=True)
     assert_same_run(second, inside)
     assert [row["judge"] for row in rows(out(second), 2)[:1]] == [str(files[1])]
 
@@ -269,15 +261,6 @@ def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> Non
     changed = replace(whole.train, rounds=1, log_steps=5, workers=2)
     assert train(replace(whole, train=changed), resume=True) == out(whole) / "round-1" / "model"
     assert {path: path.stat().st_mtime_ns for path in files} == before
-
-
-def test_what_is_missing_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
-    config = recipe("absent", "absent", tmp_path / "out")
-    with pytest.raises(UsageError, match=r"\[data\] needs exactly one of file and records"):
-        train_preference(config)
-    with pytest.raises(UsageError, match=r"\[judge\] is missing"):
-        train_preference(config, prompts=[[]])
-    assert not (tmp_path / "out").exists()
 
 
 def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_path: Path) -> None:
@@ -304,7 +287,7 @@ def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path)
 
     config = recipe(*models, tmp_path / "out", quality_weight=float("inf"), rounds=1)
     with pytest.raises(InputError, match="no prompt has two samples of different score"):
-        train_preference(config, prompts=prompts(2, 1), judge=Undecided())
+        train(config, 2, Undecided())
 
 
 STOPS = {
@@ -375,7 +358,7 @@ def test_preference_training_with_adapters_changes_only_the_adapters(tmp_path: P
     plain = of_file(Models(base, base), tmp_path, *pairs, steps=10, learning_rate=3e-2)
     data = replace(plain.data, max_tokens=4096)
     config = replace(plain, data=data, lora=LoraConfig(rank=2, targets=("v_proj",)))
-    folder = train_preference(config)
+    folder = train(config)
     before = load_file(Path(base) / "model.safetensors")
     after = load_file(folder / "model.safetensors")
     rows = sorted(json.loads((folder / "pasta_config.json").read_text())["piece_ids"].values())

@@ -26,12 +26,12 @@ from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference
 from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import DataConfig, JudgeConfig, PreferenceConfig
 from pasta_lm.learn.train.packs import Pack, fill_packs, packs_of
-from pasta_lm.learn.train.preference import Round, sampling_of, train_preference
+from pasta_lm.learn.train.preference import Round, sampling_of
 from tests.fakes.scripted_judge import answers_of
 from tests.fakes.scripted_server import ScriptedReply, ScriptedServer
 from tests.learn.annotate.runs import AT_ONCE
 from tests.learn.data.rollouts import sample
-from tests.learn.train.recipes import prompts, recipe, rows
+from tests.learn.train.recipes import prompts, recipe, rows, train
 
 
 def encoded(record: Record) -> EncodedExample:
@@ -293,12 +293,12 @@ def test_many_missing_verdicts_stop_the_run_and_allowed_ones_are_left_out_and_re
 def test_a_run_cannot_be_resumed_with_another_judge(tmp_path: Path) -> None:
     config = judged(tmp_path, "http://localhost:1/v1")
     with pytest.raises(PastaError):
-        train_preference(config, prompts=[PROMPTS])
+        train(config, NUM_PROMPTS, None)
     moved = replace(config.judge, base_url="http://localhost:2/v1", max_in_flight=1)
     for key, value in (("model", "b"), ("method", "logprobs")):
         other = replace(config, judge=replace(moved, **{key: value}))
         with pytest.raises(UsageError, match=f"begun with judge.{key}"):
-            train_preference(other, prompts=[PROMPTS], resume=True)
+            train(other, NUM_PROMPTS, None, resume=True)
 
 
 def read_by(config: PreferenceConfig, file: Path) -> PreferenceConfig:
@@ -338,21 +338,21 @@ def test_verdicts_of_a_file_that_cannot_be_used_are_named_before_anything_is_loa
 ) -> None:
     file, to_read = tmp_path / "verdicts.jsonl", tmp_path / "pairs.jsonl"
     config = read_by(judged(tmp_path, "http://localhost:1/v1"), file)
-    assert train_preference(config, prompts=[PROMPTS], to_read=to_read) == to_read
+    assert train(config, NUM_PROMPTS, None, to_read=to_read) == to_read
     pairs = read_rows(to_read)
     verdicts = [{**row, "winner": 2} for row in pairs[:num_verdicts]]  # added to what was read
     more = [{**row, "id": pairs[0]["id"]} if row.get("id") == "FIRST" else row for row in more]
     file.write_bytes(b"".join(map(line_of, [*verdicts, *more])))
     with pytest.raises(InputError, match=message):
-        train_preference(config, prompts=[PROMPTS], resume=True)
+        train(config, NUM_PROMPTS, None, resume=True)
     assert not (round_of(config).folder / "pairs.jsonl").exists()
 
 
 def test_a_run_that_a_reader_judges_begins_with_what_is_to_be_read(tmp_path: Path) -> None:
     config = read_by(recipe("base", "base", tmp_path / "out", rounds=1), tmp_path / "v.jsonl")
     with pytest.raises(UsageError, match="not sampled yet"):
-        train_preference(config, prompts=[PROMPTS])
+        train(config, NUM_PROMPTS, None)
     (tmp_path / "v.jsonl").write_text('{"id": "a", "winner": 1}', "utf-8")
     with pytest.raises(UsageError, match="exists, and may hold verdicts"):
-        train_preference(config, prompts=[PROMPTS], to_read=tmp_path / "v.jsonl")
+        train(config, NUM_PROMPTS, None, to_read=tmp_path / "v.jsonl")
     assert not (tmp_path / "out").exists()

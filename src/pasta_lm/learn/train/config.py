@@ -198,8 +198,7 @@ class PairsConfig:
 
     def __post_init__(self) -> None:
         check_positive("data", self, "max_tokens")
-        if self.file is not None:
-            check_one_of("data", file=self.file, records=self.records)
+        check_one_of("data", file=self.file, records=self.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +324,10 @@ class PreferenceConfig:
         if self.data.file is None:
             if self.score is None:
                 raise UsageError("[score] is missing: samples need a quality_weight")
+            if self.judge is None:
+                reason = "[judge] is missing: it compares the samples with other answers"
+                hint = "name model and base_url of an API, or a file of verdicts"
+                raise UsageError(reason, hint=hint)
             if self.model.baseline is None:
                 reason = "model.baseline is missing: its answers are compared with the samples"
                 hint = "name the model that was trained on the same data without tags"

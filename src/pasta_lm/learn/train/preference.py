@@ -75,22 +75,19 @@ class Round:
 
 
 def train_preference(
-    recipe: PreferenceConfig, *, prompts: Sequence[Prompts] | None = None,
-    judge: Judge | None = None, resume: bool = False, overwrite: bool = False,
+    recipe: PreferenceConfig, *, resume: bool = False, overwrite: bool = False,
     to_read: Path | None = None, show: Show = lambda *_: None,
 ) -> Path:  # fmt: skip
     """Carry out a recipe; return the model folder of the last round, or ``to_read``.
 
-    ``prompts`` (of each round) and ``judge`` stand for ``data.records`` and ``[judge]``.
     ``to_read`` gets what ``judge.file`` has no verdicts on in a round; then the run stops.
     """
-    check_sources(recipe, prompts, judge)
     verdicts = None if recipe.judge is None else recipe.judge.file
-    judge = judge or reader_of(verdicts, to_read, is_new=not resume)
+    judge = reader_of(verdicts, to_read, is_new=not resume)
     data, model, train = recipe.data, recipe.model, recipe.train
     check_taught(model.base, train)
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
-        drawn = prompts or prompts_of(data.records, train.rounds)
+        drawn = prompts_of(data.records, train.rounds)
         inputs = hashes_of("model.base", model.base) | hashes_of("model.baseline", model.baseline)
         if file := data.file or (data.records and data.records.file):
             inputs |= {"data": hash_files(file)}
@@ -110,18 +107,6 @@ def train_preference(
             optimise(recipe, round, pairs)
             free_memory()
     return Path(newest)
-
-
-def check_sources(
-    recipe: PreferenceConfig, prompts: Sequence[Prompts] | None, judge: Judge | None
-) -> None:
-    if recipe.data.file is not None:
-        return
-    if prompts is None and recipe.data.records is None:
-        raise UsageError("[data] needs exactly one of file and records")
-    if judge is None and recipe.judge is None:
-        reason = "[judge] is missing: it compares the samples with other answers"
-        raise UsageError(reason, hint="name model and base_url of an API, or a file of verdicts")
 
 
 def check_taught(base: str, train: config.TrainConfig) -> None:
