@@ -9,13 +9,7 @@ import torch
 
 from pasta_lm.journal import write_rows
 from pasta_lm.learn.data.annotated import write_records
-from pasta_lm.teaching.config import (
-    AnswersConfig,
-    LearningConfig,
-    MeasuresConfig,
-    MixConfig,
-    TeachConfig,
-)
+from pasta_lm.teaching import config as teaching
 from tests.learn.train.recipes import records
 from tests.small_tokenizers import byte_level
 from tests.tiny import random_llama
@@ -44,7 +38,7 @@ def save_teachable(folder: Path, chat: str = CHAT) -> str:
     return str(folder)
 
 
-def recipe(folder: Path, **train: Any) -> TeachConfig:
+def recipe(folder: Path, **train: Any) -> teaching.TeachConfig:
     """Return the smallest recipe; its data are written to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = [form.format(subject) for form in ASKED for subject in SUBJECTS]
@@ -53,11 +47,11 @@ def recipe(folder: Path, **train: Any) -> TeachConfig:
     write_records(folder / "mixed.jsonl", records(6))
     instructions = {"file": str(folder / "instructions.jsonl"), "num": 24, "num_held_out": 4}
     sampling = {"temperature": 1.0, "max_tokens": 24, "in_flight": 8}
-    return TeachConfig(
-        answers=AnswersConfig(**instructions, **sampling),  # type: ignore[arg-type]
-        data=MixConfig(file=(str(folder / "mixed.jsonl"),), max_tokens=600),
-        train=LearningConfig(**{"passes": 2, "rank": 2, "save_steps": 1, **train}),
-        measures=MeasuresConfig(
+    return teaching.TeachConfig(
+        answers=teaching.AnswersConfig(**instructions, **sampling),  # type: ignore[arg-type]
+        data=teaching.MixConfig(file=(str(folder / "mixed.jsonl"),), max_tokens=600),
+        train=teaching.LearningConfig(**{"passes": 2, "rank": 2, "save_steps": 1, **train}),
+        measures=teaching.MeasuresConfig(
             num_prompts=2, max_tokens=24, num_timed=1, num_unmasked=1, num_references=4
         ),
     )

@@ -20,19 +20,10 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.learn.train.losses import collate, token_nats
+from pasta_lm.measure import instructions
 from pasta_lm.measure.answering import AnswerSettings, Models, SetPrompt
 from pasta_lm.measure.cost import ReadingSystem, add_cost, measure, read_references
-from pasta_lm.measure.instructions import (
-    SCORED,
-    TIMED,
-    UNMASKED,
-    InstructionSettings,
-    check_ifeval,
-    evaluate_instructions,
-    ifeval_figures,
-    instructions_report,
-    workloads,
-)
+from pasta_lm.measure.instructions import SCORED, TIMED, UNMASKED, InstructionSettings, workloads
 from pasta_lm.measure.prompt_sets import SetFiles, read_ifeval, read_labels, read_sets
 from pasta_lm.measure.table import Report, to_json
 from pasta_lm.run_folder import RunFolder
@@ -73,7 +64,8 @@ def answered(folder: Path, **changes: Any) -> RunFolder:
         patch.setattr(Pasta, "close", lambda _: None)  # other tests share the models
         patch.setattr(AnswerSettings, "hashes", lambda *_: {})
         patch.setattr("pasta_lm.measure.answering.require_models", lambda _: None)
-        evaluate_instructions(folder / "run", settings(folder, **changes), lambda *_: None)
+        own = settings(folder, **changes)
+        instructions.evaluate_instructions(folder / "run", own, lambda *_: None)
     return RunFolder(folder / "run")
 
 
@@ -101,11 +93,11 @@ def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Pa
     run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
     ours = [row for row in run.rows(SCORED) if row["system"] == "pasta"]
     assert {row["strategy"] for row in ours} == {"prompt-lookup"}
-    assert "strategy: prompt-lookup" in instructions_report(run.path).markdown()
+    assert "strategy: prompt-lookup" in instructions.instructions_report(run.path).markdown()
 
 
 def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(run: RunFolder) -> None:
-    found = instructions_report(run.path).to_dict()["sets"]["alpaca"]
+    found = instructions.instructions_report(run.path).to_dict()["sets"]["alpaca"]
     assert found["num_prompts"] == 4
     counts = {name: one["num_prompts"] for name, one in found["parts"].items()}
     assert counts == {"one": 2, "several": 1, "between": 1}
@@ -145,7 +137,7 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
         base = listed if is_list else "No."
         rows.append(row("sequential", one.id, base, base, 10))
     begun.journal(SCORED).append(rows)
-    report = instructions_report(begun.path)
+    report = instructions.instructions_report(begun.path)
     found = report.to_dict()["sets"]["alpaca"]
     several, one = found["parts"]["several"], found["parts"]["one"]
     assert found["theoretical_speedup"]["mean"] == 2
@@ -166,12 +158,12 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
 def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> None:
     begun, prompts = empty_run(tmp_path)
     with pytest.raises(InputError, match="no prompt that both systems answered"):
-        instructions_report(begun.path)
+        instructions.instructions_report(begun.path)
     first = prompts[0].id
     begun.journal(SCORED).append(
         [row(name, first, "No.", "No.", 1) for name in ("pasta", "sequential")]
     )
-    report = instructions_report(begun.path)
+    report = instructions.instructions_report(begun.path)
     assert report.to_dict()["num_unanswered"] == 3
     assert "num unanswered: 3" in report.markdown()
 
@@ -248,13 +240,13 @@ class TestIfeval:
         self, prompt: dict[str, Any], text: str, strict: list[bool], loose: list[bool]
     ) -> None:
         pytest.importorskip("lm_eval")
-        assert check_ifeval(prompt, text) == {"strict": strict, "loose": loose}
+        assert instructions.check_ifeval(prompt, text) == {"strict": strict, "loose": loose}
 
     def test_an_instruction_without_a_checker_is_named(self) -> None:
         pytest.importorskip("lm_eval")
         prompt = self.PROMPT | {"instruction_id_list": ["a:b"], "kwargs": [{}]}
         with pytest.raises(InputError, match="no checker for 'a:b'"):
-            check_ifeval(prompt, "Yes")
+            instructions.check_ifeval(prompt, "Yes")
 
     def test_accuracies_are_of_prompts_and_of_instructions(self) -> None:
         def verdict(*flags: bool) -> Row:
@@ -262,7 +254,7 @@ class TestIfeval:
 
         ours = [verdict(True, True), verdict(False)]
         base = [verdict(True, False), verdict(False)]
-        found = to_json(ifeval_figures([*zip(ours, base, strict=True)]))
+        found = to_json(instructions.ifeval_figures([*zip(ours, base, strict=True)]))
         assert found["prompt_strict"]["mean"] == 0.5
         assert found["prompt_strict_baseline"]["mean"] == 0
         assert found["prompt_strict_difference"]["mean"] == 0.5

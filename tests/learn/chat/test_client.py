@@ -12,14 +12,6 @@ from typing import Any
 import pytest
 
 from pasta_lm.engines.servers import client as http
-from pasta_lm.engines.servers.client import (
-    HttpClient,
-    HttpReply,
-    Pause,
-    RetryPolicy,
-    TemporaryFailure,
-    retry_after,
-)
 from pasta_lm.errors import (
     EndpointError,
     MissingExtraError,
@@ -29,20 +21,13 @@ from pasta_lm.errors import (
     UsageError,
 )
 from pasta_lm.learn.chat import client
-from pasta_lm.learn.chat.client import (
-    PATH,
-    ChatClient,
-    ChatReply,
-    ChatRequest,
-    Endpoint,
-    read_reply,
-)
+from pasta_lm.learn.chat.client import ChatClient, ChatReply, ChatRequest, Endpoint, read_reply
 from pasta_lm.learn.chat.pool import next_in_thread
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.learn.judge.endpoint import ScriptedTransport
 
 HELLO = ChatRequest([{"role": "user", "content": "hello"}], max_tokens=9)
-POLICY = RetryPolicy(max_requests=4)
+POLICY = http.RetryPolicy(max_requests=4)
 QUICK = replace(POLICY, first_delay_s=0.0)
 
 
@@ -51,16 +36,16 @@ def echo(asked: object) -> ScriptedReply:
     return ScriptedReply(f"{asked['messages'][-1]['content']} \u00e9!")
 
 
-OK = HttpReply(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
+OK = http.HttpReply(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
 
 
 def playing(
-    *answers: HttpReply | Exception, gate: asyncio.Event | None = None
+    *answers: http.HttpReply | Exception, gate: asyncio.Event | None = None
 ) -> ScriptedTransport:
     """Return a transport that gives these answers one after another, and then good ones."""
     left = iter(answers)
 
-    def script(_: str) -> HttpReply:
+    def script(_: str) -> http.HttpReply:
         answer = next(left, OK)
         if isinstance(answer, Exception):
             raise answer
@@ -69,13 +54,13 @@ def playing(
     return ScriptedTransport(script, gate)
 
 
-def status(number: int, code: str = "", **headers: str) -> HttpReply:
+def status(number: int, code: str = "", **headers: str) -> http.HttpReply:
     body = json.dumps({"error": {"message": "no", "code": code}}).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return HttpReply(number, named, body)
+    return http.HttpReply(number, named, body)
 
 
-def complete(*servers: Any, policy: RetryPolicy = QUICK, **where: Any) -> ChatReply:
+def complete(*servers: Any, policy: http.RetryPolicy = QUICK, **where: Any) -> ChatReply:
     async def run() -> ChatReply:
         endpoint = Endpoint(**{"base_url": "http://h/v1", "model": "m", **where})
         async with ChatClient(endpoint, policy=policy, servers=servers) as one:
@@ -99,14 +84,14 @@ def ask(transport: ScriptedTransport, waits: list[float] | None = None) -> ChatR
     "failure",
     [
         *(status(number) for number in (408, 409, 429, 500, 502, 503, 529)),
-        TemporaryFailure("broken"),
-        HttpReply(200, {}, OK.body[:20]),
-        HttpReply(200, {}, b"[]"),
-        HttpReply(200, {}, b'{"choices": []}'),
-        HttpReply(502, {}, b"<html>"),
+        http.TemporaryFailure("broken"),
+        http.HttpReply(200, {}, OK.body[:20]),
+        http.HttpReply(200, {}, b"[]"),
+        http.HttpReply(200, {}, b'{"choices": []}'),
+        http.HttpReply(502, {}, b"<html>"),
     ],
 )
-def test_temporary_failures_are_retried(failure: HttpReply | Exception) -> None:
+def test_temporary_failures_are_retried(failure: http.HttpReply | Exception) -> None:
     transport = playing(failure, failure)
     assert (ask(transport).text, len(transport.bodies)) == ("yes", 3)
 
@@ -130,7 +115,7 @@ def test_the_number_of_requests_is_bounded() -> None:
     ],
 )
 def test_permanent_failures_are_not_retried(
-    failure: HttpReply, kind: type[Exception], advice: str
+    failure: http.HttpReply, kind: type[Exception], advice: str
 ) -> None:
     transport = playing(failure)
     with pytest.raises(kind, match=advice):
@@ -167,11 +152,11 @@ def test_a_retry_after_of_an_hour_is_a_failure() -> None:
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, expected: float | None) -> None:
     now = datetime(2026, 10, 21, 7, 28, tzinfo=UTC)
-    assert retry_after({"retry-after": value}, now) == expected
+    assert http.retry_after({"retry-after": value}, now) == expected
 
 
 def test_delays_grow_to_a_bound_and_never_pass_it() -> None:
-    policy = RetryPolicy(first_delay_s=1, max_delay_s=8)
+    policy = http.RetryPolicy(first_delay_s=1, max_delay_s=8)
     for num_failed, longest in [(1, 1), (2, 2), (3, 4), (4, 8), (9, 8)]:
         drawn = [policy.delay_s(num_failed) for _ in range(200)]
         assert longest * 0.9 < max(drawn) <= longest
@@ -185,7 +170,7 @@ def test_replies_come_over_http_with_their_log_probabilities() -> None:
 
     async def run(server: ScriptedServer) -> list[ChatReply]:
         where = Endpoint(base_url=server.base_url, model="scripted")
-        policy = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.002)
+        policy = http.RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.002)
         async with ChatClient(where, policy=policy) as one:
             request = replace(HELLO, top_logprobs=2)
             return await asyncio.gather(*(one.complete(request) for _ in range(8)))
@@ -266,16 +251,16 @@ def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
         complete()
 
 
-async def post_once(base_url: str) -> HttpReply:
-    http = HttpClient(base_url, None)
+async def post_once(base_url: str) -> http.HttpReply:
+    server = http.HttpClient(base_url, None)
     try:
-        return await http.send("POST", PATH, HELLO.body("scripted"))
+        return await server.send("POST", client.PATH, HELLO.body("scripted"))
     finally:
-        await http.close()
+        await server.close()
 
 
 def test_a_server_that_does_not_listen_is_a_temporary_failure() -> None:
-    with pytest.raises(TemporaryFailure, match="no connection"):
+    with pytest.raises(http.TemporaryFailure, match="no connection"):
         asyncio.run(post_once("http://127.0.0.1:9/v1"))
 
 
@@ -291,14 +276,14 @@ def test_a_reply_without_end_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(http, "MAX_REPLY_BYTES", 5000)
     with (
         ScriptedServer(lambda asked: ScriptedReply("x" * 5000)) as server,
-        pytest.raises(TemporaryFailure, match="more than 5000 bytes"),
+        pytest.raises(http.TemporaryFailure, match="more than 5000 bytes"),
     ):
         asyncio.run(post_once(server.base_url))
 
 
 @pytest.mark.parametrize("failure", [None, status(500)])
 def test_a_drained_client_awaits_a_request_in_flight_and_does_not_repeat_it(
-    failure: HttpReply | None,
+    failure: http.HttpReply | None,
 ) -> None:
     gate = asyncio.Event()
 
@@ -329,7 +314,8 @@ def test_a_password_of_the_address_is_in_no_message() -> None:
 
 def test_a_model_that_wants_max_completion_tokens_gets_it() -> None:
     message = "Unsupported parameter: use 'max_completion_tokens' instead."
-    transport = playing(HttpReply(400, {}, json.dumps({"error": {"message": message}}).encode()))
+    body = json.dumps({"error": {"message": message}}).encode()
+    transport = playing(http.HttpReply(400, {}, body))
 
     async def run() -> None:
         one = ChatClient(Endpoint(base_url="http://h/v1", model="m"), servers=[transport])
@@ -384,7 +370,7 @@ def test_no_request_begins_during_a_pause(monkeypatch: pytest.MonkeyPatch) -> No
             seen.append(f"{delay_s} s are over")
 
         monkeypatch.setattr(http, "sleep", sleep)
-        pause = Pause()
+        pause = http.Pause()
 
         async def one() -> None:
             await pause.over()

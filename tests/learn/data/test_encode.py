@@ -44,7 +44,7 @@ from tests.learn.data.examples import (
     spelled,
 )
 from tests.plain_sequences import plain_sequences, seen_sequence
-from tests.programs import decode_document, random_program, words_of
+from tests.programs import words_of
 from tests.reference import PROMPT, reference
 from tests.small_tokenizers import byte_level
 from tests.taught import PLAIN, TAUGHT, VOCABULARIES
@@ -183,35 +183,6 @@ def test_tokens_positions_and_visibility_of_each_thread_follow_the_written_form(
         for thread, values in [(PROMPT, program.prompt), *enumerate(threads)]
         for index, value in enumerate(values)
     }
-
-
-@pytest.mark.parametrize("max_threads", [None, 1])
-@pytest.mark.parametrize("strategy", PositionStrategy)
-def test_training_visibility_equals_that_of_a_decoding_engine(
-    strategy: PositionStrategy, max_threads: int | None
-) -> None:
-    model, rng = loaded("qwen2"), random.Random(f"{strategy}")
-    vocabulary = model.vocabulary
-    random_ones = [random_program(rng, vocabulary).answer for _ in range(8)]
-    answers = [decode_document(vocabulary, answer) for answer in random_ones]
-    programs = [program_of(document, "A question?", vocabulary) for document in answers]
-    params = SamplingParams(max_tokens=800, max_threads=max_threads)
-    requests = [
-        Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
-        for p in programs
-    ]
-    witnessed = Recording(model, captures=False).run(requests)
-    num_blocks = 0
-    for document, (seen,) in zip(answers, witnessed, strict=True):
-        record = Record("r", "A question?", document)
-        example = encode_example(record, vocabulary, EOS, strategy)
-        place, token = places(example), dict(zip(names(example), example.token_ids, strict=True))
-        met = met_by(seen)
-        assert met == {name: (token[name], *place[name]) for name in met}
-        assert seen.answer is not None
-        assert seen.answer.document == document
-        num_blocks += len(document.blocks)
-    assert num_blocks > 8
 
 
 def test_a_tokenizer_that_changes_text_is_refused() -> None:

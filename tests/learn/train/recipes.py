@@ -23,19 +23,13 @@ from pasta_lm.learn.data.annotated import Record, write_records
 from pasta_lm.learn.data.encode import NO_LABEL
 from pasta_lm.learn.data.preferences import PreferencePair, PromptWithReference, ScoreConfig
 from pasta_lm.learn.judge import Comparison, Judge
+from pasta_lm.learn.train import config as training
 from pasta_lm.learn.train import preference
 from pasta_lm.learn.train.config import (
     DataConfig,
-    JudgeConfig,
-    LossConfig,
     ModelConfig,
-    PairsConfig,
     PreferenceConfig,
-    PreferenceTrainConfig,
-    RecordsConfig,
-    RolloutsConfig,
     SftConfig,
-    StartConfig,
     TrainConfig,
 )
 from pasta_lm.learn.train.learner import Learner, load_learner
@@ -173,13 +167,13 @@ def recipe(
     """Return a recipe: short answers, every step logged; ``train`` brings prompts and judge."""
     settings = {"steps": 10, "rounds": 2, "learning_rate": 3e-4, "log_steps": 1, **train}
     return PreferenceConfig(
-        model=StartConfig(base=base, baseline=baseline),
-        data=PairsConfig(records=RecordsConfig(file=__file__), max_tokens=2000),
-        rollouts=RolloutsConfig(samples=4, max_tokens=32, pool_tokens=8192),
+        model=training.StartConfig(base=base, baseline=baseline),
+        data=training.PairsConfig(records=training.RecordsConfig(file=__file__), max_tokens=2000),
+        rollouts=training.RolloutsConfig(samples=4, max_tokens=32, pool_tokens=8192),
         score=ScoreConfig(quality_weight=quality_weight),
-        judge=JudgeConfig(model="any", base_url="http://127.0.0.1:9/v1"),
-        loss=LossConfig(beta=0.01),
-        train=PreferenceTrainConfig(out=str(out), **settings),
+        judge=training.JudgeConfig(model="any", base_url="http://127.0.0.1:9/v1"),
+        loss=training.LossConfig(beta=0.01),
+        train=training.PreferenceTrainConfig(out=str(out), **settings),
     )
 
 
@@ -203,7 +197,10 @@ LONGER_WINS = LongerWins()
 
 
 def train(
-    config: PreferenceConfig, count: int = 24, judge: Judge | None = LONGER_WINS, **more: Any
+    config: PreferenceConfig,
+    count: int = 24,
+    judge: Judge | None = LONGER_WINS,
+    **more: Any,
 ) -> Path:
     drawn = prompts(count, config.train.rounds)
     with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -21,10 +20,8 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.train.config import TrainConfig
 from pasta_lm.learn.train.learner import Learner
-from pasta_lm.learn.train.losses import collate, label_nats, seen
+from pasta_lm.learn.train.losses import collate, label_nats
 from pasta_lm.learn.train.packs import PairPack, collate_pairs, pack_pairs, reference_log_probs
-from pasta_lm.strategies import APAR, PASTA
-from pasta_lm.strategies.requests import apar_request, forced
 from tests.architectures import (
     ARCHITECTURES,
     WINDOW,
@@ -35,8 +32,7 @@ from tests.architectures import (
     loaded,
 )
 from tests.fakes.recording_engine import Recording
-from tests.learn.data.examples import documents, encoded, is_seen, named_entries, names, program_of
-from tests.learn.data.test_encode import random_tree
+from tests.learn.data.examples import encoded, named_entries, names, program_of
 from tests.learn.train.recipes import logits_of, pair
 from tests.programs import decode_document, random_program
 from tests.reference import reference
@@ -157,15 +153,17 @@ def test_products_in_bfloat16_on_a_cpu_see_what_float32_sees(name: str) -> None:
         assert (ours - theirs).norm() < 0.03 * theirs.norm()
 
 
-@pytest.mark.parametrize("strategy", PositionStrategy)
+@pytest.mark.parametrize(
+    ("strategy", "max_threads"), [*zip(PositionStrategy, (None, 1, 2), strict=True)]
+)
 @some
 @torch.no_grad()
 def test_a_pack_gives_the_logits_of_the_decoding_engine(
-    name: str, strategy: PositionStrategy
+    name: str, strategy: PositionStrategy, max_threads: int | None
 ) -> None:
     model = loaded(name)
     programs = [program_of(document, PROMPT, model.vocabulary) for document in answers(name)]
-    params = SamplingParams(max_tokens=800)
+    params = SamplingParams(max_tokens=800, max_threads=max_threads)
     requests = [
         Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
         for p in programs
@@ -227,14 +225,6 @@ def test_the_gradient_equals_that_of_the_models_own_attention(name: str) -> None
         )
 
 
-@given(documents)
-def test_the_mask_follows_the_visibility_of_the_example(document: Document) -> None:
-    example = encoded(document)
-    slots = range(len(example))
-    expected = [[is_seen(example, query, key) for key in slots] for query in slots]
-    assert seen(example).tolist() == expected
-
-
 def test_decisions_and_the_first_promise_weigh_as_given_and_other_labels_one() -> None:
     pack = [encoded('A<promise topic="t" tokens="1"/><async>ab</async>|<sync/>so'), encoded("so")]
     #           q  A  <  t  >  [ a b ]  |  S  s  o    q  s  o
@@ -258,22 +248,18 @@ def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -
     return pack_pairs(pairs, learner(name).encoder(TRAIN), max_tokens, 0)
 
 
-def learner(name: str, strategy: str = PASTA) -> Learner:
+def learner(name: str) -> Learner:
     model = loaded(name)
     tokenizer: Any = None  # is not read
-    return Learner(model.model, tokenizer, model.vocabulary, min(model.eos_ids), strategy)
+    return Learner(model.model, tokenizer, model.vocabulary, min(model.eos_ids))
 
 
 def decoded_log_prob(name: str, document: Document) -> float:
     """Return how likely an answer is, token by token as an engine met it."""
-    program = program_of(document, PROMPT, loaded(name).vocabulary)
-    params = SamplingParams(max_tokens=800)
-    return met_log_prob(name, Request(prompt=program.prompt, forced=program.answer, params=params))
-
-
-def met_log_prob(name: str, request: Request) -> float:
-    """Return how likely the answer of a request is, by the logits that decoding it met."""
     model = loaded(name)
+    program = program_of(document, PROMPT, model.vocabulary)
+    params = SamplingParams(max_tokens=800)
+    request = Request(prompt=program.prompt, forced=program.answer, params=params)
     ((seen,),) = Recording(model, captures=False).run([request])
     total = 0.0
     for step in seen.steps():
@@ -291,24 +277,6 @@ def test_reference_log_probs_equal_those_of_decoding(name: str) -> None:
     for one in pairs:
         expected = [decoded_log_prob(name, answer) for answer in (one.chosen, one.rejected)]
         assert [*found[one.id]] == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
-
-
-def test_reference_log_probs_of_forks_equal_those_of_decoding() -> None:
-    loaded_model, rng = loaded("qwen2"), random.Random("pairs of forks")
-    vocabulary = loaded_model.vocabulary
-    trees = [random_tree(rng) for _ in range(6)]
-    assert sum(len(tree.blocks) for tree in trees) > 6
-    pairs = [pair(str(i), *trees[2 * i : 2 * i + 2], PROMPT) for i in range(3)]
-    train = TrainConfig(out="", steps=1, positions="continue")
-    packs = pack_pairs(pairs, learner("qwen2", APAR).encoder(train), 800, 0)
-    found = reference_log_probs(packs, loaded_model.model, is_bfloat16=False)
-    prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
-    params = SamplingParams(max_tokens=800)
-    for one in pairs:
-        for log_prob, tree in zip(found[one.id], (one.chosen, one.rejected), strict=True):
-            request = forced(apar_request(prompt, params), tree, vocabulary)
-            expected = met_log_prob("qwen2", request)
-            assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
 
 
 def test_chosen_and_rejected_answers_are_packed_in_order() -> None:

@@ -20,16 +20,9 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import read_rows, write_rows
 from pasta_lm.learn.data import preferences
 from pasta_lm.learn.data.annotated import read_records, write_records
-from pasta_lm.learn.data.preferences import (
-    PromptWithReference,
-    Rollout,
-    Sampling,
-    read_pairs,
-    roll_out,
-    write_pairs,
-)
+from pasta_lm.learn.data.preferences import PromptWithReference, Rollout, Sampling
 from pasta_lm.learn.judge import Comparison
-from pasta_lm.learn.train import packs, preference, trainer
+from pasta_lm.learn.train import learner, packs, preference
 from pasta_lm.learn.train.config import (
     JudgeConfig,
     LoraConfig,
@@ -117,7 +110,7 @@ def test_a_round_writes_all_its_inputs_to_its_folder(whole: PreferenceConfig) ->
             *("checkpoint-8", "checkpoint-10", "model"),
         }
         figures, *steps, _ = rows(out(whole), number)
-        pairs = read_pairs(folder / "pairs.jsonl")
+        pairs = preferences.read_pairs(folder / "pairs.jsonl")
         assert figures["num_pairs"] == len(pairs) > 10
         assert [row["step"] for row in steps] == [*range(1, 11)]
         for row in steps:
@@ -165,7 +158,7 @@ def test_a_complete_journal_of_rollouts_is_scored_without_the_models(
 
 
 def of_file(models: Models, folder: Path, *pairs: Any, **train: Any) -> PreferenceConfig:
-    write_pairs(folder / "mine.jsonl", pairs)
+    preferences.write_pairs(folder / "mine.jsonl", pairs)
     config = recipe(*models, folder / "out", rounds=1, **train)
     return PreferenceConfig(
         model=StartConfig(base=models.base),
@@ -296,7 +289,7 @@ STOPS = {
     "while it learns round two": (preference, "pair_log_probs", 16),
     "before it has scored": (preference, "pair", 1),
     "while it asks the reference": (packs, "over_labels", 1),
-    "while it keeps the last model": (trainer, "save", 1),
+    "while it keeps the last model": (learner, "save", 1),
 }
 SLOW = [*STOPS][2:]
 
@@ -383,7 +376,7 @@ SAMPLING = Sampling(model="m", baseline="b", samples=2, temperature=1e-4, max_to
 
 def sampled(path: Path, model: Pasta, baseline: Pasta) -> list[Rollout]:
     models = (model, baseline)
-    return roll_out(path, PROMPTS, SAMPLING, lambda: models, lambda *_: None)
+    return preferences.roll_out(path, PROMPTS, SAMPLING, lambda: models, lambda *_: None)
 
 
 def test_servers_give_the_rollouts_of_the_local_engine(tmp_path: Path) -> None:

@@ -34,13 +34,6 @@ from pasta_lm.learn.train.learner import Learner, load_learner
 from pasta_lm.learn.train.losses import TrainingPass, collate, label_nats, token_nats, weighted_mean
 from pasta_lm.learn.train.packs import Pack
 from pasta_lm.learn.train.sft import own_examples, train_sft
-from pasta_lm.learn.train.trainer import (
-    STATE,
-    frozen_dtype,
-    is_mixed,
-    newest_checkpoint,
-    training_arguments,
-)
 from pasta_lm.models.load import DTYPES
 from tests.fakes.power_cut import power_cut_after
 from tests.learn.train.recipes import (
@@ -88,17 +81,6 @@ def fresh(config: SftConfig) -> Learner:
 def loss_of(model: PreTrainedModel, pack: Pack, **weights: float) -> Tensor:
     batch = collate([pack], **weights)
     return weighted_mean(label_nats(*labelled_logits(model, batch)), batch.get("loss_weights"))
-
-
-def test_the_loss_falls(model: ModelConfig, tmp_path: Path) -> None:
-    config = sft(model, tmp_path, steps=15, learning_rate=1e-2)
-    train_sft(config)
-    (first, *rest) = [loss for (loss,) in losses(config).values()]
-    assert {"step", "time", "loss", "grad_norm", "learning_rate", "epoch"} <= log(config)[0].keys()
-    assert len(rest) == 14
-    assert sum(rest[-3:]) / 3 < first - 0.5
-    # What no model can know yet: one of about as many pieces as the vocabulary has.
-    assert first == pytest.approx(math.log(570), abs=0.3)
 
 
 def test_a_model_can_memorise_its_records(
@@ -172,7 +154,7 @@ def test_a_truncated_newest_checkpoint_falls_back_to_the_previous_one(
 ) -> None:
     config = replace(trained, train=replace(trained.train, out=str(tmp_path)))
     train_sft(config)
-    (tmp_path / "checkpoint-15" / STATE).unlink()
+    (tmp_path / "checkpoint-15" / trainer.STATE).unlink()
     (tmp_path / "checkpoint-15" / "optimizer.pt").write_bytes(b"half")
     train_sft(config, resume=True)
     assert "checkpoint-15 was not written to its end" in capsys.readouterr().err
@@ -246,7 +228,8 @@ def test_the_model_folder_holds_the_trained_weights(trained: SftConfig) -> None:
         weights(folder_of(trained)),
     )
     assert all(torch.equal(checkpoint[key], saved[key]) for key in saved)
-    pack = packs(trained, learner)[0]
+    pack, row = packs(trained, learner)[0], log(trained)[0]
+    assert {"step", "time", "loss", "grad_norm", "learning_rate", "epoch"} <= row.keys()
     with torch.no_grad():
         assert loss_of(loaded.model, pack) < loss_of(learner.model, pack) - 0.5
 
@@ -291,7 +274,7 @@ def test_a_full_disk_is_named(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(trainer, "save", full)
+    monkeypatch.setattr("pasta_lm.learn.train.learner.save", full)
     with pytest.raises(PastaError, match="cannot be written: No space left on device") as caught:
         train_sft(sft(model, tmp_path, file, steps=1))
     assert "make room" in str(caught.value.hint)
@@ -365,8 +348,8 @@ def test_the_newest_complete_checkpoint_is_used_and_incomplete_ones_are_reported
     for name, state in states.items():
         (tmp_path / name).mkdir()
         if state is not None:
-            (tmp_path / name / STATE).write_text(state, encoding="utf-8")
-    found = newest_checkpoint(tmp_path)
+            (tmp_path / name / trainer.STATE).write_text(state, encoding="utf-8")
+    found = trainer.newest_checkpoint(tmp_path)
     assert found == (newest and tmp_path / newest)
     said = [
         f"pasta: {tmp_path / name} was not written to its end: it is left out" for name in left_out
@@ -377,8 +360,8 @@ def test_the_newest_complete_checkpoint_is_used_and_incomplete_ones_are_reported
 
 def test_files_and_missing_folders_are_not_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").touch()
-    assert newest_checkpoint(tmp_path) is None
-    assert newest_checkpoint(tmp_path / "absent") is None
+    assert trainer.newest_checkpoint(tmp_path) is None
+    assert trainer.newest_checkpoint(tmp_path / "absent") is None
 
 
 SMALLER_THAN_NORMAL = 1e-40
@@ -414,15 +397,15 @@ def test_products_and_frozen_weights_depend_on_the_recipe_and_the_machine(
 ) -> None:  # fmt: skip
     on(monkeypatch, gpu=gpu, unit=unit)
     train = TrainConfig(out="out", steps=1, dtype=dtype, mixed_precision=mixed)
-    assert is_mixed(train) is expected
-    assert frozen_dtype(LoraConfig(), train) is DTYPES[frozen]
-    assert frozen_dtype(None, train) is torch.float32
+    assert trainer.is_mixed(train) is expected
+    assert trainer.frozen_dtype(LoraConfig(), train) is DTYPES[frozen]
+    assert trainer.frozen_dtype(None, train) is torch.float32
 
 
 def test_without_cpu_capabilities_training_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert not is_mixed(TrainConfig(out="out", steps=1, mixed_precision=True))
+    assert not trainer.is_mixed(TrainConfig(out="out", steps=1, mixed_precision=True))
 
 
 def test_bfloat16_products_train_like_float32_and_weights_stay_float32(
@@ -483,7 +466,7 @@ def test_layers_of_large_models_are_computed_again_unless_the_recipe_says_no(
     checkpointing: bool | None, num_weights: int, expected: bool
 ) -> None:
     train = TrainConfig(out="out", steps=1, checkpointing=checkpointing)
-    assert training_arguments(train, num_weights).gradient_checkpointing is expected
+    assert trainer.training_arguments(train, num_weights).gradient_checkpointing is expected
 
 
 def test_of_two_gpus_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,7 +475,7 @@ def test_of_two_gpus_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.device("cpu")
 
     monkeypatch.setattr(TrainingArguments, "_setup_devices", property(two_gpus))
-    args = training_arguments(TrainConfig(out="out", steps=1), 0)
+    args = trainer.training_arguments(TrainConfig(out="out", steps=1), 0)
     assert args.n_gpu == 1  # else the Trainer would cut a pack in two
 
 
