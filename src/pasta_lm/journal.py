@@ -77,8 +77,7 @@ def cut_torn_line(path: Path) -> None:
 def held(path: Path, written: Path | None = None) -> Iterator[None]:
     """Lock a file, which is made if it does not exist; a ``UsageError`` if another process did.
 
-    It names what is ``written``, by default the folder. The system releases the lock however the
-    process ends.
+    It names what is ``written``, by default the folder. However the process ends, it lets go.
     """
     import fcntl  # not on Windows, where the rest of this module works
 

@@ -103,8 +103,7 @@ class RunFolder:
     """The settings and the rows of a run."""
 
     def __init__(self, path: Path, settings_file: str = SETTINGS) -> None:
-        self.path = path
-        self._settings_file = path / settings_file
+        self.path, self._settings_file = path, path / settings_file
 
     @property
     def has_begun(self) -> bool:
@@ -153,7 +152,7 @@ class RunFolder:
         if changed := [key for key, value in inputs.items() if stored.get(key, value) != value]:
             hint = "restore them, or choose another output folder"
             raise UsageError(f"{self.path} was begun with other {', '.join(changed)}", hint=hint)
-        with self._writing():
+        with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
             if is_new:
                 prepare()
@@ -171,7 +170,7 @@ class RunFolder:
         if files and not self.has_begun:
             reason = f"{self.path} holds files, but no run: it is not overwritten"
             raise UsageError(reason, hint="name another folder")
-        with self._writing():
+        with self.writing():
             for file in sorted(files, key=lambda file: file == self._settings_file):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
 
@@ -184,14 +183,14 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        with self._writing():
+        with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / LOCK).touch()
         with held(self.path / LOCK):
             yield
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         try:
             yield
         except OSError as exc:

@@ -27,10 +27,9 @@ from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
 END_OF_TEXT = "<|end|>"
-NUM_PIECES = 4000
 
 
-def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], num_pieces: int = 4000) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE on texts: ``num_pieces`` with the 256 bytes, without tag pieces."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -65,11 +64,9 @@ def random_model(
     with torch.random.fork_rng(devices=[]), torch.device(device) as chosen:
         torch.manual_seed(seed)
         model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
-            config,
-            dtype=torch.float32 if chosen.type == "cpu" else dtype,
-            attn_implementation="eager",
-            trust_remote_code=False,
-        ).eval()
+            config, dtype=torch.float32 if chosen.type == "cpu" else dtype,
+            attn_implementation="eager", trust_remote_code=False,
+        ).eval()  # fmt: skip
     reader = exact_reader(model)
     model.to(dtype)  # type: ignore[arg-type]  # in place; it is there already
     vocabulary, ends = Vocabulary(tokenizer, tag_pieces(tokenizer)), eos_ids(model, tokenizer)

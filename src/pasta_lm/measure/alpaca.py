@@ -201,11 +201,8 @@ def evaluate_alpaca(
     say(f"the judge is to be asked: {estimate}")
     url, key = recipe.base_url, recipe.api_key_env
     endpoint = Endpoint(base_url=url, model=judge.model, api_key_env=key, max_in_flight=64)
-    judge = replace(
-        judge,
-        client=partial(ChatClient, endpoint),
-        progress=lambda done, total, spent: show("comparisons judged", done, total, str(spent)),
-    )
+    progress = lambda done, total, spent: show("comparisons judged", done, total, str(spent))  # noqa: E731
+    judge = replace(judge, client=partial(ChatClient, endpoint), progress=progress)
     judge.ask(comparisons)
     say(f"all replies of the judge: {judge.spending()}")
     for failure in [*judge.failures.values()][:1]:

@@ -200,10 +200,7 @@ def read_bytes(loaded: LoadedModel) -> int:
 
 
 def reading_s(num_bytes: int, device: torch.device) -> float:
-    """Return the least seconds in which so many bytes of memory were read once.
-
-    Read as a matrix times a vector and as a sum; the faster of the two counts.
-    """
+    """Return the least seconds in which so many bytes were read once, as a product or a sum."""
     rows = max(1, num_bytes // (4 * COLUMNS))
     matrix = torch.ones(rows, COLUMNS, device=device)
     vector = torch.ones(COLUMNS, device=device)

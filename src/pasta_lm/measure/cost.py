@@ -128,12 +128,10 @@ def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Sequence[flo
     end = max(index for index in range(len(example)) if _owner(example, index) <= MAIN_OWNER)
     labelled = {index for index, label in enumerate(example.labels) if label != NO_LABEL}
     tags = labelled - {item.label for item in tokens} - {end}
-    return {
-        "nats": {region: round(value, 4) for region, value in by_region.items()},
-        "tag_nats": round(sum(nats[index] for index in tags), 4),
-        "num_tag_tokens": len(tags),
-        "end_nats": round(nats[end], 4),
-    }
+    tag_nats = round(sum(nats[index] for index in tags), 4)
+    text_nats = {region: round(value, 4) for region, value in by_region.items()}
+    counts = {"tag_nats": tag_nats, "num_tag_tokens": len(tags)}
+    return {"nats": text_nats, **counts, "end_nats": round(nats[end], 4)}
 
 
 def _owner(example: EncodedExample, index: int) -> int:
@@ -177,11 +175,9 @@ def _content(
 
 
 def add_cost(report: Report, rows: Sequence[Row], path: KeyPath = ()) -> None:
-    forked = {row["reference_id"] for row in rows if row["num_blocks"]}
     report.add(path, {"kind": "teacher_forced"})
     _add_figures(report, rows, path)
-    some = [row for row in rows if row["reference_id"] in forked]
-    _add_figures(report, some, (*path, "forked"))
+    _add_figures(report, [row for row in rows if row["num_blocks"]], (*path, "forked"))
 
 
 def _add_figures(report: Report, rows: Sequence[Row], path: KeyPath) -> None:

@@ -44,7 +44,7 @@ from pasta_lm.learn.annotate.own_answers import runs_of
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure import answering
-from pasta_lm.measure.answering import SetPrompt, System, answer_id
+from pasta_lm.measure.answering import Progress, SetPrompt, System, answer_id
 from pasta_lm.measure.cost import add_cost, measure, read_references, reading_systems
 from pasta_lm.measure.prompt_sets import PARTS, SetFiles, read_sets
 from pasta_lm.measure.speed import Answers, Systems, add_speed, systems_of
@@ -109,9 +109,7 @@ class InstructionSettings(answering.AnswerSettings):
         return self.sequential, System(PASTA, self.strategy, self.taught)
 
 
-def evaluate_instructions(
-    out: Path, settings: InstructionSettings, show: answering.Progress
-) -> None:
+def evaluate_instructions(out: Path, settings: InstructionSettings, show: Progress) -> None:
     prompts, references = read_sets(settings.sets, settings.limit), list[Record]()
     inputs = {"sets": sha256(repr(prompts).encode()).hexdigest()}
     if settings.references is not None:

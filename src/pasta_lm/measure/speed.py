@@ -1,6 +1,4 @@
-"""Speed of answers over the baseline's answers to the same prompts, by system.
-
-Means over prompts are geometric.
+"""Speed of answers over the baseline's to the same prompts, by system; means are geometric.
 
 Source: PASTA, section 5.1.
 """
@@ -155,10 +153,7 @@ def _tokens_per_s(answers: Records) -> float | None:
 
 
 def read_systems(sources: Sequence[Path]) -> Systems:
-    """Read all answers of some sources.
-
-    A source is a file of records, or the folder of an ``alpaca`` run.
-    """
+    """Read all answers of some sources: files of records, or folders of ``alpaca`` runs."""
     files = [source / ANSWERS if source.is_dir() else source for source in sources]
     systems = systems_of((f"{file}:{n}", row) for file in files for n, row in read_objects(file))
     if not systems:

@@ -220,7 +220,7 @@ def rollouts_of(config: PreferenceConfig) -> Path:
 
 def row(config: PreferenceConfig, prompt: PromptWithReference) -> dict[str, Any]:
     texts = (f"{prompt.reference} And so on.", "No.", "Very well.")
-    sampled = sampling_of(config.model, config.rollouts, round_of(config), config.train.seed)
+    sampled = sampling_of(config, round_of(config))
     baseline = asdict(sample("Very well.", path=20, content=20))
     samples = [asdict(sample(text)) for text in texts]
     key = {"id": prompt.id, "prompt": prompt.prompt, "sampled": asdict(sampled)}

@@ -58,10 +58,7 @@ class Rejection(NamedTuple):
 
 
 def examine(annotated: str, original: str, filters: FilterConfig = FILTERS) -> Document | Rejection:
-    """Return the annotated answer, or the first reason to reject it.
-
-    ``annotated`` is a copy of ``original`` in annotator form; it may have no blocks.
-    """
+    """Return a copy in annotator form as a document, or the first reason to reject it."""
     # The teacher may leave spaces before tags: they move, and then count for the speedup.
     faults = check(annotated, Form.ANNOTATOR)
     faults = [fault for fault in faults if fault.code != Fault.SPACE_BEFORE_TAG.code]

@@ -207,13 +207,12 @@ def _sampling(model: Pasta, config: AnswerConfig) -> SamplingParams:
 
 
 def _row(name: str, answer: Answer | None = None) -> Row:
-    return {
-        "id": name,
-        "answer": answer.text if answer else "",
-        **({"reasoning": answer.reasoning} if answer and answer.reasoning else {}),
-        "num_tokens": answer.usage["completion_tokens"] if answer else 0,
-        "ended": answer is not None and answer.finish_reason == "stop",
-    }
+    if answer is None:
+        return {"id": name, "answer": "", "num_tokens": 0, "ended": False}
+    thought = {"reasoning": answer.reasoning} if answer.reasoning else {}
+    num_tokens, ended = answer.usage["completion_tokens"], answer.finish_reason == "stop"
+    end = {"num_tokens": num_tokens, "ended": ended}
+    return {"id": name, "answer": answer.text, **thought, **end}
 
 
 def digest(text: str) -> str:
@@ -221,10 +220,7 @@ def digest(text: str) -> str:
 
 
 def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> str | None:
-    """Return the first reason to leave an answer out; None if it can be used.
-
-    ``has_ended`` says that the model ended it, and no limit cut it off.
-    """
+    """Return the first reason to leave an answer out; None if it can be used."""
     words, prompt = _words(answer), _words(instruction)
     runs, asked_for = {*runs_of(words, 4)}, {*runs_of(prompt, 4)}
     is_echo = 2 * len(words) >= len(prompt) and len(runs & asked_for) > MAX_ECHOED * len(runs)

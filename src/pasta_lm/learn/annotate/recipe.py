@@ -181,10 +181,7 @@ def _source_row(row: Any, columns: str | None) -> SourceRow:
 
 
 def _exchange(row: Row) -> tuple[list[Turn], str, str | None, str | None]:
-    """Return the messages of a prompt, its plain answer, the thought before it, and an unread key.
-
-    The answer has a key of its own, or else it is the first one of a conversation.
-    """
+    """Return the messages of a prompt, its plain answer, the thought before it, an unread key."""
     turns, thought = messages_of(row), text_of(row, THOUGHT) or text_of(row, "reasoning") or None
     key = next((name for name in (*TAGGED, *PLAIN) if row.get(name) is not None), None)
     if key in TAGGED:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pasta_lm.engines.servers.client import RetryPolicy
-from pasta_lm.errors import InputError, PastaError, RequestError, cause
+from pasta_lm.errors import InputError, RequestError
 from pasta_lm.journal import Journal, Row, write_rows
 from pasta_lm.language.document import Document
 from pasta_lm.learn.annotate.filters import FilterConfig, Rejection
@@ -146,7 +146,7 @@ def annotate(
             if row.skipped is None:
                 document = markdown_rule(row.prompt, row.answer, config.filters)
             tally.end(index, EndedRow(row, document))
-        return AnnotationRun(tally, pool.is_interrupted, write_set(config, tally))
+        return AnnotationRun(tally, pool.is_interrupted, write_set(config, folder, tally))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +193,9 @@ class _Teacher:
         return talk.outcome
 
 
-def write_set(config: AnnotateConfig, tally: Tally) -> list[Path]:
+def write_set(config: AnnotateConfig, folder: RunFolder, tally: Tally) -> list[Path]:
     """Write the data set of a run in the order of its source, and return its files."""
-    folder, kept, failed = Path(config.output.folder), [], []
+    kept, failed, files = [], [], [folder.path / name for name in (RECORDS, FAILURES)]
     for _, ended in sorted(tally.rows.items()):
         row, outcome = ended.row, ended.outcome
         if isinstance(outcome, Document):
@@ -205,10 +205,7 @@ def write_set(config: AnnotateConfig, tally: Tally) -> list[Path]:
             replies = [reply.text or None for reply in ended.replies]
             texts = {"prompt": row.prompt, "answer": row.answer, "replies": replies}
             failed.append({"id": row.id, **why, **texts})
-    try:
-        write_records(folder / RECORDS, kept)
-        write_rows(folder / FAILURES, failed)
-    except (OSError, InputError) as exc:
-        hint = "the journal is complete; make room and run the same command again"
-        raise PastaError(f"{folder} cannot be written: {cause(exc)}", hint=hint) from exc
-    return [folder / name for name in (RECORDS, FAILURES)]
+    with folder.writing():
+        write_records(files[0], kept)
+        write_rows(files[1], failed)
+    return files

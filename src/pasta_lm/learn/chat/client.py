@@ -113,10 +113,9 @@ class Endpoint:
 
     def api_key(self) -> str | None:
         """Return the key, None if the server needs none; a UsageError if it is not usable."""
-        if self.api_key_env is None:
+        if (name := self.api_key_env) is None:
             return None
-        key = os.environ.get(self.api_key_env, "").strip()
-        name = self.api_key_env
+        key = os.environ.get(name, "").strip()
         if not key:
             reason = f"no key for {self.address}: {name} is not set"
             raise UsageError(reason, hint=f"export {name}=...")
@@ -135,20 +134,17 @@ class ChatClient:
         self, endpoint: Endpoint, *, policy: http.RetryPolicy | None = None,
         servers: Sequence[http.HttpClient] | None = None,
     ) -> None:  # fmt: skip
-        self.endpoint = endpoint
-        self._pause = http.Pause()
+        self.endpoint, self._pause = endpoint, http.Pause()
         self._policy = policy or http.RetryPolicy()
         if not servers:
             if not find_spec("httpx2"):
                 raise MissingExtraError(f"asking {endpoint.address}", "annotate")
             key = endpoint.api_key()
             servers = [http.HttpClient(url, key) for url in endpoint.base_url.split(",")]
-        self._servers = servers
-        self._turns = cycle(self._servers)
+        self._servers, self._turns = servers, cycle(servers)
         self.sending: set[asyncio.Task[object]] = set()
         """The tasks that have a request in flight, which may be paid."""
-        self._is_draining = False
-        self._limit_key = MAX_TOKENS
+        self._is_draining, self._limit_key = False, MAX_TOKENS
 
     async def __aenter__(self) -> Self:
         return self

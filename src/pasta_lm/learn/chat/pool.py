@@ -63,15 +63,11 @@ def _rounded(number: int) -> str:
 
 
 class RequestPool:
-    """Works on many jobs at once, ``what`` in messages; a job may need several requests.
-
-    ``notice`` is called at a first signal with the number of requests in flight.
-    """
+    """Works on many jobs at once, ``what`` in messages; a job may need several requests."""
 
     def __init__(self, what: str, notice: Callable[[int], None] = lambda num_sending: None) -> None:
         self.is_interrupted = False  # a signal stopped the run before all jobs were done
-        self._what = what
-        self._notice = notice
+        self._what, self._notice = what, notice
         self._client: chat.ChatClient
         self._tasks: list[asyncio.Task[None]] = []
         self._reading = asyncio.Lock()

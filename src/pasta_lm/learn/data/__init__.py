@@ -33,10 +33,7 @@ def prompt_key(row: Row) -> str | None:
 
 
 def messages_of(row: Row) -> list[Turn]:
-    """Return the messages of a row, its system message first; none if it asks nothing.
-
-    An InputError says what cannot be read as messages of text.
-    """
+    """Return the messages of a row, its system message first; none if it asks nothing."""
     key, turns = prompt_key(row), list[Turn]()
     if key in PROMPTS[2:] and isinstance(row[key], str):
         texts = (text_of(row, name) for name in (key, *PARAGRAPHS.get(key, ())))
@@ -70,10 +67,7 @@ def check_read(row: Row, turns: Iterable[Turn], answers: Mapping[str, str | None
 
 
 def question_of(row: Row, problem: str) -> str:
-    """Return the text of a row that asks one question; answers beside it are not looked at.
-
-    An InputError says the problem and its reason.
-    """
+    """Return the text of a row that asks one question; answers beside it are not looked at."""
     try:
         turns = messages_of(row)
         check_read(row, turns, dict.fromkeys((*ANSWERS, THOUGHT)))

@@ -219,7 +219,6 @@ class RolloutsConfig:
         check_positive("rollouts", self, "temperature", "max_tokens", "pool_tokens")
 
 
-REPLIES = "replies.jsonl"
 TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
 """The prompt template of each method of ``[judge]``."""
 
@@ -253,7 +252,7 @@ def judge_of(
     config: JudgeConfig, out: Path, progress: Progress = lambda done, total, spent: None
 ) -> LLMJudge:
     check_not_ignored("judge.file", config.file is not None, "here a model is asked")
-    journal = Journal(Path(config.journal) if config.journal else out / REPLIES)
+    journal = Journal(Path(config.journal) if config.journal else out / "replies.jsonl")
     return LLMJudge(
         config.model, load_template(TEMPLATES[config.method]), journal,
         lambda: ChatClient(config), config.max_missing, progress,

@@ -125,11 +125,8 @@ def check_taught(base: str, train: config.TrainConfig) -> None:
 
 
 def prompts_of(records: config.RecordsConfig | None, num_rounds: int) -> Sequence[Prompts]:
-    """Return the prompts of each round: its share of a file's records, in shuffled order.
-
-    There are none if the data are pairs.
-    """
-    if records is None:
+    """Return the prompts of each round: its share of a file's records, in shuffled order."""
+    if records is None:  # the data are pairs
         return [[]] * num_rounds
     rows = read_records(Path(records.file))
     Random(f"records/{records.seed}").shuffle(rows)
@@ -155,7 +152,7 @@ def pairs_of(
         assert recipe.judge is not None
         judge = config.judge_of(recipe.judge, Path(recipe.train.out), round.show_judging)
     assert recipe.score is not None
-    sampling = sampling_of(recipe.model, recipe.rollouts, round, recipe.train.seed)
+    sampling = sampling_of(recipe, round)
     load: Load = partial(load_models, round, sampling.baseline, recipe.rollouts)
     if isinstance(judge, VerdictFile) and judge.to_read is None:
         load = judge.refuse_sampling
@@ -170,9 +167,8 @@ def pairs_of(
     return pair(round, rollouts, originals, judge, recipe.score)
 
 
-def sampling_of(
-    models: config.StartConfig, rollouts: config.RolloutsConfig, round: Round, seed: int
-) -> preferences.Sampling:
+def sampling_of(recipe: PreferenceConfig, round: Round) -> preferences.Sampling:
+    models, rollouts, seed = recipe.model, recipe.rollouts, recipe.train.seed
     is_first = round.newest == models.base
     return preferences.Sampling(
         # Not the whole path, because a run may be moved.

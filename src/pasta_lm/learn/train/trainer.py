@@ -33,26 +33,19 @@ TRIM_STEPS = 20
 MAX_STORED_WEIGHTS = 1_000_000_000
 """A larger model computes each layer again in the backward pass, unless the recipe says no."""
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-
-
-RowRate = tuple[Tensor, Tensor, float]
-"""A weight, ids of its rows, and their learning rate as a multiple of the others'."""
+RowRate = tuple[Tensor, Tensor, float]  # a weight, ids of rows, and their rate over the others'
 
 
 class Objective(Protocol):
     """What a training minimises: the batch of its packs, their loss, and its figures."""
 
-    def collate(self, packs: Sequence[Any], /) -> Batch:
-        """Flatten packs into one forward pass."""
+    def collate(self, packs: Sequence[Any], /) -> Batch: ...  # one forward pass
 
-    def loss(self, nats_M: Tensor, batch: Batch, /) -> Tensor:
-        """Return the mean loss of a pack."""
+    def loss(self, nats_M: Tensor, batch: Batch, /) -> Tensor: ...  # a pack's mean
 
-    def weight(self, batch: Batch, /) -> float:
-        """Return the weight of a pack's mean: its labels, each by its weight, or its pairs."""
+    def weight(self, batch: Batch, /) -> float: ...  # of that mean: labels by weight, or pairs
 
-    def figures(self) -> dict[str, float]:
-        """Return the figures of the packs since the last call, for the log."""
+    def figures(self) -> dict[str, float]: ...  # of the packs since the last call, for the log
 
 
 class PackTrainer(Trainer):
@@ -69,12 +62,9 @@ class PackTrainer(Trainer):
             place = place_of(learner.source)
             self._base = reference_to(learner.model, learner.tokenizer, **place)
         self._adapters = learners.adapted(learner, lora) if lora else None
-        super().__init__(
-            self._adapters or learner.model,
-            training_arguments(train, learner.model.num_parameters()),
-            train_dataset=packs,
-            data_collator=objective.collate,
-        )
+        args = training_arguments(train, learner.model.num_parameters())
+        model = self._adapters or learner.model
+        super().__init__(model, args, train_dataset=packs, data_collator=objective.collate)
         self.remove_callback(PrinterCallback)  # standard output is for the result
 
     def get_batch_samples(
