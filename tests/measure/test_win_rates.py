@@ -18,22 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta_lm.errors import InputError
+from pasta_lm.measure import win_rates
 from pasta_lm.measure.table import Interval, geometric_mean, mean, ratio, to_json
-from pasta_lm.measure.win_rates import (
-    BASELINE,
-    CHOICES,
-    JUDGE,
-    Calibration,
-    Design,
-    Judgement,
-    Rates,
-    comparability,
-    cross_entropy,
-    fit,
-    length_controlled,
-    read_calibration,
-    read_judgements,
-)
+from pasta_lm.measure.win_rates import BASELINE, CHOICES, JUDGE, Calibration, Design, Judgement
 
 ROW = {"model": "made", "row": 0, "preference": 1.5, "len_1": 10, "len_2": 20}
 
@@ -54,7 +41,7 @@ def made(*preferences: float | None) -> list[Judgement]:
 def test_a_win_rate_is_the_mean_preference_in_percent(
     preferences: tuple[float, ...], win_rate: float, error: float | None
 ) -> None:
-    found = Rates(made(*preferences), Calibration()).figures()
+    found = win_rates.Rates(made(*preferences), Calibration()).figures()
     assert found["win_rate"] == pytest.approx(win_rate)
     assert found["standard_error"] == (None if error is None else pytest.approx(error, abs=1e-6))
     assert found["n_total"] == len(preferences)
@@ -62,29 +49,29 @@ def test_a_win_rate_is_the_mean_preference_in_percent(
 
 
 def test_missing_verdicts_are_named_and_there_is_no_win_rate() -> None:
-    found = Rates(made(1, None, 1, None, 0, 1, 1, 1), Calibration()).figures()
+    found = win_rates.Rates(made(1, None, 1, None, 0, 1, 1, 1), Calibration()).figures()
     assert [found[key] for key in ("n_total", "n_missing", "missing_rows")] == [6, 2, [1, 3]]
     for key in ("win_rate", "standard_error", "length_controlled_winrate", "lc_standard_error"):
         assert found[key] is None
     assert found["refused"] == "no win rate: 2 of 8 rows have no verdict (1, 3)"
-    many = Rates(made(1, *[None] * 30), Calibration()).figures()
+    many = win_rates.Rates(made(1, *[None] * 30), Calibration()).figures()
     assert str(many["refused"]).endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
     assert len(many["missing_rows"]) == 30
 
 
 def test_if_missing_verdicts_are_allowed_both_rates_are_given() -> None:
-    figures = Rates(made(1, None, 1, 0), Calibration(), allow_missing=True).figures()
+    figures = win_rates.Rates(made(1, None, 1, 0), Calibration(), allow_missing=True).figures()
     assert figures["win_rate"] == pytest.approx(200 / 3)
     assert figures["win_rate_missing_lost"] == 50
     assert "refused" not in figures
-    nothing = Rates(made(None, None), Calibration(), allow_missing=True).figures()
+    nothing = win_rates.Rates(made(None, None), Calibration(), allow_missing=True).figures()
     assert nothing["win_rate"] is nothing["length_controlled_winrate"] is None
 
 
 def test_a_row_without_difficulty_is_refused_and_without_any_nothing_is_comparable() -> None:
     with pytest.raises(InputError, match="row 1 has no difficulty: the table ends at 0"):
-        Rates(made(1, 1), Calibration([0.5]))
-    assert comparability(JUDGE, BASELINE, 805, has_difficulty=False)[0] is False
+        win_rates.Rates(made(1, 1), Calibration([0.5]))
+    assert win_rates.comparability(JUDGE, BASELINE, 805, has_difficulty=False)[0] is False
 
 
 @pytest.mark.parametrize(
@@ -101,7 +88,7 @@ def test_a_row_without_difficulty_is_refused_and_without_any_nothing_is_comparab
 def test_another_judge_or_baseline_is_not_comparable(
     judge: str | None, baseline: str | None, num: int, is_comparable: bool | None, says: str
 ) -> None:
-    result, label = comparability(judge, baseline, num)
+    result, label = win_rates.comparability(judge, baseline, num)
     assert result is is_comparable
     assert says in label
 
@@ -114,7 +101,7 @@ def test_a_stored_preference_is_read(tmp_path: Path, stored: Any, preference: An
     file = tmp_path / "rows.jsonl.gz"
     with gzip.open(file, "wt") as out:
         out.write(json.dumps(ROW | {"preference": stored}) + "\n\n")
-    assert read_judgements(file) == {"made": [Judgement("made", 0, preference, 10, 20)]}
+    assert win_rates.read_judgements(file) == {"made": [Judgement("made", 0, preference, 10, 20)]}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +123,7 @@ def test_an_invalid_judgement_is_an_error_with_its_line(
     file = tmp_path / "rows.jsonl"
     file.write_text(f"{json.dumps(ROW)}\n{line}\n")
     with pytest.raises(InputError) as raised:
-        read_judgements(file)
+        win_rates.read_judgements(file)
     assert says in str(raised.value)
 
 
@@ -149,17 +136,17 @@ def test_invalid_tables_are_refused(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         with pytest.raises(InputError, match=says):
-            read_calibration(file, file)
+            win_rates.read_calibration(file, file)
     good = tmp_path / "good.csv"
     good.write_text("index,instruction_difficulty\n0,0.5\n")
     file.write_text("preference,std_delta_len,instruction_difficulty\n1.5,0,0\n")
     with pytest.raises(InputError, match="not from 0 to 1"):
-        read_calibration(good, file)
+        win_rates.read_calibration(good, file)
     with pytest.raises(InputError, match="no such file"):
-        read_judgements(tmp_path / "absent.jsonl")
+        win_rates.read_judgements(tmp_path / "absent.jsonl")
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(InputError, match="no judgements"):
-        read_judgements(tmp_path / "empty.jsonl")
+        win_rates.read_judgements(tmp_path / "empty.jsonl")
 
 
 MODELS = (
@@ -199,15 +186,17 @@ def test_a_published_model_has_its_published_figures(shared_data: Path, name: st
     folder = shared_data / "alpaca_eval"
     with (folder / "leaderboard_expected.csv").open() as file:
         published = {row["model"]: row for row in csv.DictReader(file)}[name]
-    judged = read_judgements(folder / "annotations_weighted_gpt4_turbo.jsonl.gz")[name]
+    judged = win_rates.read_judgements(folder / "annotations_weighted_gpt4_turbo.jsonl.gz")[name]
     tables = ("instruction_difficulty.csv", "df_gamed_surrogate.csv")
-    calibration = read_calibration(*(folder / name for name in tables))
-    figures = Rates(judged, calibration).figures()
+    calibration = win_rates.read_calibration(*(folder / name for name in tables))
+    figures = win_rates.Rates(judged, calibration).figures()
     for key in ("win_rate", "standard_error"):
         assert figures[key] == pytest.approx(float(published[key]), abs=1e-6)
     wanted = float(published["length_controlled_winrate"])
     assert figures["length_controlled_winrate"] == pytest.approx(wanted, abs=0.15)
-    exact = length_controlled(judged, calibration, inverse_penalty=float(published["C_best"]))
+    exact = win_rates.length_controlled(
+        judged, calibration, inverse_penalty=float(published["C_best"])
+    )
     assert exact is not None
     assert exact.win_rate == pytest.approx(wanted, abs=0.02)
     keys = ("w_tanh_len", "w_difficulty", "w_model")
@@ -223,10 +212,10 @@ def test_the_fit_is_a_minimum(seed: int, inverse_penalty: float) -> None:
     problem = design(seed)
 
     def cost(weights: Sequence[float]) -> float:
-        rows_cost = cross_entropy(problem, problem.features @ np.array(weights)).sum()
+        rows_cost = win_rates.cross_entropy(problem, problem.features @ np.array(weights)).sum()
         return float(np.abs(weights).sum() + inverse_penalty * rows_cost)
 
-    found = fit(problem, inverse_penalty)
+    found = win_rates.fit(problem, inverse_penalty)
     least = cost(found)
     for feature in range(3):
         for step in (-1e-3, 1e-3, -0.1, 0.1):
@@ -236,26 +225,26 @@ def test_the_fit_is_a_minimum(seed: int, inverse_penalty: float) -> None:
 
 
 def test_a_model_that_wins_by_length_alone_wins_half_at_equal_length() -> None:
-    found = length_controlled(rows(*LENGTH_BIASED), PLAIN, inverse_penalty=100.0)
+    found = win_rates.length_controlled(rows(*LENGTH_BIASED), PLAIN, inverse_penalty=100.0)
     assert found is not None
     assert found.weights.keys() == {"length", "model"}
     assert found.weights["length"] < -1
     longer = rows(*((len_1 - 400, len_2, p) for len_1, len_2, p in LENGTH_BIASED))
-    assert found.win_rate > (length_controlled(longer, PLAIN) or found).win_rate
+    assert found.win_rate > (win_rates.length_controlled(longer, PLAIN) or found).win_rate
 
 
 def test_gamed_rows_do_not_constrain_the_weight_of_the_model() -> None:
     """A gamed row has no model feature, so a thousand of them leave the log odds alone."""
     judged = rows(*((500, 500, 0.8) for _ in range(40)))
     gamed = [(float(n % 2), (-1.0) ** n, 0.0) for n in range(1000)]
-    found = length_controlled(judged, Calibration([0.0] * 40, gamed), inverse_penalty=1e4)
+    found = win_rates.length_controlled(judged, Calibration([0.0] * 40, gamed), inverse_penalty=1e4)
     assert found is not None
     assert found.weights["length"] < -2
     assert found.win_rate == pytest.approx(80, abs=0.05)
 
 
 def test_too_few_rows_have_no_length_controlled_win_rate() -> None:
-    assert length_controlled(rows(*LENGTH_BIASED[:4]), PLAIN) is None
+    assert win_rates.length_controlled(rows(*LENGTH_BIASED[:4]), PLAIN) is None
 
 
 NUM_DRAWS = 4000

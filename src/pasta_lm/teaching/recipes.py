@@ -23,8 +23,8 @@ ANSWERS, ANNOTATED, PASTA = "01-answers", "02-annotated", "03-pasta"
 PREFERENCE, MEASURES = "04-preference", "05-measures"
 """The folders of the steps."""
 INSTRUCTIONS, HELD_OUT = "instructions.jsonl", "held_out.txt"
-RECORDS, HELD_BACK, PROMPTS = "annotated.jsonl", "held_back.txt", "prompts.jsonl"
-REFERENCES = "references.txt"
+RECORDS, PROMPTS = "annotated.jsonl", "prompts.jsonl"
+HELD_BACK, REFERENCES = "held_back.txt", "references.txt"
 
 
 class Recipes(NamedTuple):

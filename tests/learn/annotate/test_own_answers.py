@@ -13,14 +13,8 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import read_rows, write_rows
-from pasta_lm.learn.annotate.own_answers import (
-    AnswerConfig,
-    answer,
-    instructions_of,
-    read_instructions,
-    repeated_words,
-    why_unusable,
-)
+from pasta_lm.learn.annotate import own_answers
+from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer, instructions_of
 from pasta_lm.learn.data.annotated import read_records
 from pasta_lm.strategies.model import Pasta
 from tests import architectures
@@ -166,7 +160,7 @@ def test_a_line_without_an_instruction_of_its_own_is_named(
     path = tmp_path / "i.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + line + "\n")
     with pytest.raises(InputError, match=message):
-        read_instructions(path)
+        own_answers.read_instructions(path)
 
 
 def test_without_any_instruction_left_there_is_nothing_to_ask(
@@ -226,17 +220,17 @@ USABLE = [
 
 @pytest.mark.parametrize(("instruction", "answer", "reason"), UNUSABLE)
 def test_an_unusable_answer_has_a_reason(instruction: str, answer: str, reason: str) -> None:
-    assert why_unusable(instruction, answer) == reason
+    assert own_answers.why_unusable(instruction, answer) == reason
 
 
 @pytest.mark.parametrize(("instruction", "answer"), USABLE)
 def test_an_ordinary_answer_can_be_used(instruction: str, answer: str) -> None:
-    assert why_unusable(instruction, answer) is None
+    assert own_answers.why_unusable(instruction, answer) is None
 
 
 @pytest.mark.parametrize("answer", ["", SENTENCE])
 def test_an_answer_that_a_limit_cut_is_left_out(answer: str) -> None:
-    assert why_unusable("Name a river.", answer, has_ended=False) == "cut_off"
+    assert own_answers.why_unusable("Name a river.", answer, has_ended=False) == "cut_off"
 
 
 @pytest.mark.parametrize(
@@ -244,13 +238,13 @@ def test_an_answer_that_a_limit_cut_is_left_out(answer: str) -> None:
     [("", 0), ("a b c", 0), ("a b a b", 0.5), ("a a a", 2 / 3), ("a b c a b d a b", 0.5)],
 )
 def test_repeated_words_are_those_in_a_sequence_seen_before(words: str, share: float) -> None:
-    assert repeated_words(words.split(), length=2) == pytest.approx(share)
+    assert own_answers.repeated_words(words.split(), length=2) == pytest.approx(share)
 
 
 def test_the_rules_leave_out_no_more_than_two_of_a_thousand_good_answers() -> None:
     left_out = [
         record.id
         for record in read_records(STARTER)
-        if why_unusable(record.prompt, record.document.plain_text) is not None
+        if own_answers.why_unusable(record.prompt, record.document.plain_text) is not None
     ]
     assert len(left_out) <= 2, left_out

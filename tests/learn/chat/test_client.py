@@ -11,15 +11,9 @@ from typing import Any
 
 import pytest
 
+from pasta_lm import errors
 from pasta_lm.engines.servers import client as http
-from pasta_lm.errors import (
-    EndpointError,
-    MissingExtraError,
-    PastaError,
-    RemoteError,
-    RequestError,
-    UsageError,
-)
+from pasta_lm.errors import EndpointError, PastaError, RemoteError, RequestError, UsageError
 from pasta_lm.learn.chat import client
 from pasta_lm.learn.chat.client import ChatClient, ChatReply, ChatRequest, Endpoint, read_reply
 from pasta_lm.learn.chat.pool import next_in_thread
@@ -247,7 +241,7 @@ def test_keys_and_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Mon
 
 def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install .*annotate"):
+    with pytest.raises(errors.MissingExtraError, match=r"pip install .*annotate"):
         complete()
 
 

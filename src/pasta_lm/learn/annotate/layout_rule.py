@@ -299,9 +299,8 @@ def units(text: str) -> list[Unit]:
 
     List markers, heading signs and leading labels (``**Title:**``) stay outside a unit's inside.
     """
-    cut: list[Unit] = []
+    cut, at = list[Unit](), 0
     in_code = in_paragraph = False
-    at = 0
     for line in text.splitlines(keepends=True):
         begin, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
         at += len(line)

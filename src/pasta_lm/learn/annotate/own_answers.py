@@ -148,8 +148,7 @@ def answer(
     for row in _answers(load(), lacking, config) if lacking else ():
         journal.append([{"instruction": digest(texts[row["id"]]), **row}])
         progress(len(journal.rows), len(texts))
-    usable: list[Row] = []
-    counts: Counter[str] = Counter()
+    usable, counts = list[Row](), Counter[str]()
     for name, text in texts.items():
         row = journal.rows[name]
         why = why_unusable(text, row["answer"], has_ended=row["ended"])
@@ -240,8 +239,7 @@ def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> st
 
 def repeated_words(words: Sequence[str], length: int = 8) -> float:
     """Return the share of words that lie in a run of ``length`` words seen before."""
-    seen: set[tuple[str, ...]] = set()
-    repeated: set[int] = set()
+    seen, repeated = set[tuple[str, ...]](), set[int]()
     for begin, run in enumerate(runs_of(words, length)):
         if run in seen:
             repeated.update(range(begin, begin + length))

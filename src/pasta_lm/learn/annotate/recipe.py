@@ -148,8 +148,7 @@ class SourceRow:
 
     def record(self, document: Document, source: str) -> Record:
         *before, last = self.turns
-        facts = document, source, self.reasoning, tuple(before)
-        return Record(self.id, last["content"], *facts)
+        return Record(self.id, last["content"], document, source, self.reasoning, tuple(before))
 
 
 def read_source(config: SourceConfig) -> Iterator[SourceRow]:

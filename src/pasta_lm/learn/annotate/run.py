@@ -158,8 +158,7 @@ class _Teacher:
     tally: Tally
 
     async def annotate(self, job: tuple[int, SourceRow]) -> None:
-        index, row = job
-        replies: list[chat.ChatReply] = []
+        (index, row), replies = job, list[chat.ChatReply]()
         outcome = None if row.skipped is not None else await self._outcome(index, row, replies)
         if outcome is not None or row.skipped is not None:
             self.tally.end(index, EndedRow(row, outcome, replies))

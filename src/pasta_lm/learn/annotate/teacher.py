@@ -78,8 +78,7 @@ class TeacherConversation:
     def __init__(self, prompt: str, answer: str, filters: FilterConfig = FILTERS) -> None:
         self.outcome: Document | Rejection | None = None
         self.messages: Sequence[Message] = read_prompt().messages(prompt, answer)
-        self._answer, self._filters = answer, filters
-        self._num_replies = 0
+        self._answer, self._filters, self._num_replies = answer, filters, 0
 
     @property
     def max_tokens(self) -> int:

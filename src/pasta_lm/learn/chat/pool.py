@@ -28,8 +28,7 @@ class Spending:
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.num_replies = 0
-        self.tokens = chat.TokenCounts(0, 0)
+        self.num_replies, self.tokens = 0, chat.TokenCounts(0, 0)
         for row in rows:
             self.count(row)
 

@@ -84,8 +84,7 @@ def parts(text: str) -> list[Stretch]:
     that is not indented below it. The head of a table is a line, not a row. So is fenced code,
     whatever its lines look like.
     """
-    split: list[Stretch] = []
-    offset, lines = 0, _lines(text)
+    split, offset, lines = list[Stretch](), 0, _lines(text)
     while lines:
         layout, num_lines = _first(lines)
         start, end = lines[0].start, lines[num_lines - 1].end
@@ -103,8 +102,7 @@ class _Line(NamedTuple):
 
 def _lines(text: str) -> list[_Line]:
     """Return the lines that are not blank, without space at their ends; fenced code is one."""
-    lines: list[_Line] = []
-    offset, fence = 0, ""
+    lines, offset, fence = list[_Line](), 0, ""
     for line in text.split("\n"):
         stripped, indent = line.strip(), len(line) - len(line.lstrip())
         mark = _FENCE.match(stripped)
@@ -184,8 +182,7 @@ def points_of(document: Document) -> Document:
     """
     if len(document.blocks) < 2 or document.num_syncs:
         return Document((Block(FORK_TOPIC, None, (Text(document.plain_text),)),))
-    points: list[Block] = []
-    before = ""
+    points, before = list[Block](), ""
     for item in document.items:
         if isinstance(item, Block):
             points.append(Block(item.topic, None, (Text(before + item.plain_text),)))

@@ -109,9 +109,7 @@ def fill_packs(
     Returns the packs, and the ids of the examples that are longer than a pack.
     """
     order = list(examples)
-    packs: list[list[P]] = []
-    too_long: list[str] = []
-    room = 0
+    packs, too_long, room = list[list[P]](), list[str](), 0
     for example in Random(seed).sample(order, len(order)):
         if len(example) > max_tokens:
             too_long.append(example.id)
@@ -133,8 +131,7 @@ def pack_pairs(
     That is a pair longer than a pack, one that exceeds the model's context, or one with an answer
     that the tokenizer would change. An InputError if no pair is left.
     """
-    encoded: list[EncodedPair] = []
-    left_out: list[str] = []
+    encoded, left_out = list[EncodedPair](), list[str]()
     for pair in pairs:
         documents = (pair.chosen, pair.rejected)
         try:
