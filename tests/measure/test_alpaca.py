@@ -14,17 +14,8 @@ from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.measure.alpaca import (
-    AlpacaSettings,
-    JudgeRecipe,
-    all_comparisons,
-    alpaca_report,
-    begin_run,
-    evaluate_alpaca,
-    judgements_of,
-    open_run,
-    stored_judge,
-)
+from pasta_lm.measure import alpaca
+from pasta_lm.measure.alpaca import AlpacaSettings
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
 from pasta_lm.measure.table import Report
@@ -40,7 +31,7 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pasta_lm.measure.table.NUM_DRAWS", 50)
 
 
-JUDGE = JudgeRecipe(model="a-judge", base_url="http://judge.invalid/v1")
+JUDGE = alpaca.JudgeRecipe(model="a-judge", base_url="http://judge.invalid/v1")
 NUM = 12
 
 
@@ -55,7 +46,7 @@ def settings(folder: Path, **changes: Any) -> AlpacaSettings:
 def answered(folder: Path, **changes: Any) -> Path:
     """Return a run whose answers are there: ours wins by "good" on even ids, is equal on 11."""
     run, recipe = folder / "run", settings(folder, **changes)
-    begin_run(run, recipe)
+    alpaca.begin_run(run, recipe)
     made = {"kind": "generated", "engine": "torch", "positions": "predict", "hardware": "cpu"}
     made |= {"dtype": "float32", "commit": "abc123", "version": "0"}
     rows = []
@@ -85,9 +76,9 @@ def ask_judge(run: Path, script: Any = good_wins) -> ScriptedTransport:
     endpoint = Endpoint(base_url="http://judge.invalid/v1", model="a-judge")
     policy = RetryPolicy(max_requests=1)
     client = partial(ChatClient, endpoint, policy=policy, servers=[transport])
-    judge = stored_judge(run, JUDGE)
+    judge = alpaca.stored_judge(run, JUDGE)
     assert judge is not None
-    replace(judge, client=client).ask(all_comparisons(open_run(run)))
+    replace(judge, client=client).ask(alpaca.all_comparisons(alpaca.open_run(run)))
     return transport
 
 
@@ -103,25 +94,25 @@ def moody(said: str) -> dict[str, Any]:
 
 
 def go_on(folder: Path, to_read: Path | None = None) -> Path | None:
-    recipe = settings(folder, judge=JudgeRecipe(file=str(folder / "v.jsonl")))
-    return evaluate_alpaca(folder / "run", recipe, lambda *_: None, lambda _: None, to_read)
+    recipe = settings(folder, judge=alpaca.JudgeRecipe(file=str(folder / "v.jsonl")))
+    return alpaca.evaluate_alpaca(folder / "run", recipe, lambda *_: None, lambda _: None, to_read)
 
 
 def read_by_hand(folder: Path) -> list[Row]:
-    answered(folder, judge=JudgeRecipe(file="v.jsonl"))
+    answered(folder, judge=alpaca.JudgeRecipe(file="v.jsonl"))
     assert go_on(folder, folder / "pairs.jsonl") == folder / "pairs.jsonl"
     rows = read_rows(folder / "pairs.jsonl")
     return [{**row, "winner": winner(*[*row.values()][1:3]), "confidence": 0.9} for row in rows]
 
 
 def report_of(run: Path, *, allow_missing: bool = False) -> Report:
-    return alpaca_report(*open_run(run), allow_missing=allow_missing)
+    return alpaca.alpaca_report(*alpaca.open_run(run), allow_missing=allow_missing)
 
 
 def judged(run: Path) -> list[Judgement]:
-    answers, readings, _ = open_run(run)
+    answers, readings, _ = alpaca.open_run(run)
     assert readings is not None
-    return judgements_of(answers, readings, "pasta")
+    return alpaca.judgements_of(answers, readings, "pasta")
 
 
 def test_a_report_has_speeds_and_win_rates_over_both_orders_and_says_why_none_compares(
@@ -297,9 +288,9 @@ def test_a_reference_file_is_the_baseline_of_quality_and_not_of_speed(tmp_path: 
 
 
 def test_a_report_without_answers_is_refused(tmp_path: Path) -> None:
-    begin_run(tmp_path / "run", settings(tmp_path))
+    alpaca.begin_run(tmp_path / "run", settings(tmp_path))
     with pytest.raises(InputError, match="no answers of sequential yet"):
-        open_run(tmp_path / "run")
+        alpaca.open_run(tmp_path / "run")
 
 
 def test_instructions_are_read_from_json_lines_and_json_arrays(tmp_path: Path) -> None:
