@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -119,7 +120,7 @@ def job_of(files: Sequence[Path], name: str = "rows.jsonl", **settings: Any) -> 
 
 def run(job: DocumentJob, pasta: Pasta, how: Any = HOW, **changes: Any) -> list[Row]:
     wanted = pasta.filling(SCHEMA, **how)._replace(**changes)
-    for counts in job.run(lambda: (pasta.engine, wanted)):
+    for counts in job.run(lambda: (pasta.engine, wanted), Event()):
         assert counts.num_rows == len([*job.rows()])
     return [*job.rows()]
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
+from threading import Event
 from typing import NamedTuple
 
 from pasta_lm.engines import Engine
@@ -260,13 +261,20 @@ class DocumentJob:
     settings: Mapping[str, object]  # that the rows depend on
     limit: int | None = None
 
-    def run(self, begin: Callable[[], tuple[Engine, Wanted]]) -> Generator[RowCounts]:
-        """Append missing rows; yield the counts when the model is loaded, and at each change."""
+    def run(
+        self, begin: Callable[[], tuple[Engine, Wanted]], stop: Event
+    ) -> Generator[RowCounts]:  # fmt: skip
+        """Append missing rows; yield the counts when the model is loaded, and at each change.
+
+        Once ``stop`` is set, no further document begins.
+        """
         with self._opened() as total:
             counts = RowCounts(min(total, self.limit or total))
             for row in self.rows():
                 counts.take(row)
+            counts.total = max(counts.total, counts.num_rows)  # an earlier limit was larger
             missing = islice(read_documents(self.files), counts.num_rows, self.limit)
+            missing = takewhile(lambda _: not stop.is_set(), missing)
             engine, wanted = begin() if counts.num_rows < counts.total else (None, None)
             yield counts
             if engine is None or wanted is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -114,23 +115,31 @@ def test_the_exit_code_says_whether_documents_failed_or_were_cut_also_the_second
         assert shown in result.err
 
 
-def test_after_ctrl_c_the_same_command_goes_on(
-    pasta: Pasta, rest: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("presses", [1, 2])
+def test_a_first_ctrl_c_finishes_what_is_in_flight_and_a_second_one_stops_at_once(
+    pasta: Pasta, rest: Any, monkeypatch: pytest.MonkeyPatch, presses: int
 ) -> None:
-    whole = pasta("fill", "docs.jsonl", *rest, "--out", "whole.jsonl")
-    outcomes = Window.outcomes
+    assert pasta("fill", "docs.jsonl", *rest, "--out", "whole.jsonl").code == 0
+    outcomes, whole = Window.outcomes, Path("whole.jsonl").read_bytes()
 
     def interrupted(self: Any, documents: Any) -> Any:
-        yield next(outcomes(self, documents))[:1]
-        raise KeyboardInterrupt
+        first, *rest = next(ready := outcomes(self, documents))
+        yield [first, *rest][: None if presses == 1 else 1]
+        for _ in range(presses):
+            signal.raise_signal(signal.SIGINT)
+        yield from ready
 
     with monkeypatch.context() as patch:
         patch.setattr(Window, "outcomes", interrupted)
+        patch.setattr("pasta_lm.documents.AT_ONCE", 2)
         stopped = pasta("fill", "docs.jsonl", *rest, "--out", "o.jsonl")
-    assert (whole.code, stopped.code, len(rows("o.jsonl"))) == (0, 130, 1)
-    assert "interrupted; the same command continues the run" in stopped.err
+    num_rows = len(rows("o.jsonl"))
+    assert (stopped.code, num_rows < 5, num_rows > 1) == (130, True, presses == 1)
+    assert whole.startswith(Path("o.jsonl").read_bytes())
+    assert "documents in flight are finished; Ctrl-C again stops at once" in stopped.err
+    assert "the same command continues the run" in stopped.err
     assert pasta("fill", "docs.jsonl", *rest, "--out", "o.jsonl").code == 0
-    assert Path("o.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+    assert Path("o.jsonl").read_bytes() == whole
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from json import loads
 from pathlib import Path
 from pkgutil import resolve_name
 from tempfile import NamedTemporaryFile
+from threading import Event
 from typing import Annotated, cast
 
 import typer
@@ -45,6 +46,7 @@ from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sampling_params
 
+STOPPING = "documents in flight are finished; Ctrl-C again stops at once"
 NAMES = re.compile(r"\S+(\.(jsonl|csv|txt|md)|/)|-")  # also of missing ones
 Out = Annotated[
     Path | None, option("--out OUT", "Rows of many documents, .jsonl or .csv; continued if begun.")
@@ -245,21 +247,26 @@ def _run(
 
         return loaded.engine, wanted._replace(read=read)
 
+    stop = Event()
     with (
         terminal.interruptible(), _on_disk(job.files) as files, terminal.bars() as show,
-        closing(replace(job, files=files).run(start)) as changes,
+        closing(replace(job, files=files).run(start, stop)) as changes,
     ):  # fmt: skip
         counts = next(changes)
         num_before, began_s = counts.num_rows, time.monotonic()
         show("documents", num_before, counts.total)
-        for counts in changes:
-            rate = (counts.num_rows - num_before) / (time.monotonic() - began_s)
-            left_s = (counts.total - counts.num_rows) / rate
-            speed = f"{rate:.2g} a second, {left_s:.0f} s left"
-            show("documents", counts.num_rows, counts.total, speed)
+        with terminal.stopping(stop, STOPPING):
+            for counts in changes:
+                rate = (counts.num_rows - num_before) / (time.monotonic() - began_s)
+                left_s = (counts.total - counts.num_rows) / rate
+                speed = f"{rate:.2g} a second, {left_s:.0f} s left"
+                show("documents", counts.num_rows, counts.total, speed)
     num_new, wall_s = counts.num_rows - num_before, time.monotonic() - began_s
     speed = f" in {wall_s:.0f} s ({num_new / wall_s:.2g} a second)" if num_new else ""
     terminal.say(f"{job.out}: {counts.num_rows} of {counts.total} rows, {num_new} new{speed}")
+    if counts.num_rows < counts.total:
+        terminal.say("stopped; the same command continues the run")
+        raise typer.Exit(terminal.INTERRUPTED)
     if review_below is not None:
         num = job.write_review(*review_below)
         terminal.say(f"{num} rows to be reviewed in {review_below[1]}")

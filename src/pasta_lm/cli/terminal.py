@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 import typer
@@ -179,6 +180,22 @@ def interruptible(note: str = "the same command continues the run") -> Iterator[
     except KeyboardInterrupt:
         say(f"interrupted; {note}")
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def stopping(stop: Event, note: str) -> Iterator[None]:
+    """Set an event at a first Ctrl-C, and say so; a second one raises ``KeyboardInterrupt``."""
+
+    def first(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        say(note)
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def harmless(text: str) -> str:
