@@ -34,14 +34,14 @@ from pasta_lm.cli.run import (
 from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.documents import LINES, TABLE, DocumentJob
 from pasta_lm.engines import Engine
-from pasta_lm.engines.request import Answer, Request
+from pasta_lm.engines.request import Answer
 from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
 from pasta_lm.errors import InputError, MissingFileError, PastaError, UsageError
 from pasta_lm.models.names import BUILTIN
 from pasta_lm.parts.declared import PartsAnswer, check_fields
 from pasta_lm.parts.fields import MAX_FIELDS, SMALLEST, fields_of
 from pasta_lm.parts.questions import check_choices
-from pasta_lm.parts.wanted import Wanted, instance
+from pasta_lm.parts.wanted import Wanted, below, instance
 from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sampling_params
@@ -99,7 +99,7 @@ def fill(
         presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed,
         max_blocks=MAX_FIELDS,
     )  # fmt: skip
-    form, waits = _schema(schema), _waits(after or ())
+    form, waits = read_schema(schema), _waits(after or ())
     prompt, files = _split(words or (), file or ())
     is_class = not isinstance(form, str | Mapping)
     check = partial(instance, schema=cast("type[PydanticModel]", form)) if is_class else None
@@ -118,7 +118,9 @@ def fill(
     def begin() -> tuple[Pasta, Wanted]:
         loaded = load_model(model, servers, dtype=dtype, device=device)
         wanted = loaded.filling(schema_of(form), after=waits, **settings)
-        return loaded, _below(prompt, wanted) if files or out else wanted
+        if not (files or out):
+            return loaded, wanted
+        return loaded, wanted._replace(request=lambda text: wanted.request(below(prompt, text)))
 
     if out is not None:
         columns = {field.name: field.path for field in fields_of(schema_of(form))}
@@ -290,17 +292,6 @@ def _on_disk(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
         yield [Path(copy.name)]
 
 
-def _below(prompt: str | None, wanted: Wanted) -> Wanted:
-    """Put a prompt above each document."""
-
-    def request(document: Prompt) -> Request:
-        if not isinstance(document, str):
-            raise InputError("it has messages, so no prompt can stand above its text")
-        return wanted.request(f"{prompt}\n\n{document}")
-
-    return wanted if prompt is None else wanted._replace(request=request)
-
-
 def _split(words: Sequence[str], files: Sequence[Path]) -> tuple[str | None, list[Path]]:
     """Return the prompt among words, and the files."""
     named = [word for word in words if os.path.exists(word) or NAMES.fullmatch(word)]
@@ -318,7 +309,7 @@ def _place(model: str | None) -> str:
 # Schemas and questions
 
 
-def _schema(text: str) -> Schema | str | type[PydanticModel]:
+def read_schema(text: str) -> Schema | str | type[PydanticModel]:
     """Return the schema of a file, the class of ``module:Class``, or else the text: fields.
 
     What ends in .json is a file, there or missing.

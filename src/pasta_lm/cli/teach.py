@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli import flags
+from pasta_lm.cli.fill import read_schema
 from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.cli.terminal import FAILED, INTERRUPTED, bars, interruptible, say
+from pasta_lm.documents import read_documents
+from pasta_lm.engines.schemas import schema_of
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import Join, PositionStrategy
 from pasta_lm.models.names import require_model
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from pasta_lm.models.load import Pretrained
 
 Recipe = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Examples: docs/training.md.")]
+EXAMPLE = "pasta teach MODEL --parts labelled.jsonl --schema 'name, year int' --out DIR"
 RESUMABLE = "--resume goes on from what was saved"
 Resume = Annotated[bool, option("--resume", "Continue an interrupted run where it stopped.")]
 Overwrite = Annotated[bool, option("--overwrite", "Delete the run in train.out, and begin anew.")]
@@ -42,27 +46,42 @@ def teach(
     ] = None,
     dry_run: flags.DryRun = False,
     changes: flags.Set = None,
+    labelled: Annotated[Path | None, option("--parts FILE", "Labelled documents, .jsonl.")] = None,
+    schema: Annotated[str | None, option("--schema SCHEMA", "Of --parts, as for fill.")] = None,
+    prompt: Annotated[str | None, option("--prompt TEXT", "Above each text of --parts.")] = None,
 ) -> None:
-    """Finetune a model on its own annotated answers.
+    """Finetune a model on its own annotated answers, or on fields of labelled documents.
 
     The model answers instructions; the answers are annotated; it learns from them; with a judge,
     stage two follows; it is measured against the untaught model. Each step is a verb with its
     recipe in DIR. The same command continues a run that was stopped in any way.
+
+    With --parts it learns the fields of a schema as pasta fill asks for them. A line is a document
+    of pasta fill and its data, an object; every fifth is held back, to measure with.
     """
     require_model(model)
-    from pasta_lm.teaching.config import TeachConfig
+    from pasta_lm.teaching import config, parts, run
 
-    config = read_recipe(recipe, TeachConfig, changes or ())
+    if labelled or schema or prompt:
+        others = recipe, target, budget_hours, dry_run or None
+        if labelled is None or schema is None or any(value is not None for value in others):
+            reason = "--parts and --schema go together, with no other flags but --set and --prompt"
+            raise UsageError(reason, hint=EXAMPLE)
+        form, prompt = schema_of(read_schema(schema)), prompt or None
+        documents = parts.labelled(form, prompt, read_documents([labelled]))
+        training = parts.recipe_of(model, labelled, out, changes or ())
+        with interruptible():
+            typer.echo(str(parts.teach_parts(documents, form, prompt, training)))
+        return
+    settings = read_recipe(recipe, config.TeachConfig, changes or ())
     if target is not None:
         require_one_of("--for", target, ["servers"])
-        config = config.for_servers()
-    from pasta_lm.teaching import run
-
+        settings = settings.for_servers()
     if dry_run:
-        typer.echo(run.describe(model, config), err=True)
+        typer.echo(run.describe(model, settings), err=True)
         return
     with interruptible(), bars() as show:
-        folder = run.teach(model, out, config, budget_hours=budget_hours, show=show)
+        folder = run.teach(model, out, settings, budget_hours=budget_hours, show=show)
     typer.echo(str(folder))
 
 

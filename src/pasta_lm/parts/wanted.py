@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pasta_lm.engines import Prompt
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
-from pasta_lm.errors import InvalidAnswerError, UsageError
+from pasta_lm.errors import InputError, InvalidAnswerError, UsageError
 from pasta_lm.parts import declared as parts
 from pasta_lm.parts.declared import PartsAnswer
 from pasta_lm.parts.fields import Part
@@ -65,6 +65,13 @@ def asking(
         ),
         lambda answer, _: answered(answer, questions, vocabulary, choices, decodes=decodes),
     )  # fmt: skip
+
+
+def below(prompt: str | None, document: Prompt) -> Prompt:
+    """Return a document with a prompt above its text."""
+    if prompt is not None and not isinstance(document, str):
+        raise InputError("it has messages, so no prompt can stand above its text")
+    return document if prompt is None else f"{prompt}\n\n{document}"
 
 
 def instance(answer: PartsAnswer, schema: type[PydanticModel]) -> PartsAnswer:

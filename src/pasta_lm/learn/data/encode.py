@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, count, islice
 from typing import Literal
 
+from pasta_lm.engines.request import Request, Start
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.placement import Entries, Placer
 from pasta_lm.interpreter.positions import Join, PositionStrategy
@@ -111,6 +112,16 @@ def encode_points(
     stages = Stages(record.messages, vocabulary, FINETUNED)
     writer = _Writer(stages.prompt, vocabulary, eos_id, strategy)
     return writer.write_points(record.id, blocks, stages)
+
+
+def encode_parts(
+    name: str, request: Request, texts: Mapping[int, str], vocabulary: Vocabulary
+) -> EncodedExample:  # fmt: skip
+    """Encode a request of parts with texts by their numbers, each up to the mark behind a value."""
+    assert request.expansion is not None
+    starts = [request.expansion.known[number] for number in texts]
+    writer = _Writer(request.prompt, vocabulary, NO_LABEL, request.positions)  # a mark ends a part
+    return writer.write_threads(name, starts, texts.values())
 
 
 def _checked_prompt(record: Record, vocabulary: Vocabulary, *, thinks: bool = False) -> list[int]:
@@ -217,12 +228,17 @@ class _Writer:
         if len(starts) != len(blocks):
             raise InputError(f"record {name}: a point without a topic is in no skeleton")
         self._decode(self._main, skeleton)
-        for block, start in zip(blocks, starts, strict=True):
+        return self.write_threads(name, starts, [block.plain_text for block in blocks])
+
+    def write_threads(
+        self, name: str, starts: Iterable[Start], texts: Iterable[str]
+    ) -> EncodedExample:  # fmt: skip
+        for start, text in zip(starts, texts, strict=True):
             thread = self._thread(self._main)
             self._placer.start(thread, start.num_seen)
             for token in start.prefix:
                 self._feed(thread, token)
-            self._decode(thread, block.plain_text)
+            self._decode(thread, text)
         return self._example(name)
 
     def _decode(self, thread: Thread, text: str) -> None:

@@ -35,6 +35,7 @@ from pasta_lm.models.load import DTYPES, last_position, load_pretrained
 from pasta_lm.models.names import resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
 from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.parts.declared import NAME as PARTS
 from pasta_lm.run_folder import RunFolder, full_disk_named, written_whole
 from pasta_lm.strategies import APAR, PASTA
 from pasta_lm.strategies import skeleton_of_thought as sot
@@ -63,6 +64,7 @@ class Learner:
     trained_strategy: str = PASTA  # The strategy that it was trained for, or is about to be.
     source: str = ""  # Folder or hub id of the base.
     dtype: torch.dtype = torch.float32  # The dtype in which the base was saved.
+    config: PastaConfig | None = None  # How the base was taught the tags; None: it was not.
 
     @property
     def last_position(self) -> int | None:
@@ -119,7 +121,7 @@ def load_learner(
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     strategy = strategy or (known.trained_strategy if known else PASTA)
     saved_dtype = dtype_as_saved(base)
-    return Learner(model, tokenizer, vocabulary, eos_id, strategy, base, saved_dtype)
+    return Learner(model, tokenizer, vocabulary, eos_id, strategy, base, saved_dtype, known)
 
 
 def dtype_as_saved(base: str) -> torch.dtype:
@@ -220,9 +222,10 @@ def save_trained(
     a, b = ".lora_A.default.weight", ".lora_B.default.weight"
     names = [name.removesuffix(a) for name in weights if name.endswith(a)]
     pairs = {name: (weights[name + a].clone(), scale * weights[name + b]) for name in names}
-    config, dtype = learner.pasta_config(train), learner.saved_dtype(train)
+    dtype, is_of_parts = learner.saved_dtype(train), learner.trained_strategy == PARTS
+    config = learner.config if is_of_parts else learner.pasta_config(train)  # parts are no tags
     # The merged weights give the rows of the tag pieces.
-    adapter = with_tag_rows(pairs, model.merge_and_unload(), config.piece_ids)
+    adapter = with_tag_rows(pairs, model.merge_and_unload(), config.piece_ids if config else {})
     folder = Path(train.out) / MODEL_FOLDER
     with written_whole(folder) as part:
         save_adapter(part, adapter, base=base, config=config, dtype=dtype)
@@ -234,7 +237,8 @@ def with_tag_rows(
     piece_ids: Mapping[str, int],
 ) -> Adapter:  # fmt: skip
     ids = list(piece_ids.values())
-    rows = {name: weight.detach()[ids] for name, weight in token_matrices(model).items()}
+    matrices = token_matrices(model) if ids else {}
+    rows = {name: weight.detach()[ids] for name, weight in matrices.items()}
     return Adapter(low_rank=low_rank, rows=rows, token_ids=dict.fromkeys(rows, ids))
 
 
