@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta_lm.journal import read_rows, write_rows
-from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_parts
+from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.losses import collate, label_nats, over_labels, plain_texts
 from pasta_lm.models.adapter import read_adapter
 from pasta_lm.models.folder import read_pasta_config
-from pasta_lm.teaching.parts import labelled
+from pasta_lm.teaching.parts import examples_of, labelled, recipe_of
 from tests.architectures import loaded
 from tests.cli.conftest import Pasta
-from tests.engines.local.test_parts import model
+from tests.engines.local.test_grammars import model
 from tests.fakes.power_cut import power_cut_after
 from tests.learn.train.recipes import begin, save_tiny
 from tests.learn.train.test_collate import eager
@@ -60,14 +61,14 @@ def objects(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], dict[str, 
 
 def taught(name: str, schema: Any, data: Any) -> tuple[Any, EncodedExample, dict[int, list[int]]]:
     """Return what fill asks of a document, what is learned, and the ids of each part's value."""
-    engine = model(name).engine
-    (_, _, texts), _ = labelled(schema, "Read.", [("d", "A letter.", None, data)] * 2)
-    request, words = (
-        model(name).filling(schema).request("Read.\n\nA letter."),
-        engine.loaded.vocabulary,
-    )
+    whole, config = model(name), recipe_of("m", Path("f"), Path("o"), [])
+    documents = labelled(schema, "Read.", [("d", "A letter.", None, data)] * 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(whole), "from_pretrained", lambda _: nullcontext(whole))
+        example, _ = examples_of(documents, schema, config)
+    words, texts = whole.engine.loaded.vocabulary, documents[0][2]
     values = {number: words.encode_text(text) for number, text in texts.items()}
-    return request, encode_parts("d", request, texts, words), values  # type: ignore[arg-type]
+    return whole.filling(schema).request("Read.\n\nA letter."), example, values
 
 
 @settings(max_examples=40, deadline=None)

@@ -104,9 +104,10 @@ def fill(
     is_class = not isinstance(form, str | Mapping)
     check = partial(instance, schema=cast("type[PydanticModel]", form)) if is_class else None
     documents = _documents(out, files, review_below, limit, is_single=json or trace is not None)
-    if prompt is not None and (files or out):
-        check_text("fill", "the prompt", prompt)
-    texts = [] if out else prompts("fill", None if files else prompt, files)
+    above, alone = (prompt, None) if files or out else (None, prompt)
+    if above is not None:
+        check_text("fill", "the prompt", above)
+    texts = [] if out else prompts("fill", alone, files)
     check_trace(trace, len(texts))
     try:
         check_fields(schema_of(form), waits)
@@ -118,9 +119,7 @@ def fill(
     def begin() -> tuple[Pasta, Wanted]:
         loaded = load_model(model, servers, dtype=dtype, device=device)
         wanted = loaded.filling(schema_of(form), after=waits, **settings)
-        if not (files or out):
-            return loaded, wanted
-        return loaded, wanted._replace(request=lambda text: wanted.request(below(prompt, text)))
+        return loaded, wanted._replace(request=lambda text: wanted.request(below(above, text)))
 
     if out is not None:
         columns = {field.name: field.path for field in fields_of(schema_of(form))}

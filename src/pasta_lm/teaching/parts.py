@@ -118,7 +118,8 @@ def examples_of(
             form = parts[number].structure()
             if form and (rest := _refused(text, words, grammars.matcher(form))):
                 reason = f"the schema does not allow{text[:-1]}, from {rest!r} on"
-                raise InputError(f"document {name}, field {parts[number].name}: {reason}")
+                where, hint = f"document {name}, field {parts[number].name}", "correct the value"
+                raise InputError(f"{where}: {reason}", hint=hint)
         example = encode_parts(name, wanted.request(prompt), texts, words)
         if len(example) > most or max(example.positions) > (loaded.max_position or most):
             reason = f"document {name} has {len(example)} tokens with its fields"
