@@ -274,8 +274,10 @@ class DocumentJob:
             for row in self.rows():
                 counts.take(row)
             counts.total = max(counts.total, counts.num_rows)  # an earlier limit was larger
-            missing = islice(read_documents(self.files), counts.num_rows, self.limit)
-            missing = takewhile(lambda _: not stop.is_set(), missing)
+            missing = takewhile(
+                lambda _: not stop.is_set(),
+                islice(read_documents(self.files), counts.num_rows, self.limit),
+            )
             engine, wanted = begin() if counts.num_rows < counts.total else (None, None)
             yield counts
             if engine is None or wanted is None:
