@@ -112,6 +112,8 @@ def require_models(names: Iterable[str | None]) -> None:
     models = [*filter(None, names)]
     for name in models:
         require_model(name)
+    if not models:
+        return
     from pasta_lm.models.checkpoint import gguf_of_package, require_on_hub  # imports torch
 
     for name in models:

@@ -40,7 +40,6 @@ from unittest.mock import patch
 from pasta_lm.errors import InputError, MissingExtraError, UsageError
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.document import parse_program
-from pasta_lm.learn.annotate.own_answers import runs_of
 from pasta_lm.learn.data.annotated import Record
 from pasta_lm.learn.data.answer_record import AnswerRecord
 from pasta_lm.measure import answering
@@ -249,7 +248,8 @@ def _add_text(report: Report, path: KeyPath, ours: Answers, base: Answers) -> No
 
 def repetition(text: str) -> float:
     """Return the share of a text's 4-grams of words that occurred before; case does not count."""
-    grams = runs_of(WORD.findall(text.casefold()), 4)
+    words = WORD.findall(text.casefold())
+    grams = [tuple(words[start : start + 4]) for start in range(len(words) - 3)]
     return (len(grams) - len(set(grams))) / max(len(grams), 1)
 
 

@@ -221,7 +221,7 @@ def digest(text: str) -> str:
 def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> str | None:
     """Return the first reason to leave an answer out; None if it can be used."""
     words, prompt = _words(answer), _words(instruction)
-    runs, asked_for = {*runs_of(words, 4)}, {*runs_of(prompt, 4)}
+    runs, asked_for = {*_runs(words, 4)}, {*_runs(prompt, 4)}
     is_echo = 2 * len(words) >= len(prompt) and len(runs & asked_for) > MAX_ECHOED * len(runs)
     may_be_foreign = _LANGUAGE.search(instruction) or _foreign_share(instruction) > 0
     longest = max(map(len, re.findall(r"\w+", _URL.sub(" ", answer))), default=0)
@@ -240,14 +240,14 @@ def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> st
 def repeated_words(words: Sequence[str], length: int = 8) -> float:
     """Return the share of words that lie in a run of ``length`` words seen before."""
     seen, repeated = set[tuple[str, ...]](), set[int]()
-    for begin, run in enumerate(runs_of(words, length)):
+    for begin, run in enumerate(_runs(words, length)):
         if run in seen:
             repeated.update(range(begin, begin + length))
         seen.add(run)
     return len(repeated) / len(words) if words else 0.0
 
 
-def runs_of(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
+def _runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
     return [tuple(words[begin : begin + length]) for begin in range(len(words) - length + 1)]
 
 
