@@ -22,7 +22,6 @@ from pasta_lm.language.tags import escape_topic
 
 NUM_SHOWN = 40  # Characters shown where two texts differ.
 
-
 _REASON_OF = {
     Fault.NESTED.code: "nested",
     Fault.BLANK_TOPIC.code: "topic_bounds",

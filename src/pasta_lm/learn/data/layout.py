@@ -41,7 +41,6 @@ _CONCLUSION = re.compile(
     r"|To (?:sum up|conclude)|Finally|Taken together|All in all)\b"
 )
 
-
 Layout = Literal["item", "section", "bold", "row", "line"]
 """How a part of a text is set apart: a section has a heading, a bold line a bold lead."""
 _MARKS: dict[str, re.Pattern[str]] = {"item": _ITEM, "section": _HEADING, "row": _BAR}

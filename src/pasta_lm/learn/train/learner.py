@@ -127,8 +127,7 @@ def load_learner(
 def dtype_as_saved(base: str) -> torch.dtype:
     if not gguf_of_package(base):
         with suppress(OSError, ValueError):
-            config = AutoConfig.from_pretrained(base, trust_remote_code=False)
-            return config.dtype or torch.float32
+            return AutoConfig.from_pretrained(base, trust_remote_code=False).dtype or torch.float32
     return torch.float32
 
 
