@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,6 +76,12 @@ def test_documents_from_everywhere_are_rows_and_the_same_command_changes_none(
     other = pasta("fill", "docs.jsonl", "Look.", *rest, "--out", "a.jsonl")
     assert (other.code, Path("a.jsonl").read_bytes()) == (2, whole)
     assert "a.jsonl was begun with other settings: prompt" in other.err
+    shutil.copytree(rest[-1], "moved")
+    moved = ("fill", "docs.jsonl", "Read.", *rest[:-1], "moved", "--out", "a.jsonl")
+    assert pasta(*moved).code == 0
+    with Path("moved/model.safetensors").open("ab") as weights:
+        weights.write(b" ")
+    assert "a.jsonl was begun with other settings: model (weights)" in pasta(*moved).err
 
 
 def test_values_that_a_class_checks_are_rows_of_json(pasta: Pasta, rest: Any) -> None:

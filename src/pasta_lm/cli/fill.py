@@ -124,7 +124,7 @@ def fill(
     if out is not None:
         columns = {field.name: field.path for field in fields_of(schema_of(form))}
         known = {"schema": schema_of(form), "after": waits, "prompt": prompt, **settings}
-        known |= {"model": _place(model), "dtype": dtype}
+        known |= {"dtype": dtype, **_weights(model)}
         return _run(DocumentJob(documents, out, columns, known, limit), begin, review_below, check)
     answers = _print_each(texts, *begin(), trace, as_json=json)
     if check is not None:
@@ -175,7 +175,7 @@ def ask(
     if out is not None:
         columns = {line: (index,) for index, line in enumerate(lines)}
         known = {"questions": lines, "choices": members, **settings}
-        known |= {"model": _place(model), "dtype": dtype}
+        known |= {"dtype": dtype, **_weights(model)}
         return _run(DocumentJob(documents, out, columns, known), begin, review_below)
     _print_each(texts, *begin(), trace, as_json=json, questions=lines)
 
@@ -300,9 +300,10 @@ def _split(words: Sequence[str], files: Sequence[Path]) -> tuple[str | None, lis
     return next(iter(typed), None), [*map(Path, named), *files]
 
 
-def _place(model: str | None) -> str:
-    name = model or BUILTIN
-    return os.path.abspath(name) if os.path.exists(name) else name
+def _weights(model: str | None) -> dict[str, str]:
+    from pasta_lm.models.load import hashes_of  # brings torch
+
+    return hashes_of("model", model or BUILTIN)
 
 
 # Schemas and questions
