@@ -6,20 +6,25 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
+from pasta_lm.engines import Engine
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.servers.client import RetryPolicy
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.measure import alpaca
 from pasta_lm.measure.alpaca import AlpacaSettings
-from pasta_lm.measure.answering import TOO_LONG
+from pasta_lm.measure.answering import TOO_LONG, Answerer, SetPrompt, System, Workload
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
 from pasta_lm.measure.table import Report
 from pasta_lm.measure.win_rates import Judgement
+from pasta_lm.strategies.model import Pasta
 from tests.fakes.scripted_judge import answers_of
 from tests.learn.judge.endpoint import ScriptedTransport, stated
 
@@ -113,6 +118,21 @@ def judged(run: Path) -> list[Judgement]:
     answers, readings, _ = alpaca.open_run(run)
     assert readings is not None
     return alpaca.judgements_of(answers, readings, "pasta")
+
+
+@pytest.mark.parametrize(("penalty", "expected"), [(None, 1.3), (1.0, 1.0), (1.2, 1.2)])
+def test_a_model_answers_with_its_own_repetition_penalty_unless_the_settings_have_one(
+    tmp_path: Path, penalty: float | None, expected: float
+) -> None:
+    loaded = SimpleNamespace(sampling={"repetition_penalty": 1.3, "top_k": 9})
+    model = Pasta(cast(Engine, SimpleNamespace(loaded=loaded)))
+    with patch.object(Pasta, "request", autospec=True) as request:
+        answerer = Answerer(models={"m": model}, params=SamplingParams(), penalty=penalty)
+        workload = Workload(Journal(tmp_path / "a.jsonl"), [SetPrompt("1", "Hi.")], [])
+        answerer._request(System("s", "pasta", "m"), workload.prompts[0], workload)
+    assert (settings(tmp_path).repetition_penalty, request.call_args.args[2]) == (
+        None, SamplingParams(repetition_penalty=expected)
+    )  # fmt: skip
 
 
 def test_a_report_has_speeds_and_win_rates_over_both_orders_and_says_why_none_compares(

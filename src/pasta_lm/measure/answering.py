@@ -63,7 +63,7 @@ class AnswerSettings:
     """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
     limit: int | None = None  # the first so many prompts; None: all
     max_tokens: int = 512  # an answer's, all threads together, with tags
-    repetition_penalty: float = 1.0  # for all systems
+    repetition_penalty: float | None = None  # for all systems; None: each model's own
     batch_size: int = 64  # prompts that are decoded together; their answers are written together
     pool_tokens: int = 65_536  # cache entries of each model's engine
     dtype: str | None = None
@@ -161,6 +161,7 @@ class Answerer:
 
     models: Models
     params: SamplingParams
+    penalty: float | None = 1.0  # None: each model's own
     positions: str | None = None
     """The position strategy of ``pasta``; None: the one that the model was trained with."""
     details: Callable[[System, SetPrompt], Row] = lambda *_: {}  # a row's, besides the record
@@ -205,8 +206,10 @@ class Answerer:
         return {**key, "model": model, **decoded, **self.details(system, prompt)}
 
     def _request(self, system: System, prompt: SetPrompt, workload: Workload) -> Request:
-        params, strategy = replace(self.params, mask=workload.mask), system.strategy
-        positions, model = self.positions if strategy == PASTA else None, self.models[system.model]
+        strategy, model = system.strategy, self.models[system.model]
+        positions = self.positions if strategy == PASTA else None
+        penalty = model.own_penalty if self.penalty is None else self.penalty
+        params = replace(self.params, mask=workload.mask, repetition_penalty=penalty)
         return model.request(prompt.text, params, strategy=strategy, positions=positions)
 
 
@@ -240,9 +243,10 @@ def answer_workloads(
     lacking = [workload for workload in workloads if workload.lacking()]
     systems = [system for workload in lacking for system in workload.systems]
     names = tuple(dict.fromkeys(system.model for system in systems))
-    penalty, batch_size = settings.repetition_penalty, settings.batch_size
-    params = SamplingParams(max_tokens=settings.max_tokens, repetition_penalty=penalty)
-    answerer = partial(Answerer, params=params, progress=progress, batch_size=batch_size)
+    params, penalty = SamplingParams(max_tokens=settings.max_tokens), settings.repetition_penalty
+    answerer = partial(
+        Answerer, params=params, penalty=penalty, progress=progress, batch_size=settings.batch_size
+    )
     if settings.servers is None:
         require_models(names)
     is_timed = any(workload.is_timed for workload in lacking)

@@ -109,6 +109,11 @@ class Pasta(AbstractContextManager["Pasta"]):
         """Return the strategies by which it answers, without those that would fall back or fail."""
         return tuple(filter(self.supports, STRATEGIES))
 
+    @property
+    def own_penalty(self) -> float:
+        """Return the repetition penalty of its ``generation_config.json``, with which it ships."""
+        return float(self.engine.loaded.sampling.get("repetition_penalty", 1.0))
+
     def sampling_params(self, **options: Unpack[Options]) -> SamplingParams:
         """Return the parameters of the model's ``generation_config.json``, changed by options."""
         return self._params(None, options)

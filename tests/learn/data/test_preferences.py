@@ -222,6 +222,7 @@ class Fake:
 
     asked: list[Asked] = field(default_factory=list)
     num_batches_left: int = 1000
+    own_penalty: float = 1.0
 
     @property
     def engine(self) -> Fake:
@@ -268,7 +269,7 @@ def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
-    model, baseline = Fake(), Fake()
+    model, baseline = Fake(own_penalty=1.2), Fake(own_penalty=1.1)
     both = (cast(Pasta, model), cast(Pasta, baseline))
     found = roll_out(path, QUESTIONS, SAMPLING, lambda: both, silent)
     rows: list[Row] = [json.loads(line) for line in path.read_bytes().splitlines()]
@@ -282,10 +283,10 @@ def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Pa
     for (prompt, params, strategy), question in zip(model.asked, QUESTIONS, strict=True):
         assert (prompt, strategy) == (question.prompt, "pasta")
         assert (params.n, params.temperature, params.max_tokens) == (3, 1.0, 40)
-        assert params.seed == seed_of(7, 1, question.id)
+        assert (params.seed, params.repetition_penalty) == (seed_of(7, 1, question.id), 1.2)
     for _, params, strategy in baseline.asked:
         assert (params.n, params.temperature, params.max_tokens) == (1, 0.0, 40)
-        assert strategy == "sequential"
+        assert (strategy, params.repetition_penalty) == ("sequential", 1.1)
 
 
 @pytest.mark.parametrize("num_lines", range(5))

@@ -61,11 +61,12 @@ class Sampling:
     temperature: float = 1.0
     max_tokens: int = 1024
 
-    def params(self, prompt_id: str) -> SamplingParams:
+    def params(self, prompt_id: str, penalty: float) -> SamplingParams:
         seed = seed_of(self.seed, self.round, prompt_id)
         return SamplingParams(
-            n=self.samples, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
-        )
+            n=self.samples, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed,
+            repetition_penalty=penalty,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,12 @@ def roll_out(
 def _answer(
     batch: Sequence[PromptWithReference], sampling: Sampling, model: Pasta, baseline: Pasta
 ) -> list[Row]:
-    strategy, greedy = sampling.strategy, SamplingParams(max_tokens=sampling.max_tokens)
-    requests = [model.request(p.content, sampling.params(p.id), strategy=strategy) for p in batch]
+    """Sample the model and decode the baseline greedily, each with its own repetition penalty."""
+    drawn = [sampling.params(prompt.id, model.own_penalty) for prompt in batch]
+    pairs, strategy = zip(batch, drawn, strict=True), sampling.strategy
+    requests = [model.request(p.content, params, strategy=strategy) for p, params in pairs]
     samples = model.engine.generate(requests)
+    greedy = SamplingParams(max_tokens=sampling.max_tokens, repetition_penalty=baseline.own_penalty)
     requests = [baseline.request(p.content, greedy, strategy=SEQUENTIAL) for p in batch]
     plain = baseline.engine.generate(requests)
     return [
