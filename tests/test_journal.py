@@ -290,6 +290,12 @@ def test_files_of_other_contents_are_refused_and_moved_ones_are_not(
             run.begin(SETTINGS, inputs={"data": hash_files(*files), "model": "n", "other": "o"})
 
 
+def test_a_model_that_is_known_by_other_parts_than_before_is_another_one(run: RunFolder) -> None:
+    run.begin(SETTINGS, inputs={"model (weights)": "w", "data": "d"})
+    with pytest.raises(UsageError, match=r"begun with other model \(name\)"):
+        run.begin(SETTINGS, inputs={"model (name)": "hub/id", "data": "d"})
+
+
 def test_a_folder_whose_inputs_failed_holds_no_run(run: RunFolder) -> None:
     def fail() -> None:
         raise InputError("no such file: prompts.jsonl")

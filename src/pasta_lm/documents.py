@@ -260,6 +260,7 @@ class DocumentJob:
     out: Path
     columns: Columns
     settings: Mapping[str, object]  # that the rows depend on
+    model: Callable[[], Mapping[str, str]] = dict  # what tells it from others, which takes long
     limit: int | None = None
 
     def run(
@@ -302,7 +303,7 @@ class DocumentJob:
         """Hold the rows, which must be of this job (``UsageError``); give the documents' number."""
         if not self.out.absolute().parent.is_dir():
             raise UsageError(f"no folder {self.out.parent} for the rows", hint="make it first")
-        beside, now = Path(f"{self.out}.job.json"), json.loads(json.dumps(self.settings))
+        beside = Path(f"{self.out}.job.json")
         foreign = [] if beside.exists() else [self.out, self.rows_file]
         if any(file.exists() and file.stat().st_size for file in foreign):
             reason = f"{self.out} is there and was not begun by such a job"
@@ -312,6 +313,7 @@ class DocumentJob:
             same, total, contents = self._contents(begun.get(NUMBER, 0))
             if not total:
                 raise InputError("there are no documents", hint='a line is {"text": "..."}')
+            now = json.loads(json.dumps({**self.settings, **self.model()}))
             known = {**now, NUMBER: begun.get(NUMBER), CONTENTS: same}
             if begun and (other := [key for key in known if begun.get(key) != known[key]]):
                 hint = "go on with the same, or name another file with --out"

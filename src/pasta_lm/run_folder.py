@@ -149,7 +149,9 @@ class RunFolder:
             hint = "restore the settings, or choose another output folder"
             raise UsageError(f"{self.path} was begun with {'; '.join(changed[:3])}", hint=hint)
         stored = {} if is_new or not file.exists() else json.loads(file.read_text("utf-8"))
-        if changed := [key for key, value in inputs.items() if stored.get(key, value) != value]:
+        kinds = {key.partition(" (")[0] for key in stored if " (" in key}  # parts of a model
+        new = [key for key in inputs if key not in stored and key.partition(" (")[0] in kinds]
+        if changed := [k for k, v in inputs.items() if stored.get(k, v) != v or k in new]:
             hint = "restore them, or choose another output folder"
             raise UsageError(f"{self.path} was begun with other {', '.join(changed)}", hint=hint)
         with self.writing():
@@ -160,16 +162,21 @@ class RunFolder:
                 write_json(file, {**stored, **inputs})
             write_json(self._settings_file, settings)
 
+    def require_own(self, *patterns: str) -> None:
+        """Refuse (``UsageError``) a folder where files of these names are of no such run."""
+        files = [file for pattern in patterns for file in self.path.glob(pattern)]
+        if files and not self.has_begun:
+            reason = f"{self.path} holds files, but no run: it is not overwritten"
+            raise UsageError(reason, hint="name another folder")
+
     def require_new(self, *, resume: bool = False, overwrite: bool = False) -> None:
         if resume and overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.has_begun and not resume and not overwrite:
             hint = "--resume continues it, --overwrite replaces it; or name another folder"
             raise UsageError(f"{self.path} has a run already", hint=hint)
+        self.require_own(*(["*"] * overwrite))
         files = [*self.path.iterdir()] if overwrite and self.path.exists() else []
-        if files and not self.has_begun:
-            reason = f"{self.path} holds files, but no run: it is not overwritten"
-            raise UsageError(reason, hint="name another folder")
         with self.writing():
             for file in sorted(files, key=lambda file: file == self._settings_file):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()

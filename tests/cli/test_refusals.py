@@ -180,6 +180,7 @@ bench -m {path}
 replay {answers} -m {path}
 doctor -m {path}
 teach {path} --out o
+fill {answers} --schema a --out o.jsonl -m {path}
 export {path} o --merged
 evaluate cost {answers} -m {path}
 evaluate instructions --out o --set sets.alpaca={answers} -m {path}

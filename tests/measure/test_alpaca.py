@@ -247,6 +247,11 @@ def test_what_a_file_of_verdicts_lacks_is_named_and_unknown_ids_are_refused(tmp_
     write_rows(file, [*verdicts, {"id": "no", "winner": 1}])
     with pytest.raises(InputError, match=r"v.jsonl: 1 verdicts are on no comparison here \(no\)"):
         go_on(tmp_path)
+    assert report_of(tmp_path / "run").to_dict() == report
+    file.rename(tmp_path / "moved.jsonl")
+    rest.unlink()
+    go_on(tmp_path, rest)
+    assert sorted(row["id"] for row in read_rows(rest)) == ids
 
 
 def test_the_report_is_computed_from_the_folder(tmp_path: Path) -> None:

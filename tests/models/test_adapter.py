@@ -29,6 +29,7 @@ from pasta_lm.models.adapter import (
     save_adapter,
 )
 from pasta_lm.models.folder import read_pasta_config
+from pasta_lm.models.load import hashes_of
 from pasta_lm.models.pieces import add_pieces
 from tests.adapters import a_base, a_peft_adapter, config_of, logits_of, low_rank_of
 
@@ -207,6 +208,19 @@ def test_the_hashes_of_a_base_change_with_neither_dtype_nor_tag_pieces(dtype: to
     add_pieces(model, tokenizer)
     assert reference_to(model.to(dtype), tokenizer) == before  # type: ignore[arg-type]
     check_base(before, model, tokenizer)
+
+
+def test_an_adapter_is_known_by_its_files_also_where_its_base_is_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta_lm.models.adapter.find_base", lambda _: ("hub/base", None))
+    known = []
+    for weights in (b"a", b"b"):
+        (tmp_path / "adapter_config.json").write_text("{}")
+        (tmp_path / "adapter_model.safetensors").write_bytes(weights)
+        known.append(hashes_of("model", tmp_path))
+    assert [each["model (name)"] for each in known] == ["hub/base", "hub/base"]
+    assert known[0]["model (weights)"] != known[1]["model (weights)"]
 
 
 @pytest.mark.parametrize(

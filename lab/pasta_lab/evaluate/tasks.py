@@ -178,6 +178,7 @@ def evaluate_tasks(
     answerer = Answerer(
         models={"model": model, "baseline": baseline},
         params=SamplingParams(max_tokens=settings.max_tokens),
+        penalty=1.0,
         positions=settings.positions,
         progress=progress,
     )

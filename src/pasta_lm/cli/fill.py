@@ -28,6 +28,7 @@ from pasta_lm.cli.run import (
     check_text,
     check_trace,
     checked,
+    hashes_of,
     load_model,
     prompts,
 )
@@ -37,7 +38,6 @@ from pasta_lm.engines import Engine
 from pasta_lm.engines.request import Answer
 from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
 from pasta_lm.errors import InputError, MissingFileError, PastaError, UsageError
-from pasta_lm.models.names import BUILTIN
 from pasta_lm.parts.declared import PartsAnswer, check_fields
 from pasta_lm.parts.fields import MAX_FIELDS, SMALLEST, fields_of
 from pasta_lm.parts.questions import check_choices
@@ -124,8 +124,9 @@ def fill(
     if out is not None:
         columns = {field.name: field.path for field in fields_of(schema_of(form))}
         known = {"schema": schema_of(form), "after": waits, "prompt": prompt, **settings}
-        known |= {"dtype": dtype, **_weights(model)}
-        return _run(DocumentJob(documents, out, columns, known, limit), begin, review_below, check)
+        known["dtype"] = dtype
+        job = DocumentJob(documents, out, columns, known, partial(hashes_of, model, servers), limit)
+        return _run(job, begin, review_below, check)
     answers = _print_each(texts, *begin(), trace, as_json=json)
     if check is not None:
         for answer in answers:
@@ -174,9 +175,9 @@ def ask(
 
     if out is not None:
         columns = {line: (index,) for index, line in enumerate(lines)}
-        known = {"questions": lines, "choices": members, **settings}
-        known |= {"dtype": dtype, **_weights(model)}
-        return _run(DocumentJob(documents, out, columns, known), begin, review_below)
+        known = {"questions": lines, "choices": members, "dtype": dtype, **settings}
+        job = DocumentJob(documents, out, columns, known, partial(hashes_of, model, servers))
+        return _run(job, begin, review_below)
     _print_each(texts, *begin(), trace, as_json=json, questions=lines)
 
 
@@ -265,7 +266,7 @@ def _run(
     num_new, wall_s = counts.num_rows - num_before, time.monotonic() - began_s
     speed = f" in {wall_s:.0f} s ({num_new / wall_s:.2g} a second)" if num_new else ""
     terminal.say(f"{job.out}: {counts.num_rows} of {counts.total} rows, {num_new} new{speed}")
-    if counts.num_rows < counts.total:
+    if stop.is_set() and counts.num_rows < counts.total:
         terminal.say("stopped; the same command continues the run")
         raise typer.Exit(terminal.INTERRUPTED)
     if review_below is not None:
@@ -298,12 +299,6 @@ def _split(words: Sequence[str], files: Sequence[Path]) -> tuple[str | None, lis
     if len(typed) > 1:
         raise UsageError(f"two prompts: {typed[0]} and {typed[1]}", hint="one stands above each")
     return next(iter(typed), None), [*map(Path, named), *files]
-
-
-def _weights(model: str | None) -> dict[str, str]:
-    from pasta_lm.models.load import hashes_of  # brings torch
-
-    return hashes_of("model", model or BUILTIN)
 
 
 # Schemas and questions

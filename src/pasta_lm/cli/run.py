@@ -19,7 +19,7 @@ from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.limits import FinishReason
-from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY, resolve
+from pasta_lm.models.names import BUILTIN, BUILTIN_QUALITY, require_model, resolve
 from pasta_lm.strategies import requests
 from pasta_lm.strategies.model import Pasta, Servers, baseline_of
 from pasta_lm.strategies.requests import STRATEGIES, Options
@@ -35,6 +35,7 @@ EXAMPLES = {
     "run": 'pasta run "Three ways to sleep better"',
     "fill": "pasta fill -f letter.txt 'Give the data as JSON.' --schema 'name, year int'",
     "ask": 'pasta ask letter.txt "Who wrote it?"',
+    "teach": "pasta teach MODEL --parts labelled.jsonl --schema 'name, year int' --out DIR",
     "many": "pasta fill docs.jsonl --schema 'name, year int' --out filled.jsonl",
 }
 
@@ -119,6 +120,16 @@ def load_model(
             hint = "the servers decide this when they start"
             raise UsageError(f"{', '.join(refused)} cannot be used with --engine", hint=hint)
         return servers.holding(model)
+
+
+def hashes_of(model: str | None, servers: Servers | None) -> dict[str, str]:
+    """Return what tells a model from others; on servers its weights are theirs."""
+    if servers is None:
+        require_model(model or BUILTIN)
+    from pasta_lm.models import load  # brings torch
+
+    hashes = load.hashes_of("model", model or BUILTIN)
+    return {key: each for key, each in hashes.items() if servers is None or "weights" not in key}
 
 
 def _loading(model: str) -> str:

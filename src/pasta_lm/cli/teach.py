@@ -15,6 +15,7 @@ import typer
 from pasta_lm.cli import flags
 from pasta_lm.cli.fill import read_schema
 from pasta_lm.cli.flags import option, require_one_of
+from pasta_lm.cli.run import EXAMPLES, check_text
 from pasta_lm.cli.terminal import FAILED, INTERRUPTED, bars, interruptible, say
 from pasta_lm.documents import read_documents
 from pasta_lm.engines.schemas import schema_of
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pasta_lm.models.load import Pretrained
 
 Recipe = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Examples: docs/training.md.")]
-EXAMPLE = "pasta teach MODEL --parts labelled.jsonl --schema 'name, year int' --out DIR"
 RESUMABLE = "--resume goes on from what was saved"
 Resume = Annotated[bool, option("--resume", "Continue an interrupted run where it stopped.")]
 Overwrite = Annotated[bool, option("--overwrite", "Delete the run in train.out, and begin anew.")]
@@ -60,16 +60,19 @@ def teach(
     of pasta fill and its data, an object; every fifth is held back, to measure with.
     """
     require_model(model)
+    has_parts = any(value is not None for value in (labelled, schema, prompt))
+    others = recipe, target, budget_hours, dry_run or None
+    if has_parts and (not (labelled and schema) or any(value is not None for value in others)):
+        reason = "--parts and --schema go together, with no other flags but --set and --prompt"
+        raise UsageError(reason, hint=EXAMPLES["teach"])
+    if prompt is not None:
+        check_text("teach", "the prompt", prompt)
     from pasta_lm.teaching import config, parts, run
 
-    if labelled or schema or prompt:
-        others = recipe, target, budget_hours, dry_run or None
-        if labelled is None or schema is None or any(value is not None for value in others):
-            reason = "--parts and --schema go together, with no other flags but --set and --prompt"
-            raise UsageError(reason, hint=EXAMPLE)
-        form, prompt = schema_of(read_schema(schema)), prompt or None
-        documents = parts.labelled(form, prompt, read_documents([labelled]))
+    if labelled is not None and schema is not None:
+        form = schema_of(read_schema(schema))
         training = parts.recipe_of(model, labelled, out, changes or ())
+        documents = parts.labelled(form, prompt, read_documents([labelled]))
         with interruptible():
             typer.echo(str(parts.teach_parts(documents, form, prompt, training)))
         return

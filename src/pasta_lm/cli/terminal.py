@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event, Timer, current_thread, main_thread
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 import typer
@@ -184,14 +184,21 @@ def interruptible(note: str = "the same command continues the run") -> Iterator[
 
 @contextmanager
 def stopping(stop: Event, note: str) -> Iterator[None]:
-    """Set an event at a first Ctrl-C, and say so; a second one raises ``KeyboardInterrupt``."""
+    """Set an event at a first Ctrl-C, and say so; a second one raises ``KeyboardInterrupt``.
+
+    Does nothing where Ctrl-C is ignored, and outside the main thread.
+    """
 
     def first(*_: object) -> None:
         signal.signal(signal.SIGINT, before)
-        say(note)
         stop.set()
+        say(note)
 
-    before = signal.signal(signal.SIGINT, first)
+    before = signal.getsignal(signal.SIGINT)
+    if before in (signal.SIG_IGN, None) or current_thread() is not main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, first)
     try:
         yield
     finally:

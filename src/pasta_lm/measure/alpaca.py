@@ -22,7 +22,7 @@ from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.journal import Journal, Row, line_of, read_lines, read_rows, write_whole
 from pasta_lm.learn import judge as judging
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.judge.verdicts import VerdictFile, read_verdicts, reader_of
+from pasta_lm.learn.judge.verdicts import VerdictFile, reader_of, stored_verdicts
 from pasta_lm.measure import answering, win_rates
 from pasta_lm.measure.answering import SetPrompt, System
 from pasta_lm.measure.prompt_sets import read_instructions, read_reference
@@ -178,25 +178,28 @@ def evaluate_alpaca(
     """Answer and judge what a run lacks; return ``to_read`` if it is to be read first."""
     reader = reader_of(settings.judge.file, to_read, is_new=False)
     begin_run(out, settings)
-    if reader is not None:
-        lines = read_lines(reader.path) if reader.path.exists() else ()
-        write_whole(out / VERDICTS, "".join(lines).encode())
     prompts, answers = read_prompts(read_rows(out / INSTRUCTIONS)), Journal(out / ANSWERS)
 
     def columns(prompt: SetPrompt) -> Row:
         return {"instruction_id": prompt.id, "dataset": prompt.group, "instruction": prompt.text}
 
-    systems = settings.all_systems
-    timed = answering.Workload(answers, prompts[: settings.num_timed], systems, is_timed=True)
-    workloads = [timed, answering.Workload(answers, prompts, systems)]
-    answering.answer_workloads(workloads, settings, columns, show)
+    systems, first = settings.all_systems, prompts[: settings.num_timed]
+    timed = answering.Workload(answers, first, systems, is_timed=True)
+    untimed = answering.Workload(answers, prompts, systems)
+    answering.answer_workloads([timed, untimed], settings, columns, show)
     recipe, judge = settings.judge, stored_judge(out, settings.judge)
     comparisons = all_comparisons(open_run(out))
     if reader is not None:
+        has_file = reader.path.exists()  # else the copy holds what was read
+        reader = reader if has_file else replace(reader, first_wins=stored_verdicts(out / VERDICTS))
+        reader.missing(comparisons)  # unknown ids are refused
+        if has_file:
+            write_whole(out / VERDICTS, "".join(read_lines(reader.path)).encode())
         return reader.write_unread(comparisons, settings.instructions)
     if not isinstance(judge, judging.LLMJudge) or recipe.base_url is None:
         return None
-    if not (estimate := judge.estimate(comparisons)).num_requests:
+    estimate = judge.estimate(comparisons)
+    if not estimate.num_requests:
         return None
     say(f"the judge is to be asked: {estimate}")
     url, key = recipe.base_url, recipe.api_key_env
@@ -218,7 +221,7 @@ def all_comparisons(run: AlpacaRun) -> list[judging.Comparison]:
 
 def stored_judge(folder: Path, recipe: JudgeRecipe) -> judging.LLMJudge | VerdictFile | None:
     if recipe.file is not None:
-        return VerdictFile(Path(recipe.file), read_verdicts(folder / VERDICTS))
+        return VerdictFile(Path(recipe.file), stored_verdicts(folder / VERDICTS))
     if recipe.model is None:
         return None
     template = judging.load_template(str(folder / recipe.page))

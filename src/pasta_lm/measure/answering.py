@@ -161,7 +161,7 @@ class Answerer:
 
     models: Models
     params: SamplingParams
-    penalty: float | None = 1.0  # None: each model's own
+    penalty: float | None = None  # of repetition; None: each model's own
     positions: str | None = None
     """The position strategy of ``pasta``; None: the one that the model was trained with."""
     details: Callable[[System, SetPrompt], Row] = lambda *_: {}  # a row's, besides the record

@@ -74,30 +74,31 @@ def load_pretrained(
     return _named(source, Path(folder), _read(folder, dtype))
 
 
-def files_of(source: str | Path) -> list[Path] | None:
-    """Return the files that ``load_pretrained`` reads; None: some come from the hub."""
+def files_of(source: str | Path) -> tuple[list[Path], list[str]]:
+    """Return the files that ``load_pretrained`` reads, and the names of what is on the hub."""
     sources = [resolve(source)]
     if adapters.is_adapter(Path(sources[0])):
         sources.append(adapters.find_base(Path(sources[0]))[0])
-    files = list[Path]()
+    files, names = list[Path](), list[str]()
     for name in sources:
         path = checkpoint.gguf_of_package(str(name)) or Path(name)
-        if not path.exists():
-            return None
+        names += [] if path.exists() else [str(name)]
         files += filter(Path.is_file, path.iterdir() if path.is_dir() else [path])
-    return files
+    return [file for file in files if file.exists()], names
 
 
 def hashes_of(key: str, source: str | Path | None) -> dict[str, str]:
     """Return a hash of each part of a model, for a run that begins with it; ``key`` names it.
 
-    A model with files from the hub is known by its name alone.
+    What comes from the hub is known by its name alone.
     """
-    files = [] if source is None else files_of(source)
-    if files is None:
-        return {f"{key} (name)": str(source)}
+    files, names = ([], []) if source is None else files_of(source)
+    known = {f"{key} (name)": " ".join(names)} if names else {}
+    if names and not files:
+        return known
     by_part = {part: [f for f in files if any(map(f.match, PARTS[part]))] for part in PARTS}
-    return {f"{key} ({part})": " ".join(sorted(map(hash_files, by_part[part]))) for part in PARTS}
+    hashes = {part: " ".join(sorted(map(hash_files, by_part[part]))) for part in PARTS}
+    return {**known, **{f"{key} ({part})": each for part, each in hashes.items()}}
 
 
 def load_without_weights(source: str | Path) -> Pretrained:

@@ -6,6 +6,7 @@ them ``before`` and ``after``, ``teach.json`` the settings, ``model`` is the ada
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -15,6 +16,7 @@ from random import Random
 
 from pasta_lm.engines.devices import free_memory
 from pasta_lm.engines.grammars import Grammars, Matcher
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.schemas import Schema
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.data.encode import EncodedExample, encode_parts
@@ -32,12 +34,11 @@ from pasta_lm.recipe import read_recipe
 from pasta_lm.run_folder import RunFolder, full_disk_named, hash_files, say
 from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.strategies.requests import Options
 from pasta_lm.teaching.run import JOURNAL, SETTINGS, Result
 
-GREEDY: Options = {"temperature": 0.0, "max_tokens": 1024, "max_blocks": MAX_FIELDS}
 Keys = tuple[str, ...]
 HELD_BACK = slice(4, None, 5)
+AS_WRITTEN = "keys in the order of the schema, whole numbers without a point"
 DEFAULTS = """data.max_tokens=4096 train.epochs=2 train.learning_rate=2e-4 train.warmup=0.1
     train.accumulate=4 train.seed=0 train.save_steps=50 train.dtype= train.checkpointing=
     lora.rank=16 lora.alpha=32"""
@@ -110,15 +111,16 @@ def examples_of(
 ) -> list[EncodedExample]:
     """Encode documents by the requests of ``fill``; each value must pass its mask."""
     with Pasta.from_pretrained(config.model.base) as model:
-        wanted, loaded = model.filling(schema, **GREEDY), model.engine.loaded
+        wanted, loaded = model.filling(schema, max_blocks=MAX_FIELDS), model.engine.loaded
     words, parts, examples = loaded.vocabulary, fields_of(schema), list[EncodedExample]()
     grammars, most = Grammars(words, words.num_tokens, [*loaded.eos_ids]), config.data.max_tokens
     for name, prompt, texts in documents:
         for number, text in texts.items():
+            words.check_round_trip(text)
             form = parts[number].structure()
             if form and (rest := _refused(text, words, grammars.matcher(form))):
                 reason = f"the schema does not allow{text[:-1]}, from {rest!r} on"
-                where, hint = f"document {name}, field {parts[number].name}", "correct the value"
+                where, hint = f"document {name}, field {parts[number].name}", AS_WRITTEN
                 raise InputError(f"{where}: {reason}", hint=hint)
         example = encode_parts(name, wanted.request(prompt), texts, words)
         if len(example) > most or max(example.positions) > (loaded.max_position or most):
@@ -144,10 +146,12 @@ def teach_parts(
 ) -> Path:
     """Teach a model the values of documents, where a run stopped; return the adapter's folder."""
     base, out = config.model.base, Path(config.train.out)
+    run, held_back = RunFolder(out, SETTINGS), documents[HELD_BACK]
+    run.require_own(MODEL_FOLDER, "checkpoint-*")
     check_is_whole(base)
     examples = examples_of(documents, schema, config)
     del examples[HELD_BACK]
-    run, held_back = RunFolder(out, SETTINGS), documents[HELD_BACK]
+    measure = partial(num_right, held_back, schema, max_tokens=config.data.max_tokens)
 
     def train() -> Result:
         learner = load_to_train(base, config.train, config.lora, NAME)
@@ -156,12 +160,12 @@ def teach_parts(
         return {"documents": len(order)}
 
     steps: dict[str, Callable[[], Result]] = {
-        "before": partial(num_right, held_back, schema, base), "taught": train,
-        "after": partial(num_right, held_back, schema, out / MODEL_FOLDER),
+        "before": partial(measure, base), "taught": train,
+        "after": partial(measure, out / MODEL_FOLDER),
     }  # fmt: skip
     with run.locked(), full_disk_named(out):
         run.begin(
-            {"schema": schema, "prompt": prompt, **asdict(config)},
+            {"schema": json.dumps(schema), "prompt": prompt, **asdict(config)},
             may_change={"model.base", "data.file", "train.out", "train.save_steps"},  # moved files
             inputs=hashes_of("model", base) | {"data.file": hash_files(*config.data.paths)},
         )
@@ -176,15 +180,20 @@ def teach_parts(
     return out / MODEL_FOLDER
 
 
-def num_right(documents: Sequence[Labelled], schema: Schema, source: str | Path) -> Result:
+def num_right(
+    documents: Sequence[Labelled], schema: Schema, source: str | Path, *, max_tokens: int
+) -> Result:  # fmt: skip
     """Count the values that a model fills right, greedily."""
     parts, right = fields_of(schema), list[bool]()
+    if not documents:
+        return {"fields": 0, "right": 0}
     with Pasta.from_pretrained(source) as model:
-        wanted = model.filling(schema, **GREEDY)
+        params = SamplingParams(max_tokens=max_tokens, max_blocks=MAX_FIELDS)
+        wanted = model.filling(schema, params)
         answers = model.engine.generate([wanted.request(prompt) for _, prompt, _ in documents])
     for (_, prompt, texts), (answer, *_) in zip(documents, answers, strict=True):
         filled = wanted.read(answer, prompt)
         for part, text in ((parts[number], text) for number, text in texts.items()):
-            is_same = value_at(part.path, filled.data) == part.read(text)[0]
+            is_same = as_json(value_at(part.path, filled.data)) == as_json(part.read(text)[0])
             right.append(is_same and part.name not in filled.unfinished)
     return {"fields": len(right), "right": sum(right)}

@@ -90,6 +90,7 @@ def teach(
     run = RunFolder(Path(out).resolve(), SETTINGS)
     instructions, held_out = split_instructions(config)
     files = {"instructions": hash_files(instructions), "data.file": hash_files(*config.data.file)}
+    run.require_own(MODEL_FOLDER)
     with run.locked(), full_disk_named(run.path):
         run.begin(
             {"model": source, **asdict(config)},

@@ -50,6 +50,10 @@ class CompletionPiece:
     matched: int | None = None  # the id of ``stop_ids`` that ended it, if the server says so
     num_unsent: int = 0  # tokens before these that the server decoded and did not send
 
+    def __post_init__(self) -> None:
+        if min(self.token_ids, default=0) < 0:
+            raise ValueError("a token has a negative id")
+
 
 class Dialect(Protocol):
     """One kind of server."""

@@ -81,7 +81,11 @@ def reader_of(file: str | None, to_read: Path | None, *, is_new: bool) -> Verdic
         raise InputError(f"no such file: {path}", hint=NEXT_STEP)
     if to_read is not None and to_read.exists():
         raise UsageError(f"{to_read} exists, and may hold verdicts", hint="name another file")
-    return VerdictFile(path, read_verdicts(path) if path.exists() else {}, to_read)
+    return VerdictFile(path, stored_verdicts(path), to_read)
+
+
+def stored_verdicts(path: Path) -> dict[str, float]:
+    return read_verdicts(path) if path.exists() else {}
 
 
 def read_verdicts(path: Path) -> dict[str, float]:
