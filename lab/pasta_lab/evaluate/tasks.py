@@ -178,10 +178,8 @@ def evaluate_tasks(
     answerer = Answerer(
         models={"model": model, "baseline": baseline},
         params=SamplingParams(max_tokens=settings.max_tokens),
-        penalty=1.0,
-        positions=settings.positions,
-        progress=progress,
-    )
+        penalty=1.0, positions=settings.positions, progress=progress,
+    )  # fmt: skip
     systems = [
         System(name, name, "baseline" if name in EXACT_SEQUENTIAL else "model")
         for name in dict.fromkeys((SEQUENTIAL, *settings.strategies))

@@ -109,12 +109,7 @@ def fill(
         check_text("fill", "the prompt", above)
     texts = [] if out else prompts("fill", alone, files)
     check_trace(trace, len(texts))
-    try:
-        check_fields(schema_of(form), waits)
-    except UsageError as exc:
-        place = schema if isinstance(form, Mapping) else "--schema"
-        sign = "," if exc.message.startswith("field ") else ":"
-        raise UsageError(f"{place}{sign} {exc.message}", hint=exc.hint) from exc
+    _check_fields(form, waits, schema if isinstance(form, Mapping) else "--schema")
 
     def begin() -> tuple[Pasta, Wanted]:
         loaded = load_model(model, servers, dtype=dtype, device=device)
@@ -123,8 +118,8 @@ def fill(
 
     if out is not None:
         columns = {field.name: field.path for field in fields_of(schema_of(form))}
-        known = {"schema": schema_of(form), "after": waits, "prompt": prompt, **settings}
-        known["dtype"] = dtype
+        known = {"schema": schema_of(form), "after": waits, "prompt": prompt, "dtype": dtype}
+        known |= settings
         job = DocumentJob(documents, out, columns, known, partial(hashes_of, model, servers), limit)
         return _run(job, begin, review_below, check)
     answers = _print_each(texts, *begin(), trace, as_json=json)
@@ -302,6 +297,17 @@ def _split(words: Sequence[str], files: Sequence[Path]) -> tuple[str | None, lis
 
 
 # Schemas and questions
+
+
+def _check_fields(
+    form: Schema | str | type[PydanticModel], waits: Mapping[str, Sequence[str]], place: str
+) -> None:
+    """Refuse fields that cannot be decoded, with the place where they are written."""
+    try:
+        check_fields(schema_of(form), waits)
+    except UsageError as exc:
+        sign = "," if exc.message.startswith("field ") else ":"
+        raise UsageError(f"{place}{sign} {exc.message}", hint=exc.hint) from exc
 
 
 def read_schema(text: str) -> Schema | str | type[PydanticModel]:
