@@ -118,8 +118,8 @@ def fill(
 
     if out is not None:
         columns = {field.name: field.path for field in fields_of(schema_of(form))}
-        known = {"schema": schema_of(form), "after": waits, "prompt": prompt, "dtype": dtype}
-        known |= settings
+        known = {"schema": schema_of(form), "after": waits, "prompt": prompt, **settings}
+        known["dtype"] = dtype
         job = DocumentJob(documents, out, columns, known, partial(hashes_of, model, servers), limit)
         return _run(job, begin, review_below, check)
     answers = _print_each(texts, *begin(), trace, as_json=json)
