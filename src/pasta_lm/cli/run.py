@@ -123,7 +123,7 @@ def load_model(
 
 
 def hashes_of(model: str | None, servers: Servers | None) -> dict[str, str]:
-    """Return what tells a model from others; on servers its weights are theirs."""
+    """Return the hashes of a model; of one that servers hold those of its tokenizer alone."""
     if servers is None:
         require_model(model or BUILTIN)
     from pasta_lm.models import load  # brings torch
