@@ -45,7 +45,6 @@ DEFAULTS = """data.max_tokens=4096 train.epochs=2 train.learning_rate=2e-4 train
 FIXED = """train.save=adapter train.positions=continue train.join=recompute train.log_steps=1
     train.mixed_precision=true lora.trained_tokens=none"""
 
-
 Row = tuple[str | int, Prompt, str | None, object]
 """A document as ``read_documents`` yields it: id, prompt, why it cannot be read, and its data."""
 Labelled = tuple[str, Prompt, Mapping[int, str]]
@@ -170,6 +169,7 @@ def teach_parts(
             inputs=hashes_of("model", base) | {"data.file": hash_files(*config.data.paths)},
         )
         journal = run.journal(JOURNAL)
+        say(f"{len(held_back)} documents are held back, to be filled before and after")
         for name, carry_out in steps.items():
             if name not in journal.rows:
                 free_memory()
