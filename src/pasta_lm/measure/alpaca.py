@@ -47,7 +47,7 @@ TITLES = {
     "win_rate_missing_lost": "win rate, missing verdicts lost, %",
 }
 MEANING = (
-    "answers: greedy",
+    "answers: greedy, each model's own repetition penalty if the settings have none",
     "speedups: over the speed baseline's own answer to the same prompt, decoded by the same engine "
     "on the same machine",
     "win rate: the mean preference over both orders; equal answers are a draw; the interval of the "

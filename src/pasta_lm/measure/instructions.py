@@ -60,7 +60,7 @@ MAY_CHANGE = ("batch_size", "pool_tokens", "device", *SERVER_KEYS)
 NAMES = (PASTA, SEQUENTIAL)
 PROVENANCE = ("hardware", "dtype", "commit", "version", "positions")
 MEANING = (
-    "answers: greedy; the limit is of all threads together, tags included",
+    "answers: greedy, own repetition penalty; the limit is of all threads, tags included",
     "intervals: 95 %, bootstrap over prompts; differences are paired by prompt",
 )
 TITLES = {
