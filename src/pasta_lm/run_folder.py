@@ -134,8 +134,8 @@ class RunFolder:
 
         ``settings`` are nested tables, of which ``may_change`` has the dotted keys that no result
         depends on; passwords are not stored. ``inputs`` are hashes by what was hashed. Keys that
-        are no longer there, and hashes that were not stored, are not compared. ``prepare`` writes
-        the inputs of a new run before.
+        are gone are not compared, nor new hashes, but those of a model. ``prepare`` writes the
+        inputs of a new run before.
         """
         settings = json.loads(without_passwords(json.dumps(settings)))
         is_new, file = not self.has_begun, self.path / INPUTS
@@ -175,7 +175,8 @@ class RunFolder:
         if self.has_begun and not resume and not overwrite:
             hint = "--resume continues it, --overwrite replaces it; or name another folder"
             raise UsageError(f"{self.path} has a run already", hint=hint)
-        self.require_own(*(["*"] * overwrite))
+        if overwrite:
+            self.require_own("*")
         files = [*self.path.iterdir()] if overwrite and self.path.exists() else []
         with self.writing():
             for file in sorted(files, key=lambda file: file == self._settings_file):

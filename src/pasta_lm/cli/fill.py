@@ -36,12 +36,12 @@ from pasta_lm.cli.thread_view import live_threads, print_figures
 from pasta_lm.documents import LINES, TABLE, DocumentJob
 from pasta_lm.engines import Engine
 from pasta_lm.engines.request import Answer
-from pasta_lm.engines.schemas import PydanticModel, Schema, schema_of
+from pasta_lm.engines.schemas import PydanticModel, schema_of
 from pasta_lm.errors import InputError, MissingFileError, PastaError, UsageError
 from pasta_lm.parts.declared import PartsAnswer, check_fields
 from pasta_lm.parts.fields import MAX_FIELDS, SMALLEST, fields_of
 from pasta_lm.parts.questions import check_choices
-from pasta_lm.parts.wanted import Wanted, below, instance
+from pasta_lm.parts.wanted import AnySchema, Waits, Wanted, below, instance
 from pasta_lm.strategies import Prompt
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import sampling_params
@@ -299,9 +299,7 @@ def _split(words: Sequence[str], files: Sequence[Path]) -> tuple[str | None, lis
 # Schemas and questions
 
 
-def _check_fields(
-    form: Schema | str | type[PydanticModel], waits: Mapping[str, Sequence[str]], place: str
-) -> None:
+def _check_fields(form: AnySchema, waits: Waits, place: str) -> None:
     """Refuse fields that cannot be decoded, with the place where they are written."""
     try:
         check_fields(schema_of(form), waits)
@@ -310,7 +308,7 @@ def _check_fields(
         raise UsageError(f"{place}{sign} {exc.message}", hint=exc.hint) from exc
 
 
-def read_schema(text: str) -> Schema | str | type[PydanticModel]:
+def read_schema(text: str) -> AnySchema:
     """Return the schema of a file, the class of ``module:Class``, or else the text: fields.
 
     What ends in .json is a file, there or missing.

@@ -123,13 +123,13 @@ def load_model(
 
 
 def hashes_of(model: str | None, servers: Servers | None) -> dict[str, str]:
-    """Return the hashes of a model; of one that servers hold those of its tokenizer alone."""
+    """Return the hashes of a model; of one that servers hold without those of its weights."""
     if servers is None:
         require_model(model or BUILTIN)
     from pasta_lm.models import load  # brings torch
 
-    hashes = load.hashes_of("model", model or BUILTIN)
-    return {key: each for key, each in hashes.items() if servers is None or "weights" not in key}
+    parts = [part for part in load.PARTS if servers is None or part != "weights"]
+    return load.hashes_of("model", model or BUILTIN, parts)
 
 
 def _loading(model: str) -> str:

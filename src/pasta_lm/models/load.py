@@ -84,21 +84,20 @@ def files_of(source: str | Path) -> tuple[list[Path], list[str]]:
         path = checkpoint.gguf_of_package(str(name)) or Path(name)
         names += [] if path.exists() else [str(name)]
         files += filter(Path.is_file, path.iterdir() if path.is_dir() else [path])
-    return [file for file in files if file.exists()], names
+    return files, names
 
 
-def hashes_of(key: str, source: str | Path | None) -> dict[str, str]:
+def hashes_of(key: str, source: str | Path | None, parts: Iterable[str] = PARTS) -> dict[str, str]:
     """Return a hash of each part of a model, for a run that begins with it; ``key`` names it.
 
     What comes from the hub is known by its name alone.
     """
     files, names = ([], []) if source is None else files_of(source)
     known = {f"{key} (name)": " ".join(names)} if names else {}
-    if names and not files:
-        return known
-    by_part = {part: [f for f in files if any(map(f.match, PARTS[part]))] for part in PARTS}
-    hashes = {part: " ".join(sorted(map(hash_files, by_part[part]))) for part in PARTS}
-    return {**known, **{f"{key} ({part})": each for part, each in hashes.items()}}
+    for part in parts if files or not names else ():
+        matching = [file for file in files if any(map(file.match, PARTS[part]))]
+        known[f"{key} ({part})"] = " ".join(sorted(map(hash_files, matching)))
+    return known
 
 
 def load_without_weights(source: str | Path) -> Pretrained:

@@ -16,7 +16,7 @@ from random import Random
 
 from pasta_lm.engines.devices import free_memory
 from pasta_lm.engines.grammars import Grammars, Matcher
-from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.local.engine import DEFAULT_POOL_TOKENS
 from pasta_lm.engines.schemas import Schema
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.data.encode import EncodedExample, encode_parts
@@ -115,12 +115,12 @@ def examples_of(
     grammars, most = Grammars(words, words.num_tokens, [*loaded.eos_ids]), config.data.max_tokens
     for name, prompt, texts in documents:
         for number, text in texts.items():
-            words.check_round_trip(text)
-            form = parts[number].structure()
+            form, where = parts[number].structure(), f"document {name}, field {parts[number].name}"
+            if (kept := words.text(words.encode_text(text))) != text:
+                raise InputError(f"{where}: the tokenizer reads{kept[:-1]}", hint="write it so")
             if form and (rest := _refused(text, words, grammars.matcher(form))):
                 reason = f"the schema does not allow{text[:-1]}, from {rest!r} on"
-                where, hint = f"document {name}, field {parts[number].name}", AS_WRITTEN
-                raise InputError(f"{where}: {reason}", hint=hint)
+                raise InputError(f"{where}: {reason}", hint=AS_WRITTEN)
         example = encode_parts(name, wanted.request(prompt), texts, words)
         if len(example) > most or max(example.positions) > (loaded.max_position or most):
             reason = f"document {name} has {len(example)} tokens with its fields"
@@ -187,9 +187,11 @@ def num_right(
     parts, right = fields_of(schema), list[bool]()
     if not documents:
         return {"fields": 0, "right": 0}
-    with Pasta.from_pretrained(source) as model:
-        params = SamplingParams(max_tokens=max_tokens, max_blocks=MAX_FIELDS)
-        wanted = model.filling(schema, params)
+    room = max(DEFAULT_POOL_TOKENS, 2 * max_tokens)  # a document, and as many decoded tokens
+    with Pasta.from_pretrained(source, pool_tokens=room) as model:
+        wanted = model.filling(
+            schema, temperature=0.0, max_tokens=max_tokens, max_blocks=MAX_FIELDS
+        )
         answers = model.engine.generate([wanted.request(prompt) for _, prompt, _ in documents])
     for (_, prompt, texts), (answer, *_) in zip(documents, answers, strict=True):
         filled = wanted.read(answer, prompt)
