@@ -243,6 +243,6 @@ def test_json_has_the_figures_of_each_model_and_a_missing_verdict_is_an_exit_cod
     file.write_text(file.read_text().replace('"preference": 0,', '"preference": null,'))
     refused = pasta("evaluate", "lc-winrate", *flags(tables), "--json")
     assert (refused.code, refused.json["good"]["win_rate"]) == (1, None)
-    assert "good: no win rate: 1 of 8 rows have no verdict (4)" in refused.err
+    assert "pasta: the answers of good have no win rate: 1 of 8 rows have no" in refused.err
     allowed = pasta("evaluate", "lc-winrate", *flags(tables), "--allow-missing", "--json")
     assert (allowed.code, allowed.err) == (0, "")

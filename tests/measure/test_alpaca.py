@@ -344,7 +344,6 @@ def test_instructions_are_read_from_annotated_data(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user", "content": "a"}, {}]}', "no 'instruction'"),
         ('{"instruction": "a", "id": 1}\n{"instruction": "b", "id": 1}', "id 1 occurs twice"),
         ("", "has no instructions"),
-        ("[", "not JSON"),
     ],
 )
 def test_invalid_instructions_are_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -115,7 +115,7 @@ def alpaca(
 def _fail_if_refused(systems: Mapping[str, Figures], otherwise: str) -> None:
     reasons = {name: item["refused"] for name, item in systems.items() if "refused" in item}
     for name, reason in reasons.items():
-        say(f"{name}: {reason}{otherwise} --allow-missing gives both rates")
+        say(f"the answers of {name} have {reason}{otherwise} --allow-missing gives both rates")
     if reasons:
         raise typer.Exit(terminal.FAILED)
 

@@ -98,7 +98,9 @@ class AlpacaSettings(answering.AnswerSettings):
             raise UsageError("a system is named twice", hint="--system NAME=STRATEGY:MODEL")
         if (self.difficulty is None) != (self.gamed is None):
             raise UsageError("difficulty and gamed go together")
-        check_not_ignored("judge.model", self.judge.file and self.judge.model, "a file judges")
+        for key, value in asdict(self.judge).items() if self.judge.file is not None else ():
+            is_ignored = key != "file" and value != getattr(JudgeRecipe(), key)
+            check_not_ignored(f"judge.{key}", is_ignored, "judge.file has the verdicts")
         if (self.judge.model is None) != (self.judge.base_url is None):
             raise UsageError("judge.model and judge.base_url go together")
 
@@ -392,8 +394,7 @@ def _add_orders(report: Report, path: KeyPath, readings: Sequence[BothOrders]) -
     """Add how far both orders agree: they reveal a judge that favours the first answer."""
     whole = [both for both in map(_both_wins, readings) if both]
     share = round(fmean((a + b) / 2 for a, b in whole), 5) if whole else None
-    agreement = round(fmean(judging.same_winner(a, b) for a, b in whole), 5) if whole else None
-    report.add(path, {"first_place_share": share, "order_agreement": agreement})
+    agreed = round(fmean(judging.same_winner(a, b) for a, b in whole), 5) if whole else None
+    report.add(path, {"first_place_share": share, "order_agreement": agreed})
     if whole:
-        order = f"Both orders agree on {agreement:.1%}; the first answer gets {share:.1%}"
-        report.note(path, order)
+        report.note(path, f"Both orders agree on {agreed:.1%}; the first answer gets {share:.1%}")

@@ -251,7 +251,6 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"judge": {**LLM, "timeout_s": 0}}, "judge.timeout_s must be above 0"),
         ({"judge": {"model": "a-judge"}}, "judge.base_url is missing"),
         ({"judge": {**LLM, "file": "v.jsonl"}}, "judge.base_url would be ignored: judge.file has"),
-        ({"judge": {"file": "v", "method": "logprobs"}}, "judge.method would be ignored"),
         ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),
         ({"train.rounds": 0}, "train.rounds must be above 0"),
         ({"train.epochs": None}, "[train] needs exactly one of steps and epochs"),
