@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from threading import Event
@@ -37,17 +38,18 @@ LINES: dict[bytes, tuple[str | int, Any, str | None]] = {
     b'{"text": "no id"}': ("line 3", "no id", None),
     b'{"id": "a", "text": "again"}': ("a", "again", "the id 'a' occurs twice"),
     b'{"id": "7", "text": "again"}': ("7", "again", "the id '7' occurs twice"),
-    b"[1]": ("line 6", "", "line 6: not a JSON object"),
-    b"{": ("line 7", "", "line 7: not JSON"),
-    b'{"id": "caf\xe9", "text": "x"}': ("line 8", "", "line 8: a text holds half a surrogate"),
-    rb'{"id": "h", "text": "\ud83d"}': ("line 9", "", "line 9: a text holds half a surrogate"),
+    b"[1]": ("line 6", "", "not a JSON object"),
+    b"{": ("line 7", "", "not JSON"),
+    b'{"id": "caf\xe9", "text": "x"}': ("line 8", "", "a text holds half a surrogate"),
+    rb'{"id": "h", "text": "\ud83d"}': ("line 9", "", "a text holds half a surrogate"),
     b'{"id": "n"}': ("n", "", "it needs a text"),
     b'{"id": "e", "text": " "}': ("e", "", "the prompt is empty"),
     b'{"id": "5", "text": 5}': ("5", "", "a prompt is a text or a list of messages, not int"),
     b'{"id": [], "text": "x"}': ("line 13", "", "its id is []"),
     b'{"id": "b", "text": "x", "messages": []}': ("b", "", "it needs a text, or a list"),
     b'{"id": "r", "messages": [{"role": "boss"}]}': ("r", "", "a message has the role 'boss'"),
-    b'{"n": %s}' % (b"1" * 5000): ("line 16", "", "line 16: it cannot be read: Exceeds the limit"),
+    b'{"text": "a", "n": [{"m": 1, "m": 1}]}': ("line 16", "", "it cannot be read: the key 'm'"),
+    b'{"n": %s}' % (b"1" * 5000): ("line 17", "", "it cannot be read: Exceeds the limit"),
 }
 CELLS = ["\ufeffid,text", 'a,"One,\n""2"""', ",Three.", "c,", "d", "e,x,1", "f\udce9,x", "g,\udce9"]
 ROWS = [
@@ -92,8 +94,8 @@ def test_a_document_that_cannot_be_read_has_an_error_and_all_others_are_read(
 
 
 REFUSED = {
-    b"id,body\na,b\n": "has no column 'text'; its first line is 'id,body'",
-    b"": "has no column 'text'", b"id,text\n": "there are no documents",
+    b"id,body\na,b\n": "one column 'text', and no two 'id': it has 'id,body'",
+    b"text,text\n,a": "one column 'text'", b"": "one column 'text'", b"id,text\n": "there are no",
     b'id,text\na,"b\n': "cannot be read as CSV: unexpected end of data",
 }  # fmt: skip
 
@@ -241,7 +243,7 @@ def test_rows_of_another_job_or_of_none_are_refused_by_name_and_kept(
     play(job)
     whole = job.rows_file.read_bytes()
     with pytest.raises(errors.UsageError, match="was begun with other settings: model, seed"):
-        play(job_of(files, "rows.csv", model="b", seed=1))
+        play(replace(job_of(files, "rows.csv", model="b", seed=1), model=pytest.fail))
     for other in (documents(3), [*PLAYED[1:], PLAYED[0]]):
         with pytest.raises(errors.UsageError, match=r"other settings: .*contents of documents"):
             play(job_of(write_rows(tmp_path, other), "rows.csv", model="a", seed=0))

@@ -120,6 +120,7 @@ def test_a_row_with_half_a_surrogate_pair_is_kept_and_so_are_the_others(tmp_path
     [
         (line_of(HALF), "rows.jsonl:2: a text holds half a surrogate pair: it is no Unicode"),
         (b"{\n", "rows.jsonl:2: not JSON: .* at column"),
+        (b'{"id": "a", "id": "b"}', "rows.jsonl:2: it cannot be read: the key 'id' stands twice"),
         (b"[]\n", "rows.jsonl:2: not a JSON object"),
     ],
 )

@@ -96,7 +96,7 @@ def _json_rows(file: Path) -> Iterator[tuple[str, Row | str]]:
             if line.strip():
                 yield f"line {number}", parse_object(line)
         except InputError as exc:
-            yield f"line {number}", f"line {number}: {exc.message}"
+            yield f"line {number}", exc.message
 
 
 def _table_rows(file: Path) -> Iterator[tuple[str, Row | str]]:
@@ -105,8 +105,8 @@ def _table_rows(file: Path) -> Iterator[tuple[str, Row | str]]:
     head = next(lines, "")
     mark = max(DELIMITERS, key=head.count)
     names = next(csv.reader([head], delimiter=mark), [])
-    if "text" not in names:
-        reason = f"{file} has no column 'text'; its first line is {head.strip()[:60]!r}"
+    if names.count("text") != 1 or names.count("id") > 1:
+        reason = f"{file} needs one column 'text', and no two 'id': it has {head.strip()[:60]!r}"
         raise InputError(reason, hint="the first line names the columns: id,text")
     rows = csv.DictReader(lines, names, delimiter=mark, strict=True)
     try:
@@ -313,13 +313,14 @@ class DocumentJob:
             same, total, contents = self._contents(begun.get(NUMBER, 0))
             if not total:
                 raise InputError("there are no documents", hint='a line is {"text": "..."}')
-            now = json.loads(json.dumps({**self.settings, **self.model()}))
-            known = {**now, NUMBER: begun.get(NUMBER), CONTENTS: same}
-            if begun and (other := [key for key in known if begun.get(key) != known[key]]):
-                hint = "go on with the same, or name another file with --out"
-                reason = f"{self.out} was begun with other settings: {', '.join(other)}"
-                raise UsageError(reason, hint=hint)
-            write_json(beside, {**now, NUMBER: total, CONTENTS: contents})
+            known: Row = {NUMBER: begun.get(NUMBER), CONTENTS: same}
+            reads: list[Callable[[], Mapping[str, object]]] = [lambda: self.settings, self.model]
+            for read in reads:  # one by one: the hashes of a model take long
+                known |= json.loads(json.dumps({**read()}))
+                if begun and (other := [key for key in known if begun.get(key) != known[key]]):
+                    reason = f"{self.out} was begun with other settings: {', '.join(other)}"
+                    raise UsageError(reason, hint="go on with the same, or name another --out")
+            write_json(beside, {**known, NUMBER: total, CONTENTS: contents})
             cut_torn_line(self.rows_file)
             try:
                 yield total

@@ -10,8 +10,10 @@ import gzip
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +109,20 @@ def read_lines(
         raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
 
 
+def _object(pairs: list[tuple[str, object]]) -> Row:
+    if len(row := dict(pairs)) < len(pairs):
+        ((doubled, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {doubled!r} stands twice in an object")
+    return row
+
+
+parse_unique = partial(json.loads, object_pairs_hook=_object)
+"""Parse JSON that a user wrote; a ``ValueError`` names a key that stands twice in an object."""
+
+
 def parse_object(line: str) -> Row:
     try:
-        row = json.loads(line)
+        row = parse_unique(line)
     except json.JSONDecodeError as exc:
         raise InputError(f"not JSON: {exc.msg} at column {exc.colno}") from exc
     except (ValueError, RecursionError) as exc:
@@ -136,15 +149,12 @@ def read_objects(path: Path) -> Iterator[tuple[int, Row]]:
 
 def read_rows(path: Path) -> list[Row]:
     rows: dict[str, Row] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
+    for number, line in filter(lambda pair: pair[1].strip(), enumerate(read_lines(path), start=1)):
+        row = None
+        with suppress(ValueError):
+            row = parse_unique(line)
         if not isinstance(row, dict) or not isinstance(row.get("id"), str):
-            raise InputError(f"{path}:{number}: no JSON object with an id")
+            raise InputError(f"{path}:{number}: no JSON object with an id, or a key stands twice")
         if row["id"] in rows:
             raise InputError(f"{path}:{number}: {row['id']} occurs twice")
         rows[row["id"]] = row

@@ -19,7 +19,7 @@ FILES = {
     "open": "{",
     "list": "[]",
     "integer": '{"type": "integer"}',
-    "twice": '{"a": 1, "a": 2}',
+    "twice.json": '{"a": 1, "a": 2}',
     "strin": '{"properties": {"a": {"type": "strin"}}}',
     "texts": '{"name": "str"}',
     "field": '{"properties": {"a": "str"}}',
@@ -30,6 +30,8 @@ REPLAY, BENCH = "replay {answers}", "bench -m nowhere"
 ALPACA = "evaluate alpaca --out o --model ./no"
 ENGINE, SERVE = "--engine http://127.0.0.1:1", "serve --model /nowhere"
 INSTRUCTIONS = "evaluate instructions --out o --model m"
+LABELLED = f"{INSTRUCTIONS} --set sets.alpaca={{answers}} --set sets.alpaca_parts="
+OBJECTS = f"{FILL} ", f"{REPLAY} --random ", f"{ALPACA} --set instructions=", LABELLED
 REFUSALS = [
     # the command line
     ("chek", 2, "pasta: no such command 'chek'\n    hint: did you mean 'check'?\n"),
@@ -51,23 +53,15 @@ REFUSALS = [
     ),
     # schemas and questions
     ("fill Book. --model {taught}", 2, "there is no schema"),
-    (f"{FILL} {{open}}", 3, "is no JSON"),
+    (f"{FILL} {{open}}", 3, "cannot be read as JSON"),
     (f"{FILL} {{list}}", 3, "is no JSON schema"),
     (f"{FILL} {{integer}}", 2, "has no parts"),
     (f"{FILL} no.json", 3, "no.json"),
-    (f"{FILL} {{twice}}", 3, "'a' stands twice"),
-    (
-        f"{FILL} {{strin}}",
-        2,
-        "strin, field a: no such type 'strin'\n    hint: one of array, boolean",
-    ),
+    *((f"{verb}{{twice}}", 3, "'a' stands twice") for verb in OBJECTS),
+    (f"{FILL} {{strin}}", 2, "strin, field a: no such type 'strin'\n    hint: one of array"),
     (f"{FILL} {{texts}}", 2, "it has no properties), so it has no parts\n    hint: the smallest"),
     (f"{FILL} {{field}}", 2, "the property 'a' is 'str', which is no schema"),
-    (
-        f"{FILL} 'name, year inr'",
-        2,
-        "--schema, field year: no such type 'inr'\n    hint: one of str",
-    ),
+    (f"{FILL} 'name, year inr'", 2, "field year: no such type 'inr'\n    hint: one of str"),
     (f"{FILL} 'the name, name'", 2, "--schema, field the: no such type 'name'"),
     (f"{FILL} name,name", 2, "field 'name' stands twice"),
     (f"{FILL} s.yaml", 2, "field 's.yaml' is not a name, or a name and a type"),
@@ -111,8 +105,10 @@ REFUSALS = [
     (f"{ALPACA} --write-pairs p", 2, "would be ignored: the recipe has no judge.file"),
     (f"{ALPACA} --write-pairs p --offline", 2, "would be ignored: --offline only reports"),
     (f"{ALPACA} --set judge.file=no", 3, "no such file: no\n    hint: --write-pairs FILE"),
-    (f"{ALPACA} --set judge.file={{list}}", 3, "list:1: not a JSON object"),
-    (f"{ALPACA} --set judge.file=v --set judge.model=m", 2, "judge.model would be ignored"),
+    *(
+        (f"{ALPACA} --set judge.file=v --set judge.{key}=m", 2, f"judge.{key} would be ignored")
+        for key in ("model", "base_url", "api_key_env", "template")
+    ),
     (f"{INSTRUCTIONS} --set strategy=tea", 2, "instructions.strategy is 'tea'"),
     (f"{ALPACA} --strategies guess", 2, "strategies is 'guess'"),
     (f"{ALPACA} --set judge.template=absent --set instructions=-", 3, "no such file"),

@@ -159,9 +159,9 @@ def test_a_model_that_knows_the_tags_keeps_them(command: list[Any], pasta: Pasta
         ({"data": None}, "x: it has no data"),
         ({"data": {"nights": 2}}, "x: field hotel is required, and has no value"),
         ({"data": {**DATA, "night": 2}}, "x: the schema has no field night"),
-        ({"data": {**DATA, "nights": 2.5}}, "x, field nights: the schema does not allow 2.5, from"),
+        ({"data": {**DATA, "nights": 2.5}}, "nights: the schema does not allow 2.5, from '.5}'"),
         ({"text": None}, "x: it needs a text"),
-        ({"data": {"hotel": "A\u0300"}}, 'x, field hotel: the tokenizer reads "\u00c0"'),
+        ({"data": {"hotel": "A\u0300"}}, 'x: field hotel: the tokenizer reads "\u00c0"'),
         ({"id": "d0"}, "d0: the id 'd0' occurs twice"),
         ({"text": "T " * 500}, "x has 1049 tokens with its fields, too many"),
         ({"text": None, "messages": [{"role": "user", "content": "T"}]}, "x: it has messages, so"),
@@ -174,6 +174,8 @@ def test_a_row_that_cannot_be_learned_is_named_and_nothing_is_begun(
     tokenizer = json.loads(Path("base/tokenizer.json").read_text("utf-8"))
     composes = json.dumps({**tokenizer, "normalizer": {"type": "NFC"}})
     Path("base/tokenizer.json").write_text(composes, "utf-8")
+    if "token" not in message:  # only the tokenizer's faults need a model
+        Path("base", "model.safetensors").unlink()
     result = pasta(*command, "--prompt", "Read.")
     assert (result.code, result.out, Path("out").exists()) == (3, "", False)
     assert message in result.err
@@ -190,6 +192,7 @@ def test_a_row_that_cannot_be_learned_is_named_and_nothing_is_begun(
         (["--prompt", " "], "the prompt is empty"),
         (["--out", "base"], "base holds files, but no run: it is not overwritten"),
         (["--parts", "few.jsonl"], "1 labelled documents are too few"),
+        (["--parts", "twice.jsonl"], "document line 1: it cannot be read: the key 'hotel' stands"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_a_model_is_loaded(
@@ -197,6 +200,7 @@ def test_what_does_not_fit_is_refused_before_a_model_is_loaded(
 ) -> None:
     Path("list.json").write_text('{"type": "array"}', "utf-8")
     write_rows(Path("few.jsonl"), ROWS[:1])
+    Path("twice.jsonl").write_text('{"text": "T", "data": {"hotel": "A", "hotel": "B"}}', "utf-8")
     Path("base", "model.safetensors").rename(Path("base", "checkpoint-9"))
     result = pasta(*command, *words)
     assert message in result.err

@@ -76,6 +76,7 @@ RAW = {
     "no UTF-8": b'{"messages": "\xff"}',
     "half a surrogate pair": b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
     "half a pair as a key": b'{"\\uDfff": 1}',
+    "a doubled key": b'{"messages": [{"role": "user", "content": "a"}], "n": 1, "n": 1}',
     "many digits": b'{"n": ' + b"9" * 10_000 + b"}",
 }
 

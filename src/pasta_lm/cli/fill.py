@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from json import loads
 from pathlib import Path
 from pkgutil import resolve_name
 from tempfile import NamedTemporaryFile
@@ -38,6 +37,7 @@ from pasta_lm.engines import Engine
 from pasta_lm.engines.request import Answer
 from pasta_lm.engines.schemas import PydanticModel, schema_of
 from pasta_lm.errors import InputError, MissingFileError, PastaError, UsageError
+from pasta_lm.journal import parse_unique
 from pasta_lm.parts.declared import PartsAnswer, check_fields
 from pasta_lm.parts.fields import MAX_FIELDS, SMALLEST, fields_of
 from pasta_lm.parts.questions import check_choices
@@ -315,9 +315,9 @@ def read_schema(text: str) -> AnySchema:
     """
     if os.path.exists(text) or text == terminal.STDIN or text.endswith(".json"):
         try:
-            schema = loads(terminal.read_text(text), object_pairs_hook=_object)
+            schema = parse_unique(terminal.read_text(text))
         except ValueError as exc:
-            raise InputError(f"{text} is no JSON: {exc}") from exc
+            raise InputError(f"{text} cannot be read as JSON: {exc}") from exc
         if not isinstance(schema, dict):
             raise InputError(f"{text} is no JSON schema: it must be an object", hint=SMALLEST)
         return schema
@@ -333,13 +333,6 @@ def read_schema(text: str) -> AnySchema:
         reason = f"--schema {text} is no class of pydantic that can be imported: {exc}"
         raise UsageError(reason, hint="module:Class, where the module lies in this folder") from exc
     return form
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    keys = [key for key, _ in pairs]
-    if doubled := [key for key in keys if keys.count(key) > 1]:
-        raise InputError(f"the key {doubled[0]!r} stands twice in an object of the schema")
-    return dict(pairs)
 
 
 def _waits(rules: Iterable[str]) -> dict[str, list[str]]:

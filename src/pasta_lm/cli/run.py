@@ -129,7 +129,8 @@ def hashes_of(model: str | None, servers: Servers | None) -> dict[str, str]:
     from pasta_lm.models import load  # brings torch
 
     parts = [part for part in load.PARTS if servers is None or part != "weights"]
-    return load.hashes_of("model", model or BUILTIN, parts)
+    with terminal.status(f"hashing the files of {model or BUILTIN}"):
+        return load.hashes_of("model", model or BUILTIN, parts)
 
 
 def _loading(model: str) -> str:

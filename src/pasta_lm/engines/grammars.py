@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
 import torch
@@ -80,9 +80,8 @@ class Matcher:
         self, matcher: LLMatcher, words: FormTokens, vocab_size: int, eos_ids: Sequence[int],
         tag_ids: Sequence[int],
     ) -> None:  # fmt: skip
-        self._matcher, self._vocab_size, self._tag_ids = matcher, vocab_size, tag_ids
-        self._words = words
-        self._eos_ids = [token for token in eos_ids if token < vocab_size]
+        self._matcher, self._words, self._vocab_size = matcher, words, vocab_size
+        self._tag_ids, self._eos_ids = tag_ids, [token for token in eos_ids if token < vocab_size]
 
     def allowed(self, guesses: Sequence[int] = ()) -> Tensor:
         """Return bool [V] of the tokens that may come next, or behind these guesses.
@@ -154,8 +153,6 @@ class Grammars:
         tokens, fault = self._tokens, f"{name}the {form.kind} of the answer cannot be used"
         try:
             matcher = self._compiled(tokens, _grammar_of(form))
-        except ValueError as exc:
-            raise UsageError(f"{fault}: {str(exc).strip()}") from exc
         except UsageError as exc:
             raise UsageError(f"{fault}: {exc.message}", hint=exc.hint) from exc
         sizes = self._vocab_size, self._eos_ids, self._tag_ids
@@ -165,8 +162,14 @@ class Grammars:
     def _compile(tokens: LLTokenizer, grammar: str) -> LLMatcher:
         matcher = LLMatcher(tokens, grammar)
         if fault := matcher.get_error():
-            raise ValueError(fault)
+            raise UsageError(fault.strip())
         return matcher
+
+
+def allowed_bytes(form: StructuredOutputs) -> Callable[[bytes], int]:
+    """Return a counter of the leading bytes of a text that a form allows, with any tokenizer."""
+    matcher = Grammars._compile(LLTokenizer("byte", slices=[]), _grammar_of(form))
+    return lambda text_bytes: matcher.validate_tokens([*text_bytes])
 
 
 def _grammar_of(form: StructuredOutputs) -> str:

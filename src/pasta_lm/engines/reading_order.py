@@ -20,8 +20,6 @@ _UNDECIDED = re.compile(r"[<&][/a-z;]*\Z")
 class _Tag(str):
     """A tag, or the end of a block, as it is written."""
 
-    __slots__ = ()
-
 
 @dataclass(slots=True)
 class _ThreadText:

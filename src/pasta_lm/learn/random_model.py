@@ -5,7 +5,6 @@ They are never saved, and every figure made with them says ``random-weights``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.passes.row_reader import exact_reader
 from pasta_lm.errors import InputError, ModelNotFoundError
 from pasta_lm.interpreter.trace import Kind
-from pasta_lm.journal import Row
+from pasta_lm.journal import Row, parse_unique, read_lines
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.checkpoint import read_tokenizer
 from pasta_lm.models.generation import eos_ids
@@ -75,10 +74,8 @@ def random_model(
 
 def read_architecture(path: Path) -> PreTrainedConfig:
     try:
-        data: Row = json.loads(path.read_text(encoding="utf-8-sig"))
+        data: Row = parse_unique("".join(read_lines(path)))
         return transformers.AutoConfig.for_model(**data)
-    except FileNotFoundError as exc:
-        raise InputError(f"no architecture file at {path}") from exc
     except (TypeError, ValueError, KeyError) as exc:
         hint = 'it needs a "model_type" that transformers knows, such as "llama"'
         raise InputError(f"{path} is no model configuration: {exc}", hint=hint) from exc

@@ -6,15 +6,14 @@ are never stored, and the held-out rows of the project's corpora.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from pasta_lm.errors import InputError, MissingExtraError, MissingFileError, cause
-from pasta_lm.journal import Row, read_objects
+from pasta_lm.errors import InputError, MissingExtraError, cause
+from pasta_lm.journal import Row, parse_unique, read_lines, read_objects
 from pasta_lm.learn.data import question_of
 from pasta_lm.learn.data.annotated import read_ids, read_records
 from pasta_lm.measure.answering import SetPrompt
@@ -71,7 +70,7 @@ def _alpaca(source: str, labels: str | None) -> list[SetPrompt]:
 
 def read_labels(path: Path) -> dict[str, str]:
     try:
-        labels = json.loads(path.read_text("utf-8-sig"))["parts"]
+        labels = parse_unique(path.read_text("utf-8-sig"))["parts"]
         wrong = [name for name, label in labels.items() if label not in PARTS]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise InputError(f"{path} has no labels: {cause(exc)}") from exc
@@ -155,11 +154,9 @@ def _rows(source: str) -> Iterator[tuple[str, Row]]:
         yield from ((f"{source}:{number}", row) for number, row in read_objects(path))
         return
     try:
-        rows = json.loads(path.read_text("utf-8-sig"))
-    except FileNotFoundError as exc:
-        raise MissingFileError(path) from exc
-    except (OSError, ValueError) as exc:
-        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
+        rows = parse_unique("".join(read_lines(path)))
+    except ValueError as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path} is no array of objects")
     yield from ((f"{source}[{number}]", row) for number, row in enumerate(rows))

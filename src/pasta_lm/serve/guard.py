@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pasta_lm.errors import UsageError
+from pasta_lm.journal import parse_unique
 from pasta_lm.serve.errors import CLIENT_GONE, HEADERS, ApiError, bad_request
 
 log = logging.getLogger("pasta_lm.serve.requests")
@@ -129,7 +130,7 @@ def parse_json(raw: bytes) -> object:
         raise bad_request(f"the body has more than {MAX_BRACKETS} brackets", code="no_json")
     try:
         text = raw.decode("utf-8")
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = parse_unique(text, parse_constant=_refuse_constant)
         if "\\ud" in text.lower():  # the only way in; the whole value is looked through
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeError as exc:
@@ -138,7 +139,7 @@ def parse_json(raw: bytes) -> object:
         where = f"line {exc.lineno}, column {exc.colno}"
         raise bad_request(f"the body is not JSON: {exc.msg} at {where}", code="no_json") from exc
     except (ValueError, RecursionError) as exc:
-        message = "the body is not JSON: a number or the nesting is too large"
+        message = "the body is not JSON: a number or its depth is too large, or a key stands twice"
         raise bad_request(message, code="no_json") from exc
     return value
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from pasta_lm.engines.devices import free_memory
-from pasta_lm.engines.grammars import Grammars, Matcher
+from pasta_lm.engines.grammars import Grammars, allowed_bytes
 from pasta_lm.engines.local.engine import DEFAULT_POOL_TOKENS
 from pasta_lm.engines.schemas import Schema
 from pasta_lm.errors import InputError, UsageError
@@ -25,7 +25,6 @@ from pasta_lm.learn.train.learner import MODEL_FOLDER, check_is_whole
 from pasta_lm.learn.train.sft import finetune
 from pasta_lm.learn.train.trainer import load_to_train
 from pasta_lm.models.load import hashes_of
-from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.parts.declared import NAME, as_json, check_fields
 from pasta_lm.parts.fields import MAX_FIELDS, definitions_of, fields_of, resolved
 from pasta_lm.parts.values import value_at
@@ -68,12 +67,15 @@ def labelled(schema: Schema, prompt: str | None, rows: Iterable[Row]) -> list[La
     leads = [later.lead_behind(part.path) for part, later in pairwise(parts)]
     marks = {part.path: lead[0] for part, lead in zip(parts, [*leads, "}"], strict=True)}
     numbers, definitions = {path: n for n, path in enumerate(marks)}, definitions_of(schema)
+    counts = [allowed_bytes(form) for part in parts if (form := part.structure())]
     for name, document, error, data in rows:
         try:
             if error or not (data and isinstance(data, Mapping)):
                 raise InputError(error or "it has no data, an object with the values of fields")
             values = dict(_values(schema, data, marks, definitions))
             texts = {numbers[p]: f" {as_json(value)}{marks[p]}" for p, value in values.items()}
+            for number, text in texts.items():
+                _check_text(text, parts[number].name, counts[number])
             documents.append((str(name), below(prompt, document), texts))
         except InputError as exc:
             hint = exc.hint or 'a line is {"id": "a", "text": "...", "data": {...}}'
@@ -105,22 +107,29 @@ def _values(
             raise InputError(f"field {within}{key} is an object, not {as_json(data[key])}")
 
 
+def _check_text(text: str, name: str, num_allowed: Callable[[bytes], int]) -> None:
+    text_bytes = text.encode()
+    allowed = text_bytes[: num_allowed(text_bytes)].decode(errors="ignore")
+    if rest := text.removeprefix(allowed):
+        reason = f"the schema does not allow{text[:-1]}, from {rest!r} on"
+        raise InputError(f"field {name}: {reason}", hint=AS_WRITTEN)
+
+
 def examples_of(
     documents: Sequence[Labelled], schema: Schema, config: SftConfig
 ) -> list[EncodedExample]:
-    """Encode documents by the requests of ``fill``; each value must pass its mask."""
+    """Encode documents by the requests of ``fill``."""
     with Pasta.from_pretrained(config.model.base) as model:
         wanted, loaded = model.filling(schema, max_blocks=MAX_FIELDS), model.engine.loaded
     words, parts, examples = loaded.vocabulary, fields_of(schema), list[EncodedExample]()
     grammars, most = Grammars(words, words.num_tokens, [*loaded.eos_ids]), config.data.max_tokens
+    for form in filter(None, (part.structure() for part in parts)):
+        grammars.matcher(form)  # refuses a tokenizer that lacks letters
     for name, prompt, texts in documents:
         for number, text in texts.items():
-            form, where = parts[number].structure(), f"document {name}, field {parts[number].name}"
             if (kept := words.text(words.encode_text(text))) != text:
-                raise InputError(f"{where}: the tokenizer reads{kept[:-1]}", hint="write it so")
-            if form and (rest := _refused(text, words, grammars.matcher(form))):
-                reason = f"the schema does not allow{text[:-1]}, from {rest!r} on"
-                raise InputError(f"{where}: {reason}", hint=AS_WRITTEN)
+                reason = f"field {parts[number].name}: the tokenizer reads{kept[:-1]}"
+                raise InputError(f"document {name}: {reason}", hint="write it so")
         example = encode_parts(name, wanted.request(prompt), texts, words)
         if len(example) > most or max(example.positions) > (loaded.max_position or most):
             reason = f"document {name} has {len(example)} tokens with its fields"
@@ -128,16 +137,6 @@ def examples_of(
             raise InputError(f"{reason}, too many", hint=hint)
         examples.append(example)
     return examples
-
-
-def _refused(text: str, words: Vocabulary, matcher: Matcher) -> str:
-    """Return the rest of a text from where its form does not allow it; empty: it does."""
-    ids = words.encode_text(text)
-    for place, token in enumerate(ids):
-        if not matcher.allows(token):
-            return words.text(ids[place:])
-        matcher.consume(token)
-    return ""
 
 
 def teach_parts(

@@ -154,8 +154,9 @@ def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None
         {"id": "b", "prompt": "p", "answer": "z " * 100},
         ["no", "object"],
     ]
-    done = by_rule(tmp_path, [*map(json.dumps, rows), "no json"], max_answer_characters=100)
-    assert done.tally.num_rows == {"ok": 1, "skipped": 4}
+    lines = [*map(json.dumps, rows), "no json", '{"prompt": "p", "answer": "q", "answer": "r"}']
+    done = by_rule(tmp_path, lines, max_answer_characters=100)
+    assert done.tally.num_rows == {"ok": 1, "skipped": 5}
     reasons = {reason for _, reason in done.tally.reasons}
     assert reasons == {"", "duplicate_id", "too_long", "not_json"}
 

@@ -6,7 +6,6 @@ an answer, or is skipped with a reason. Of a plain conversation the first exchan
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pasta_lm.engines.servers.dialects import server_urls
 from pasta_lm.errors import InputError, MissingExtraError, PastaError, RemoteError, UsageError
-from pasta_lm.journal import Row, read_lines
+from pasta_lm.journal import Row, parse_unique, read_lines
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import FilterConfig
@@ -201,7 +200,7 @@ def _exchange(row: Row) -> tuple[list[Turn], str, str | None, str | None]:
 def _json_rows(path: Path) -> Iterator[Any]:
     for line in filter(str.strip, read_lines(path)):
         try:
-            yield json.loads(line)
+            yield parse_unique(line)
         except ValueError:
             yield line
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Row, parse_object, read_lines, write_rows
+from pasta_lm.journal import Row, parse_object, parse_unique, read_lines, write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape
@@ -100,7 +99,7 @@ def read_ids(path: Path) -> list[str]:
     for number, line in enumerate(read_lines(path), start=1):
         text = line.strip()
         try:
-            ids += [str(json.loads(text)["id"])] if text.startswith("{") else [text] * bool(text)
+            ids += [str(parse_unique(text)["id"])] if text.startswith("{") else [text] * bool(text)
         except (ValueError, KeyError) as exc:
             hint = 'an id, or an object with "id"'
             raise InputError(f"{path}:{number}: no id: {cause(exc)}", hint=hint) from exc
