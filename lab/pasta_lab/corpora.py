@@ -57,8 +57,8 @@ def card(folder: Path) -> str:
     """Return the generated part of a corpus's card."""
     parts: list[Iterator[str]]
     if folder == STARTER:
-        rows, found = read(ROWS), compared(ROWS, SECOND_PASS)
-        parts = [_statistics(rows, "domain"), _groups(rows, "domain"), _agreement(found)]
+        rows, figures = read(ROWS), compared(ROWS, SECOND_PASS)
+        parts = [_statistics(rows, "domain"), _groups(rows, "domain"), _agreement(figures)]
     else:
         rows = read(OWN_ROWS if folder == OWN else WRITTEN_ROWS)
         parts = [_statistics(rows, "shape"), _groups(rows, "parts"), _groups(rows, "shape")]
@@ -73,14 +73,14 @@ def _reading() -> Iterator[str]:
         (READING, SECOND_PASS, "of the starter, read without their tags, against its second pass"),
         (OWN_ROWS, SECOND_READING, NO_HINT),
     ):
-        found = compared(first, second)
-        blocks, syncs = found["blocks"], found["syncs"]
+        figures = compared(first, second)
+        blocks, syncs = figures["blocks"], figures["syncs"]
         yield (
-            f"{found['num_answers']} answers {of}: {blocks['num_first']} and "
+            f"{figures['num_answers']} answers {of}: {blocks['num_first']} and "
             f"{blocks['num_second']} blocks, "
             f"{syncs['num_first']} and {syncs['num_second']} syncs.\n"
         )
-        yield from _agreement_table(found)
+        yield from _agreement_table(figures)
         yield ""
 
 
@@ -100,8 +100,8 @@ def _left_out(num_rows: int) -> Iterator[str]:
 def _statistics(rows: Sequence[Row], group: str) -> Iterator[str]:
     documents = [row.record.document for row in rows]
     forked = [row for row in rows if row.num_blocks]
-    blocks = [len(block.plain_text.split()) for one in documents for block in one.blocks]
-    syncs = [one.num_syncs for one in documents]
+    blocks = [len(block.plain_text.split()) for document in documents for block in document.blocks]
+    syncs = [document.num_syncs for document in documents]
     tenths = quantiles(blocks, n=10, method="inclusive")
     histogram = Counter(row.num_blocks for row in forked)
     yield "\n## Statistics\n"
@@ -141,22 +141,22 @@ def _groups(rows: Sequence[Row], group: str) -> Iterator[str]:
         yield "| " + " | ".join(map(str, cells)) + " |"
 
 
-def _agreement(found: dict[str, Any]) -> Iterator[str]:
-    blocks, forks, syncs = found["blocks"], found["forks"], found["syncs"]
+def _agreement(figures: dict[str, Any]) -> Iterator[str]:
+    blocks, forks, syncs = figures["blocks"], figures["forks"], figures["syncs"]
     yield "\n## Agreement of the two passes\n"
     yield (
-        f"{found['num_answers']} answers. The first pass has {blocks['num_first']} blocks and "
+        f"{figures['num_answers']} answers. The first pass has {blocks['num_first']} blocks and "
         f"{syncs['num_first']} syncs in them, the second {blocks['num_second']} and "
         f"{syncs['num_second']}. Both fork {forks['num_both']} answers and leave "
         f"{forks['num_neither']} sequential; the first alone forks {forks['num_first_only']}, the "
         f"second alone {forks['num_second_only']}.\n"
     )
-    yield from _agreement_table(found)
+    yield from _agreement_table(figures)
 
 
-def _agreement_table(found: dict[str, Any]) -> Iterator[str]:
+def _agreement_table(figures: dict[str, Any]) -> Iterator[str]:
     yield "| what | measure | agreement |\n|---|---|---|"
-    yield from ("| " + " | ".join(row) + " |" for row in agreement_rows(found))
+    yield from ("| " + " | ".join(row) + " |" for row in agreement_rows(figures))
 
 
 def _num_words(rows: Sequence[Row]) -> list[int]:

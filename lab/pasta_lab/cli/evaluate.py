@@ -85,8 +85,8 @@ def tasks(
     silence_libraries()
     from pasta_lab.evaluate.tasks import TaskSettings
 
-    found = _evaluate_tasks(read_settings(TaskSettings, recipe, flags, changes), records)
-    (print_json if as_json else _print)(found)
+    figures = _evaluate_tasks(read_settings(TaskSettings, recipe, flags, changes), records)
+    (print_json if as_json else _print)(figures)
 
 
 def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any]:
@@ -108,25 +108,25 @@ def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any
     return report(recipe, answers, *both) | recipe.model_names | {"version": __version__}
 
 
-def _print(found: dict[str, Any]) -> None:
-    columns = found["strategies"]
-    rows = [[label, *(_cell(one.get(key)) for one in columns.values())] for key, label in ROWS]
-    held_out = [_cell(one["held_out"].get("quality")) for one in columns.values()]
+def _print(report: dict[str, Any]) -> None:
+    columns = report["strategies"]
+    rows = [[label, *(_cell(run.get(key)) for run in columns.values())] for key, label in ROWS]
+    held_out = [_cell(run["held_out"].get("quality")) for run in columns.values()]
     shown = [row for row in rows if {*row[1:]} != {"-"}]
     print_table(["", *columns], [*shown, ["quality, held-out", *held_out]])
     typer.echo()
     families = next(iter(columns.values()))["families"]
     print_table(
         ["family: quality, speedup", *columns],
-        [[name, *(_short(one["families"][name]) for one in columns.values())] for name in families],
+        [[name, *(_short(run["families"][name]) for run in columns.values())] for name in families],
     )
-    failed = max(one.get("num_failed", 0) for one in columns.values())
+    failed = max(run.get("num_failed", 0) for run in columns.values())
     if failed:
         typer.echo(f"\n{failed} prompts do not fit the context of a model: their grade is 0")
     typer.echo(
-        f"\n{found['kind']}: {found['num_prompts']} prompts of split {found['split']}, wordings of "
-        f"{found['wordings']}; {found['model']} against the sequential answers of "
-        f"{found['baseline']}; {found['dtype']} on {found['device']}; 95 % bootstrap intervals; "
+        f"\n{report['kind']}: {report['num_prompts']} prompts of split {report['split']}, wordings "
+        f"of {report['wordings']}; {report['model']} against the sequential answers of "
+        f"{report['baseline']}; {report['dtype']} on {report['device']}; 95 % bootstrap intervals; "
         "speedups are geometric means"
     )
 
@@ -164,29 +164,29 @@ def frontier(
     from pasta_lab.evaluate.pages import published
     from pasta_lab.evaluate.points import Comparison, read_points
 
-    asked = read_recipe(comparison, Comparison)
-    found = report(asked, read_points(asked))
+    recipe = read_recipe(comparison, Comparison)
+    figures = report(recipe, read_points(recipe))
     if not no_published:
-        found["published"] = published()
+        figures["published"] = published()
     if plot is not None:
         from pasta_lab.evaluate.figures import frontier_plot
 
-        write_text(plot, frontier_plot(found))
+        write_text(plot, frontier_plot(figures))
     if page is not None:
         from pasta_lab.evaluate.pages import frontier_page
 
-        write_text(page, frontier_page(found))
-    (print_json if as_json else _print_frontier)(found)
+        write_text(page, frontier_page(figures))
+    (print_json if as_json else _print_frontier)(figures)
 
 
-def _print_frontier(found: dict[str, Any]) -> None:
+def _print_frontier(report: dict[str, Any]) -> None:
     from pasta_lab.evaluate.pages import facts, tables
 
-    for table in tables(found):
+    for table in tables(report):
         typer.echo(f"{table.title}\n")
         print_table(table.header, table.texts(), text_columns=(0, 1))
         typer.echo()
-    typer.echo(facts(found))
+    typer.echo(facts(report))
 
 
 @app.command()
@@ -204,11 +204,11 @@ def agreement(
     """
     from pasta_lab.evaluate.agreement import compared, rows
 
-    found = compared(first, second)
+    figures = compared(first, second)
     if as_json:
-        print_json(found)
+        print_json(figures)
         return
-    print_table(["what", "measure", "agreement"], [list(row) for row in rows(found)])
-    named = ((found[name], name) for name in ("blocks", "syncs"))
-    counts = (f"{one['num_first']} and {one['num_second']} {name}" for one, name in named)
-    typer.echo(f"\n{found['num_answers']} answers; {', '.join(counts)}; 95 % bootstrap intervals")
+    print_table(["what", "measure", "agreement"], [list(row) for row in rows(figures)])
+    named = ((figures[name], name) for name in ("blocks", "syncs"))
+    counts = (f"{part['num_first']} and {part['num_second']} {name}" for part, name in named)
+    typer.echo(f"\n{figures['num_answers']} answers; {', '.join(counts)}; 95 % bootstrap intervals")

@@ -77,8 +77,8 @@ def _print(report: Mapping[str, Any]) -> None:
     damage = report["damage"]
     kinds = {**damage["kinds"], "all": damage["overall"]}
     rows = [
-        [kind, str(one["num_pairs"]), *(interval(one[key]) for _, key in COLUMNS)]
-        for kind, one in kinds.items()
+        [kind, str(figures["num_pairs"]), *(interval(figures[key]) for _, key in COLUMNS)]
+        for kind, figures in kinds.items()
     ]
     typer.echo(f"judge: {report['judge']}\n")
     print_table(["planted damage", "pairs", *(title for title, _ in COLUMNS)], rows)

@@ -34,9 +34,9 @@ def peers(
     settings = BenchSettings(rows=counts[0], requests=counts[1])
     with bars() as show:
         show_rounds = partial(show, "rounds")
-        found, beside = bench_with_peers(model, dtype, device, threads or 1, settings, show_rounds)
+        report, beside = bench_with_peers(model, dtype, device, threads or 1, settings, show_rounds)
     if as_json:
-        print_json(found | {"peers": beside})
+        print_json(report | {"peers": beside})
         return
     peer_rows = [
         [f"{name}: {key} {count}", value]
@@ -44,4 +44,4 @@ def peers(
         for key, table in (figures or {}).items()
         for count, value in (table if isinstance(table, dict) else {"": table}).items()
     ]
-    print_bench(found, [*tables(found), Table(["peer", ""], peer_rows, digits=2)])
+    print_bench(report, [*tables(report), Table(["peer", ""], peer_rows, digits=2)])

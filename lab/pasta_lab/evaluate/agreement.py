@@ -33,11 +33,11 @@ class Marks(NamedTuple):
 def marks(document: Document) -> Marks:
     """Return the positions of the tags of an answer of depth 1."""
     text = document.plain_text
-    found = list(spans(document))
-    trimmed = [_trimmed(text, begin, end) for begin, end in found if end is not None]
+    tags = list(spans(document))
+    trimmed = [_trimmed(text, begin, end) for begin, end in tags if end is not None]
     return Marks(
         tuple((begin, end) for begin, end in trimmed if begin < end),
-        frozenset(_trimmed(text, place, len(text))[0] for place, end in found if end is None),
+        frozenset(_trimmed(text, place, len(text))[0] for place, end in tags if end is None),
     )
 
 
@@ -53,10 +53,10 @@ def paired(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Reco
         raise InputError(
             "no answer is in both annotations", hint="both need the same answers under the same ids"
         )
-    for one, other in pairs:
-        if one.document.plain_text != other.document.plain_text:
-            raise InputError(f"answer {one.id} has another plain text in the second annotation")
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    for record, other in pairs:
+        if record.document.plain_text != other.document.plain_text:
+            raise InputError(f"answer {record.id} has another plain text in the second annotation")
+    return [record for record, _ in pairs], [other for _, other in pairs]
 
 
 def compared(first: Path, second: Path) -> Figures:
@@ -73,22 +73,22 @@ def agreement(first: Sequence[Document], second: Sequence[Document]) -> Figures:
     whether it is in a block. ``kappa`` is Cohen's, of whether an answer has a block (``forks``) or
     a sync (``syncs``); None where chance alone would agree on every answer.
     """
-    pairs = [(marks(one), marks(other)) for one, other in zip(first, second, strict=True)]
-    blocks = [(one.blocks, other.blocks) for one, other in pairs]
-    syncs = [(one.syncs, other.syncs) for one, other in pairs]
+    pairs = [(marks(a), marks(b)) for a, b in zip(first, second, strict=True)]
+    blocks = [(a.blocks, b.blocks) for a, b in pairs]
+    syncs = [(a.syncs, b.syncs) for a, b in pairs]
     return {
         "num_answers": len(pairs),
         "blocks": {
-            "num_first": sum(len(one) for one, _ in blocks),
-            "num_second": sum(len(other) for _, other in blocks),
+            "num_first": sum(len(a) for a, _ in blocks),
+            "num_second": sum(len(b) for _, b in blocks),
             "exact_f1": _f1([(len({*a} & {*b}), len(a), len(b)) for a, b in blocks]),
             "overlap_f1": _f1([(_num_alike(a, b), len(a), len(b)) for a, b in blocks]),
             "character_f1": _f1([(_shared(a, b), _length(a), _length(b)) for a, b in blocks]),
         },
         "forks": _yes_or_no([(bool(a), bool(b)) for a, b in blocks]),
         "syncs": {
-            "num_first": sum(len(one) for one, _ in syncs),
-            "num_second": sum(len(other) for _, other in syncs),
+            "num_first": sum(len(a) for a, _ in syncs),
+            "num_second": sum(len(b) for _, b in syncs),
             "same": to_json(mean([float(a == b) for a, b in syncs])),
             "f1": _f1([(len(a & b), len(a), len(b)) for a, b in syncs]),
             "kappa": _yes_or_no([(bool(a), bool(b)) for a, b in syncs])["kappa"],
@@ -105,11 +105,11 @@ def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
 
 def _yes_or_no(pairs: Sequence[tuple[bool, bool]]) -> Figures:
     return {
-        "num_both": sum(one and other for one, other in pairs),
-        "num_first_only": sum(one and not other for one, other in pairs),
-        "num_second_only": sum(other and not one for one, other in pairs),
-        "num_neither": sum(not one and not other for one, other in pairs),
-        "same": to_json(mean([float(one == other) for one, other in pairs])),
+        "num_both": sum(first and second for first, second in pairs),
+        "num_first_only": sum(first and not second for first, second in pairs),
+        "num_second_only": sum(second and not first for first, second in pairs),
+        "num_neither": sum(not first and not second for first, second in pairs),
+        "same": to_json(mean([float(first == second) for first, second in pairs])),
         "kappa": cohens_kappa(pairs),
     }
 
@@ -121,8 +121,8 @@ def _f1(counts: Sequence[tuple[int, int, int]]) -> Any:
 
 def _num_alike(first: Sequence[Span], second: Sequence[Span]) -> int:
     return sum(
-        2 * _shared([one], [other]) > max(one[1], other[1]) - min(one[0], other[0])
-        for one in first
+        2 * _shared([block], [other]) > max(block[1], other[1]) - min(block[0], other[0])
+        for block in first
         for other in second
     )
 
@@ -142,9 +142,9 @@ def _trimmed(text: str, begin: int, end: int) -> Span:
     return end - len(inside.lstrip()), begin + len(inside.rstrip())
 
 
-def rows(found: Figures) -> list[tuple[str, str, str]]:
+def rows(report: Figures) -> list[tuple[str, str, str]]:
     """Return the rows of a table: what is compared, the measure, the value."""
-    blocks, forks, syncs = found["blocks"], found["forks"], found["syncs"]
+    blocks, forks, syncs = report["blocks"], report["forks"], report["syncs"]
     figures = (
         ("blocks", "F1, pairs that share most characters", blocks["overlap_f1"]),
         ("blocks", "F1, exactly the same ends", blocks["exact_f1"]),

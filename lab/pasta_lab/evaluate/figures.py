@@ -63,20 +63,20 @@ def scatter(
     figure.suptitle(title, fontsize=11, fontweight="bold")
     ax = figure.add_subplot(xlabel=axes[0], ylabel=axes[1])
     ax.grid(color="#e8e8e8")
-    methods = list(dict.fromkeys(one.method for one in places))
+    methods = list(dict.fromkeys(place.method for place in places))
     for index, method in enumerate(methods):
-        some = sorted((one for one in places if one.method == method), key=lambda one: one.x.mean)
+        some = sorted((p for p in places if p.method == method), key=lambda p: p.x.mean)
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        for one in some:
-            at = (one.x.mean, one.y.mean)
-            x, y = ([[s.mean - s.low], [s.high - s.mean]] for s in (one.x, one.y))
+        for place in some:
+            at = (place.x.mean, place.y.mean)
+            x, y = ([[s.mean - s.low], [s.high - s.mean]] for s in (place.x, place.y))
             ax.errorbar(*at, xerr=x, yerr=y, color=colour, alpha=0.35)
-            ax.annotate(one.label, at, (5, 5), textcoords="offset points", fontsize=8)
-        xs, ys = [one.x.mean for one in some], [one.y.mean for one in some]
+            ax.annotate(place.label, at, (5, 5), textcoords="offset points", fontsize=8)
+        xs, ys = [place.x.mean for place in some], [place.y.mean for place in some]
         (line,) = ax.plot(xs, ys, marker=marker, color=colour, label=method or None)
         line.set(linestyle="-" if method else "", linewidth=1, gid=f"points-{index}")
     if frontier:
-        xs, ys = [one.x.mean for one in frontier], [one.y.mean for one in frontier]
+        xs, ys = [place.x.mean for place in frontier], [place.y.mean for place in frontier]
         ax.step(xs, ys, where="pre", color="#999999", alpha=0.35, linewidth=5, gid="frontier")
     if baseline is not None:
         ax.axhline(baseline, color="#444444", linestyle=":", linewidth=1)
@@ -86,7 +86,7 @@ def scatter(
     return _svg(figure, title, [f"{p.name} ({p.x.mean:.2f}, {p.y.mean:.2f})" for p in places])
 
 
-def frontier_plot(found: Figures) -> str:
+def frontier_plot(report: Figures) -> str:
     """Draw the report of a comparison: over realised speedup if a point was timed.
 
     Raises:
@@ -94,13 +94,13 @@ def frontier_plot(found: Figures) -> str:
     """
     for kind in (Speed.REALISED, Speed.THEORETICAL):
         key = f"{kind.value}_speedup"
-        shown = [point for point in found["points"] if point[key]]
+        shown = [point for point in report["points"] if point[key]]
         if shown:
             break
     else:
         raise InputError("nothing to draw: no point was run")
     places = {point["name"]: point_place(point, key) for point in shown}
-    first, kinds = shown[0], ", ".join(found["kinds"])
+    first, kinds = shown[0], ", ".join(report["kinds"])
     on_it = [places[point["name"]] for point in shown if point["on_frontier"][kind.value]]
     return scatter(
         f"Quality against {kind.value} speedup ({kinds})",

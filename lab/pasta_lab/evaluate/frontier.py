@@ -28,11 +28,11 @@ POINT_KEYS = ("name", "method", "label", "model", "strategy", "records")
 
 def report(comparison: Comparison, read: Sequence[PointAnswers]) -> Figures:
     """Return the object that ``pasta-lab evaluate frontier --json`` prints."""
-    points = [{**_about(one.point), **_figures(one, comparison.wordings)} for one in read]
+    points = [{**_about(entry.point), **_figures(entry, comparison.wordings)} for entry in read]
     on_it = {kind: pareto(points, kind) for kind in Speed}
     for point in points:
         point["on_frontier"] = {kind.value: point["name"] in on_it[kind] for kind in Speed}
-    names = {one.point.name for one in read}
+    names = {entry.point.name for entry in read}
     missing = [point for point in comparison.points if point.name not in names]
     return {
         "title": comparison.title,
@@ -70,12 +70,12 @@ def compare(comparison: Comparison, read: Sequence[PointAnswers]) -> Iterator[Fi
 
     The best has the best verdict; of several, the one whose grade is surest to be higher.
     """
-    ours = [one for one in read if one.point.method == comparison.ours]
+    ours = [entry for entry in read if entry.point.method == comparison.ours]
     for other in read:
         if other.point.method == comparison.ours:
             continue
         for kind in Speed:
-            pairings = [(one, found) for one in ours if (found := pair(one, other, kind))]
+            pairings = [(entry, pairing) for entry in ours if (pairing := pair(entry, other, kind))]
             if pairings:
                 yield _best(other, kind, pairings)
 
@@ -84,14 +84,14 @@ def _best(
     other: PointAnswers, kind: Speed, pairings: Sequence[tuple[PointAnswers, Pairing]]
 ) -> Figures:
     order = list(Verdict)
-    one, found = min(pairings, key=lambda p: (order.index(p[1].verdict), -p[1].quality.low))
+    best, pairing = min(pairings, key=lambda p: (order.index(p[1].verdict), -p[1].quality.low))
     return {
         "rival": other.point.name,
         "speed": kind.value,
-        "verdict": found.verdict.value,
-        "by": one.point.name,
-        "quality_difference": to_json(found.quality),
-        "speed_ratio": to_json(found.speed),
+        "verdict": pairing.verdict.value,
+        "by": best.point.name,
+        "quality_difference": to_json(pairing.quality),
+        "speed_ratio": to_json(pairing.speed),
     }
 
 
@@ -99,29 +99,29 @@ def _about(point: Point) -> Figures:
     return {key: getattr(point, key) for key in POINT_KEYS}
 
 
-def _figures(one: PointAnswers, wordings: str | None) -> Figures:
-    ids, answers = list(one.answers), list(one.answers.values())
-    tasks = [task_of(name, answer.family, wordings) for name, answer in one.answers.items()]
+def _figures(entry: PointAnswers, wordings: str | None) -> Figures:
+    ids, answers = list(entry.answers), list(entry.answers.values())
+    tasks = [task_of(name, answer.family, wordings) for name, answer in entry.answers.items()]
     chosen = decisions(tasks, answers)
-    found = over_prompts(one, ids)
+    figures = over_prompts(entry, ids)
     low, high = USUAL_LENGTH_RATIO
     return {
         "kind": ", ".join(sorted({answer.kind or "not said" for answer in answers})),
-        **found,
+        **figures,
         **{name: chosen[name] for name in DECISIONS},
-        "is_length_unusual": not low <= found["length_ratio"]["mean"] <= high,
+        "is_length_unusual": not low <= figures["length_ratio"]["mean"] <= high,
         "families": {
-            family: over_prompts(one, [n for n in ids if one.answers[n].family == family])
+            family: over_prompts(entry, [n for n in ids if entry.answers[n].family == family])
             for family in training_families()
         },
     }
 
 
-def over_prompts(one: PointAnswers, ids: Sequence[str]) -> Figures:
+def over_prompts(entry: PointAnswers, ids: Sequence[str]) -> Figures:
     """Return the figures of a point over some prompts."""
-    answers, baseline = ([side[name] for name in ids] for side in (one.answers, one.baseline))
-    both = [name for name in ids if name in one.timed and name in one.timed_baseline]
-    clocks = ([side[name] for name in both] for side in (one.timed, one.timed_baseline))
+    answers, baseline = ([side[name] for name in ids] for side in (entry.answers, entry.baseline))
+    both = [name for name in ids if name in entry.timed and name in entry.timed_baseline]
+    clocks = ([side[name] for name in both] for side in (entry.timed, entry.timed_baseline))
     forks = [bool(answer.structure.forked or answer.structure.num_stray) for answer in answers]
     return {
         "num_prompts": len(answers),
@@ -129,6 +129,6 @@ def over_prompts(one: PointAnswers, ids: Sequence[str]) -> Figures:
         "answers_forked": sum(forks) / len(forks) if forks else None,
         **quality(answers, baseline),
         **to_json(speed(answers, baseline)),
-        **({"theoretical_speedup": None} if one.is_speculative else {}),
+        **({"theoretical_speedup": None} if entry.is_speculative else {}),
         **to_json(realised(*clocks)),
     }

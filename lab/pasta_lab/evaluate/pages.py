@@ -14,52 +14,52 @@ from pasta_lm.measure.table import Table
 Figures = Mapping[str, Any]
 
 
-def tables(found: Figures) -> list[Table]:
+def tables(report: Figures) -> list[Table]:
     """Return the points, the verdicts and the paper's figures of a report."""
     header = ("", "quality", "theoretical", "realised", "length", "frontier")
-    rows = [_point(point) for point in found["points"]]
+    rows = [_point(point) for point in report["points"]]
     rows += [
-        (point["name"], f"not run: {point['command']}", *[""] * 4) for point in found["not_run"]
+        (point["name"], f"not run: {point['command']}", *[""] * 4) for point in report["not_run"]
     ]
     made = [Table(header, rows, "Points")]
-    if found["comparisons"]:
-        columns = (f"{found['ours']} against", "speed", "grade", "speedup", "verdict", "by")
-        made.append(Table(columns, [_verdict(row) for row in found["comparisons"]], "Verdicts"))
-    if "published" in found:
+    if report["comparisons"]:
+        columns = (f"{report['ours']} against", "speed", "grade", "speedup", "verdict", "by")
+        made.append(Table(columns, [_verdict(row) for row in report["comparisons"]], "Verdicts"))
+    if "published" in report:
         keys = ("win_rate", "theoretical_speedup", "realised_speedup", "efficiency")
         points = [
-            (one["name"], *(one[key] for key in keys)) for one in found["published"]["points"]
+            (row["name"], *(row[key] for key in keys)) for row in report["published"]["points"]
         ]
         paper = ("", "win rate, %", "theoretical", "realised", "efficiency")
-        made.append(Table(paper, points, found["published"]["label"], digits=2))
+        made.append(Table(paper, points, report["published"]["label"], digits=2))
     return made
 
 
-def frontier_page(found: Figures) -> str:
+def frontier_page(report: Figures) -> str:
     """Return the report of a comparison as Markdown, with a table of every family."""
     decisions = ("fork_precision", "fork_recall", "sync_precision", "sync_recall")
-    rows = [(one["name"], *(interval(one[key]) for key in decisions)) for one in found["points"]]
+    rows = [(row["name"], *(interval(row[key]) for key in decisions)) for row in report["points"]]
     header = ("", *(key.replace("_", " ") for key in decisions))
     families = [
         (f"{family}, {point['name']}", *_figures(point["families"][family]))
         for family in training_families()
-        for point in found["points"]
+        for point in report["points"]
     ]
     by_family = Table(("", "quality", "theoretical", "realised"), families, "Families")
     more = [Table(header, rows, "Forks and syncs"), by_family]
-    parts = [f"# {found['title']}", facts(found)]
-    for table in (*tables(found), *more):
+    parts = [f"# {report['title']}", facts(report)]
+    for table in (*tables(report), *more):
         lines = [table.header, ["---"] * len(table.header), *table.texts()]
         parts += [f"## {table.title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
     return "\n\n".join(parts) + "\n"
 
 
-def facts(found: Figures) -> str:
+def facts(report: Figures) -> str:
     """Return the conditions of a comparison."""
-    kinds = ", ".join(found["kinds"]) or "nothing was run"
+    kinds = ", ".join(report["kinds"]) or "nothing was run"
     return (
-        f"{kinds}: {found['num_prompts']} prompts of split {found['split']}, against the "
-        f"sequential answers of {found['baseline']}, paired by prompt; 95 % bootstrap intervals; "
+        f"{kinds}: {report['num_prompts']} prompts of split {report['split']}, against the "
+        f"sequential answers of {report['baseline']}, paired by prompt; 95 % bootstrap intervals; "
         "speedups are geometric means; !: length outside 0.95 to 1.05 of the baseline's"
     )
 

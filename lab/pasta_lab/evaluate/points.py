@@ -52,13 +52,13 @@ class PointAnswers:
             if self.is_speculative:
                 return {}
             speeds = (
-                (name, one.theoretical_speedup(self.baseline[name]))
-                for name, one in self.answers.items()
+                (name, answer.theoretical_speedup(self.baseline[name]))
+                for name, answer in self.answers.items()
             )
             return {name: log(speed) for name, speed in speeds}
         clocks = (
-            (name, one.realised_speedup(self.timed_baseline[name]))
-            for name, one in self.timed.items()
+            (name, answer.realised_speedup(self.timed_baseline[name]))
+            for name, answer in self.timed.items()
             if name in self.timed_baseline
         )
         return {name: log(speed) for name, speed in clocks if speed}
@@ -70,19 +70,19 @@ def read_points(comparison: Comparison) -> list[PointAnswers]:
     Raises:
         InputError: a file is no record file, lacks answers, or has answers to other prompts.
     """
-    found = [_read(point) for point in comparison.points if Path(point.records).exists()]
-    for other in found[1:]:
-        _check_pairing(found[0], other)
-    return found
+    entries = [_read(point) for point in comparison.points if Path(point.records).exists()]
+    for other in entries[1:]:
+        _check_pairing(entries[0], other)
+    return entries
 
 
 def _read(point: Point) -> PointAnswers:
     trained = set(training_families())
-    rows = [one for one in read_answers(Path(point.records)) if one.family in trained]
+    rows = [row for row in read_answers(Path(point.records)) if row.family in trained]
 
     def by_task(strategy: str, *, is_timed: bool) -> ByTask:
-        some = (one for one in rows if one.strategy == strategy)
-        return {one.task_id: one for one in some if (one.wall_s is not None) is is_timed}
+        some = (row for row in rows if row.strategy == strategy)
+        return {row.task_id: row for row in some if (row.wall_s is not None) is is_timed}
 
     answers, baseline, timed, timed_baseline = (
         by_task(name, is_timed=is_timed)
@@ -105,7 +105,7 @@ def _check_pairing(first: PointAnswers, other: PointAnswers) -> None:
             f"{files} have answers to other prompts",
             hint="evaluate all points with the same --split, --seed and --num-prompts",
         )
-    differ = [n for n, one in other.baseline.items() if one.text != first.baseline[n].text]
+    differ = [n for n, answer in other.baseline.items() if answer.text != first.baseline[n].text]
     if len(differ) > MAX_TIES * len(first.baseline):
         raise InputError(
             f"{files} have {len(differ)} different answers of the baseline",
@@ -148,7 +148,7 @@ class Pairing:
 def pair(ours: PointAnswers, other: PointAnswers, kind: Speed) -> Pairing | None:
     """Return how two points compare; None if one of them was not timed."""
     theirs = other.answers
-    grades = [one.grade - theirs[n].grade for n, one in ours.answers.items() if n in theirs]
+    grades = [answer.grade - theirs[n].grade for n, answer in ours.answers.items() if n in theirs]
     quality, speed = mean(grades), speed_ratio(ours, other, kind)
     return None if quality is None or speed is None else Pairing(quality, speed)
 
@@ -156,8 +156,8 @@ def pair(ours: PointAnswers, other: PointAnswers, kind: Speed) -> Pairing | None
 def speed_ratio(ours: PointAnswers, other: PointAnswers, kind: Speed) -> Interval | None:
     """Return our speedup over the other's on the prompts that both have, a geometric mean."""
     fast, slow = ours.log_speed(kind), other.log_speed(kind)
-    found = mean([fast[name] - slow[name] for name in fast if name in slow])
-    return found and Interval(exp(found.mean), exp(found.low), exp(found.high))
+    log_ratio = mean([fast[name] - slow[name] for name in fast if name in slow])
+    return log_ratio and Interval(exp(log_ratio.mean), exp(log_ratio.low), exp(log_ratio.high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,17 +45,17 @@ def _score(ours: float, theirs: float) -> float:
 
 def decisions(tasks: Sequence[Task], answers: Sequence[GradedAnswer]) -> Figures:
     """Return precision and recall of forks and syncs, and how often a structure was exact."""
-    found, true = [answer.structure for answer in answers], [true_structure(t) for t in tasks]
-    forks = [fork_counts(*both) for both in zip(found, true, strict=True)]
-    syncs = [sync_counts(*both) for both in zip(found, true, strict=True)]
-    exact = [ours == wanted for ours, wanted in zip(found, true, strict=True)]
+    predicted, true = [answer.structure for answer in answers], [true_structure(t) for t in tasks]
+    forks = [fork_counts(*both) for both in zip(predicted, true, strict=True)]
+    syncs = [sync_counts(*both) for both in zip(predicted, true, strict=True)]
+    exact = [ours == wanted for ours, wanted in zip(predicted, true, strict=True)]
     return {
-        "fork_precision": to_json(_ratio(forks, lambda c: c.given)),
+        "fork_precision": to_json(_ratio(forks, lambda c: c.predicted)),
         "fork_recall": to_json(_ratio(forks, lambda c: c.wanted)),
-        "sync_precision": to_json(_ratio(syncs, lambda c: c.given)),
+        "sync_precision": to_json(_ratio(syncs, lambda c: c.predicted)),
         "sync_recall": to_json(_ratio(syncs, lambda c: c.wanted)),
         "structure_exact": share(exact),
-        **_pairs(tasks, found, true),
+        **_pairs(tasks, predicted, true),
     }
 
 
@@ -63,16 +63,16 @@ def _ratio(counts: Sequence[Counts], whole: Callable[[Counts], int]) -> Interval
     return ratio([c.right for c in counts], [whole(c) for c in counts])
 
 
-def _pairs(tasks: Sequence[Task], found: Sequence[Structure], true: Sequence[Structure]) -> Figures:
+def _pairs(tasks: Sequence[Task], predicted: list[Structure], true: list[Structure]) -> Figures:
     """Return the shares of minimal pairs whose structures are exact, and are told apart.
 
     A pair is told apart if the structure of each answer is nearer to its own true one than to that
     of its pair partner. The same structure on both sides never is.
     """
     sides: Mapping[str, list[tuple[Structure, Structure]]] = defaultdict(list)
-    for task, one in zip(tasks, zip(found, true, strict=True), strict=True):
+    for task, side in zip(tasks, zip(predicted, true, strict=True), strict=True):
         if task.pair is not None:
-            sides[task.pair].append(one)
+            sides[task.pair].append(side)
     exact: list[float] = []
     apart: list[float] = []
     for pair in sides.values():

@@ -49,11 +49,11 @@ class GradedAnswer(AnswerRecord):
             forked, syncs = frozenset(parts["forked"]), frozenset(parts["syncs"])
             structure = Structure(forked, parts["num_stray"], syncs)
             # Slots make a new class, which the short form of super() does not know.
-            found = super(GradedAnswer, cls).from_row({**row, "structure": structure})
+            answer = super(GradedAnswer, cls).from_row({**row, "structure": structure})
         except (KeyError, TypeError) as exc:
             raise InputError(f"no graded answer: {exc}") from exc
-        assert isinstance(found, GradedAnswer)
-        return found
+        assert isinstance(answer, GradedAnswer)
+        return answer
 
     def to_row(self) -> dict[str, Any]:
         """Return the row of a record file."""
@@ -73,7 +73,7 @@ def write_answers(path: Path, answers: Iterable[GradedAnswer]) -> None:
     """
     try:
         with path.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(one.to_row(), ensure_ascii=False) + "\n" for one in answers)
+            file.writelines(json.dumps(a.to_row(), ensure_ascii=False) + "\n" for a in answers)
     except OSError as exc:
         raise InputError(f"{path} cannot be written: {cause(exc)}") from exc
 
@@ -84,13 +84,13 @@ def read_answers(path: Path) -> list[GradedAnswer]:
     Raises:
         InputError: the file cannot be read, or a line is no graded answer.
     """
-    found = []
+    answers = []
     for number, row in read_objects(path):
         try:
-            found.append(GradedAnswer.from_row(row))
+            answers.append(GradedAnswer.from_row(row))
         except InputError as exc:
             raise InputError(f"{path}:{number}: no graded answer: {exc}") from exc
-    return found
+    return answers
 
 
 def task_of(task_id: str, family: str, wordings: str | None) -> Task:

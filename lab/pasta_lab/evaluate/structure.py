@@ -30,10 +30,10 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Agreement with the true structure: precision is right / given, recall right / wanted."""
+    """Agreement with the true structure: precision is right / predicted, recall right / wanted."""
 
     right: int
-    given: int
+    predicted: int
     wanted: int
 
 
@@ -52,8 +52,8 @@ def structure(task: Task, document: Document, *, by_details: bool = False) -> St
         by_details: Blocks hold what follows a unit's first words, as APAR forks: a block that
             begins with no unit forks the unit that it is in.
     """
-    found = unit_starts(task, document.plain_text)
-    starts = sorted((start, index) for index, start in enumerate(found) if start is not None)
+    places = unit_starts(task, document.plain_text)
+    starts = sorted((start, index) for index, start in enumerate(places) if start is not None)
     forked: set[int] = set()
     syncs: set[int] = set()
     num_stray = 0
@@ -73,8 +73,8 @@ def structure(task: Task, document: Document, *, by_details: bool = False) -> St
 
 def unit_starts(task: Task, text: str) -> list[int | None]:
     """Return the first index of each unit's anchor in an answer; None: it is not there."""
-    found = [re.search(rf"(?<!\w){re.escape(unit.anchor)}(?!\w)", text) for unit in task.units]
-    return [match and match.start() for match in found]
+    matches = [re.search(rf"(?<!\w){re.escape(unit.anchor)}(?!\w)", text) for unit in task.units]
+    return [match and match.start() for match in matches]
 
 
 def spans(document: Document) -> Iterator[tuple[int, int | None]]:
@@ -90,17 +90,17 @@ def spans(document: Document) -> Iterator[tuple[int, int | None]]:
             yield place, None
 
 
-def fork_counts(found: Structure, true: Structure) -> Counts:
+def fork_counts(predicted: Structure, true: Structure) -> Counts:
     """Return how the forks agree; a stray block was given and is not right."""
-    right = len(found.forked & true.forked)
-    return Counts(right, len(found.forked) + found.num_stray, len(true.forked))
+    right = len(predicted.forked & true.forked)
+    return Counts(right, len(predicted.forked) + predicted.num_stray, len(true.forked))
 
 
-def sync_counts(found: Structure, true: Structure) -> Counts:
+def sync_counts(predicted: Structure, true: Structure) -> Counts:
     """Return how the syncs agree."""
-    return Counts(len(found.syncs & true.syncs), len(found.syncs), len(true.syncs))
+    return Counts(len(predicted.syncs & true.syncs), len(predicted.syncs), len(true.syncs))
 
 
-def distance(found: Structure, true: Structure) -> int:
+def distance(first: Structure, second: Structure) -> int:
     """Return how many forks and syncs one structure has and the other has not."""
-    return len(found.forked ^ true.forked) + len(found.syncs ^ true.syncs)
+    return len(first.forked ^ second.forked) + len(first.syncs ^ second.syncs)

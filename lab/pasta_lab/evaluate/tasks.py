@@ -84,7 +84,7 @@ class TaskSettings:
         for name in self.strategies:
             check_choice("strategies", name, STRATEGIES)
         for key, value in (("split", self.split), ("wordings", self.wordings or self.split)):
-            check_choice(key, value, [one.value for one in Split])
+            check_choice(key, value, [split.value for split in Split])
         check_positive("tasks", self, "num_prompts", "max_tokens", "threads")
         check_served(self.servers, self.model, self.model_names.values())
 
@@ -130,14 +130,14 @@ class TaskEvaluation:
     def records(self) -> list[GradedAnswer]:
         """Return every answer, in the order of the record file."""
         rounds = (self.scored, self.timed, self.unmasked)
-        return [one for by_name in rounds for some in by_name.values() for one in some]
+        return [answer for by_name in rounds for some in by_name.values() for answer in some]
 
 
 def graded(
     tasks: Sequence[Task], strategy: str, answers: Sequence[AnswerRecord]
 ) -> list[GradedAnswer]:
     """Return answers with the referee's grade and their forks; a failed answer has grade 0."""
-    return [_graded(task, strategy, one) for task, one in zip(tasks, answers, strict=True)]
+    return [_graded(task, strategy, answer) for task, answer in zip(tasks, answers, strict=True)]
 
 
 def _graded(task: Task, strategy: str, answer: AnswerRecord) -> GradedAnswer:
@@ -219,20 +219,20 @@ def _grade_all(tasks: Sequence[Task], names: Sequence[str], journal: Journal) ->
     return {name: graded(tasks, name, [record(name, task) for task in tasks]) for name in names}
 
 
-def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline: Pasta) -> Figures:
+def report(settings: TaskSettings, run: TaskEvaluation, model: Pasta, baseline: Pasta) -> Figures:
     """Return the object that ``pasta-lab evaluate tasks --json`` prints."""
     loaded = model.engine.loaded
     trained, held_out = training_families(), held_out_families()
     order = (*trained, *held_out)
-    names = [*dict.fromkeys(settings.strategies), *([PERFECT] if PERFECT in found.timed else [])]
+    names = [*dict.fromkeys(settings.strategies), *([PERFECT] if PERFECT in run.timed else [])]
 
     def by_family(name: str, families: Sequence[str]) -> Figures:
-        each = {family: _figures(found, name, [family]) for family in families}
-        return _figures(found, name, families) | {"families": each}
+        each = {family: _figures(run, name, [family]) for family in families}
+        return _figures(run, name, families) | {"families": each}
 
     return {
         "kind": loaded.kind.value,
-        "num_prompts": sum(task.family in trained for task in found.tasks),
+        "num_prompts": sum(task.family in trained for task in run.tasks),
         "model": loaded.name,
         "baseline": baseline.engine.loaded.name,
         "device": str(loaded.device),
@@ -243,7 +243,7 @@ def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline
         "wordings": settings.wordings or settings.split,
         "first_seed": settings.seed,
         "max_tokens": settings.max_tokens,
-        "prompts_sha256": prompts_hash(sorted(found.tasks, key=lambda t: order.index(t.family))),
+        "prompts_sha256": prompts_hash(sorted(run.tasks, key=lambda t: order.index(t.family))),
         "strategies": {
             name: by_family(name, trained) | {"held_out": by_family(name, held_out)}
             for name in names
@@ -251,23 +251,23 @@ def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline
     }
 
 
-def _figures(found: TaskEvaluation, name: str, families: Sequence[str]) -> Figures:
+def _figures(run: TaskEvaluation, name: str, families: Sequence[str]) -> Figures:
     """Return every figure of one strategy over some families."""
 
     def of(answers: Sequence[GradedAnswer]) -> list[GradedAnswer]:
-        return [one for one in answers if one.family in families]
+        return [answer for answer in answers if answer.family in families]
 
-    tasks = [task for task in found.tasks if task.family in families]
-    ours, base = of(found.timed.get(name, ())), of(found.timed.get(SEQUENTIAL, ()))
+    tasks = [task for task in run.tasks if task.family in families]
+    ours, base = of(run.timed.get(name, ())), of(run.timed.get(SEQUENTIAL, ()))
     clocks = to_json(realised(ours, base))
     if name == PERFECT:
-        timed = [task for task in found.tasks[: found.num_timed] if task.family in families]
+        timed = [task for task in run.tasks[: run.num_timed] if task.family in families]
         head = {"num_prompts": len(ours), "kind": "replayed", **to_json(speed(ours, base))}
         return {**head, **clocks, **decisions(timed, ours)}
-    ours, base = of(found.scored[name]), of(found.scored[SEQUENTIAL])
+    ours, base = of(run.scored[name]), of(run.scored[SEQUENTIAL])
     head = {"num_prompts": len(ours), "num_failed": num_failed(ours), **quality(ours, base)}
     figures = {**head, **to_json(speed(ours, base)), **clocks}
     if name not in EXACT_SEQUENTIAL:
-        flags = [one.is_well_formed for one in of(found.unmasked.get(UNMASKED.get(name, ""), ()))]
+        flags = [a.is_well_formed for a in of(run.unmasked.get(UNMASKED.get(name, ""), ()))]
         figures |= {"well_formed_unmasked": share(flags), **decisions(tasks, ours)}
     return figures

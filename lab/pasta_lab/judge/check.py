@@ -138,11 +138,11 @@ def _log_odds(share: float) -> float:
 def rows_of(judged: Iterable[JudgedPair | None]) -> list[Row]:
     """Return the judged pairs as rows for readers; pairs without a verdict are left out."""
     return [
-        one.pair._asdict()
-        | {"id": f"{one.pair.kind}/{one.pair.id}", "judged": one.ours_wins}
-        | {"ours_first": one.ours_first, "theirs_first": one.theirs_first}
-        for one in judged
-        if one is not None
+        pair.pair._asdict()
+        | {"id": f"{pair.pair.kind}/{pair.pair.id}", "judged": pair.ours_wins}
+        | {"ours_first": pair.ours_first, "theirs_first": pair.theirs_first}
+        for pair in judged
+        if pair is not None
     ]
 
 

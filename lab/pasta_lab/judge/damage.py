@@ -60,18 +60,18 @@ def parts_of(text: str) -> tuple[Span, ...]:
     Numbered items come before bullets. Parts of fewer than ``MIN_WORDS`` words are left out, and a
     list counts if at least two items are left.
     """
-    paragraphs = [found.span() for found in _PARAGRAPH.finditer(text)]
+    paragraphs = [match.span() for match in _PARAGRAPH.finditer(text)]
     for marker in (NUMBERED, BULLET):
         items = long_enough(text, _items(text, paragraphs, marker))
         if len(items) > 1:
             return items
-    whole = [one for one in paragraphs if not text[slice(*one)].rstrip(" *_").endswith(":")]
+    whole = [span for span in paragraphs if not text[slice(*span)].rstrip(" *_").endswith(":")]
     return long_enough(text, whole)
 
 
 def long_enough(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
     """Return the spans of a text that have at least ``MIN_WORDS`` words."""
-    return tuple(one for one in spans if len(WORD.findall(text[slice(*one)])) >= MIN_WORDS)
+    return tuple(span for span in spans if len(WORD.findall(text[slice(*span)])) >= MIN_WORDS)
 
 
 def with_marker(text: str, span: Span) -> Span:
@@ -109,7 +109,7 @@ def _damaged(answer: Answer, kind: Damage, answers: Sequence[Answer], seed: int)
             return f"{text[:end]}{_separator(text, begin, end)}{part}{text[end:]}"
         case Damage.CUT:
             return f"{text[:begin]}{_first_half(part)}{text[end:]}"
-    others = [one for one in answers if one.prompt != answer.prompt]
+    others = [other for other in answers if other.prompt != answer.prompt]
     if not others:
         return text
     other = draws.choice(others)
@@ -119,15 +119,15 @@ def _damaged(answer: Answer, kind: Damage, answers: Sequence[Answer], seed: int)
 
 def _items(text: str, paragraphs: Sequence[Span], marker: re.Pattern[str]) -> list[Span]:
     """Return the outermost items of a list; an item ends with its paragraph."""
-    found = [
+    lines = [
         (len(match[1]), place, end)
         for begin, end in paragraphs
         for place, line in _lines(text, begin, end)
         if (match := marker.match(line))
     ]
-    least = min((indent for indent, _, _ in found), default=0)
-    items = [(place, end) for indent, place, end in found if indent == least]
-    spans = [(one[0], min(one[1], after[0])) for one, after in pairwise([*items, (len(text), 0)])]
+    least = min((indent for indent, _, _ in lines), default=0)
+    items = [(place, end) for indent, place, end in lines if indent == least]
+    spans = [(a[0], min(a[1], b[0])) for a, b in pairwise([*items, (len(text), 0)])]
     return [(begin, begin + len(text[begin:end].rstrip())) for begin, end in spans]
 
 
@@ -158,5 +158,5 @@ def _first_half(part: str) -> str:
 
 def _marker(part: str) -> str:
     """Return the list marker at the beginning of a part; empty if there is none."""
-    found = NUMBERED.match(part) or BULLET.match(part)
-    return found[0] if found else ""
+    match = NUMBERED.match(part) or BULLET.match(part)
+    return match[0] if match else ""

@@ -105,13 +105,13 @@ class Draw:
         return values
 
     def _invent(self, number: int, taken: Sequence[str] = ()) -> list[str]:
-        found: list[str] = []
-        while len(found) < number:
+        words: list[str] = []
+        while len(words) < number:
             word = "".join(self._syllable() for _ in range(self.random.choice((2, 2, 2, 3))))
-            is_new = not any(word[:3] == other[:3].lower() for other in (*found, *taken))
+            is_new = not any(word[:3] == other[:3].lower() for other in (*words, *taken))
             if is_new and owns_word(self.split, word):
-                found.append(word)
-        return found
+                words.append(word)
+        return words
 
     def _syllable(self) -> str:
         return "".join(self.random.choice(part) for part in syllable_parts())
@@ -182,7 +182,7 @@ class Wordings:
 def _normalised(wordings: Iterable[Wording]) -> set[str]:
     """Return the sentences without case, punctuation and articles, which make no new wording."""
     words = (_WORD.findall(sentence.lower()) for wording in wordings for sentence in wording)
-    return {" ".join(word for word in found if word not in _ARTICLES) for found in words}
+    return {" ".join(word for word in sentence if word not in _ARTICLES) for sentence in words}
 
 
 @cache
@@ -210,7 +210,7 @@ def wordings(file: str, place: str) -> Wordings:
 
 
 def _listed(options: Iterable[str | list[str]]) -> tuple[Wording, ...]:
-    return tuple((one,) if isinstance(one, str) else tuple(one) for one in options)
+    return tuple((option,) if isinstance(option, str) else tuple(option) for option in options)
 
 
 @cache

@@ -127,8 +127,8 @@ class Records:
         registry fills in ``family``, ``id`` and ``pair``.
         """
         if self.order and {*self.order} <= {unit.anchor for unit in units}:
-            asked = draw.wording(wordings("records", "orders"))
-            sentences = [*sentences, asked.format(names=", ".join(self.order))]
+            wording = draw.wording(wordings("records", "orders"))
+            sentences = [*sentences, wording.format(names=", ".join(self.order))]
         first, *others = sentences
         if draw.choice((True, False)):
             prompt = f"{first}\n{self.text}\n{' '.join(others)}"

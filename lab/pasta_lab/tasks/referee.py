@@ -58,16 +58,16 @@ def referee_grade(task: Task, text: str) -> float:
         return 0.0
     words = _read(text)
     places = [_first(words, unit.anchor) for unit in task.units]
-    found = [place for place in places if place is not None]
-    if task.ordered and found != sorted(found):
+    starts = [place for place in places if place is not None]
+    if task.ordered and starts != sorted(starts):
         return 0.0
     if _says_again(words, _long_sentences(task.text)):
         return 0.0
-    sections = _deal(words, found)
-    said = [[] if place is None else sections[place] for place in places]
-    chosen = _choices(task, said)
+    sections = _deal(words, starts)
+    by_unit = [[] if place is None else sections[place] for place in places]
+    chosen = _choices(task, by_unit)
     earned = 0.0
-    for unit, sentences, choice in zip(task.units, said, chosen, strict=True):
+    for unit, sentences, choice in zip(task.units, by_unit, chosen, strict=True):
         earned += unit.weight * _share(task, unit, sentences, choice)
     return earned / sum(unit.weight for unit in task.units) * worth
 
@@ -133,11 +133,11 @@ def _phrases(sentences: Iterable[Phrase], lengths: Iterable[int]) -> set[Phrase]
     }
 
 
-def _choices(task: Task, said: Sequence[Sequence[Phrase]]) -> list[Phrase | None]:
+def _choices(task: Task, by_unit: Sequence[Sequence[Phrase]]) -> list[Phrase | None]:
     """Return the word of the palette that each unit chose; None: none, several, or a taken one."""
     palette = {_phrase(word) for word in task.palette}
     chosen: list[Phrase | None] = []
-    for unit, sentences in zip(task.units, said, strict=True):
+    for unit, sentences in zip(task.units, by_unit, strict=True):
         options = _phrases(sentences, map(len, palette)) & palette
         is_fair = len(options) == 1 and not _is_foreign(task, unit, sentences)
         chosen.append(options.pop() if is_fair else None)
@@ -198,8 +198,8 @@ def _worth(task: Task, text: str) -> float:
 def _says_again(words: Sequence[Word], allowed: Counter[Phrase]) -> bool:
     """Return whether a long sentence occurs more often than in the reference."""
     # A sentence that the reference lacks may occur once: it may be a paraphrase.
-    said = _counted(words)
-    return any(num > 1 and num > allowed[sentence] for sentence, num in said.items())
+    counts = _counted(words)
+    return any(num > 1 and num > allowed[sentence] for sentence, num in counts.items())
 
 
 @lru_cache(maxsize=4_096)
@@ -209,10 +209,10 @@ def _long_sentences(text: str) -> Counter[Phrase]:
 
 def _counted(words: Sequence[Word]) -> Counter[Phrase]:
     """Count the long sentences in small letters."""
-    said: Counter[Phrase] = Counter()
+    counts: Counter[Phrase] = Counter()
     for _, group in groupby(words, key=lambda word: word.sentence):
         sentence = list(group)
         # ``44,`` and ``1.`` count as one word each.
         if 1 + sum(word.is_apart for word in sentence[1:]) >= MIN_REPEATED_WORDS:
-            said[tuple(word.text.lower() for word in sentence)] += 1
-    return said
+            counts[tuple(word.text.lower() for word in sentence)] += 1
+    return counts

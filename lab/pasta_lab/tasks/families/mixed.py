@@ -31,15 +31,15 @@ def two_rounds(draw: Draw) -> Task:
         text = f"{team} has {summed(points)}. That makes {sum(points)} points."
         units.append(Unit(text, team, team, (Fact(str(sum(points)), ("makes",)),)))
     for cup, pair in zip(cups, pairs, strict=True):
-        one, two = (sum(results[index]) for index in pair)
+        figures = [sum(results[index]) for index in pair]
         first, second = (teams[index] for index in pair)
         text = (
-            f"{cup} counts {first} and {second}. {summed((one, two))}. In all {one + two} points."
+            f"{cup} counts {first} and {second}. {summed(figures)}. In all {sum(figures)} points."
         )
         facts = (
             Fact(first, ("counts",)),
             Fact(second, ("counts",)),
-            Fact(str(one + two), ("In all",)),
+            Fact(str(sum(figures)), ("In all",)),
         )
         units.append(Unit(text, cup, cup, facts, frozenset(pair)))
     sentences = _sentences(draw, "two_rounds")
@@ -133,13 +133,13 @@ def menus(draw: Draw) -> Task:
         for dish, flavour, price in zip(dishes, flavours, prices, strict=True)
     ]
     units = []
-    for dish, one, two, flavour, price in rows:
+    for dish, main, side, flavour, price in rows:
         text = (
-            f"{dish} is cooked with {one} and served with {two}. It tastes {flavour}, and guests "
+            f"{dish} is cooked with {main} and served with {side}. It tastes {flavour}, and guests "
             f"pay {price} coins for it."
         )
         cues = ("cooked", "served", "tastes", "pay")
-        facts = tuple(map(Fact, (one, two, flavour, str(price)), ((cue,) for cue in cues)))
+        facts = tuple(map(Fact, (main, side, flavour, str(price)), ((cue,) for cue in cues)))
         units.append(Unit(text, dish, dish, facts))
     records = draw_records(draw, ("dish", "main", "side", "flavour", "price"), rows)
     return records.task(draw, [draw.wording(wordings("held_out", "menus"))], units, Dependence.FREE)
@@ -152,8 +152,8 @@ def savings(draw: Draw) -> Task:
     rows = list(zip(weeks, ones, twos, strict=True))
     units: list[Unit] = []
     balance = 0
-    for index, (week, one, two) in enumerate(rows):
-        addends = (balance, one, two) if index else (one, two)
+    for index, (week, first, second) in enumerate(rows):
+        addends = (balance, first, second) if index else (first, second)
         balance = sum(addends)
         text = f"{week}: {summed(addends)}. The balance is {balance}."
         needs = frozenset({index - 1}) if index else frozenset[int]()
@@ -170,11 +170,11 @@ def harvest(draw: Draw) -> Task:
     fields, goods = draw.names(num), draw.words("food", num)
     sacks = [draw.values(3, 11, 39) for _ in fields]
     units = []
-    for field, good, given in zip(fields, goods, sacks, strict=True):
-        text = f"{field} grew {good}. {summed(given)}. The field gave {sum(given)} sacks."
-        facts = (Fact(good, ("grew",)), Fact(str(sum(given)), ("gave",)))
+    for field, good, amounts in zip(fields, goods, sacks, strict=True):
+        text = f"{field} grew {good}. {summed(amounts)}. The field gave {sum(amounts)} sacks."
+        facts = (Fact(good, ("grew",)), Fact(str(sum(amounts)), ("gave",)))
         units.append(Unit(text, field, field, facts))
-    sums = [sum(given) for given in sacks]
+    sums = [sum(amounts) for amounts in sacks]
     text = f"Overall: {summed(sums)}. The harvest was {sum(sums)} sacks."
     total = Fact(str(sum(sums)), ("harvest was",))
     everything = frozenset(range(num))
@@ -196,16 +196,16 @@ def profiles_then_running(draw: Draw) -> Task:
     amounts = [draw.values(2, 11, 49) for _ in boxes]
     units = [Unit(describe(domain, row), row[0], row[0], facts_of(domain, row)) for row in rows]
     total = 0
-    for index, (box, given) in enumerate(zip(boxes, amounts, strict=True)):
-        addends = (total, *given) if index else tuple(given)
+    for index, (box, values) in enumerate(zip(boxes, amounts, strict=True)):
+        addends = (total, *values) if index else tuple(values)
         total = sum(addends)
         text = f"{box}: {summed(addends)}. The total is {total}."
         needs = frozenset({num + index - 1}) if index else frozenset[int]()
         units.append(Unit(text, box, box, (Fact(str(total), ("total",)),), needs, fork=False))
     stock: list[tuple[str | int, ...]] = [(b, *g) for b, g in zip(boxes, amounts, strict=True)]
     lines = write_lines(draw, [*rows, *stock])
-    asked = draw.wording(wordings("held_out", "profiles_then_running")).format(noun=domain.noun)
-    return lines.task(draw, [asked], units, Dependence.CHAIN)
+    sentence = draw.wording(wordings("held_out", "profiles_then_running")).format(noun=domain.noun)
+    return lines.task(draw, [sentence], units, Dependence.CHAIN)
 
 
 class Closing(Enum):
@@ -255,14 +255,14 @@ def _task(draw: Draw, closing: Closing, clauses: str) -> Task:
     clause = draw.wording(wordings("tallies", clauses), side)
     opening, body = (draw.wording(wordings("tallies", place)) for place in ("openings", "body"))
     units = [
-        _section(name, good, given) for name, good, given in zip(names, goods, amounts, strict=True)
+        _section(name, good, terms) for name, good, terms in zip(names, goods, amounts, strict=True)
     ]
-    units.append(_overall(closing, house, motto, [sum(given) for given in amounts]))
-    asked = [
+    units.append(_overall(closing, house, motto, [sum(terms) for terms in amounts]))
+    sentences = [
         sentence.format(noun=noun, house=house, motto=motto) for sentence in (opening, body, clause)
     ]
     dependence = Dependence.FREE if closing is Closing.MOTTO else Dependence.SYNC
-    return records.task(draw, asked, units, dependence)
+    return records.task(draw, sentences, units, dependence)
 
 
 def _section(name: str, good: str, amounts: list[int]) -> Unit:

@@ -117,11 +117,11 @@ def _prices(draw: Draw, *, is_chain: bool) -> Task:
     answer = _Answer(draw, is_chain=is_chain)
     prompt = answer.prompt("prices", base=str(base))
     price = base
-    for seller, one, two, step in rows:
+    for seller, first, second, step in rows:
         start = price if is_chain else base
         price = start + step
-        body = f"{one} and {two} are on offer. {added(start, step)}. The price is {price}."
-        facts = (Fact(one, ("offer",)), Fact(two, ("offer",)), Fact(str(price), ("price",)))
+        body = f"{first} and {second} are on offer. {added(start, step)}. The price is {price}."
+        facts = (Fact(first, ("offer",)), Fact(second, ("offer",)), Fact(str(price), ("price",)))
         answer.add(seller, body, *facts)
     return answer.task(records, prompt)
 

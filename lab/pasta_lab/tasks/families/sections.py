@@ -55,9 +55,9 @@ def single_answer(draw: Draw) -> Task:
     """One record of several is asked for: a single paragraph that stays sequential."""
     domain, rows = draw_rows(draw, draw.count(low=2, high=6))
     row = draw.choice(rows)
-    asked = draw.wording(wordings("sections", "single")).format(name=row[0], noun=domain.noun)
+    request = draw.wording(wordings("sections", "single")).format(name=row[0], noun=domain.noun)
     unit = Unit(describe(domain, row), row[0], row[0], facts_of(domain, row), fork=False)
-    return _records_task(draw, domain, rows, asked, [unit], Dependence.SHORT)
+    return _records_task(draw, domain, rows, request, [unit], Dependence.SHORT)
 
 
 def draw_rows(draw: Draw, num: int) -> tuple[Domain, list[Row]]:
@@ -92,7 +92,7 @@ def facts_of(domain: Domain, row: Row) -> tuple[Fact, ...]:
 
 def _described(draw: Draw, place: str, shape: Callable[[str, str], str], before: str) -> Task:
     domain, rows = draw_rows(draw, draw.count())
-    asked = draw.wording(wordings("sections", place)).format(noun=domain.noun)
+    request = draw.wording(wordings("sections", place)).format(noun=domain.noun)
     units = [
         Unit(
             shape(row[0], describe(domain, row)),
@@ -103,14 +103,14 @@ def _described(draw: Draw, place: str, shape: Callable[[str, str], str], before:
         )
         for row in rows
     ]
-    return _records_task(draw, domain, rows, asked, units, Dependence.FREE)
+    return _records_task(draw, domain, rows, request, units, Dependence.FREE)
 
 
 def _records_task(
     draw: Draw,
     domain: Domain,
     rows: list[Row],
-    asked: str,
+    request: str,
     units: list[Unit],
     dependence: Dependence,
 ) -> Task:
@@ -119,4 +119,4 @@ def _records_task(
     wording = draw.wording(wordings("sections", "openings"))
     opening = wording.format(noun=domain.noun, columns=named)
     records = draw_records(draw, (domain.noun, *domain.columns), rows)
-    return records.task(draw, [opening, asked], units, dependence)
+    return records.task(draw, [opening, request], units, dependence)
