@@ -139,8 +139,8 @@ def parse_json(raw: bytes) -> object:
         where = f"line {exc.lineno}, column {exc.colno}"
         raise bad_request(f"the body is not JSON: {exc.msg} at {where}", code="no_json") from exc
     except (ValueError, RecursionError) as exc:
-        message = "the body is not JSON: a number or its depth is too large, or a key stands twice"
-        raise bad_request(message, code="no_json") from exc
+        reason = str(exc).partition("; use sys.")[0]  # advice for programs in Python
+        raise bad_request(f"the body is not JSON: {reason}", code="no_json") from exc
     return value
 
 

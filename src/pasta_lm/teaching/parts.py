@@ -67,7 +67,7 @@ def labelled(schema: Schema, prompt: str | None, rows: Iterable[Row]) -> list[La
     leads = [later.lead_behind(part.path) for part, later in pairwise(parts)]
     marks = {part.path: lead[0] for part, lead in zip(parts, [*leads, "}"], strict=True)}
     numbers, definitions = {path: n for n, path in enumerate(marks)}, definitions_of(schema)
-    counts = [allowed_bytes(form) for part in parts if (form := part.structure())]
+    counts = {n: allowed_bytes(form) for n, part in enumerate(parts) if (form := part.structure())}
     for name, document, error, data in rows:
         try:
             if error or not (data and isinstance(data, Mapping)):
