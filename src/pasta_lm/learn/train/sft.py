@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from pasta_lm.errors import InputError, ModelError
+from pasta_lm.errors import ModelError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.learn.data.annotated import Record, read_ids, read_records
@@ -120,10 +120,10 @@ NATS = "own_text_nats"  # Key of a row of the log: mean nats a token of the base
 def own_examples(data: DataConfig, encode: Encode) -> list[EncodedExample]:
     if data.own_text is None:
         return []
-    ids = set(read_ids(Path(data.own_text)))
-    records = [row for path in data.paths for row in read_records(path) if row.id in ids]
-    if not records:
-        raise InputError(f"data.own_text {data.own_text} names no record of data.file")
+    records, ids = list[Record](), set(read_ids(Path(data.own_text)))
+    for path in data.paths:  # an id of a later file is another's answer to the same instruction
+        records += [row for row in read_records(path) if row.id in ids]
+        ids -= {row.id for row in records}
     return [encode(record.without_tags()) for record in records]
 
 
@@ -144,7 +144,6 @@ class OwnText(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Measure the untrained model; a continued run reads its figure from the log."""
         if state.global_step == 0:
             append_row(self._log, {"step": 0, NATS: self._nats(args)})
 
@@ -159,12 +158,9 @@ class OwnText(TrainerCallback):
         line = f"step {step}  own text {nats:.4f} nats a token, {rise:+.4f} against the base"
         print(line, file=sys.stderr, flush=True)  # noqa: T201
         if rise > self._bound:
-            raise ModelError(
-                f"the base's own answers cost {rise:.3f} nats a token more than before the "
-                f"training, and train.max_own_text_rise is {self._bound}",
-                hint="lower learning_rate, or train on more of the base's own answers; an earlier "
-                "checkpoint is in the same folder",
-            )
+            cost = f"the base's own answers cost {rise:.3f} nats a token more than before"
+            hint = "lower learning_rate, or train on more of them; see the earlier checkpoint"
+            raise ModelError(f"{cost}, and train.max_own_text_rise is {self._bound}", hint=hint)
 
     def _nats(self, args: TrainingArguments) -> float:
         model = self._learner.model
