@@ -339,9 +339,13 @@ def test_each_round_has_its_own_reproducible_prompts(
         assert one.reference == originals[one.id].document.plain_text
 
 
-def test_a_file_with_too_few_records_is_refused(config: RecordsConfig) -> None:
+def test_a_file_with_too_few_records_or_an_id_twice_is_refused(config: RecordsConfig) -> None:
     with pytest.raises(InputError, match="has 9 records, too few for 2 rounds of 5"):
         shares(replace(config, num_prompts=5))
+    rows = records(NUM_RECORDS)
+    write_records(Path(config.file), [*rows, replace(rows[2], prompt="?")])
+    with pytest.raises(InputError, match=rf"records\.jsonl has the id {rows[2].id} twice"):
+        shares(config)
 
 
 def test_preference_training_with_adapters_changes_only_the_adapters(tmp_path: Path) -> None:

@@ -87,11 +87,8 @@ def test_answers_of_a_file_are_transformed_as_the_recipe_says(tmp_path: Path) ->
         packs_of(data, encode, 0)
     assert [*map(len, (one.blocks for one in met))] == [1, 0, 3]
     assert {one.plain_text for one in met} == {text}
-    assert [block.plain_text for block in met[2].blocks] == [
-        " it is baked from flour.",
-        " it is boiled from fruit.",
-        " it is brewed.",
-    ]
+    texts = [" it is baked from flour.", " it is boiled from fruit.", " it is brewed."]
+    assert [block.plain_text for block in met[2].blocks] == texts
 
 
 def write(path: Path, *names: str) -> str:
@@ -117,7 +114,7 @@ def test_excluded_ids_are_held_out(tmp_path: Path, text: str) -> None:
     assert sorted(*ids(packs_of(data, encoded, seed=0))) == ["a-1", "b-2"]
 
 
-def test_excluded_ids_that_no_record_has_are_named(
+def test_excluded_ids_that_no_record_has_or_records_of_two_prompts_have_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "a.jsonl", "a-1", "a-2")
@@ -129,6 +126,10 @@ def test_excluded_ids_that_no_record_has_are_named(
     assert f"1 of 2 ids of {some} are in no record and left out: x-1" in capsys.readouterr().err
     with pytest.raises(InputError, match="none.txt holds out nothing: no record has one of its"):
         packs_of(DataConfig(file=file, exclude=(str(some), str(none))), encoded, seed=0)
+    write_records(tmp_path / "b.jsonl", [Record("a-1", "Tell.", Document((Text("Yes."),)))])
+    data = replace(data, file=(file, str(tmp_path / "b.jsonl")))
+    with pytest.raises(InputError, match="has the id a-1, which records of two prompts have"):
+        packs_of(data, encoded, seed=0)
 
 
 @pytest.mark.parametrize("text", ["", '{"id": ', '{"name": "a-1"}'])

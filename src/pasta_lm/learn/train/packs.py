@@ -51,20 +51,20 @@ def packs_of(
 
 def _read_included(config: DataConfig) -> list[Record]:
     records = [record for path in config.paths for record in read_records(path)]
-    known = {record.id for record in records}
+    prompts = {record.id: record.prompt for record in records}
     held_out: set[str] = set()
     for path in config.exclude_paths:
         ids = read_ids(path)
-        unknown = [name for name in ids if name not in known]
+        unknown = [name for name in ids if name not in prompts]
         if len(unknown) == len(ids):
-            shown = ", ".join(ids[:3]) or "it is empty"
-            such = f"the records of data.file have ids such as {records[0].id}" if records else ""
-            raise InputError(
-                f"data.exclude {path} holds out nothing: no record has one of its ids ({shown})",
-                hint=such or "data.file has no records",
-            )
+            reason = f"no record has one of its ids ({', '.join(ids[:3]) or 'it is empty'})"
+            hint = f"data.file has {f'ids such as {records[0].id}' if records else 'no records'}"
+            raise InputError(f"data.exclude {path} holds out nothing: {reason}", hint=hint)
         say_left_out(f"{len(unknown)} of {len(ids)} ids of {path} are in no record and", unknown)
         held_out.update(ids)
+    others = [row.id for row in records if row.id in held_out and row.prompt != prompts[row.id]]
+    if others:
+        raise InputError(f"data.exclude has the id {others[0]}, which records of two prompts have")
     return [record for record in records if record.id not in held_out]
 
 
@@ -104,10 +104,7 @@ P = TypeVar("P", EncodedExample, EncodedPair)
 def fill_packs(
     examples: Iterable[P], max_tokens: int, seed: int = 0
 ) -> tuple[list[list[P]], list[str]]:
-    """Shuffle examples by a seed, and fill packs of at most ``max_tokens`` in turn.
-
-    Returns the packs, and the ids of the examples that are longer than a pack.
-    """
+    """Shuffle by a seed, and fill packs of ``max_tokens``; return the ids of longer ones, too."""
     order = list(examples)
     packs, too_long, room = list[list[P]](), list[str](), 0
     for example in Random(seed).sample(order, len(order)):
@@ -128,8 +125,7 @@ def pack_pairs(
 ) -> list[PairPack]:  # fmt: skip
     """Encode and pack pairs; those that cannot be trained on are named on standard error.
 
-    That is a pair longer than a pack, one that exceeds the model's context, or one with an answer
-    that the tokenizer would change. An InputError if no pair is left.
+    Those are longer than a pack or the model's context, or changed by the tokenizer.
     """
     encoded, left_out = list[EncodedPair](), list[str]()
     for pair in pairs:

@@ -2,15 +2,15 @@
 
 In each round the newest model samples several answers to each prompt. The best and the worst are a
 pair, and the model is trained to prefer the better one by a margin over the reference model, which
-is Pasta-SFT in all rounds. A round resumes after any interruption, because everything is written to
-its folder before it is used: ``rollouts.jsonl`` grows by batches, and ``pairs.jsonl`` is complete
-or absent.
+is Pasta-SFT in all rounds. An interrupted round resumes: in its folder ``rollouts.jsonl`` grows by
+batches, and ``pairs.jsonl`` is complete or absent.
 
 Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -134,6 +134,9 @@ def prompts_of(records: config.RecordsConfig | None, num_rounds: int) -> Sequenc
     if not count or count * num_rounds > len(rows):
         few = f"{len(rows)} records, too few for {num_rounds} rounds of {count or 1}"
         raise InputError(f"{records.file} has {few}", hint="lower data.records.num_prompts")
+    ((name, num),) = Counter(row.id for row in rows).most_common(1)
+    if num > 1:
+        raise InputError(f"{records.file} has the id {name} twice", hint="give each its own")
     prompts = [
         PromptWithReference(row.id, row.prompt, row.document.plain_text, tuple(row.messages[:-1]))
         for row in rows
@@ -218,8 +221,8 @@ def pair(
             reasons = f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"
             round.say(f"{reasons}; {selection.num_unjudged} samples left out")
         row |= {"judge": judge.name, "is_scripted": judge.is_scripted}
-        row |= {"no_verdict": missing_to_json(judge.missing, "prompts")}
-        row |= {"spent": str(judge.spending())}
+        missing = missing_to_json(judge.missing, "prompts")
+        row |= {"no_verdict": missing, "spent": str(judge.spending())}
     round.say(", ".join(f"{key} {value:.4g}" for key, value in selection.figures().items()))
     if not selection.pairs:
         raise InputError("nothing to learn: no prompt has two samples of different score")
