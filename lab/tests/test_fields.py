@@ -32,13 +32,6 @@ def test_the_true_values_are_right_stand_in_the_text_and_are_the_fields_of_the_s
         assert document(doc.name) == doc
 
 
-@pytest.mark.parametrize(("value", "num"), [(True, 0), ("3", 0), (3.0, 1), (4, 0), (None, 0)])
-def test_a_number_is_right_by_its_value_and_a_truth_value_is_no_number(
-    value: Any, num: int
-) -> None:
-    assert Document("", "", {}, {("a", "b"): 3}).num_right({"a": {"b": value}}) == num
-
-
 def test_methods_are_compared_over_the_documents_that_both_decoded() -> None:
     doc, other = map(document, names(2))
     row = {"steps": 10, "tokens": 40, "cut": False, "data": true_object(doc)}

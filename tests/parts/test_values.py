@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.parts.fields import fields_of
-from pasta_lm.parts.values import spans_of
+from pasta_lm.parts.values import is_same, spans_of
 
 LETTER = "Hotel Aurora,\nLisbon: no pets. Notes of Ines  Costa (straße 5, İzmir); anno."
 
@@ -15,24 +15,12 @@ LETTER = "Hotel Aurora,\nLisbon: no pets. Notes of Ines  Costa (straße 5, İzmi
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("Lisbon", "Lisbon"),
-        ("LISBON", "Lisbon"),
+        *((text, text) for text in ("Lisbon", "no", "Note", "pets.", "(straße 5", "anno.")),
+        ("LISBON", "Lisbon"), (" Lisbon ", "Lisbon"), ("ines costa", "Ines  Costa"),
         ("Hotel Aurora, Lisbon", "Hotel Aurora,\nLisbon"),
-        ("ines costa", "Ines  Costa"),
-        (" Lisbon ", "Lisbon"),
-        ("no", "no"),
-        ("Note", "Note"),
-        ("pets.", "pets."),
-        ("(straße 5", "(straße 5"),
-        ("anno.", "anno."),
-        ("Porto", None),
-        ("", None),
-        (" \n", None),
-        (5, None),
-        (None, None),
-        (["Lisbon"], None),
+        *((value, None) for value in ("Porto", "", " \n", 5, None, ["Lisbon"])),
     ],
-)
+)  # fmt: skip
 def test_a_text_stands_where_it_occurs_exactly_or_with_case_and_white_space_folded(
     value: Any, text: str | None
 ) -> None:
@@ -43,7 +31,17 @@ def test_a_text_stands_where_it_occurs_exactly_or_with_case_and_white_space_fold
 
 def test_a_word_is_preferred_to_a_part_of_one_and_a_field_that_is_missing_has_no_place() -> None:
     fields = fields_of({"properties": {"pets": {}, "o": {"properties": {"x": {}}}}})
-    assert spans_of(fields, {"pets": "no"}, "Notes, anno: no pets") == {
-        "pets": [13, 15],
-        "o.x": None,
-    }
+    found = spans_of(fields, {"pets": "no"}, "Notes, anno: no pets")
+    assert found == {"pets": [13, 15], "o.x": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "expected"),
+    [
+        ({"a": [145.0], "b": None}, {"b": None, "a": [145]}, True),
+        ({"a": [1, True]}, {"a": [True, 1]}, False), ([1], [1, 1], False),
+        ([0], [False], False), ({"a": None}, {}, False), ("1", 1, False),
+    ],
+)  # fmt: skip
+def test_values_are_equal_in_any_order_of_keys(value: Any, other: Any, expected: bool) -> None:
+    assert is_same(value, other) is is_same(other, value) is expected

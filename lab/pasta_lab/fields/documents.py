@@ -10,6 +10,8 @@ from importlib.resources import files
 from random import Random
 from typing import Any, NamedTuple
 
+from pasta_lm.parts.values import is_same
+
 SILENCE = 0.25  # the share of optional fields of which the text says nothing
 FIRST_DAY, NUM_DAYS = date(2025, 1, 1), 700
 LONG_ARRAYS = "order"  # a kind whose last field is a list of 6 to 20 texts
@@ -99,7 +101,7 @@ class Document:
 def _is_at(path: tuple[str, ...], value: Any, data: Any) -> bool:
     for key in path:
         data = data.get(key, ...) if isinstance(data, dict) else ...
-    return bool(value == data) and isinstance(value, bool) is isinstance(data, bool)
+    return is_same(value, data)
 
 
 @cache

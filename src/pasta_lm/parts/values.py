@@ -79,17 +79,22 @@ def value_at(path: Iterable[str | int], data: object) -> object:
         return None
 
 
+def is_same(value: object, other: object) -> bool:
+    """Return whether two JSON values are equal: 145.0 and 145 are, 1 and true at no depth."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(is_same(value[k], other[k]) for k in value)
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(is_same, value, other))
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
+
+
 def _span(value: object, document: str) -> list[int] | None:
     """Look for whole words, then for any text, and then with case and white space folded."""
     if not isinstance(value, str) or not value.strip():
         return None
     exact, folded = re.escape(value), r"\s+".join(map(re.escape, value.split()))
-    for pattern in (
-        rf"(?<!\w){exact}(?!\w)",
-        exact,
-        rf"(?i)(?<!\w){folded}(?!\w)",
-        f"(?i){folded}",
-    ):
+    patterns = rf"(?<!\w){exact}(?!\w)", exact, rf"(?i)(?<!\w){folded}(?!\w)", f"(?i){folded}"
+    for pattern in patterns:
         if match := re.search(pattern, document):
             return [*match.span()]
     return None

@@ -27,7 +27,7 @@ from pasta_lm.learn.train.trainer import load_to_train
 from pasta_lm.models.load import hashes_of
 from pasta_lm.parts.declared import NAME, as_json, check_fields
 from pasta_lm.parts.fields import MAX_FIELDS, definitions_of, fields_of, resolved
-from pasta_lm.parts.values import value_at
+from pasta_lm.parts.values import is_same, value_at
 from pasta_lm.parts.wanted import below
 from pasta_lm.recipe import read_recipe
 from pasta_lm.run_folder import RunFolder, full_disk_named, hash_files, say
@@ -195,6 +195,6 @@ def num_right(
     for (_, prompt, texts), (answer, *_) in zip(documents, answers, strict=True):
         filled = wanted.read(answer, prompt)
         for part, text in ((parts[number], text) for number, text in texts.items()):
-            is_same = as_json(value_at(part.path, filled.data)) == as_json(part.read(text)[0])
-            right.append(is_same and part.name not in filled.unfinished)
+            is_right = is_same(value_at(part.path, filled.data), part.read(text)[0])
+            right.append(is_right and part.name not in filled.unfinished)
     return {"fields": len(right), "right": sum(right)}
