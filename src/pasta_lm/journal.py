@@ -109,14 +109,14 @@ def read_lines(
         raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
 
 
-def _object(pairs: list[tuple[str, object]]) -> Row:
+def unique_object(pairs: list[tuple[str, object]]) -> Row:
     if len(row := dict(pairs)) < len(pairs):
         ((doubled, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"the key {doubled!r} stands twice in an object")
     return row
 
 
-parse_unique = partial(json.loads, object_pairs_hook=_object)
+parse_unique = partial(json.loads, object_pairs_hook=unique_object)
 """Parse JSON that a user wrote; a ``ValueError`` names a key that stands twice in an object."""
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.parts.declared import object_of
 from pasta_lm.parts.fields import fields_of
 from pasta_lm.parts.values import is_same, spans_of
 
@@ -45,3 +46,9 @@ def test_a_word_is_preferred_to_a_part_of_one_and_a_field_that_is_missing_has_no
 )  # fmt: skip
 def test_values_are_equal_in_any_order_of_keys(value: Any, other: Any, expected: bool) -> None:
     assert is_same(value, other) is is_same(other, value) is expected
+
+
+def test_an_object_with_a_key_twice_is_unfinished_as_what_cannot_be_read() -> None:
+    fields = fields_of({"properties": {"a": {}, "b": {}}})
+    texts = [(' {"k": {"n": 1}},', True), (' {"k": {"n": 1, "n": 2}}}', True)]
+    assert object_of(fields, texts) == ({"a": {"k": {"n": 1}}}, ("b",))

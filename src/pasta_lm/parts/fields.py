@@ -13,9 +13,13 @@ from pasta_lm.engines.request import StructuredOutputs
 from pasta_lm.engines.schemas import Schema
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.placement import num_common
+from pasta_lm.journal import unique_object
 
 MAX_FIELDS, MAX_DEPTH, MAX_FLOAT = 4096, 32, 1.7976931348623157e308
-DECODER = json.JSONDecoder(parse_float=lambda text: max(-MAX_FLOAT, min(float(text), MAX_FLOAT)))
+DECODER = json.JSONDecoder(
+    parse_float=lambda text: max(-MAX_FLOAT, min(float(text), MAX_FLOAT)),
+    object_pairs_hook=unique_object,
+)
 REFERENCES = ("#/$defs/", "#/definitions/")
 KEPT = {"$defs", "$schema", "definitions", "x-guidance"}  # in the schema of each field
 NOTES = KEPT | {"$comment", "$id", "default", "description", "examples", "title"}

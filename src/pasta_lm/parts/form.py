@@ -7,14 +7,7 @@ import re
 from collections.abc import Mapping
 
 from pasta_lm.engines.schemas import Schema
-from pasta_lm.parts.fields import (
-    MAX_DEPTH,
-    MAX_FIELDS,
-    definitions_of,
-    mapping,
-    resolved,
-    words_of,
-)
+from pasta_lm.parts.fields import MAX_DEPTH, MAX_FIELDS, definitions_of, mapping, resolved, words_of
 
 MAX_MEMBERS = 100  # of an enum
 ANY = "any"  # also what stands too deep, or behind too many others
