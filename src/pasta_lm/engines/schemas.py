@@ -27,11 +27,12 @@ BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipl
 NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 """Keys with an object of schemas, whose own keys are names."""
 VALUES, REMARKS = {"const", "enum"}, {"default", "examples", "example", "x-guidance"}
-FORMATS = {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri"}
-FORMATS |= {"uuid"}
+LEAP = ".{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00"
+DAY = f"^(?:.{{5}}(?:1|0[^2])|.{{8}}(?:[^2]|2[^9])|{LEAP})"
+PATTERNS = {"date": [DAY], "date-time": [DAY, "^.{17}[0-5]"], "time": ["^.{6}[0-5]"]}
+"""Patterns without what llguidance allows: a second 60, and 29 February of common years."""
+FORMATS = {*PATTERNS, "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 """Formats that are held; others are remarks, as in JSON Schema."""
-NO_LEAP = {"date-time": "^.{17}[0-5]", "time": "^.{6}[0-5]"}
-"""Patterns without a second 60, which llguidance allows in every minute."""
 MARKS = ("", ",", "}", "]", "\n")  # that may stand behind a value inside an object or a list
 LARGEST = 2**53  # from here on a double, as which llguidance keeps numbers, skips whole ones
 MAX_CHECKED = 256  # schemas whose fault is kept: of a request's fields, and of those that repeat it
@@ -87,8 +88,7 @@ def checked_schema(schema: Schema) -> str:
         raise UsageError("draft 3 of JSON Schema: rules would be left out")
     if LLMatcher is None:
         raise MissingExtraError("a schema for the answer (llguidance)", "schemas")
-    text = compact_schema(schema)
-    if fault := _fault(text):
+    if fault := _fault(text := compact_schema(schema)):
         hint = f"one of {TYPES}" if fault.startswith("Invalid type: ") else None
         for pattern, words in FAULTS.items():
             fault = re.sub(pattern, words, fault)
@@ -112,8 +112,8 @@ def compact_schema(schema: Schema) -> str:
         _check_numbers(node)
         if (form := str(node.get("format"))) not in FORMATS:
             node.pop("format", None)
-        if form in NO_LEAP and isinstance(rules := node.setdefault("allOf", []), list):
-            rules.append({"pattern": NO_LEAP[form]})
+        if form in PATTERNS and isinstance(rules := node.setdefault("allOf", []), list):
+            rules += ({"pattern": pattern} for pattern in PATTERNS[form])
     return json.dumps({**whole, "x-guidance": FLEXIBLE if options == FLEXIBLE else COMPACT})
 
 
