@@ -155,10 +155,10 @@ def check_stage_one(train: TrainConfig, lora: LoraConfig | None, strategy: str) 
     has_tag_rate = train.tag_learning_rate is not None
     is_frozen = lora is not None and lora.trained_tokens == "none"
     check_not_ignored("train.tag_learning_rate", has_tag_rate and is_frozen, "no rows learn")
-    weighs = train.decision_weight != 1 or train.first_promise_weight is not None
-    learns_points = strategy == sot.NAME
-    reason = "points have no decisions of main"
-    check_not_ignored("train.decision_weight", weighs and learns_points, reason)
+    if strategy == sot.NAME:
+        weighs = train.decision_weight != 1 or train.first_promise_weight is not None
+        check_not_ignored("train.decision_weight", weighs, "points have no decisions of main")
+        check_not_ignored("train.thoughts", train.thoughts != "none", "points have none")
     freezes = train.freeze_old_rows and lora is not None
     check_not_ignored("train.freeze_old_rows", freezes, "[lora] freezes them in any case")
     if train.save == "adapter" and lora is None:
@@ -315,6 +315,7 @@ class PreferenceConfig:
             "train.tag_learning_rate": self.train.tag_learning_rate is not None,
             "train.freeze_old_rows": self.train.freeze_old_rows,
             "train.decision_weight": self.train.decision_weight != 1,
+            "train.first_promise_weight": self.train.first_promise_weight is not None,
             "train.save": self.train.save != "merged",
             "train.thoughts": self.train.thoughts != "none",
         }
