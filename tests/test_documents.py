@@ -251,6 +251,12 @@ def test_rows_of_another_job_or_of_none_are_refused_by_name_and_kept(
     write_rows(tmp_path, [*PLAYED, {"id": 4, "text": "Doc 0."}])
     assert play(job)[4] == {**json.loads(whole.splitlines()[0]), "id": 4}
     assert job.rows_file.read_bytes().startswith(whole)
+    ordered, other = ({"schema": {key: {} for key in keys}} for keys in ("ab", "ba"))
+    play(job_of(files, "ordered.jsonl", **ordered))
+    with pytest.raises(errors.UsageError, match="other settings: schema"):
+        play(job_of(files, "ordered.jsonl", **other))
+    with pytest.raises(errors.UsageError, match=r"two columns .* the name confidence\.a"):
+        play(replace(job_of(files, "two.csv"), columns=dict.fromkeys(("a", "confidence.a"), ())))
     for name, out in (("x.jsonl",) * 2, ("y.csv",) * 2, ("z.csv.jsonl", "z.csv")):
         write(tmp_path, b"mine", name)
         with pytest.raises(errors.UsageError, match=rf"{out} is there and was not begun"):

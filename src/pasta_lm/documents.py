@@ -79,15 +79,10 @@ def read_documents(files: Sequence[Path]) -> Iterator[JobDocument]:
     for place, row in read(files[0]) if read else _text_rows(files):
         document = _document(place, row)
         if isinstance(document.id, str):
-            document = document._replace(id=as_unicode(document.id))
+            document = document._replace(id=document.id.encode(errors="backslashreplace").decode())
         twice = f"the id {document.id!r} occurs twice" if str(document.id) in ids else None
         yield document._replace(error=twice) if twice else document
         ids.add(str(document.id))
-
-
-def as_unicode(text: str) -> str:
-    """Return a text with bytes that are not UTF-8, and half surrogates, escaped."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def _json_rows(file: Path) -> Iterator[tuple[str, Row | str]]:
@@ -303,6 +298,10 @@ class DocumentJob:
         """Hold the rows, which must be of this job (``UsageError``); give the documents' number."""
         if not self.out.absolute().parent.is_dir():
             raise UsageError(f"no folder {self.out.parent} for the rows", hint="make it first")
+        head = self._head()
+        if self.out.suffix == TABLE and (twice := [name for name in head if head.count(name) > 1]):
+            reason = f"two columns of {self.out} would have the name {twice[0]}"
+            raise UsageError(reason, hint="name a file of JSON lines: --out rows.jsonl")
         beside = Path(f"{self.out}.job.json")
         foreign = [] if beside.exists() else [self.out, self.rows_file]
         if any(file.exists() and file.stat().st_size for file in foreign):
@@ -317,7 +316,8 @@ class DocumentJob:
             reads: list[Callable[[], Mapping[str, object]]] = [lambda: self.settings, self.model]
             for read in reads:  # one by one: the hashes of a model take long
                 known |= json.loads(json.dumps({**read()}))
-                if begun and (other := [key for key in known if begun.get(key) != known[key]]):
+                other = [k for k, v in known.items() if json.dumps(begun.get(k)) != json.dumps(v)]
+                if begun and other:  # a schema in another order, too
                     reason = f"{self.out} was begun with other settings: {', '.join(other)}"
                     raise UsageError(reason, hint="go on with the same, or name another --out")
             write_json(beside, {**known, NUMBER: total, CONTENTS: contents})
@@ -336,12 +336,14 @@ class DocumentJob:
             same = contents.hexdigest() if total == number else same
         return same, total, contents.hexdigest()
 
-    def _write_table(self) -> None:
+    def _head(self) -> list[str]:
         names = [f"data.{name}" if name in RESERVED else name for name in self.columns]
-        likely = [f"confidence.{name}" for name in self.columns]
+        return ["id", *names, *(f"confidence.{name}" for name in self.columns), *RESERVED[1:]]
+
+    def _write_table(self) -> None:
         text = io.StringIO(newline="")
         table = csv.writer(text)
-        table.writerow(["id", *names, *likely, "unfinished", "error"])
+        table.writerow(self._head())
         for row in self.rows():
             data, known = row.get("data"), row.get("confidence") or {}
             cells = [value_at(keys, data) for keys in self.columns.values()]
@@ -377,6 +379,5 @@ def _row(wanted: Wanted, document: JobDocument, outcome: Answer | PastaError) ->
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    text = "" if value is None else value
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
