@@ -25,8 +25,7 @@ from pasta_lm.learn.train.config import JudgeConfig, judge_of
 from pasta_lm.measure.table import ratio, to_json
 
 Figures = dict[str, Any]
-MIN_SHARE = 1e-9
-"""Of a verdict in log-odds, which have no value at 0 and 1."""
+MIN_SHARE = 1e-9  # of a verdict in log-odds, which have no value at 0 and 1
 MIN_ACCURACY = 0.9
 """On planted damage; a judge with less gives no headline."""
 TIE = 0.5
@@ -195,7 +194,7 @@ def _over_prompts(judged: Iterable[JudgedPair], value: Callable[[JudgedPair], fl
     """Return the mean over pairs with its interval; pairs of one prompt are drawn together."""
     sums: dict[str, list[float]] = {}
     for pair in judged:
-        sums.setdefault(pair.pair.id, []).append(value(pair))
+        sums.setdefault(pair.pair.prompt, []).append(value(pair))
     return to_json(ratio(list(map(sum, sums.values())), list(map(len, sums.values()))))
 
 

@@ -38,7 +38,6 @@ class Pair(NamedTuple):
     """An answer to a prompt, ours, and a damaged copy, theirs."""
 
     id: str
-    """Pairs of the same id are drawn together for intervals."""
     kind: str
     prompt: str
     ours: str

@@ -68,9 +68,8 @@ def test_a_judge_of_length_is_found_out_by_the_kinds(pairs: list[Pair]) -> None:
 def test_a_pair_without_a_verdict_in_one_order_is_left_out(pairs: list[Pair]) -> None:
     originals = {text(n) for n in range(NUM)}
     gap = pairs[0].orders[1]
-    judge = RuleJudge(
-        lambda one: None if one == gap else FIRST if one.first in originals else SECOND
-    )
+    rule = {True: FIRST, False: SECOND}
+    judge = RuleJudge(lambda one: None if one == gap else rule[one.first in originals])
     judged = judged_pairs(judge, pairs)
     found = damage_figures(judged)
     assert (found["num_missing"], found["overall"]["num_pairs"]) == (1, len(pairs) - 1)
@@ -86,6 +85,13 @@ def test_a_pair_without_a_verdict_in_one_order_is_left_out(pairs: list[Pair]) ->
 def test_a_scripted_judge_gives_no_headlines(pairs: list[Pair]) -> None:
     found = damage_figures(judged_pairs(perfect({text(n) for n in range(NUM)}), pairs))
     assert refusals(found, max_missing=0.1, is_scripted=True) == ["its replies follow a script"]
+
+
+def test_pairs_of_one_prompt_are_drawn_together_also_from_two_files() -> None:
+    answers = {"a/1": ("good", "bad"), "b/1": ("bad", "good")}
+    pairs = [Pair(name, "cut", "Why?", *both) for name, both in answers.items()]
+    found = damage_figures(judged_pairs(perfect({"good"}), pairs))["overall"]
+    assert found["accuracy"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
 
 
 def test_the_orders_are_averaged_by_their_log_odds() -> None:
@@ -107,10 +113,8 @@ def test_annotated_answers_are_damaged_by_their_blocks(tmp_path: Path) -> None:
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = damaged_pairs(DamageConfig(answers=(str(file),)))
-    assert ({one.id for one in found.pairs}, found.num_left_out) == (
-        {f"annotated.jsonl/{n}" for n in range(3)},
-        0,
-    )
+    assert {one.id for one in found.pairs} == {f"annotated.jsonl/{n}" for n in range(3)}
+    assert found.num_left_out == 0
     dropped = [one.theirs for one in found.pairs if one.kind == "dropped"]
     assert {len(one.split()) for one in dropped} == {8}
     assert not any("<" in one.ours + one.theirs for one in found.pairs)
