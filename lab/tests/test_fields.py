@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from pasta_lab.fields.documents import Document, document, names
-from pasta_lab.fields.measure import figures
+from pasta_lab.fields.measure import decode, figures
+from pasta_lm.errors import UsageError
+from pasta_lm.journal import Journal
 from pasta_lm.parts.fields import fields_of
 
 
@@ -30,6 +34,13 @@ def test_the_true_values_are_right_stand_in_the_text_and_are_the_fields_of_the_s
         told = (v for v in doc.values.values() if isinstance(v, str) and v[:3] != "202")
         assert all(value in doc.prompt for value in told)
         assert document(doc.name) == doc
+
+
+def test_records_of_one_model_are_not_continued_with_another(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "records.jsonl")
+    journal.append([{"id": "a/own", "model": "a/model"}])
+    with pytest.raises(UsageError, match="has records of a/model, not of other/model"):
+        decode(Mock(), "other/model", [], journal, at_once=1, end_s=0)
 
 
 def test_methods_are_compared_over_the_documents_that_both_decoded() -> None:

@@ -36,9 +36,10 @@ def fields(
     if minutes:
         silence_libraries()
         chosen, journal = measure.document_sets()[which], Journal(records)
-        loaded = Pasta.from_pretrained(model or BUILTIN, dtype="bfloat16", pool_tokens=POOL_TOKENS)
+        name = model or BUILTIN
+        loaded = Pasta.from_pretrained(name, dtype="bfloat16", pool_tokens=POOL_TOKENS)
         with interruptible():
-            measure.decode(loaded, chosen, journal, at_once=at_once, end_s=end_s)
+            measure.decode(loaded, str(name), chosen, journal, at_once=at_once, end_s=end_s)
     print_json(measure.figures(read_rows(records)))
 
 

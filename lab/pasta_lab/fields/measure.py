@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from pasta_lab.fields.documents import LONG_ARRAYS, Document, document, kinds, names
 from pasta_lm.engines.request import Request, SamplingParams, StructuredOutputs
+from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.measure.table import geometric_mean, ratio, to_json
 from pasta_lm.parts import declared as parts
@@ -36,15 +37,18 @@ def document_sets(seed: int = 0) -> dict[str, list[str]]:
 
 
 def decode(
-    model: Pasta, chosen: Sequence[str], journal: Journal, *, at_once: int, end_s: float
+    model: Pasta, name: str, chosen: Sequence[str], journal: Journal, *, at_once: int, end_s: float
 ) -> None:
     """Decode what the journal lacks, until the clock reaches ``end_s`` (``time.monotonic``)."""
+    if others := {row["model"] for row in journal.rows.values() if "model" in row} - {name}:
+        reason = f"{journal.path} has records of {min(others)}, not of {name}"
+        raise UsageError(reason, hint="name another file, or that model")
     turns = [METHODS if place % 2 else METHODS[::-1] for place in range(len(chosen))]
-    ids = [f"{name}/{method}" for name, turn in zip(chosen, turns, strict=True) for method in turn]
+    ids = [f"{key}/{method}" for key, turn in zip(chosen, turns, strict=True) for method in turn]
     missing = [key for key in ids if key not in journal.rows]
     while missing and time.monotonic() < end_s:
         some, missing = missing[:at_once], missing[at_once:]
-        journal.append(_decoded(model, some))
+        journal.append([{**row, "model": name} for row in _decoded(model, some)])
 
 
 def _decoded(model: Pasta, ids: Sequence[str]) -> list[Row]:

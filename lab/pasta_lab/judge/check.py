@@ -171,13 +171,7 @@ def _accuracy(judged: Sequence[JudgedPair]) -> Figures:
 
 
 def refusals(damage: Figures, *, max_missing: float, is_scripted: bool = False) -> list[str]:
-    """Return the reasons why a judge may give no headline; empty if it may.
-
-    Args:
-        damage: Its ``damage_figures``.
-        max_missing: Largest share of pairs without a verdict.
-        is_scripted: Whether its replies follow a script.
-    """
+    """Return the reasons why a judge with such ``damage_figures`` may give no headline."""
     reasons = ["its replies follow a script"] if is_scripted else []
     num_missing, num_judged = damage["num_missing"], damage["overall"]["num_pairs"]
     num_pairs = num_missing + num_judged
