@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Record = TypeVar("Record")
 MatcherOf = Callable[[StructuredOutputs], "Matcher"]
 
-
 END_OF_TEXT: Final = -1  # in place of a token's id
 
 

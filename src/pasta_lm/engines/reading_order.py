@@ -101,8 +101,7 @@ class ReadingOrder:
         if isinstance(item, str):
             text.num_read += 1
             return item
-        opening = self._threads[item].opening
-        if opening is not None:
+        if (opening := self._threads[item].opening) is not None:
             text.num_read += 1
             self._open.append(item)
         return opening

@@ -94,8 +94,7 @@ class Response:
         """Return the threads of the coming pass, syncs last; ``width`` bounds those that decode."""
         threads = [live for live in self.live.values() if live.feeds_next]
         going = [live.thread for live in threads if live.decodes]
-        if not (self.request.forks and self._pace.can_vary):
-            width = None
+        width = width if self.request.forks and self._pace.can_vary else None
         self._is_in_step &= width is None
         if not self._is_in_step:
             going = self._pace.going(going, width)
@@ -107,19 +106,17 @@ class Response:
         return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
 
     def _is_text(self, token: int) -> bool:
-        if not 0 <= token < self._num_tokens:
+        if not 0 <= token < self._num_tokens or token in self._eos_ids or self._is_tag(token):
             return False
         text = self._tokens.text_stream().feed(token)
-        is_kept = self._thought is None or self._thought.keeps(token, text)
-        return is_kept and token not in self._eos_ids and not self._is_tag(token)
+        return self._thought is None or self._thought.keeps(token, text)
 
     def _is_tag(self, token: int) -> bool:
         return self._tokens.id_to_lexeme(token) is not None
 
     def max_to_feed(self, live: LiveThread) -> int:
         feeds_again = live.joined is not None and self.request.join is Join.RECOMPUTE
-        num_again = self.interpreter.num_tokens if feeds_again else 0
-        return len(live.prefix) + 1 + len(live.guesses) + num_again
+        return len(live.prefix) + 1 + len(live.guesses) + feeds_again * self.interpreter.num_tokens
 
     def begin_pass(self) -> None:
         self.recorder.step += 1
@@ -322,8 +319,7 @@ class Response:
         return prefix
 
     def _end(self, thread: Thread, reason: FinishReason) -> None:
-        live = self.live.get(thread.id)
-        if live is not None:
+        if live := self.live.get(thread.id):
             self._flush(live)
             if thread.is_main or reason is FinishReason.ABORT:
                 live.next_token = None

@@ -72,9 +72,8 @@ class Pasta(AbstractContextManager["Pasta"]):
             from pasta_lm.engines.local import engine, loading
         dtype = dtype_name(dtype)
         loaded = loading.load(source, dtype=dtype, device=device)
-        pool_tokens = loading.pool_slots(cache_memory, loaded, pool_tokens)
-        pool_tokens = pool_tokens or engine.DEFAULT_POOL_TOKENS
-        local = engine.TorchEngine(loaded, pool_tokens=pool_tokens, shares_prefixes=shares_prefixes)
+        num = loading.pool_slots(cache_memory, loaded, pool_tokens) or engine.DEFAULT_POOL_TOKENS
+        local = engine.TorchEngine(loaded, pool_tokens=num, shares_prefixes=shares_prefixes)
         local.warm_up(max_entries=PREPARED_ENTRIES)
         return cls(local)
 
@@ -250,9 +249,8 @@ class Pasta(AbstractContextManager["Pasta"]):
         if watch is not None:
             raise UsageError("watch is for one prompt", hint="leave it out")
         answers = self.engine.generate([wanted.request(each) for each in prompt])
-        return [
-            wanted.read(samples[0], each) for samples, each in zip(answers, prompt, strict=True)
-        ]
+        pairs = zip(answers, prompt, strict=True)
+        return [wanted.read(samples[0], each) for samples, each in pairs]
 
     def filling(
         self, schema: AnySchema | None, params: SamplingParams | None = None, *,
@@ -281,8 +279,7 @@ class Pasta(AbstractContextManager["Pasta"]):
             params = requests.sampling_params(params, options)
         else:
             params = self._params(params, options, copies=True)
-        decodes = self.engine.is_remote
-        return asking(loaded.vocabulary, params, questions, choices, decodes=decodes)
+        return asking(loaded.vocabulary, params, questions, choices, decodes=self.engine.is_remote)
 
     def answered(self, prompt: Prompt, wanted: Wanted, watch: Watch | None = None) -> PartsAnswer:
         """Decode the answer to one prompt; ``watch`` is called with each event."""
@@ -307,8 +304,7 @@ class Pasta(AbstractContextManager["Pasta"]):
         options["n"] = 1
         request = self.request(prompt, params, **options)
         order = ReadingOrder(is_held=request.expansion is not None)
-        texts = (order.feed([event]) for event in self.engine.stream(request))
-        return (text for text in texts if text)
+        return filter(None, (order.feed([event]) for event in self.engine.stream(request)))
 
     def _params(
         self, params: SamplingParams | None, options: Mapping[str, object], *, copies: bool = False

@@ -114,8 +114,7 @@ def bounded(request: Request, num_given: int = 0) -> Request:
     assert request.forced is not None
     # The engine reserves cache for as many tokens as the limit allows, so no more are allowed.
     num_tokens = request.forced.num_tokens + 1 + num_given
-    num_blocks = len(request.forced.blocks)
-    params = replace(request.params, max_tokens=num_tokens, max_blocks=num_blocks)
+    params = replace(request.params, max_tokens=num_tokens, max_blocks=len(request.forced.blocks))
     return replace(request, params=params)
 
 

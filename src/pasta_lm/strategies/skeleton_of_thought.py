@@ -129,14 +129,12 @@ def request(
     chat_template_kwargs: Mapping[str, object] | None = None, *, wording: Wording = FINETUNED,
 ) -> Request:  # fmt: skip
     stages = Stages(prompt, vocabulary, wording, chat_template_kwargs)
+    expansion = Expansion(starts=stages.starts, max_main_tokens=MAX_SKELETON_TOKENS)
+    # Points begin after main has ended, by the expansion: there is no gap, and tags are masked.
     return Request(
-        prompt=stages.prompt,
-        params=params,
-        positions=PositionStrategy.CONTINUE,  # points begin after main has ended: there is no gap
-        forks=False,  # threads begin by the expansion; tags are masked
-        expansion=Expansion(starts=stages.starts, max_main_tokens=MAX_SKELETON_TOKENS),
-        strategy=NAME,
-    )
+        prompt=stages.prompt, params=params, positions=PositionStrategy.CONTINUE, forks=False,
+        expansion=expansion, strategy=NAME,
+    )  # fmt: skip
 
 
 def read_points(skeleton: str) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ import torch
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.passes.runner import Batch
-from pasta_lm.engines.request import Finished, Request, SamplingParams, TextDelta
+from pasta_lm.engines.request import Request, SamplingParams, TextDelta
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import loaded
@@ -82,20 +82,6 @@ def test_a_pass_is_shared_by_prompts_and_one_that_yields_tokens_carries_a_chunk_
     assert sizes == [[64], [21, 11, len(TEXT)], [16, 16, 1]]
 
 
-def test_every_response_takes_part_in_every_pass_however_many_threads_another_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = TorchEngine(MODEL, pool_tokens=4096)
-    passes = passes_of(engine, monkeypatch)
-    wide = replay(promise() * 8, *[TEXT] * 8)
-    narrow = [replay(TEXT * 3) for _ in range(3)]
-    engine.generate([wide, *narrow])
-    together = passes[1:24]
-    assert all(len(one) == 4 for one in together)
-    assert all([size for size, _ in one[1:]] == [1, 1, 1] for one in together)
-    assert max(one[0][0] for one in together) >= 5
-
-
 @pytest.mark.parametrize("num_waiting", [0, 1, 12])
 def test_a_thread_that_waits_at_a_sync_adds_no_row(
     num_waiting: int, monkeypatch: pytest.MonkeyPatch
@@ -135,9 +121,7 @@ def held_after(engine: TorchEngine, num_responses: int) -> int:
             params = SamplingParams(max_tokens=5, temperature=1.0, seed=seed)
             engine.submit(Request(prompt=(*TEXT, *TEXT, 20 + seed, *TEXT), params=params))
         while engine.has_work:
-            assert all(
-                not isinstance(event, Finished) or event.answer for _, event in engine.step()
-            )
+            engine.step()
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 

@@ -125,8 +125,7 @@ class TorchEngine:
         return ticket.arrival
 
     def cancel(self, number: int) -> list[StreamEvent]:
-        active = self.active.pop(number, None)
-        if active is None:
+        if (active := self.active.pop(number, None)) is None:
             return []
         now = time.perf_counter() - active.began_s
         for response in active.responses:
@@ -299,8 +298,7 @@ class TorchEngine:
         added = response.contexts.added_to_logits(live, num_guessed)
         can_fork = live.thread.is_main and self.loaded.vocabulary.has_pieces
         bias = can_fork * (params.fork_bias or 0.0)
-        guessed = live.guesses[:num_guessed]
-        allowed = None if live.matcher is None else live.matcher.allowed(guessed)
+        allowed = None if live.matcher is None else live.matcher.allowed(live.guesses[:num_guessed])
         return Choice(params, legal, uniform, seen, added, bias, allowed)
 
     def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
