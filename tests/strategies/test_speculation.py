@@ -148,8 +148,7 @@ def test_join_recompute_and_several_samples_and_company_change_nothing() -> None
     guess = knowing(answers[0], "company")
     for settings in ({}, {"chunk_tokens": 7}, {"preempt_every": 9}):
         _, outcomes = decoded(MODEL, [replace(one, guesser=guess) for one in plain], **settings)
-        assert [one.program for one in outcomes] == [one.program for one in expected]
-        assert outcomes[:9] == expected[:9], "a stop string leaves later threads wherever they are"
+        assert outcomes == expected
 
 
 def test_where_blocks_may_be_deferred_nothing_is_guessed() -> None:

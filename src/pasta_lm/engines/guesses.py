@@ -90,22 +90,22 @@ class Pace:
     """Lets threads run ahead of each other without changing what any of them writes.
 
     Each has a *clock*: the pass that would have fed its last token if all had been fed in every
-    pass. Only the limit on all tokens depends on that order, so a thread runs ahead as far as that
-    limit is surely not reached there, and no farther; near the limit all go in step.
+    pass. The limit on all tokens depends on that order, so a thread runs ahead as far as that limit
+    is surely not reached there; near it all go in step, and always if a stop can abort threads.
     """
 
-    def __init__(self, interpreter: Interpreter, *, is_uncut: bool = False) -> None:
+    def __init__(self, interpreter: Interpreter, *, is_uncut: bool, can_stop: bool) -> None:
         """Begin before the first token; ``is_uncut``: its tokens are known to stay in the limit."""
         self._interpreter = interpreter
-        self._is_uncut = is_uncut
+        self._is_uncut, self._can_stop = is_uncut, can_stop
         self._clocks: dict[int, int] = {0: 0}
 
     @property
     def can_vary(self) -> bool:
-        """Return whether threads may leave the common step: no other limit may depend on it."""
+        """Return whether threads may leave the common step: nothing else may depend on it."""
         limits = self._interpreter.limits
         is_bounded = limits.max_threads is not None and limits.max_threads <= limits.max_blocks
-        return limits.max_depth <= 1 and not is_bounded
+        return limits.max_depth <= 1 and not is_bounded and not self._can_stop
 
     def clock(self, thread: Thread) -> int:
         if thread.id not in self._clocks:  # ``<async>`` is fed with its promise's end
@@ -173,8 +173,7 @@ class Guesses:
             guesses = takewhile(self._is_text, self._guesser(self._contexts.of(thread)))
             live.guesses = tuple(guesses)[:room]
             if limits.max_position is not None:
-                last = limits.max_position - _first_position(thread)
-                live.guesses = live.guesses[: max(0, last)]
+                live.guesses = live.guesses[: max(0, limits.max_position - _first_position(thread))]
             while live.guesses and not self._pace.can_feed(thread, len(live.guesses)):
                 live.guesses = live.guesses[:-1]
             room -= len(live.guesses)

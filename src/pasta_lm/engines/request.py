@@ -151,7 +151,7 @@ class Request:
     form: Form = Form.MAIN  # the table of what main may say: MAIN, or FORKED for APAR
     expansion: Expansion | None = None  # threads that begin when main has ended; only without forks
     guesser: Guesser | None = None
-    """Right guesses are decoded in one pass. Nothing is guessed where a block can be deferred."""
+    """Right guesses share a pass; none is made where a block can be deferred or aborted."""
     thinking: Thinking | None = None  # the marks of the thought that may come first
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace

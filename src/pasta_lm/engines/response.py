@@ -48,7 +48,8 @@ class Response:
         marks, bound = request.thinking, request.params.max_thinking_tokens
         self._thought = None if marks is None else Thought(marks, bound)
         is_alone = not request.forks and request.expansion is None
-        self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
+        can_stop = bool(request.params.stop) and not is_alone
+        self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone, can_stop=can_stop)
         guesser = request.guesser if self._pace.can_vary else None
         self.contexts = Contexts(request, self._is_tag)
         self.guesses = Guesses(guesser, self.placer, self._pace, self.contexts, self._is_text)

@@ -13,6 +13,7 @@ from pasta_lm.engines.passes.pool import LayerShape, Pool
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.document import parse
 from tests.architectures import build, load, loaded
 from tests.engines.local.test_oracle import programs, replay
 from tests.fakes.guessers import knowing
@@ -149,13 +150,25 @@ def test_a_sampled_answer_has_the_same_tokens(max_rows: int, seed: int) -> None:
     assert bounded.trace.forward_passes >= answer.trace.forward_passes
 
 
+STOPPED = parse(
+    'A<promise topic="t" tokens="1"/><async> one two three four five six seven eight nine</async>'
+    '<promise topic="u" tokens="1"/><async> and STOP it</async> and so on and so on and so on'
+)
+
+
 @pytest.mark.parametrize("max_tokens", [11, 23, 38, 61])
-def test_a_limit_on_all_tokens_cuts_every_thread_at_the_same_token(max_tokens: int) -> None:
-    params = replace(SAMPLED, max_tokens=max_tokens, ignore_eos=True)
-    request = Request(prompt=PROMPT, params=params)
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_limit_on_all_tokens_cuts_every_thread_at_the_same_token(
+    max_tokens: int, is_stopped: bool
+) -> None:
+    stop, forced = ("STOP",) * is_stopped, QWEN.vocabulary.encode_document(STOPPED)
+    params = replace(SAMPLED, max_tokens=max_tokens, ignore_eos=True, stop=stop)
+    request = Request(prompt=PROMPT, params=params, forced=forced if is_stopped else None)
     (answer,), expected = decoded(QWEN, [request])
-    assert decoded(QWEN, [request], max_rows=1)[1] == expected
-    assert answer.finish_reason == "length"
+    assert decoded(QWEN, [request] * 8, max_rows=1)[1] == expected * 8
+    guessed = replace(request, guesser=knowing(answer, "both"))
+    assert decoded(QWEN, [guessed], max_rows=1)[1] == expected
+    assert is_stopped or answer.finish_reason == "length"
 
 
 def test_threads_go_one_after_the_other_in_reading_order_in_passes_of_one_row() -> None:
@@ -199,12 +212,3 @@ def test_programs_among_others_with_guesses_and_preemption_stay_the_same() -> No
     assert decoded(model, plain, max_rows=1)[1] == expected
     guessed = [replace(request, guesser=prompt_lookup) for request in plain]
     assert decoded(model, guessed, max_rows=8, preempt_every=5)[1] == expected
-
-
-def test_guesses_in_threads_that_wait_for_each_other_change_nothing() -> None:
-    plain = Request(prompt=PROMPT, params=SAMPLED)
-    (answer,), expected = decoded(QWEN, [plain])
-    guessed = replace(plain, guesser=knowing(answer, "both"))
-    (found,), outcomes = decoded(QWEN, [guessed], max_rows=1)
-    assert outcomes == expected
-    assert found.trace.forward_passes < sum(map(len, outcomes[0].tokens.values()))
