@@ -157,8 +157,10 @@ class Response:
 
     def legal(self, live: LiveThread, ahead: int = 0) -> interpreter.Legal:
         """Return the tokens that may be sampled for a thread, or ``ahead`` words of text later."""
-        if not self.request.forks or not (live.thought is None or live.thought.may_fork):
-            return interpreter.PLAIN_TEXT
+        thought, form = live.thought, self.request.params.structured_outputs
+        if not self.request.forks or not (thought is None or thought.may_fork):
+            must_go_on = form is not None and thought is not None and not thought.has_ended
+            return interpreter.PLAIN_TEXT._replace(end_of_text=not must_go_on)
         if not self.request.params.mask:
             return interpreter.EVERYTHING
         return self.interpreter.legal(live.thread, ahead)

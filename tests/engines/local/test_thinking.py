@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pasta_lm.engines.request import SamplingParams, StructuredOutputs, TextDelta, ThoughtDelta
@@ -177,5 +179,7 @@ def test_a_schema_binds_the_answer_behind_the_thought() -> None:
     for name in ("qwen3", "deepseek-r1"):  # the mark that begins it is in the prompt then
         answer = saying(name, "Hm, what</think>a12").generate(QUESTION, params, think=True)
         assert (answer.reasoning, answer.text) == ("Hm, what", "a12")
+        ended = saying(name, "Hm").generate(QUESTION, params, think=True, max_thinking_tokens=4)
+        assert re.fullmatch("a[0-9]+", ended.text), "no end of text is legal inside the thought"
     quiet = saying("qwen3", "a12").generate(QUESTION, params)
     assert (quiet.reasoning, quiet.text) == (None, "a12")
