@@ -51,8 +51,8 @@ def tokenizer(name: str) -> PreTrainedTokenizerFast:
     """Return a small tokenizer with the special tokens and the chat template of a family."""
     words = byte_level()
     words.add_tokens([AddedToken(t, special=True, normalized=False) for t in ADDED[name]])
-    if name not in ("gpt-oss", "granite-3.3"):
-        words.add_tokens([AddedToken(t, normalized=False) for t in ("<think>", "</think>")])
+    marks = {"gpt-oss": (), "granite-3.3": (">a",)}.get(name, ("<think>", "</think>"))
+    words.add_tokens([AddedToken(t, normalized=False) for t in marks])
     words.eos_token = ADDED[name][-1]
     words.chat_template = (TEMPLATES / f"{name}.jinja").read_text("utf-8")
     add_markers(words, PIECES)

@@ -115,6 +115,12 @@ class Matcher:
         if not self._matcher.consume_token(token):  # it would read as complete
             raise self._fault(self._matcher)
 
+    def begin(self, text: str) -> None:
+        """Take text that stands behind the thought in its last token; a RequestError if illegal."""
+        if self._matcher.try_consume_tokens(ids := self._words(text)) < len(ids):
+            problem = f"with the end of its thought the model wrote {text!r}, against the form"
+            raise RequestError(problem, hint="ask with another seed, or without a thought")
+
     def allows(self, token: int) -> bool:
         if token in self._eos_ids:
             return bool(self._matcher.is_accepting())

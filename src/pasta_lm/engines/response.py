@@ -83,11 +83,14 @@ class Response:
         self.live[thread.id] = live
         return live
 
-    def _match(self, live: LiveThread) -> None:
+    def _match(self, live: LiveThread, text: str = "") -> bool:
+        """Hold a thread to its form, if any, behind its first text; return whether that is all."""
         start = self._starts.get(live.thread.id)
         form = (start or self.request.params).structured_outputs
         if form and self._matcher_of and (start or self.request.expansion is None):
             live.matcher = self._matcher_of(form)
+            live.matcher.begin(text)
+        return live.matcher is not None and live.matcher.is_complete
 
     # Feeding
 
@@ -176,11 +179,13 @@ class Response:
             token = self._tokens.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
         thought = live.thought
         self._take_id(live, token, t_s, is_forced=forced is not None)
-        if live.thread.is_alive and live.ends_behind(token):
+        is_last = live.ends_behind(token)
+        if thought is not None and thought.has_ended and live.matcher is None:
+            last = self.trace.tokens[-1]  # it may end the thought and begin the answer
+            is_last |= self._match(live, last.text if last.role is Role.CONTENT else "")
+        if live.thread.is_alive and is_last:
             live.next_token = None
             self._end_text(live, t_s)
-        elif thought is not None and thought.has_ended and live.matcher is None:
-            self._match(live)  # from the next token on
 
     def _forced_token(self, live: LiveThread) -> int | None:
         if self.interpreter.forced(live.thread) is not None:

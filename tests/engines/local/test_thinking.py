@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -176,10 +177,17 @@ def test_a_schema_binds_the_answer_behind_the_thought() -> None:
     pytest.importorskip("llguidance")
     wanted = StructuredOutputs(regex="a[0-9]+")
     params = SamplingParams(structured_outputs=wanted, max_tokens=20)
-    for name in ("qwen3", "deepseek-r1"):  # the mark that begins it is in the prompt then
+    for name in (
+        "qwen3",
+        "deepseek-r1",
+        "granite-3.3",
+    ):  # the mark that begins it is in the prompt then
         answer = saying(name, "Hm, what</think>a12").generate(QUESTION, params, think=True)
         assert (answer.reasoning, answer.text) == ("Hm, what", "a12")
         ended = saying(name, "Hm").generate(QUESTION, params, think=True, max_thinking_tokens=4)
         assert re.fullmatch("a[0-9]+", ended.text), "no end of text is legal inside the thought"
+    other = replace(params, structured_outputs=StructuredOutputs(regex="b"))
+    with pytest.raises(RequestError, match="with the end of its thought the model wrote 'a'"):
+        saying("granite-3.3", "Hm</think>a12").generate(QUESTION, other, think=True)
     quiet = saying("qwen3", "a12").generate(QUESTION, params)
     assert (quiet.reasoning, quiet.text) == (None, "a12")
