@@ -20,6 +20,7 @@ from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.parser import Form
 from tests.fakes.word_decoder import CLOSED, WordDecoder, lexeme_of
 
 
@@ -205,9 +206,9 @@ TEXT, OPENING, CLOSING = LexemeKind.TEXT, LexemeKind.PROMISE_OPEN, LexemeKind.PR
 END, SYNC = LexemeKind.ASYNC_CLOSE, LexemeKind.SYNC
 
 
-def begun(words: str, **limits: int | None) -> tuple[Interpreter, Thread]:
-    """Return an interpreter whose main has decoded some words."""
-    interpreter = Interpreter(Limits(**limits))  # type: ignore[arg-type]
+def begun(words: str, form: Form = Form.MAIN, **limits: int | None) -> tuple[Interpreter, Thread]:
+    """Return an interpreter whose main has decoded some words; their text is held back."""
+    interpreter = Interpreter(Limits(**limits), form=form)  # type: ignore[arg-type]
     for word in words.split():
         interpreter.advance(interpreter.main, lexeme_of(word))
     return interpreter, interpreter.main
@@ -224,18 +225,27 @@ def kinds(legal: Legal) -> set[LexemeKind]:
         ("<p", {TEXT}, False),  # no closing piece before a character
         ("<p t", {TEXT, CLOSING}, False),
         ("<p t >1", {TEXT, OPENING, SYNC}, True),
+        ("<p t >1 <p u >1", {TEXT, SYNC}, True),  # it has all the blocks that it may have
+        ("<p t u", {TEXT, CLOSING}, False),
+        ("<p t u v", {CLOSING}, False),  # the topic has all the tokens that it may have
         ("<p t >1 |", set(), False),  # it waits and decodes nothing
     ],
 )
 def test_what_main_may_decode_next(
     words: str, expected: set[LexemeKind], end_of_text: bool
 ) -> None:
-    interpreter, main = begun(words)
+    interpreter, main = begun(words, max_blocks=2, max_topic_tokens=3)
     if main.state is ThreadState.WAITING:
         assert main not in list(interpreter.runnable())
         return
     legal = interpreter.legal(main)
     assert (kinds(legal), legal.end_of_text) == (expected, end_of_text)
+
+
+@pytest.mark.parametrize(("words", "may_fork"), [("A", True), ("A <p", False), ("<p B", True)])
+def test_no_fork_of_apar_follows_another(words: str, may_fork: bool) -> None:
+    interpreter, main = begun(words, Form.FORKED)
+    assert (OPENING in interpreter.legal(main).kinds) is may_fork
 
 
 def test_what_a_block_may_decode_next() -> None:
@@ -247,14 +257,6 @@ def test_what_a_block_may_decode_next() -> None:
     assert kinds(interpreter.legal(block)) == {TEXT, END}
 
 
-def test_a_topic_ends_at_its_last_token() -> None:
-    interpreter, main = begun("<p t", max_topic_tokens=3)
-    interpreter.advance(main, lexeme_of("u"))
-    assert kinds(interpreter.legal(main)) == {TEXT, CLOSING}
-    interpreter.advance(main, lexeme_of("v"))
-    assert kinds(interpreter.legal(main)) == {CLOSING}
-
-
 def test_the_last_token_of_a_topic_of_spaces_must_be_more_than_space() -> None:
     interpreter, main = begun("<p", max_topic_tokens=3)
     space = lexeme_of("A")
@@ -263,15 +265,6 @@ def test_the_last_token_of_a_topic_of_spaces_must_be_more_than_space() -> None:
         legal = interpreter.legal(main)
         assert (kinds(legal), legal.needs_text) == ({TEXT}, needs_text)
         interpreter.advance(main, space)
-
-
-def test_at_the_limit_of_blocks_no_promise_may_begin() -> None:
-    interpreter, main = begun("<p t >1", max_blocks=2)
-    assert OPENING in interpreter.legal(main).kinds
-    for word in ["<p", "u", ">1"]:
-        interpreter.advance(main, lexeme_of(word))
-    assert OPENING not in interpreter.legal(main).kinds
-    assert OPENING not in begun("A", max_blocks=0)[0].legal(begun("A", max_blocks=0)[1]).kinds
 
 
 def test_a_promise_beyond_the_limit_of_blocks_is_never_dropped() -> None:

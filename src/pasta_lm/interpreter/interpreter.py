@@ -128,18 +128,16 @@ class Interpreter:
 
     def _legal_in_topic(self, thread: Thread) -> Legal:
         assert thread.num_topic_tokens is not None
-        kinds = set()
+        kinds = {LexemeKind.PROMISE_CLOSE} if thread.has_topic_text else set()
         if thread.num_topic_tokens < self.limits.max_topic_tokens or not thread.has_topic_text:
             kinds.add(LexemeKind.TEXT)
-        if thread.has_topic_text:
-            kinds.add(LexemeKind.PROMISE_CLOSE)
         units = self.limits.largest_units(thread.position)
         is_last = thread.num_topic_tokens >= self.limits.max_topic_tokens - 1
         needs_text = is_last and not thread.has_topic_text
         return Legal(frozenset(kinds), False, max(1, units), in_topic=True, needs_text=needs_text)
 
     def _may_promise(self, thread: Thread, ahead: int) -> bool:
-        if self._form is Form.FORKED and thread.content and isinstance(thread.content[-1], Thread):
+        if self._form is Form.FORKED and thread.num_tokens == thread.num_at_fork:
             return False  # APAR: no fork right behind a fork
         if len(self.threads) > self.limits.max_blocks or len(thread.path) >= self.limits.max_depth:
             return False
@@ -201,7 +199,7 @@ class Interpreter:
         return commands
 
     def _fork(self, parent: Thread, promise: Promise) -> list[Command]:
-        parent.num_topic_tokens = None
+        parent.num_topic_tokens, parent.num_at_fork = None, parent.num_tokens
         child = self._add(parent, promise.topic, promise.units, num_prefix=1)  # <async>
         return [Fork(child), *self._begin_deferred()]
 
@@ -264,8 +262,7 @@ class Interpreter:
 
     def end_of_text(self, thread: Thread, *, is_cut: bool = False) -> list[Command]:
         """End main, or (remote engines, no mask) a block; ``is_cut``: a limit of its own did."""
-        is_cut = is_cut or self.forced(thread) is not None
-        reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
+        reason = FinishReason.LENGTH if is_cut or self.forced(thread) else FinishReason.STOP
         return self._end(thread, reason) + self._cut_if_full()
 
     def _end(self, thread: Thread, reason: FinishReason) -> list[Command]:
@@ -303,8 +300,7 @@ class Interpreter:
 
     @staticmethod
     def _close(thread: Thread, reason: FinishReason) -> End:
-        thread.state = ThreadState.ENDED
-        thread.finish_reason = reason
+        thread.state, thread.finish_reason = ThreadState.ENDED, reason
         return End(thread, reason)
 
     def stop(self, thread: Thread) -> list[Command]:

@@ -51,6 +51,7 @@ class Thread:
     finish_reason: FinishReason | None = None
     num_prefix: int = 0  # tokens fed before it decodes: ``<async>``, or the suffix of a point
     num_tokens: int = 0  # tokens decoded, tags and prefix included, end-of-text not
+    num_at_fork: int | None = None  # those of them up to its last fork
     block_length: int | None = None  # true length with tags, if known beforehand (replay)
     after: tuple[Thread, ...] = ()  # threads that end before it begins
 
