@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -79,8 +80,12 @@ def test_log_probabilities_are_those_of_the_logits_of_each_token() -> None:
         seen[response.sample, live.thread.id, index] = logits_V.double().log_softmax(-1)
 
     engine = TorchEngine(loaded("llama"), pool_tokens=4096, captures=False, on_logits=look)
-    params = SamplingParams(max_tokens=60, temperature=1.0, seed=1, n=2, logprobs=3)
-    plain = SamplingParams(max_tokens=60, temperature=1.0, seed=1, n=2)
+    ends = dict.fromkeys(loaded("llama").eos_ids, 3.0)
+    params = SamplingParams(
+        max_tokens=60, temperature=1.0, seed=1, n=4, logprobs=3, max_tokens_per_thread=6,
+        logit_bias=ends,
+    )  # fmt: skip
+    plain = replace(params, logprobs=None)
     answers = Pasta(engine).samples("hello", params)
     assert [one.document for one in answers] == [
         one.document for one in model().samples("hello", plain)
@@ -97,8 +102,9 @@ def test_log_probabilities_are_those_of_the_logits_of_each_token() -> None:
                 assert found.logprob == pytest.approx(float(expected_V[record.token]), abs=1e-4)
                 assert [token for token, _ in found.top] == expected_V.topk(3).indices.tolist()
                 num_checked += 1
-    assert num_checked > 30
-    assert any(len(answer.trace.threads) > 1 for answer in answers)
+    assert num_checked == sum(len(answer.logprobs) for answer in answers) > 30, "of no others"
+    assert {answer.finish_reason for answer in answers} == {"stop", "length"}
+    assert any(t.finish_reason == "length" for a in answers for t in a.trace.threads[1:])
 
 
 @pytest.mark.parametrize("strategy", ["pasta", "sequential", "prompt-lookup", "sot"])

@@ -225,6 +225,8 @@ class Response:
                 role, text = (role, text) if text else (Role.THOUGHT, thought)
         if live.stops.has_matched:
             lexeme = None  # a stop string ended before this tag: it is never fed and has no effect
+        if is_forced:  # another may have been sampled
+            self.logprobs.pop((thread.id, self.trace.threads[thread.id].num_tokens), None)
         self.recorder.decoded(thread, token, text, role, t_s=t_s, is_forced=is_forced, tag=tag)
         live.next_token = token
         self.contexts.decoded(thread, (token,))
@@ -339,7 +341,9 @@ class Response:
         self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
         document = self.interpreter.document()
         reasoning = self._thought.text or None if self._thought else None
-        answer = Answer(document, self.trace, self.logprobs, reasoning, self.in_form)
+        sizes = [thread.num_tokens for thread in self.trace.threads]  # no ends, no wrong guesses
+        logprobs = {key: value for key, value in self.logprobs.items() if key[1] < sizes[key[0]]}
+        answer = Answer(document, self.trace, logprobs, reasoning, self.in_form)
         self.events.append(events.Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:
