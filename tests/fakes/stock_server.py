@@ -130,7 +130,9 @@ class StockTestServer(ThreadedServer):
     def _chunks(self, asked: _Asked, write: _Write) -> Iterator[dict[str, Any]]:
         ids: list[int] = []
         barred = frozenset(token for token, bias in asked.biases.items() if bias <= -100)
-        barred |= self._eos_ids if asked.ignore_eos else frozenset()
+        if asked.ignore_eos and self._dialect == "llama.cpp":  # others send it, and go on
+            barred |= self._eos_ids
+        stops = asked.stop_ids.union(() if asked.ignore_eos else self._eos_ids)
         favoured = frozenset(token for token, bias in asked.biases.items() if bias >= 100)
         while len(ids) < asked.max_tokens:
             self._closing.wait(self._faults.pause_s)
@@ -139,7 +141,7 @@ class StockTestServer(ThreadedServer):
             if not self._may_send():
                 return
             ids.append(token)
-            if token in self._eos_ids or token in asked.stop_ids:
+            if token in stops:
                 yield write(ids, "stop", None if token in self._eos_ids else token)
                 return
             yield write(ids, None, None)
@@ -189,15 +191,13 @@ def _read_vllm(body: Mapping[str, Any]) -> _Asked:
 
 def _read_sglang(body: Mapping[str, Any]) -> _Asked:
     about = body["sampling_params"]
-    named = {"seed": about["sampling_seed"]}
-    named |= {"prompt": body["input_ids"], "max_tokens": about["max_new_tokens"]}
-    return _read_vllm({**about, **named})
+    named = {"prompt": body["input_ids"], "max_tokens": about["max_new_tokens"]}
+    return _read_vllm({**about, **named, "seed": about["sampling_seed"]})
 
 
 def _read_llama_cpp(body: Mapping[str, Any]) -> _Asked:
     biases = {token: -100 if bias is False else bias for token, bias in body["logit_bias"]}
-    named = {"max_tokens": body["n_predict"]}
-    named |= {"stop_token_ids": [], "logit_bias": biases}
+    named = {"max_tokens": body["n_predict"], "stop_token_ids": [], "logit_bias": biases}
     return _read_vllm({**body, **named})
 
 
@@ -225,8 +225,6 @@ def _write_llama_cpp(ids: list[int], reason: str | None, _stop: int | None) -> d
 _STOP_TYPES = {"stop": "eos", "length": "limit"}
 _READ = {"vllm": _read_vllm, "sglang": _read_sglang, "llama.cpp": _read_llama_cpp}
 _WRITE = {"vllm": _write_vllm, "sglang": _write_sglang, "llama.cpp": _write_llama_cpp}
-
-
 NO_KEY = (401, {"error": {"message": "no key"}})
 
 

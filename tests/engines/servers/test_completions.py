@@ -79,9 +79,7 @@ def test_an_answer_is_the_same_in_every_dialect(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_no_setting_of_a_server_or_of_the_model_s_files_changes_what_is_sampled(
-    dialect: str,
-) -> None:
+def test_no_setting_of_a_server_or_a_model_s_files_changes_what_is_sampled(dialect: str) -> None:
     body = DIALECTS[dialect].body("m", TokenRequest(prompt=PROMPT, max_tokens=4))
     body = body.get("sampling_params", body)
     penalty = body.get("repeat_penalty", body.get("repetition_penalty"))
@@ -154,9 +152,7 @@ def test_an_illegal_token_is_asked_for_again_with_it_barred() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama.cpp"])
-def test_a_topic_that_is_full_is_ended_by_the_closing_piece_that_the_server_likes_best(
-    dialect: str,
-) -> None:
+def test_a_full_topic_is_ended_by_the_closing_piece_that_the_server_likes(dialect: str) -> None:
     opening, word = BARE.piece_id(PROMISE_OPEN), ANSWER.main[1]
     closing = {BARE.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)}
     asked_for: list[Set[int]] = []
@@ -190,13 +186,19 @@ def test_a_server_that_cannot_bar_tokens_ends_in_a_counted_malformed_one() -> No
     assert answer.text == ""
 
 
-TEXT_IDS = {ANSWER.main[1], ANSWER.blocks[0][0], ANSWER.blocks[2][-1]}
+@pytest.mark.parametrize("mask", [True, False])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_ignored_end_of_text_ends_no_answer(dialect: str, *, mask: bool) -> None:
+    ending: NextToken = lambda ids, barred, draw: 5 if EOS in barred else EOS  # noqa: E731
+    with StockTestServer(ending, EOS, dialect=dialect) as server:
+        ((answer,),) = engine(server).generate([asked(ignore_eos=True, max_tokens=40, mask=mask)])
+    assert (answer.finish_reason, answer.trace.num_tokens) == ("length", 40)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_tokens_that_llama_cpp_leaves_out_of_its_stream_are_asked_for(temperature: float) -> None:
-    faults = StockFaults(unsent=TEXT_IDS)
-    with serving(dialect="llama.cpp", faults=faults) as server:
+    unsent = {ANSWER.main[1], ANSWER.blocks[0][0], ANSWER.blocks[2][-1]}
+    with serving(dialect="llama.cpp", faults=StockFaults(unsent=unsent)) as server:
         ((answer,),) = engine(server).generate([asked(temperature=temperature)])
         assert len(server.prompts) > 6, "some completions were asked for again"
     assert answer.document == DOCUMENT
@@ -390,8 +392,7 @@ def test_a_killed_server_ends_its_own_responses_alone() -> None:
                         answered[numbers[number]] = event.answer.document
                     elif isinstance(event, Failed):
                         assert isinstance(event.error, BrokenAnswerError)
-                        text = document(numbers[number]).plain_text
-                        assert len(event.error.text) < len(text)
+                        assert len(event.error.text) < len(document(numbers[number]).plain_text)
                         broken += 1
     assert broken > 0
     assert broken + len(answered) == NUM

@@ -154,7 +154,7 @@ class StreamedResponse:
         if live.matcher is not None:
             return token not in self._piece_ids and live.matcher.allows(token)
         if token in self._eos_ids:
-            return legal.end_of_text
+            return legal.end_of_text and not self.response.request.params.ignore_eos
         lexeme = vocabulary.id_to_lexeme(token)
         if lexeme is not None:
             return legal.allows(lexeme)
@@ -186,16 +186,16 @@ class StreamedResponse:
 
     def _never_legal(self, thread: Thread) -> set[int]:
         request = self.response.request
+        ends = self._eos_ids if request.params.ignore_eos else frozenset()
         if not request.forks:
-            return set(self._piece_ids)
+            return {*self._piece_ids, *ends}
         if not request.params.mask:
-            return set()
+            return {*ends}
         never = {LexemeKind.ASYNC_OPEN}
         never.add(LexemeKind.ASYNC_CLOSE if thread.is_main else LexemeKind.SYNC)
         if len(thread.path) >= self.response.interpreter.limits.max_depth:
             never |= {LexemeKind.PROMISE_OPEN, LexemeKind.PROMISE_CLOSE}
-        pieces = self._pieces_of(never)
-        return pieces if thread.is_main else pieces | self._eos_ids
+        return self._pieces_of(never) | (ends if thread.is_main else self._eos_ids)
 
     def _pieces_of(self, kinds: Collection[LexemeKind]) -> set[int]:
         lexemes = {piece: self._vocabulary.id_to_lexeme(piece) for piece in self._piece_ids}
