@@ -84,7 +84,9 @@ def test_no_setting_of_a_server_or_a_model_s_files_changes_what_is_sampled(diale
     body = body.get("sampling_params", body)
     penalty = body.get("repeat_penalty", body.get("repetition_penalty"))
     assert (penalty, body["presence_penalty"], body["frequency_penalty"]) == (1, 0, 0)
-    assert ("dry_multiplier" in body) is (dialect == "llama.cpp")
+    order = ("top_k", "temperature", "min_p", "top_p")  # that of ``draw``
+    own = {"samplers": order, "dynatemp_range": 0, "mirostat": 0}
+    assert (own.items() <= body.items()) is (dialect == "llama.cpp")
     assert (body["temperature"], body["top_p"], body["min_p"]) == (0, 1, 0)
     assert body["top_k"] < 1
 
