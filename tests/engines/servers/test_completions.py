@@ -129,28 +129,27 @@ def test_samples_have_seeds_of_their_own() -> None:
     with serving() as server:
         (answers,) = engine(server).generate([asked(n=3, temperature=0.5)])
     assert [answer.document for answer in answers] == [DOCUMENT] * 3
-    keys = product((0, 1), ((), (1,)), (0, 4))
-    seeds = {seed_of(0, sample, path, index) for sample, path, index in keys}
-    assert len(seeds) == 8
+    seeds = {seed_of(0, *key) for key in product((0, 1), ((), (1,)), (0, 4), (0, 1))}
+    assert len(seeds) == 16
     assert max(seeds) < 2**31
 
 
-def test_an_illegal_token_is_asked_for_again_with_it_barred() -> None:
+def test_an_illegal_token_is_asked_for_again_with_it_barred_and_another_seed() -> None:
     legal = playing(BARE, EOS, (PROMPT, ANSWER))
     closing = BARE.piece_id(ASYNC_CLOSE)
-    num_tried = 0
+    seeds: list[int] = []
 
     def next_token(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
-        nonlocal num_tried
-        if ids[-1] == BARE.piece_id(ASYNC_OPEN) and closing not in barred:
-            num_tried += 1
-            return closing  # a block must not be empty
+        if ids[-1] == BARE.piece_id(ASYNC_OPEN):
+            seeds.append(draw.seed)
+            if closing not in barred:
+                return closing  # a block must not be empty
         return legal(ids, barred, draw)
 
     with StockTestServer(next_token, EOS) as server:
         ((answer,),) = engine(server).generate([asked()])
     assert answer.document == DOCUMENT
-    assert num_tried == 3, "once for each block"
+    assert len(seeds) == len({*seeds}) == 6, "twice for each block"
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama.cpp"])

@@ -164,9 +164,8 @@ class StreamedResponse:
 
     def _ask_again(self, stream: _Stream, token: int) -> None:
         self._forget(stream)
-        live = stream.live
+        live, refused = stream.live, (*stream.refused, token)
         self._feed(live)
-        refused = (*stream.refused, token)
         tags = {*self._piece_ids, *self._eos_ids}
         legal = {tag for tag in tags if self._is_legal(live, tag)}
         # A topic that is full must end: no text is legal, which is more than can be barred.
@@ -217,11 +216,11 @@ class StreamedResponse:
         if (expansion := response.request.expansion) is not None and thread.is_main:
             room = min(room, expansion.max_main_tokens + 1)  # an end-of-text, at the latest
         ends = {LexemeKind.SYNC if thread.is_main else LexemeKind.ASYNC_CLOSE}
+        of_token = params.seed or 0, response.sample, thread.path, thread.num_tokens
         request = TokenRequest(
             prompt=prompt, max_tokens=1 if refused else max(1, room),
             temperature=params.temperature, top_p=params.top_p, top_k=params.top_k,
-            min_p=params.min_p, bias=self._bias(thread),
-            seed=seed_of(params.seed or 0, response.sample, thread.path, thread.num_tokens),
+            min_p=params.min_p, bias=self._bias(thread), seed=seed_of(*of_token, len(refused)),
             barred=sorted(barred), favoured=sorted(favoured),
             stop_ids=sorted(self._pieces_of(ends)) if response.request.forks else (),
             ignore_eos=params.ignore_eos,
@@ -258,10 +257,10 @@ class StreamedResponse:
             stream.task.cancel()
 
 
-def seed_of(seed: int, sample: int, path: tuple[int, ...], index: int) -> int:
-    """Return the seed of a thread's completion that begins at one of its tokens, below 2**31."""
-    key = ",".join(map(str, (seed, sample, index, *path))).encode()
-    return int.from_bytes(blake2b(key, digest_size=4).digest(), "big") >> 1
+def seed_of(seed: int, sample: int, path: tuple[int, ...], index: int, num_refused: int = 0) -> int:
+    """Return the seed, below 2**31, of a completion from a token; after refusals it is another."""
+    key = ",".join(map(str, (seed, sample, index, *path))) + f";{num_refused}" * (num_refused > 0)
+    return int.from_bytes(blake2b(key.encode(), digest_size=4).digest(), "big") >> 1
 
 
 def set_steps(trace: Trace) -> None:
