@@ -91,6 +91,13 @@ def test_no_setting_of_a_server_or_a_model_s_files_changes_what_is_sampled(diale
     assert body["top_k"] < 1
 
 
+def test_biases_keep_the_odds_of_favoured_tokens_in_the_range_that_servers_take() -> None:
+    bias, sets = {1: 100.0, 2: -100.0, 3: 5.0, 4: 9.0}, {"barred": [3], "favoured": [0, 1, 2]}
+    request = TokenRequest(prompt=PROMPT, max_tokens=1, bias=bias)
+    assert request.biases == bias
+    assert replace(request, **sets).biases == {0: 0, 1: 100, 2: -100, 3: -100}
+
+
 @pytest.mark.parametrize("num_programs", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_random_programs_come_back_token_by_token(num_programs: int) -> None:
     rng = random.Random("stock")
@@ -234,6 +241,7 @@ def test_a_completion_that_goes_another_way_when_asked_again_is_left(temperature
         (Request(prompt=()), "the prompt is empty"),
         (asked(repetition_penalty=1.2), "count tag pieces"),
         (asked(logprobs=1), "are not read"),
+        (asked(logit_bias={5: 101.0}), "no bias beyond 100"),
         (asked(max_thinking_tokens=5), "ends no thought"),
         (Request(prompt=PROMPT, forced=ANSWER), "not a given one"),
     ],

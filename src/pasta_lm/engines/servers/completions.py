@@ -313,6 +313,8 @@ class CompletionsEngine:
              params.max_thinking_tokens is not None),
             ("log-probabilities of a stock server are not read", "them",
              params.logprobs is not None),
+            ("a stock server takes no bias beyond 100 or -100", "logit_bias, or make it smaller",
+             any(abs(bias) > 100 for bias in params.logit_bias.values())),
         ):  # fmt: skip
             if is_set:
                 raise errors.RequestError(problem, hint=f"leave out {names}")
@@ -323,11 +325,9 @@ class CompletionsEngine:
         if request.forks:  # else it is a single thread: all strategies and joins are the same
             join = Join.RECOMPUTE if request.form is Form.MAIN else Join.SHARED
             if not self._allow_inexact and (request.positions, request.join) != (plain, join):
-                problem = (
-                    f"positions {request.positions.value!r} with join {request.join.value!r} are"
-                )
+                pair = f"positions {request.positions.value!r} with join {request.join.value!r}"
                 raise errors.RequestError(
-                    f"{problem} not exact on a stock server, which computes plain causal texts",
+                    f"{pair} are not exact on a stock server, which computes plain causal texts",
                     hint=f"the model was trained with {self.loaded.positions.value!r} and "
                     f"{self.loaded.join.value!r}; --allow-inexact (servers.allow_inexact in a "
                     f"recipe) decodes it as {plain.value!r} and {join.value!r}",

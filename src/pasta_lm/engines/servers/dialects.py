@@ -38,9 +38,11 @@ class TokenRequest:
 
     @property
     def biases(self) -> dict[int, float]:
-        """Return the biases of logits, by which the odds of favoured ids stay."""
-        favoured = {token: FAVOURED + self.bias.get(token, 0.0) for token in self.favoured}
-        return {**self.bias, **dict.fromkeys(self.barred, BARRED), **favoured}
+        """Return the biases of logits: of favoured ids down from the highest, so that odds stay."""
+        bias = {token: self.bias.get(token, 0.0) for token in self.favoured}
+        highest = max(bias.values(), default=0.0)
+        favoured = {token: FAVOURED + added - highest for token, added in bias.items()}
+        return {**({} if favoured else self.bias), **dict.fromkeys(self.barred, BARRED), **favoured}
 
 
 @dataclass(frozen=True, slots=True)
