@@ -42,6 +42,13 @@ def test_a_plain_request_gets_the_whole_text_and_the_usage() -> None:
     assert len(body["pasta"]["choices"][0]["threads"]) == 4
 
 
+def test_an_answer_whose_blocks_a_limit_cut_says_so() -> None:
+    asked = {**CHAT, "pasta": {"max_tokens_per_thread": 4}}
+    assert post(CHAT_PATH, asked).json()["choices"][0]["finish_reason"] == "length"
+    last = streamed(post(CHAT_PATH, {**asked, "stream": True}))[-1]
+    assert last["choices"][0]["finish_reason"] == "length"
+
+
 def test_the_figures_are_those_of_the_trace_and_a_simulated_clock_gives_no_rate() -> None:
     body = post(CHAT_PATH, {**CHAT, "pasta": {"trace": True}}).json()
     (figures,) = body["pasta"]["choices"]

@@ -206,8 +206,9 @@ class Reply:
         }
 
     def _finish_reason(self, sample: int) -> str:
-        is_cut = sample in self._filled and self._filled[sample].unfinished
-        if self.answers[sample].finish_reason == "length" or is_cut:
+        answer, filled = self.answers[sample], self._filled.get(sample)
+        reasons = {answer.finish_reason, *(thread.finish_reason for thread in answer.trace.threads)}
+        if "length" in reasons or (filled and filled.unfinished):
             return "length"
         reader = self._readers[sample]
         return "tool_calls" if reader is not None and reader.num_calls else "stop"
@@ -215,8 +216,7 @@ class Reply:
     def _logprobs(self, answer: Answer) -> Json | None:
         if self.request.params.logprobs is None:
             return None
-        shape = _chat_logprobs if self.is_chat else _text_logprobs
-        return shape(answer, self.backend.spell)
+        return (_chat_logprobs if self.is_chat else _text_logprobs)(answer, self.backend.spell)
 
     # A stream
 
