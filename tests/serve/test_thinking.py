@@ -196,6 +196,7 @@ def test_a_thought_that_the_template_cannot_switch_off_is_refused() -> None:
 
 def test_what_the_template_does_not_read_is_named() -> None:
     body = {"reasoning_effort": "low", "chat_template_kwargs": {"colour": "red"}}
+    body["messages"] = [{**ASKED["messages"][0], "name": "Ada"}]
     ignored = reply(body).json()["pasta"]["ignored"]
-    assert ignored == ["reasoning_effort", "chat_template_kwargs.colour"]
+    assert ignored == ["messages.name", "reasoning_effort", "chat_template_kwargs.colour"]
     assert "ignored" not in reply({"reasoning_effort": "low"}, name="gpt-oss").json()["pasta"]

@@ -384,3 +384,12 @@ def test_forms_are_told_by_the_template() -> None:
     assert [key(form) for form in FORMS] == [
         (True, "arguments"), (True, "parameters"), (True, None), (False, None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "read", ["message.name", "messages[0]['name']", "m.get('name')", "message | tojson"]
+)
+def test_a_template_is_seen_to_read_the_name_of_a_turn(read: str) -> None:
+    texts = f"{{{{ {read} }}}}", "{{ tool_call.name }}{{ messages | length }}{{ m.content }}"
+    names = [tool_template(text, lambda _: None).names for text in texts]
+    assert ["messages.name" in words for words in names] == [True, False]

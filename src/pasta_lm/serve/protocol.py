@@ -217,6 +217,8 @@ class ChatCompletionRequest(AnswerRequest):
         is_held = self.tool_choice not in (None, "auto") or not self.may_call(template)
         if not is_held and any(function.sent.get("strict") for function in self.offered):
             names.append("tools.function.strict")
+        if tool_calls.NAME not in template.names and any(turn.name for turn in self.messages):
+            names.append(tool_calls.NAME)
         kwargs, off = self.chat_template_kwargs or {}, think_kwargs(False).items()
         for name, value in self.variables.items():
             if name not in template.names and (name, value) not in off:

@@ -28,6 +28,7 @@ MAX_ITEMS = 8192  # the longest list, ids excepted, whatever a recipe allows
 # A list ends at its first wrong element: a long list of wrong ones would cost minutes.
 Few = Field(max_length=MAX_ITEMS, fail_fast=True)
 NO_ARGUMENTS: Json = {"properties": {}, "additionalProperties": False}
+NAME = "messages.name"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _PYTHON = "<|python_tag|>"  # Llama 3 has it before a call
 
@@ -41,6 +42,8 @@ _PART_OF_TAG = re.compile(rf"\s*(?:{_beginnings(OPENING)})?\Z")
 _LEAD = rf"[\s;,`]*(?:(?:json|{re.escape(_PYTHON)})\s*)?"  # Qwen's coders fence their calls
 _BARE = re.compile(rf"{_LEAD}(?=\{{)")
 _PART_OF_BARE = re.compile(rf"(?:{_LEAD}|[\s;,`]*(?:{_beginnings('json', _PYTHON)}))\Z")
+_TURN = r"(message\w*|\b(msg|turn|m))(\[[^]]*\])?"
+_NAME_OF_TURN = re.compile(_TURN + r"""((\.|\[|\.get\()["']?name\b|\s*\|\s*tojson)""")
 _QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 
 
@@ -162,7 +165,7 @@ class ToolTemplate(NamedTuple):
     key: str | None = None  # a call's key of its arguments; None: calls are not read
     opening: str = ""  # around a call, in the grammar of llguidance
     closing: str = ""
-    names: Collection[str] = ()  # all words of the template, its variables among them
+    names: Collection[str] = ()  # all words of the template, and ``NAME`` if it reads that
 
     def calls(
         self, functions: Sequence[Function], *, is_single: bool,
@@ -192,6 +195,7 @@ def tool_template(template: str, token_id: Callable[[str], int | None]) -> ToolT
         return json.dumps(tag) if number is None else f"<[{number}]>"
 
     names = frozenset(re.findall(r"[A-Za-z_]\w*", template))
+    names |= {NAME} if _NAME_OF_TURN.search(template) else frozenset()
     if "tools" not in names:
         return ToolTemplate(names=names)
     if OPENING in template:  # some write the arguments inside as further tags
