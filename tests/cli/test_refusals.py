@@ -127,7 +127,13 @@ REFUSALS = [
     (f"evaluate alpaca --out o --model m --system s=sot:b {ENGINE}", 2, "b is to"),
     (f"{INSTRUCTIONS} --baseline b {ENGINE}", 2, "b is to"),
     (f"serve --port 0 {ENGINE}", 2, "--engine needs --model"),
-    (f"serve --port 0 --model m --device cpu {ENGINE}", 2, "--device cannot be used with --engine"),
+    *(
+        (f"serve --port 0 --model m {flags} {ENGINE}", 2, f"{names} cannot be used with --engine")
+        for flags, names in (
+            ("--device cpu --set pool_tokens=9", "--device, pool_tokens"),
+            ("--set cache_memory=1GiB", "cache_memory"),
+        )
+    ),
     (f"{RUN} {ENGINE}", 2, "--engine needs --model"),
     (f"{REPLAY} --model m {ENGINE}", 2, "no such option: --engine"),
     *(

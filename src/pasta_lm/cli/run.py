@@ -113,9 +113,11 @@ def load_model(
                 terminal.say(INTRODUCTION)
             return loaded
         if model is None:
-            hint = "name the folder that the servers serve"
-            raise UsageError("--engine needs --model", hint=hint)
-        local = {"--dtype": dtype, "--device": device}
+            raise UsageError(
+                "--engine needs --model", hint="name the folder that the servers serve"
+            )
+        local = {"--dtype": dtype, "--device": device, "pool_tokens": pool_tokens}
+        local["cache_memory"] = cache_memory
         if refused := [flag for flag, value in local.items() if value]:
             hint = "the servers decide this when they start"
             raise UsageError(f"{', '.join(refused)} cannot be used with --engine", hint=hint)
