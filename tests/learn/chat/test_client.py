@@ -13,6 +13,7 @@ import pytest
 
 from pasta_lm import errors
 from pasta_lm.engines.servers import client as http
+from pasta_lm.engines.servers import cluster
 from pasta_lm.errors import EndpointError, PastaError, RemoteError, RequestError, UsageError
 from pasta_lm.learn.chat import client
 from pasta_lm.learn.chat.client import ChatClient, ChatReply, ChatRequest, Endpoint, read_reply
@@ -63,7 +64,11 @@ def complete(*servers: Any, policy: http.RetryPolicy = QUICK, **where: Any) -> C
     return asyncio.run(run())
 
 
-def ask(transport: ScriptedTransport, waits: list[float] | None = None) -> ChatReply:
+def ask(
+    transport: ScriptedTransport,
+    waits: list[float] | None = None,
+    policy: http.RetryPolicy = POLICY,
+) -> ChatReply:
     noted = waits if waits is not None else []
 
     async def sleep(delay_s: float) -> None:
@@ -71,7 +76,7 @@ def ask(transport: ScriptedTransport, waits: list[float] | None = None) -> ChatR
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http, "sleep", sleep)
-        return complete(transport, policy=POLICY)
+        return complete(transport, policy=policy)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +122,14 @@ def test_permanent_failures_are_not_retried(
     assert len(transport.bodies) == 1
 
 
-def test_retry_after_is_respected_and_jitter_is_added() -> None:
+@pytest.mark.parametrize(("policy", "wanted_s"), [(POLICY, 7), (cluster.POLICY, 290)])
+def test_retry_after_is_respected_and_jitter_is_added(
+    policy: http.RetryPolicy, wanted_s: int
+) -> None:
     waits: list[float] = []
-    ask(playing(status(429, retry_after="7"), status(503)), waits)
+    ask(playing(status(429, retry_after=str(wanted_s)), status(503)), waits, policy)
     first, second, third = waits
-    assert (first, 0 <= second <= 1, 0 <= third <= 2) == (7, True, True)
+    assert (first, 0 <= second <= 1, 0 <= third <= 2) == (wanted_s, True, True)
 
 
 def test_a_retry_after_of_an_hour_is_a_failure() -> None:

@@ -129,7 +129,7 @@ class Attempts:
         """
         self._num_sent += 1
         wanted_s, delay_s = failure.retry_after_s or 0.0, self._policy.delay_s(self._num_sent)
-        if failure.is_too_fast and self._policy.max_busy_s:
+        if is_busy := failure.is_too_fast and self._policy.max_busy_s > 0:
             is_last = monotonic() + wanted_s + delay_s >= self._busy_until_s
         else:
             self._num_failed += 1
@@ -137,7 +137,7 @@ class Attempts:
         if is_last:
             times = f"{self._num_sent} request{'s' if self._num_sent > 1 else ''}"
             raise RemoteError(f"{self._address}: no answer after {times}, the last: {failure}")
-        if wanted_s > self._policy.max_retry_after_s:
+        if wanted_s > self._policy.max_retry_after_s and not is_busy:
             raise RemoteError(f"{self._address} asks to wait {wanted_s:.0f} s: {failure}")
         if wanted_s:
             await self._pause.wait(wanted_s)
