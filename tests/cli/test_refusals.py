@@ -127,13 +127,9 @@ REFUSALS = [
     (f"evaluate alpaca --out o --model m --system s=sot:b {ENGINE}", 2, "b is to"),
     (f"{INSTRUCTIONS} --baseline b {ENGINE}", 2, "b is to"),
     (f"serve --port 0 {ENGINE}", 2, "--engine needs --model"),
-    *(
-        (f"serve --port 0 --model m {flags} {ENGINE}", 2, f"{names} cannot be used with --engine")
-        for flags, names in (
-            ("--device cpu --set pool_tokens=9", "--device, pool_tokens"),
-            ("--set cache_memory=1GiB", "cache_memory"),
-        )
-    ),
+    (f"serve --port 0 --model m --device cpu {ENGINE}", 2, "--device cannot be used with --engine"),
+    (f"serve --port 0 --model m --set pool_tokens=9 {ENGINE}", 2, "pool_tokens cannot be used"),
+    (f"serve --port 0 --model m --set cache_memory=1GiB {ENGINE}", 2, "cache_memory cannot be"),
     (f"{RUN} {ENGINE}", 2, "--engine needs --model"),
     (f"{REPLAY} --model m {ENGINE}", 2, "no such option: --engine"),
     *(

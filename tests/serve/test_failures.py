@@ -293,9 +293,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.mark.parametrize(("num_more", "status"), [(0, 200), (1, 413)])
 @pytest.mark.parametrize("is_in_parts", [False, True])
-def test_a_body_of_two_mebibytes_is_read_and_no_byte_more(
-    num_more: int, status: int, is_in_parts: bool
-) -> None:
+def test_a_body_has_at_most_two_mebibytes(num_more: int, status: int, is_in_parts: bool) -> None:
     head, tail = b'{"messages": [{"role": "user", "content": "a"}], "user": "', b'"}'
     body = head + b"x" * (2 * 1024 * 1024 + num_more - len(head) - len(tail)) + tail
 
@@ -334,9 +332,7 @@ def test_a_limit_of_tokens_holds_whatever_is_asked(limits: Bounds, n: int) -> No
         assert max(lengths[1:], default=0) <= limits.tokens_per_thread
 
 
-def test_a_key_is_compared_in_constant_time_whatever_its_length(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_keys_of_any_length_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = Mock(wraps=hmac.compare_digest)
     monkeypatch.setattr("pasta_lm.serve.guard.hmac.compare_digest", compared)
     app = create_app(scripted(), api_key="secret")

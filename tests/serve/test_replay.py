@@ -158,9 +158,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("text", "form", "code"), FAULTS.values(), ids=FAULTS.keys())
-def test_an_invalid_text_is_refused_with_the_place_of_its_first_error(
-    text: str, form: str, code: str
-) -> None:
+def test_an_invalid_text_is_refused_with_the_error_s_place(text: str, form: str, code: str) -> None:
     (first, *_) = [fault for fault in check(text, form) if fault.severity == "error"]
     reply = post(REPLAY, {**GIVEN, "response": text, "form": form})
     error = reply.json()["error"]

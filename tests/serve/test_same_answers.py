@@ -60,9 +60,7 @@ def texts_of(reply: httpx.Response, num: int) -> list[str]:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @scenario
-async def test_every_route_and_stream_answers_as_pasta_run_does_also_in_company(
-    sampling: str,
-) -> None:
+async def test_every_route_answers_as_pasta_run_does_also_in_company(sampling: str) -> None:
     own = model()
     params = SamplingParams(max_tokens=40, seed=SEED, n=2, **SAMPLINGS[sampling])
     chats = [[one.text for one in own.samples(prompt, params)] for prompt in PROMPTS]
@@ -110,9 +108,7 @@ class Given(LocalBackend):
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 @pytest.mark.parametrize("stream", ["text", "events"])
 @pytest.mark.parametrize("stop", [None, "STOP", "\U0001f9c0", "\u4e16\u754c"])
-def test_characters_of_several_tokens_are_never_split_and_stop_strings_never_leak(
-    name: str, stream: str, stop: str | None
-) -> None:
+def test_no_character_is_split_and_no_stop_leaks(name: str, stream: str, stop: str | None) -> None:
     own = model(name)
     vocabulary = own.engine.loaded.vocabulary
     assert any(len(vocabulary.encode_text(one)) > 1 for one in "\u4f60\U0001f9c0")

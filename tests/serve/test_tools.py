@@ -272,9 +272,7 @@ def test_a_template_without_tools_gets_earlier_calls_as_text() -> None:
 @pytest.mark.parametrize("form", ["hermes", "llama"])
 @pytest.mark.parametrize("has_tokens", [False, True])
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
-def test_a_random_model_that_must_call_makes_calls_that_match(
-    form: str, has_tokens: bool, choice: Any
-) -> None:
+def test_a_random_model_makes_calls_that_match(form: str, has_tokens: bool, choice: Any) -> None:
     app = create_app(local(form, has_tokens=has_tokens))
     body = {**CHAT, "tools": TOOLS, "tool_choice": choice, "n": 2, "temperature": 1.0, "seed": 3}
     whole = post(PATH, {**body, "max_tokens": 120}, app=app).json()["choices"]
@@ -342,9 +340,7 @@ def test_an_answer_that_can_have_no_thought_is_not_told_to_think(changes: Any) -
 @pytest.mark.parametrize(
     ("form", "kinds"), [("hermes", {True, False}), ("llama", {True}), ("other", {False})]
 )
-def test_beside_a_form_a_model_may_call_or_the_reply_says_that_it_cannot(
-    form: str, kinds: set[bool]
-) -> None:
+def test_beside_a_form_a_model_may_call_or_the_reply_denies_it(form: str, kinds: set[bool]) -> None:
     app, seen = create_app(local(form)), set()
     body = {**CHAT, "tools": TOOLS, "response_format": FORM, "temperature": 1.0, "n": 16}
     reply = post(PATH, {**body, "max_tokens": 100, "seed": 1}, app=app).json()

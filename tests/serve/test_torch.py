@@ -109,9 +109,7 @@ def test_log_probabilities_are_those_of_the_logits_of_each_token() -> None:
 
 @pytest.mark.parametrize("strategy", ["pasta", "sequential", "prompt-lookup", "sot"])
 @pytest.mark.parametrize("changes", [{}, {"stop": ["e"]}])
-def test_log_probabilities_are_of_the_tokens_of_the_text_in_reading_order(
-    strategy: str, changes: dict[str, Any]
-) -> None:
+def test_logprobs_are_of_the_text_in_reading_order(strategy: str, changes: dict[str, Any]) -> None:
     asked = chat("hello", n=1, logprobs=True, top_logprobs=2, pasta={"strategy": strategy})
     asked |= changes
     choice = post(PATH, asked, app=tiny()).json()["choices"][0]
@@ -229,9 +227,7 @@ def card(schema: Any = CARD, **changes: Any) -> dict[str, Any]:
     ("max_tokens", "options"),
     [(9, {}), (15, {"max_threads": 2}), (200, {}), (200, {"after": {"nights": ["guest"]}})],
 )
-def test_streamed_parts_are_the_object_in_its_order_with_the_same_reasons(
-    max_tokens: int, options: dict[str, Any]
-) -> None:
+def test_streamed_parts_are_as_the_whole_object(max_tokens: int, options: dict[str, Any]) -> None:
     asked = card(max_tokens=max_tokens, pasta={"parts": True, **options})
     whole = post(PATH, asked, app=tiny()).json()
     assert whole["pasta"]["strategy"] == "parts"
@@ -255,9 +251,7 @@ def test_streamed_parts_are_the_object_in_its_order_with_the_same_reasons(
 
 
 @pytest.mark.parametrize("content", ["The Sol.", "An Aurora?"])
-def test_places_of_texts_are_in_the_last_message_or_the_prompt_of_their_choice(
-    content: str,
-) -> None:
+def test_places_of_texts_are_in_the_last_message_or_in_a_choice_s_prompt(content: str) -> None:
     fields = {"properties": {"a": {"const": "Sol"}, "b": {"const": "Aurora"}, "c": {"const": 1}}}
     options = {"pasta": {"parts": True, "spans": True}, "n": 2}
     expected = {"a": [4, 7] if "Sol" in content else None,

@@ -85,9 +85,7 @@ STAGES: dict[str, tuple[dict[str, Any], Callable[[Stepped], bool]]] = {
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("changes", [{}, {"stream": True}, {"stream": True, "n": 3}], ids=str)
 @scenario
-async def test_a_client_that_goes_away_frees_its_pages_without_another_step(
-    stage: str, changes: dict[str, Any]
-) -> None:
+async def test_a_lost_client_frees_its_pages_at_once(stage: str, changes: dict[str, Any]) -> None:
     asked, has_come = STAGES[stage]
     body = {**chat("hello"), **SAMPLED, "max_tokens": 200, **asked, **changes}
 

@@ -113,9 +113,7 @@ def load_model(
                 terminal.say(INTRODUCTION)
             return loaded
         if model is None:
-            raise UsageError(
-                "--engine needs --model", hint="name the folder that the servers serve"
-            )
+            raise UsageError("--engine needs --model", hint="name the folder that servers serve")
         local = {"--dtype": dtype, "--device": device, "pool_tokens": pool_tokens}
         local["cache_memory"] = cache_memory
         if refused := [flag for flag, value in local.items() if value]:

@@ -135,12 +135,11 @@ class Reply:
         num_decoded = sum(answer.trace.num_tokens for answer in self.answers.values())
         firsts = self.answers.keys() & range(0, len(self._orders), self.request.params.n)
         num_cached = sum(self.answers[sample].trace.num_cached_tokens for sample in firsts)
-        num_thought = sum(answer.trace.num_thought_tokens for answer in self.answers.values())
-        details = {"completion_tokens_details": {"reasoning_tokens": num_thought}}
+        thought = sum(answer.trace.num_thought_tokens for answer in self.answers.values())
         return {
             "prompt_tokens": num_prompt, "prompt_tokens_details": {"cached_tokens": num_cached},
             "completion_tokens": num_decoded, "total_tokens": num_prompt + num_decoded,
-            **(details if num_thought else {}),
+            **({"completion_tokens_details": {"reasoning_tokens": thought}} if thought else {}),
         }  # fmt: skip
 
     def figures(self, sample: int) -> Json:
@@ -170,12 +169,11 @@ class Reply:
 
     def _limits(self) -> Json:
         params = self.request.params
-        left_out = self.body.left_out(self.backend.tools)
         return {
             "strategy": self.request.strategy, "seed": params.seed, "max_tokens": params.max_tokens,
             "max_threads": params.max_threads,
             "max_tokens_per_thread": params.max_tokens_per_thread,
-            **({"ignored": left_out} if left_out else {}),
+            **({"ignored": names} if (names := self.body.left_out(self.backend.tools)) else {}),
         }  # fmt: skip
 
     # A whole answer
@@ -245,8 +243,7 @@ class Reply:
                 pieces.append(self._piece(sample, delta))
             if is_end:
                 end = self._piece(sample, {}, self._finish_reason(sample))
-                if facts := self._of_parts(sample):
-                    end["pasta"] = facts
+                end |= {"pasta": facts} if (facts := self._of_parts(sample)) else {}
                 end["choices"][0]["logprobs"] = self._logprobs(self.answers[sample])
                 pieces.append(end)
         return b"".join(map(sse, pieces))

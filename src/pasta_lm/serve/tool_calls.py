@@ -42,8 +42,7 @@ _PART_OF_TAG = re.compile(rf"\s*(?:{_beginnings(OPENING)})?\Z")
 _LEAD = rf"[\s;,`]*(?:(?:json|{re.escape(_PYTHON)})\s*)?"  # Qwen's coders fence their calls
 _BARE = re.compile(rf"{_LEAD}(?=\{{)")
 _PART_OF_BARE = re.compile(rf"(?:{_LEAD}|[\s;,`]*(?:{_beginnings('json', _PYTHON)}))\Z")
-_TURN = r"(message\w*|\b(msg|turn|m))(\[[^]]*\])?"
-_NAME_OF_TURN = re.compile(_TURN + r"""((\.|\[|\.get\()["']?name\b|\s*\|\s*tojson)""")
+_NAMES = re.compile(r"(message\w*|\bmsg|\bm)(\[[^]]*\])?((\.|\[|\.get\()\W?name\b| *\| *tojson)")
 _QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 
 
@@ -195,7 +194,7 @@ def tool_template(template: str, token_id: Callable[[str], int | None]) -> ToolT
         return json.dumps(tag) if number is None else f"<[{number}]>"
 
     names = frozenset(re.findall(r"[A-Za-z_]\w*", template))
-    names |= {NAME} if _NAME_OF_TURN.search(template) else frozenset()
+    names |= {NAME} if _NAMES.search(template) else frozenset()
     if "tools" not in names:
         return ToolTemplate(names=names)
     if OPENING in template:  # some write the arguments inside as further tags

@@ -84,7 +84,7 @@ def test_no_setting_of_a_server_or_a_model_s_files_changes_what_is_sampled(diale
     body = body.get("sampling_params", body)
     penalty = body.get("repeat_penalty", body.get("repetition_penalty"))
     assert (penalty, body["presence_penalty"], body["frequency_penalty"]) == (1, 0, 0)
-    order = ("top_k", "temperature", "min_p", "top_p")  # that of ``draw``
+    order = ["top_k", "temperature", "min_p", "top_p"]  # that of ``draw``
     own = {"samplers": order, "dynatemp_range": 0, "mirostat": 0}
     assert (own.items() <= body.items()) is (dialect == "llama.cpp")
     assert (body["temperature"], body["top_p"], body["min_p"]) == (0, 1, 0)
@@ -246,9 +246,7 @@ def test_a_completion_that_goes_another_way_when_asked_again_is_left(temperature
         (Request(prompt=PROMPT, forced=ANSWER), "not a given one"),
     ],
 )
-def test_what_a_stock_server_cannot_do_is_refused_before_it_is_asked(
-    request_: Request, reason: str
-) -> None:
+def test_what_a_server_cannot_do_is_refused_before_asking(request_: Request, reason: str) -> None:
     with serving() as server:
         with pytest.raises(RequestError, match=reason):
             engine(server).generate([request_])
@@ -288,9 +286,7 @@ def test_a_busy_server_is_asked_again_and_one_that_refuses_is_not(
     ("ending", "num_tokens"),
     [*(("dies_after", number) for number in (1, 4, 9, 17)), ("hangs_after", 1), ("hangs_after", 9)],
 )
-def test_a_server_that_is_lost_in_an_answer_leaves_the_text_so_far(
-    ending: str, num_tokens: int
-) -> None:
+def test_a_server_lost_in_an_answer_leaves_the_text_so_far(ending: str, num_tokens: int) -> None:
     with serving(faults=StockFaults(**{ending: num_tokens})) as server:  # type: ignore[arg-type]
         # What hangs must be waited for; what dies tells so, however slow the machine is.
         asking = engine(server, timeout_s=2.0 if ending == "hangs_after" else 60.0)
@@ -340,9 +336,7 @@ def documents(asking: CompletionsEngine, requests: Sequence[Request]) -> list[Do
 
 @pytest.mark.parametrize("retry_after_s", [None, 0.05])
 @pytest.mark.parametrize("most_at_once", [1, 3])
-def test_a_storm_of_429_delays_answers_and_loses_none(
-    most_at_once: int, retry_after_s: float | None
-) -> None:
+def test_a_storm_of_429_loses_no_answers(most_at_once: int, retry_after_s: float | None) -> None:
     storm = StockFaults(
         num_refused=6, most_at_once=most_at_once, retry_after_s=retry_after_s, pause_s=0.003
     )

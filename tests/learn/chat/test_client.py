@@ -64,11 +64,7 @@ def complete(*servers: Any, policy: http.RetryPolicy = QUICK, **where: Any) -> C
     return asyncio.run(run())
 
 
-def ask(
-    transport: ScriptedTransport,
-    waits: list[float] | None = None,
-    policy: http.RetryPolicy = POLICY,
-) -> ChatReply:
+def ask(transport: ScriptedTransport, waits: list[float] | None = None, **where: Any) -> ChatReply:
     noted = waits if waits is not None else []
 
     async def sleep(delay_s: float) -> None:
@@ -76,7 +72,7 @@ def ask(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http, "sleep", sleep)
-        return complete(transport, policy=policy)
+        return complete(transport, **{"policy": POLICY, **where})
 
 
 @pytest.mark.parametrize(
@@ -123,11 +119,9 @@ def test_permanent_failures_are_not_retried(
 
 
 @pytest.mark.parametrize(("policy", "wanted_s"), [(POLICY, 7), (cluster.POLICY, 290)])
-def test_retry_after_is_respected_and_jitter_is_added(
-    policy: http.RetryPolicy, wanted_s: int
-) -> None:
+def test_retry_after_is_respected_with_jitter(policy: http.RetryPolicy, wanted_s: int) -> None:
     waits: list[float] = []
-    ask(playing(status(429, retry_after=str(wanted_s)), status(503)), waits, policy)
+    ask(playing(status(429, retry_after=str(wanted_s)), status(503)), waits, policy=policy)
     first, second, third = waits
     assert (first, 0 <= second <= 1, 0 <= third <= 2) == (wanted_s, True, True)
 
@@ -284,9 +278,7 @@ def test_a_reply_without_end_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("failure", [None, status(500)])
-def test_a_drained_client_awaits_a_request_in_flight_and_does_not_repeat_it(
-    failure: http.HttpReply | None,
-) -> None:
+def test_a_drained_client_awaits_a_request_and_repeats_none(failure: http.HttpReply | None) -> None:
     gate = asyncio.Event()
 
     async def run() -> ChatReply | BaseException:

@@ -101,8 +101,7 @@ class RetryPolicy:
 
         Full jitter: requests that failed together are not retried together.
         """
-        bound_s = self.first_delay_s * 2.0 ** (num_failed - 1)
-        return uniform(0, min(self.max_delay_s, bound_s))
+        return uniform(0, min(self.max_delay_s, self.first_delay_s * 2.0 ** (num_failed - 1)))
 
 
 class Attempts:

@@ -292,8 +292,7 @@ async def check_server(connection: Connection, vocabulary: Vocabulary, *, is_tau
 async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
     prefix = vocabulary.prompt_prefix
     expected = vocabulary.encode_prompt(TEXT)[len(prefix) :]
-    ids = await _ids(connection, TEXT)
-    if ids is None:
+    if (ids := await _ids(connection, TEXT)) is None:
         return
     ids = ids[len(prefix) :] if tuple(ids[: len(prefix)]) == prefix else ids
     if ids != expected:

@@ -15,8 +15,6 @@ BARRED, FAVOURED = -100.0, 100.0
 
 NO_PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Left out, they and others are as a server's flags or the model's generation_config.json say."""
-SAMPLERS = ("top_k", "temperature", "min_p", "top_p")
-"""llama.cpp's, in the order of ``passes.sampling.draw``; its own has the temperature last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +153,11 @@ class LlamaCpp(Dialect):
         return {
             "prompt": list(request.prompt), "n_predict": request.max_tokens,
             "temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k or 0,
-            "min_p": request.min_p, **NO_PENALTIES, "repeat_penalty": 1.0, "samplers": SAMPLERS,
-            "dynatemp_range": 0.0, "mirostat": 0, "seed": request.seed % 2**32,
+            "min_p": request.min_p, **NO_PENALTIES, "repeat_penalty": 1.0, "mirostat": 0,
+            "samplers": ["top_k", "temperature", "min_p", "top_p"],  # the order of local draws
+            "dynatemp_range": 0.0, "seed": request.seed % 2**32, "stream": True,
             "logit_bias": [[id_, False if id_ in barred else bias] for id_, bias in biases.items()],
             "ignore_eos": request.ignore_eos, "cache_prompt": True, "return_tokens": True,
-            "stream": True,
         }  # fmt: skip
 
     def piece(self, data: Json, num_received: int) -> CompletionPiece:

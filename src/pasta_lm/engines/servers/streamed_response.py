@@ -113,8 +113,7 @@ class StreamedResponse:
 
     def _end(self, stream: _Stream, reason: str) -> None:
         self._forget(stream)
-        if reason not in ("stop", "length") or not stream.num_received:
-            num = stream.num_received
+        if not (num := stream.num_received) or reason not in ("stop", "length"):
             raise self._error(RemoteError(f"the server ended a completion ({reason}) after {num}"))
 
     @staticmethod
