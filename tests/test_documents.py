@@ -61,7 +61,7 @@ BAD_TEXT = "it needs a text, or a list of messages"
 TEXTS = {"a.txt": b"\xef\xbb\xbfAda.", "latin.txt": b"caf\xe9", "b/a.txt": b"Bob.", "b/no": None}
 
 
-def write(folder: Path, data: bytes, name: str = "docs.jsonl") -> list[Path]:
+def write(folder: Path, data: bytes, name: str = "docs.JSONL") -> list[Path]:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
     return [folder / name]
@@ -102,10 +102,10 @@ REFUSED = {
 
 def test_a_file_without_documents_is_refused_and_one_beside_texts(tmp_path: Path) -> None:
     for data, reason in REFUSED.items():
-        files = write(tmp_path, data, "docs.csv")
+        files = write(tmp_path, data, "docs.TSV")
         with pytest.raises(errors.InputError, match=reason):
             run(job_of(files), model())
-    with pytest.raises(errors.UsageError, match=r"docs\.csv has many documents and stands beside"):
+    with pytest.raises(errors.UsageError, match=r"docs\.TSV has many documents and stands beside"):
         [*read_documents([*write(tmp_path, b"Ada.", "a.txt"), *files])]
 
 

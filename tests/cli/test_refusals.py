@@ -104,6 +104,7 @@ REFUSALS = [
     (f"{ALPACA} --set judge.model=a-judge", 2, "judge.model and judge.base_url go together"),
     (f"{ALPACA} --write-pairs p", 2, "would be ignored: the recipe has no judge.file"),
     (f"{ALPACA} --write-pairs p --offline", 2, "would be ignored: --offline only reports"),
+    (f"{ALPACA} --limit 3 --offline", 2, "--limit would be ignored: --offline only reports"),
     (f"{ALPACA} --set judge.file=no", 3, "no such file: no\n    hint: --write-pairs FILE"),
     *(
         (f"{ALPACA} --set judge.file=v --set judge.{key}=m", 2, f"judge.{key} would be ignored")

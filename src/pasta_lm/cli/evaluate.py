@@ -57,6 +57,12 @@ def read_settings(
     return read_recipe(recipe, kind, [*lines, *(changes or [])])
 
 
+def _only_report(offline: bool, beside: Mapping[str, object]) -> None:
+    """Refuse settings beside ``--offline``; a model may be the environment's."""
+    for flag, value in beside.items():
+        check_not_ignored(flag, offline and value, "--offline only reports")
+
+
 def print_tables(tables: Iterable[Table]) -> None:
     for number, table in enumerate(tables):
         if number:
@@ -95,7 +101,9 @@ def alpaca(
     """
     from pasta_lm.measure import alpaca
 
-    check_not_ignored("--write-pairs", offline and write_pairs, "--offline only reports")
+    beside = {"--limit": limit, "--strategies": strategies, "--system": system}
+    beside |= {"RECIPE": recipe, "--engine": engine, "--set": changes, "--write-pairs": write_pairs}
+    _only_report(offline, beside)
     if not offline:
         values = {
             "limit": limit, "model": model, "strategies": split_names(strategies), "system": system,
@@ -153,9 +161,10 @@ def instructions(
     """
     from pasta_lm.measure import instructions as measure
 
+    beside = {"--limit": limit, "--baseline": baseline, "--engine": engine}
+    _only_report(offline, beside | {"RECIPE": recipe, "--set": changes})
     if not offline:
-        values = {"model": model, "baseline": baseline, "limit": limit}
-        values["servers.addresses"] = engine
+        values = {"model": model, "baseline": baseline, "limit": limit, "servers.addresses": engine}
         settings = read_settings(measure.InstructionSettings, recipe, values, changes)
         with interruptible(), bars() as show:
             measure.evaluate_instructions(out, settings, show)

@@ -23,7 +23,7 @@ function withAllKeys(schema) {
   const { properties } = schema ?? {};
   if (typeof properties !== "object" || properties === null) return schema;
   const parts = Object.fromEntries(Object.entries(properties).map(([key, part]) => [key, withAllKeys(part)]));
-  return { required: Object.keys(parts), additionalProperties: false, ...schema, properties: parts };
+  return { additionalProperties: false, ...schema, required: Object.keys(parts), properties: parts };
 }
 
 // The schema that a box holds: JSON, or names of fields, each with a kind or none: "guest, nights int, paid bool".
