@@ -51,7 +51,7 @@ def tokenizer(name: str) -> PreTrainedTokenizerFast:
     """Return a small tokenizer with the special tokens and the chat template of a family."""
     words = byte_level()
     words.add_tokens([AddedToken(t, special=True, normalized=False) for t in ADDED[name]])
-    marks = {"gpt-oss": (), "granite-3.3": (">a",)}.get(name, ("<think>", "</think>"))
+    marks = {"gpt-oss": (), "granite-3.3": (">a", "> a")}.get(name, ("<think>", "</think>"))
     words.add_tokens([AddedToken(t, normalized=False) for t in marks])
     words.eos_token = ADDED[name][-1]
     words.chat_template = (TEMPLATES / f"{name}.jinja").read_text("utf-8")
@@ -78,7 +78,6 @@ def saying(name: str, main: str, *blocks: str, is_taught: bool = True, **setting
     scripts = {(): ids_of(name, main)}
     scripts |= {(number,): ids_of(name, text) for number, text in enumerate(blocks, start=1)}
     ends = {True: words.eos_token_id, False: words.convert_tokens_to_ids("</async>")}
-
     asked: Counter[tuple[Response | int, ...]] = Counter()
 
     def steer(response: Response, live: LiveThread, choice: Choice, logits_V: Tensor) -> None:

@@ -121,10 +121,12 @@ class Matcher:
             problem = f"with the end of its thought the model wrote {text!r}, against the form"
             raise RequestError(problem, hint="ask with another seed, or without a thought")
 
+    def allows_text(self, text: str) -> bool:
+        return bool(self._matcher.validate_tokens(ids := self._words(text)) == len(ids))
+
     def allows(self, token: int) -> bool:
-        if token in self._eos_ids:
-            return bool(self._matcher.is_accepting())
-        return bool(self._matcher.validate_tokens([token]))
+        matcher, is_end = self._matcher, token in self._eos_ids
+        return bool(matcher.is_accepting() if is_end else matcher.validate_tokens([token]))
 
     def endings(self, token: int) -> list[int]:
         """Return the tokens that may end the same JSON value as this one, it among them."""

@@ -44,9 +44,9 @@ class Response:
         self.in_form: dict[tuple[int, int], TokenLogprobs] = {}  # as in ``Answer``
         self._tokens, self._num_tokens = tokens, num_tokens  # larger ids are not guessed
         self._eos_ids, self._matcher_of = frozenset(eos_ids), matcher_of
-        is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
-        marks, bound = request.thinking, request.params.max_thinking_tokens
-        self._thought = None if marks is None else Thought(marks, bound)
+        forced, marks, bound = request.forced, request.thinking, request.params.max_thinking_tokens
+        is_uncut = forced is not None and forced.num_tokens < limits.max_tokens
+        self._thought = None if marks is None else Thought(marks, bound, self._begins_form)
         is_alone = not request.forks and request.expansion is None
         can_stop = bool(request.params.stop) and not is_alone
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone, can_stop=can_stop)
@@ -55,9 +55,7 @@ class Response:
         self.guesses = Guesses(guesser, self.placer, self._pace, self.contexts, self._is_text)
         self._is_in_step = guesser is None  # whether all threads were fed in every pass
         self._starts: dict[int, Start] = {}  # how the threads of an expansion begin, by id
-        self._forced: dict[tuple[int, ...], tuple[int, ...]] | None = None
-        if request.forced is not None:
-            self._forced = request.forced.by_path(tokens.piece_id, limits.max_depth)
+        self._forced = None if forced is None else forced.by_path(tokens.piece_id, limits.max_depth)
         self.live: dict[int, LiveThread] = {}  # threads with something left to feed, by id
         self.events: list[StreamEvent] = [events.ThreadStarted(sample, 0, None, None, None)]
         main = self._open(self.interpreter.main)
@@ -91,6 +89,10 @@ class Response:
             live.matcher = self._matcher_of(form)
             live.matcher.begin(text)
         return live.matcher is not None and live.matcher.is_complete
+
+    def _begins_form(self, text: str) -> bool:
+        form = None if self.request.expansion else self.request.params.structured_outputs
+        return bool(form and self._matcher_of and self._matcher_of(form).allows_text(text))
 
     # Feeding
 

@@ -5,7 +5,7 @@ A mark is compared token by token where the tokenizer has added tokens for it, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -76,15 +76,16 @@ def kwargs_at_once(kwargs: Mapping[str, object] | None, kind: str) -> dict[str, 
 class _Phase(Enum):
     BEFORE = "before"  # the first tokens may yet begin a thought
     INSIDE = "inside"
-    BEHIND = "behind"  # only white space has come since
+    BEHIND = "behind"  # white space alone has come since, none that a form keeps
     ANSWER = "answer"
 
 
 class Thought:
     """Tells the thought of a response from its answer, token by token."""
 
-    def __init__(self, marks: Thinking, max_tokens: int | None) -> None:
-        self._marks, self._max_tokens = marks, max_tokens
+    def __init__(self, marks: Thinking, bound: int | None, begins: Callable[[str], bool]) -> None:
+        self._marks, self._bound = marks, bound
+        self._begins_form = begins  # whether the form of the answer allows a text at its start
         self._phase = _Phase.INSIDE if marks.is_open else _Phase.BEFORE
         self._held = ""  # text that may yet be part of a mark, or white space at an end
         self._ending = iter(marks.end_ids)
@@ -110,10 +111,8 @@ class Thought:
 
     def forced(self) -> int | None:
         """Return the next token of the end mark if the thought has all the tokens it may have."""
-        bound = self._max_tokens
-        if self._phase is not _Phase.INSIDE or bound is None or self.num_tokens < bound:
-            return None
-        return next(self._ending, None)
+        is_full = self._bound is not None and self.num_tokens >= self._bound
+        return next(self._ending, None) if is_full and self._phase is _Phase.INSIDE else None
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
         """Take a token with its text; return what it adds to the thought and to the answer."""
@@ -123,12 +122,10 @@ class Thought:
             self._begin()
         thought = self._think() if self._phase is _Phase.INSIDE else ""
         if self._phase is _Phase.BEHIND:
-            self._held = self._held.lstrip()
+            self._held = self._held if self._begins_form(self._held) else self._held.lstrip()
             self._phase = _Phase.ANSWER if self._held else _Phase.BEHIND
-        if not self.is_over:
-            return thought, ""
-        answer, self._held = self._plain(self._held), ""
-        return thought, answer
+        answer, self._held = (self._held, "") if self.is_over else ("", self._held)
+        return thought, self._plain(answer)
 
     def close(self, text: str) -> tuple[str, str]:
         """Take the last text, before a tag or the end; return what is left of both."""

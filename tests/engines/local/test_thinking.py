@@ -101,12 +101,11 @@ def test_the_thought_is_shown_apart_and_the_answer_forks_behind_it(name: str) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_no_thread_forks_inside_a_thought(name: str) -> None:
     start, end = WRITTEN[name]
-    inside = ids_of(name, FORK)
     answer = saying(name, f"{start}{FORK} so{end}{FORK}", "Block.").generate(QUESTION)
     assert len(answer.trace.threads) == 2
     assert answer.trace.num_illegal == 0, "the mask let no tag through"
     tags = [n for n, token in enumerate(answer.trace.tokens_of(0)) if token.role is Role.TAG]
-    assert tags[0] > len(ids_of(name, start)) + len(inside)
+    assert tags[0] > len(ids_of(name, start)) + len(ids_of(name, FORK))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +124,7 @@ def test_a_model_may_answer_without_a_thought(name: str, written: str, text: str
 
 
 def test_words_that_spell_a_mark_end_no_thought_of_a_model_with_tokens_for_it() -> None:
-    model = saying("qwen3", "")
-    spelled = model.engine.loaded.vocabulary.encode_text("</")
+    spelled = saying("qwen3", "").engine.loaded.vocabulary.encode_text("</")
     assert ids_of("qwen3", "</think>")[0] not in spelled
     answer = saying("qwen3", "<think>\nWrite </ think> here</think>x").generate(QUESTION)
     assert (answer.reasoning, answer.text) == ("Write </ think> here", "x")
@@ -175,15 +173,8 @@ def test_the_tokens_are_those_of_a_run_without_guesses() -> None:
 
 def test_a_schema_binds_the_answer_behind_the_thought() -> None:
     pytest.importorskip("llguidance")
-    wanted = StructuredOutputs(regex="a[0-9]+")
-    params = SamplingParams(structured_outputs=wanted, max_tokens=20)
-    for name in (
-        "qwen3",
-        "deepseek-r1",
-        "granite-3.3",
-    ):  # the mark that begins it is in the prompt then
-        answer = saying(name, "Hm, what</think>a12").generate(QUESTION, params, think=True)
-        assert (answer.reasoning, answer.text) == ("Hm, what", "a12")
+    params = SamplingParams(structured_outputs=StructuredOutputs(regex="a[0-9]+"), max_tokens=20)
+    for name in ("qwen3", "deepseek-r1", "granite-3.3"):
         ended = saying(name, "Hm").generate(QUESTION, params, think=True, max_thinking_tokens=4)
         assert re.fullmatch("a[0-9]+", ended.text), "no end of text is legal inside the thought"
     other = replace(params, structured_outputs=StructuredOutputs(regex="b"))
@@ -191,3 +182,17 @@ def test_a_schema_binds_the_answer_behind_the_thought() -> None:
         saying("granite-3.3", "Hm</think>a12").generate(QUESTION, other, think=True)
     quiet = saying("qwen3", "a12").generate(QUESTION, params)
     assert (quiet.reasoning, quiet.text) == (None, "a12")
+
+
+@pytest.mark.parametrize(
+    ("name", "regex", "text"),
+    [("qwen3", "a[0-9]+", "a12"), ("qwen3", " a12", " a12"), ("qwen3", r"\n\na12", "\n\na12"),
+     ("deepseek-r1", "a[0-9]+", "a12"),
+     ("granite-3.3", "a[0-9]+", "a12"), ("granite-3.3", " a12", " a12")],  # a token is "> a"
+)  # fmt: skip
+def test_white_space_behind_a_thought_is_the_form_s(name: str, regex: str, text: str) -> None:
+    pytest.importorskip("llguidance")
+    form = StructuredOutputs(regex=regex)
+    model = saying(name, f"Hm, so</think>{' a12' if name == 'granite-3.3' else text}")
+    answer = model.generate(QUESTION, structured_outputs=form, max_tokens=20, think=True)
+    assert (answer.reasoning, answer.text) == ("Hm, so", text)
