@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import defaultdict
 from collections.abc import Sequence, Set
 from contextlib import closing
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pasta_lm import StructuredOutputs
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams, ThreadStarted
 from pasta_lm.engines.servers.cluster import StockServer
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel, connect
@@ -49,15 +49,12 @@ DOCUMENT = parse(
     '<promise topic="three" tokens="1"/><async>3 3 3</async> on<sync/> End.'
 )
 ANSWER = BARE.encode_document(DOCUMENT)
+FORM = StructuredOutputs(regex="a+")
 
 
 def asked(prompt: Sequence[int] = PROMPT, **params: object) -> Request:
-    return Request(
-        prompt=prompt,
-        params=SamplingParams(**params),  # type: ignore[arg-type]
-        positions=PositionStrategy.CONTINUE,
-        join=Join.RECOMPUTE,
-    )
+    place, join = PositionStrategy.CONTINUE, Join.RECOMPUTE
+    return Request(prompt=prompt, params=SamplingParams(**params), positions=place, join=join)  # type: ignore[arg-type]
 
 
 def serving(*answers: tuple[Sequence[int], EncodedDocument], **settings: Any) -> StockTestServer:
@@ -101,10 +98,8 @@ def test_biases_keep_the_odds_of_favoured_tokens_in_the_range_that_servers_take(
 @pytest.mark.parametrize("num_programs", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_random_programs_come_back_token_by_token(num_programs: int) -> None:
     rng = random.Random("stock")
-    programs: list[Program] = []
-    for number in range(num_programs):
-        program = random_program(rng, BARE)
-        programs.append(Program((number, *program.prompt), program.answer))
+    drawn = enumerate(random_program(rng, BARE) for _ in range(num_programs))
+    programs = [Program((number, *program.prompt), program.answer) for number, program in drawn]
     pairs = [(program.prompt, program.answer) for program in programs]
     with serving(*pairs) as one, serving(*pairs) as other:
         # The mask would refuse a sync without a block, and a block without a word.
@@ -190,17 +185,24 @@ def test_a_server_that_cannot_bar_tokens_ends_in_a_counted_malformed_one() -> No
     with StockTestServer(lambda ids, *_: EOS if ids[-1] == closing else closing, EOS) as server:
         ((answer,),) = engine(server).generate([asked()])
         assert len(server.prompts) <= MAX_ASKED_AGAIN + 2
-    assert answer.trace.num_illegal == 1
-    assert answer.text == ""
+    assert (answer.trace.num_illegal, answer.text) == (1, "")
 
 
-@pytest.mark.parametrize("mask", [True, False])
+@pytest.mark.parametrize("params", [{}, {"mask": False}, {"structured_outputs": FORM}])
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_ignored_end_of_text_ends_no_answer(dialect: str, *, mask: bool) -> None:
-    ending: NextToken = lambda ids, barred, draw: 5 if EOS in barred else EOS  # noqa: E731
-    with StockTestServer(ending, EOS, dialect=dialect) as server:
-        ((answer,),) = engine(server).generate([asked(ignore_eos=True, max_tokens=40, mask=mask)])
-    assert (answer.finish_reason, answer.trace.num_tokens) == ("length", 40)
+def test_an_ignored_end_of_text_ends_no_answer(dialect: str, params: dict[str, object]) -> None:
+    has_form = "structured_outputs" in params and bool(pytest.importorskip("llguidance"))
+    a, b = VOCABULARY.encode_text("ab")
+
+    def next_token(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
+        liked = {b} if len(ids) == len(PROMPT) + 2 else {a, END_ID}  # the form has no b
+        return min(draw.favoured or liked - barred)
+
+    with StockTestServer(next_token, END_ID, dialect=dialect) as server:
+        asking = engine_at(server, vocabulary=VOCABULARY, eos_id=END_ID)
+        request = asked(ignore_eos=True, max_tokens=12, **params)
+        ((answer,),) = asking.generate([replace(request, forks=not has_form)])
+    assert (answer.finish_reason, answer.trace.num_tokens) == ("length", 12)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -302,8 +304,7 @@ def test_a_stream_that_is_closed_cancels_all_completions_of_its_tree() -> None:
         asking = engine(server)
         events = asking.stream(asked())
         starts = (event for event in events if isinstance(event, ThreadStarted))
-        started = list(islice(starts, 3))
-        assert [event.thread for event in started] == [0, 1, 2]
+        assert [event.thread for event in islice(starts, 3)] == [0, 1, 2]
         events.close()  # type: ignore[attr-defined]
         assert asking.servers[0].num_in_flight == 0
         num_begun = len(server.prompts)
@@ -359,12 +360,9 @@ def test_a_response_and_its_samples_are_spread_and_each_stays_on_one_server() ->
     with serving(*PAIRS) as one, serving(*PAIRS) as other:
         found = documents(engine(one, other), [*ALL, asked(prompt(0), n=4)])
         assert found == [*(document(number) for number in range(NUM)), *[document(0)] * 4]
-        seen = defaultdict(set)
-        for server in (one, other):
-            for ids in server.prompts:
-                seen[ids[2]].add(server)
-    assert all(len(seen[number]) == 1 for number in range(1, NUM))
-    assert {server for number in range(1, NUM) for server in seen[number]} == {one, other}
+        seen = {(ids[2], server) for server in (one, other) for ids in server.prompts}
+    assert sorted(number for number, _ in seen if number) == [*range(1, NUM)]
+    assert {server for number, server in seen if number} == {one, other}
 
 
 def test_a_server_that_is_gone_leaves_its_responses_to_the_other_one() -> None:

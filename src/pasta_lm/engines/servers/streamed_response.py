@@ -151,7 +151,7 @@ class StreamedResponse:
     def _is_legal(self, live: LiveThread, token: int) -> bool:
         legal, vocabulary = self.response.legal(live), self._vocabulary
         if live.matcher is not None:
-            return token not in self._piece_ids and live.matcher.allows(token)
+            return token not in self._never_legal(live.thread) and live.matcher.allows(token)
         if token in self._eos_ids:
             return legal.end_of_text and not self.response.request.params.ignore_eos
         lexeme = vocabulary.id_to_lexeme(token)
@@ -173,7 +173,7 @@ class StreamedResponse:
         if live.matcher is not None:
             allowed = live.matcher.allowed().nonzero()[:, 0].tolist()
             is_short = len(allowed) <= MAX_FAVOURED or len(refused) >= MAX_ASKED_AGAIN
-            favoured = set(allowed).difference(self._piece_ids) if is_short else set()
+            favoured = set(allowed) - barred if is_short else set()
         self._open(live, barred=barred, favoured=favoured, refused=refused)
 
     def _open_streams(self) -> None:
