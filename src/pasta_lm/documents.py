@@ -241,7 +241,7 @@ class RowCounts:
     total: int  # documents
     num_rows: int = 0
     num_failed: int = 0
-    num_cut: int = 0  # rows with a part that a limit cut
+    num_cut: int = 0  # rows with an unfinished part
     first: str = ""  # failure
 
     def take(self, row: Row) -> None:

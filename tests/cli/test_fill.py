@@ -108,7 +108,7 @@ def test_questions_of_many_documents_are_columns_with_their_shares(pasta: Pasta,
     [
         ({"id": "x"}, SCHEMA, 3, "1 documents failed, the first: x: it needs a text"),
         (None, {"properties": {"a": {"type": "string", "minLength": 99}}}, 1,
-         "a limit cut parts of 5 documents, named as unfinished in their rows\n    hint: raise"),
+         "5 documents have unfinished parts (cut or unreadable), see the rows\n    hint: raise"),
     ],
 )  # fmt: skip
 def test_the_exit_code_says_whether_documents_failed_or_were_cut_also_the_second_time(

@@ -25,6 +25,7 @@ from pasta_lm.strategies.model import Pasta
 from tests.architectures import every_architecture, loaded, own_attention
 from tests.engines.local.test_grammars import BOOKING, model, tokens_of
 from tests.engines.rows.hybrids import hybrid
+from tests.thinking import saying
 
 pytest.importorskip("llguidance")
 
@@ -166,18 +167,21 @@ def test_a_field_is_as_likely_as_in_plain_causal_passes(name: str, seed: int | N
         assert likely == pytest.approx(expected, abs=1e-4), field.name
 
 
+def test_a_value_that_cannot_be_read_has_no_probability() -> None:
+    filled = saying("qwen3", "", '{"a": 1, "a": 2}').fill("Book.", {"properties": {"o": {}}})
+    assert (filled.unfinished, filled.confidence) == (("o",), {"o": None})
+
+
 @pytest.mark.parametrize(
     ("choices", "options", "fault"),
     [
-        (["a", "a"], {}, "the choice 'a' stands twice"),
-        (["a", ""], {}, "none empty"),
-        ("ab", {}, "choices are texts"),
-        (["a", 1], {}, "choices are texts"),
+        (["a", "a"], {}, "the choice 'a' stands twice"), (["a", ""], {}, "none empty"),
+        ("ab", {}, "choices are texts"), (["a", 1], {}, "choices are texts"),
         (["a"], {}, "1 choices, but 2 to 64"),
-        (["a", "b"], {"temperature": 1.0}, "play no part where choices are scored"),
-        (["a", "b"], {"stop": ("a",)}, "play no part where choices are scored"),
+        *((["a", "b"], options, "play no part where choices are scored")
+          for options in ({"temperature": 1.0}, {"stop": ("a",)})),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_closed_set_or_plays_no_part_is_refused_before_anything_is_decoded(
     choices: Any, options: Any, fault: str
 ) -> None:

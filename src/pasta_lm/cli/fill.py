@@ -271,7 +271,7 @@ def _run(
         reason = f"{counts.num_failed} documents failed, the first: {counts.first}"
         raise InputError(reason, hint=f"their rows in {job.out} say why; the others are done")
     if counts.num_cut:
-        cut = f"a limit cut parts of {counts.num_cut} documents, named as unfinished in their rows"
+        cut = f"{counts.num_cut} documents have unfinished parts (cut or unreadable), see the rows"
         raise PastaError(cut, hint="raise --max-tokens, and name another --out")
 
 
@@ -380,6 +380,6 @@ def _print_each(
         if trace is not None:
             terminal.write_text(trace, run.to_json())
     if cut := dict.fromkeys(name for answer in answers for name in answer.unfinished):
-        reason = f"a limit cut {', '.join(cut)}; the other parts are complete"
+        reason = f"unfinished, cut or unreadable: {', '.join(cut)}; the other parts are complete"
         raise PastaError(reason, hint="raise --max-tokens")
     return answers

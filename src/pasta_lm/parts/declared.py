@@ -197,7 +197,7 @@ class PartsAnswer:
 
     data: Any  # an object, or an instance of the pydantic model; of questions their answers
     text: str  # the object as JSON; given text with its holes filled; of questions their answers
-    unfinished: tuple[str, ...]  # the parts that a limit cut: not in ``data``, or as far as they go
+    unfinished: tuple[str, ...]  # cut or unreadable: not in ``data``, or as far as they go
     answer: Answer  # all that was decoded, with its log-probabilities
     confidence: Mapping[str, float | None] = field(default_factory=dict)
     """The probability of each value among all that its form allows; None: it has none."""

@@ -32,7 +32,7 @@ def scores_of(answer: Answer) -> dict[int, list[TokenLogprobs]]:
 def confidence_of(
     answer: Answer, parts: Sequence[Part], vocabulary: Vocabulary
 ) -> dict[str, float | None]:
-    """Return the probability of each part's value; None: a limit cut it, or no form holds it."""
+    """Return the probability of each part's value; None: unfinished, or no form holds it."""
     scores, records = scores_of(answer), answer.trace.by_thread()
     known: dict[str, float | None] = dict.fromkeys(part.name for part in parts)
     for thread, part in enumerate(parts, start=1):
@@ -44,14 +44,15 @@ def confidence_of(
 
 def _probability(
     part: Part, ids: Sequence[int], scores: Sequence[TokenLogprobs], vocabulary: Vocabulary
-) -> float:
+) -> float | None:
     """Return the product over the tokens up to where a value is certain, all its ends together."""
     text = vocabulary.text(ids)
-    value = text[: part.read(text)[1]]
+    if (end := part.read(text)[1]) is None:
+        return None
+    value = text[:end]
     is_open = part.schema is not None and value[-1:].isdigit()  # more digits could follow
     known = [vocabulary.text(ids[:step]) for step in range(len(scores) + 1)]
-    sizes = (len(text) - is_open for text in known)
-    sure = (step for step, size in enumerate(sizes, -1) if size >= len(value))
+    sure = (step for step, text in enumerate(known, -1) if len(text) - is_open >= end)
     last = min(next(sure, len(ids)), len(scores) - 1)
     left = value[len(known[last]) :]  # what that token has of the value
     marks = product(("", " "), MARKS) if part.schema is not None else ()
@@ -94,7 +95,5 @@ def _span(value: object, document: str) -> list[int] | None:
         return None
     exact, folded = re.escape(value), r"\s+".join(map(re.escape, value.split()))
     patterns = rf"(?<!\w){exact}(?!\w)", exact, rf"(?i)(?<!\w){folded}(?!\w)", f"(?i){folded}"
-    for pattern in patterns:
-        if match := re.search(pattern, document):
-            return [*match.span()]
-    return None
+    matches = (re.search(pattern, document) for pattern in patterns)
+    return next(([*match.span()] for match in matches if match), None)

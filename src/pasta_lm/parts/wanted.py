@@ -77,7 +77,7 @@ def below(prompt: str | None, document: Prompt) -> Prompt:
 def instance(answer: PartsAnswer, schema: type[PydanticModel]) -> PartsAnswer:
     data, text = answer.data, answer.text
     if answer.unfinished:
-        problem = f"a limit cut {', '.join(answer.unfinished)}"
+        problem = f"unfinished, cut or unreadable: {', '.join(answer.unfinished)}"
         raise InvalidAnswerError(problem, data, text, hint="raise max_tokens")
     try:
         return replace(answer, data=schema.model_validate(data))

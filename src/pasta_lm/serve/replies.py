@@ -160,7 +160,7 @@ class Reply:
         return self._filled[sample].text if sample in self._filled else None
 
     def _of_parts(self, sample: int) -> Json:
-        """Return the parts that a limit cut, and their confidence and spans if they are wanted."""
+        """Return the unfinished parts, and their confidence and spans if they are wanted."""
         if (filled := self._filled.get(sample)) is None:
             return {}
         cut = {"unfinished": [*filled.unfinished]} if filled.unfinished else {}
