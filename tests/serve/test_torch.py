@@ -72,7 +72,8 @@ def test_a_skeleton_comes_at_the_end_and_continues_no_text() -> None:
     assert post("/v1/completions", body, app=app).status_code == 400
 
 
-def test_log_probabilities_are_those_of_the_logits_of_each_token() -> None:
+@pytest.mark.parametrize("mask", [True, False])
+def test_log_probabilities_are_those_of_the_logits_of_each_token(*, mask: bool) -> None:
     seen: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def look(response: Any, live: Any, choice: Any, logits_V: torch.Tensor) -> None:
@@ -80,16 +81,14 @@ def test_log_probabilities_are_those_of_the_logits_of_each_token() -> None:
         seen[response.sample, live.thread.id, index] = logits_V.double().log_softmax(-1)
 
     engine = TorchEngine(loaded("llama"), pool_tokens=4096, captures=False, on_logits=look)
-    ends = dict.fromkeys(loaded("llama").eos_ids, 3.0)
+    ends = dict.fromkeys(loaded("llama").eos_ids, 4.0)
     params = SamplingParams(
-        max_tokens=60, temperature=1.0, seed=1, n=4, logprobs=3, max_tokens_per_thread=6,
-        logit_bias=ends,
+        max_tokens=60, temperature=1.0, seed=2, n=4, logprobs=3, max_tokens_per_thread=6,
+        logit_bias=ends, mask=mask, fork_bias=4.0,
     )  # fmt: skip
-    plain = replace(params, logprobs=None)
     answers = Pasta(engine).samples("hello", params)
-    assert [one.document for one in answers] == [
-        one.document for one in model().samples("hello", plain)
-    ]
+    plain = model().samples("hello", replace(params, logprobs=None))
+    assert [one.document for one in answers] == [one.document for one in plain]
     num_checked = 0
     for sample, answer in enumerate(answers):
         for thread in answer.trace.threads:
@@ -104,7 +103,9 @@ def test_log_probabilities_are_those_of_the_logits_of_each_token() -> None:
                 num_checked += 1
     assert num_checked == sum(len(answer.logprobs) for answer in answers) > 30, "of no others"
     assert {answer.finish_reason for answer in answers} == {"stop", "length"}
-    assert any(t.finish_reason == "length" for a in answers for t in a.trace.threads[1:])
+    blocks = [(a.trace.tokens_of(t.id), t) for a in answers for t in a.trace.threads[1:]]
+    assert any(t.finish_reason == "length" for _, t in blocks)
+    assert mask or any(ts[-1].is_forced and t.finish_reason == "stop" for ts, t in blocks)
 
 
 @pytest.mark.parametrize("strategy", ["pasta", "sequential", "prompt-lookup", "sot"])

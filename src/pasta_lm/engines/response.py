@@ -180,7 +180,7 @@ class Response:
                 return
             token = self._tokens.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
         thought = live.thought
-        self._take_id(live, token, t_s, is_forced=forced is not None)
+        self._take_id(live, token, t_s, is_forced=forced is not None or token != sampled)
         is_last = live.ends_behind(token)
         if thought is not None and thought.has_ended and live.matcher is None:
             last = self.trace.tokens[-1]  # it may end the thought and begin the answer
