@@ -68,8 +68,7 @@ class VerbGroup(TyperGroup):
     def get_command(self, ctx: Context, cmd_name: str) -> TyperCommand | TyperGroup | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        verb = GROUPS.get(cmd_name)
-        if verb is None:
+        if (verb := GROUPS.get(cmd_name)) is None:
             verb = typer.Typer(add_completion=False, rich_markup_mode=None)
             module = import_module(f"pasta_lm.cli.{_source_of(cmd_name)[0]}")
             verb.command()(getattr(module, cmd_name.replace("-", "_")))

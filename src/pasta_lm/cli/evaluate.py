@@ -101,7 +101,7 @@ def alpaca(
     """
     from pasta_lm.measure import alpaca
 
-    beside = {"--limit": limit, "--strategies": strategies, "--system": system}
+    beside: dict[str, object] = {"--limit": limit, "--strategies": strategies, "--system": system}
     beside |= {"RECIPE": recipe, "--engine": engine, "--set": changes, "--write-pairs": write_pairs}
     _only_report(offline, beside)
     if not offline:
@@ -161,7 +161,7 @@ def instructions(
     """
     from pasta_lm.measure import instructions as measure
 
-    beside = {"--limit": limit, "--baseline": baseline, "--engine": engine}
+    beside: dict[str, object] = {"--limit": limit, "--baseline": baseline, "--engine": engine}
     _only_report(offline, beside | {"RECIPE": recipe, "--set": changes})
     if not offline:
         values = {"model": model, "baseline": baseline, "limit": limit, "servers.addresses": engine}

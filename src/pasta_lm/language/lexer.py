@@ -60,8 +60,7 @@ class Lexer:
         at = 0
         while True:
             if not self._searched:
-                match = tag_start.search(self._buffer, at)
-                if match is None:
+                if (match := tag_start.search(self._buffer, at)) is None:
                     at = self._pass_tail(lexemes, at, at_end=at_end)
                     break
                 self._pass_text(lexemes, at, match.start())
@@ -71,8 +70,7 @@ class Lexer:
                     lexemes.append(self._lexeme(_KINDS[match.group()], match.start(), at))
                     continue
                 self._searched = match.end() - at
-            end = self._pass_tag(lexemes, at, at_end=at_end)
-            if end is None:
+            if (end := self._pass_tag(lexemes, at, at_end=at_end)) is None:
                 break
             at = end
             self._searched, self._quote = 0, ""
@@ -112,8 +110,7 @@ class Lexer:
         return end - 1
 
     def _pass_tag(self, lexemes: list[Lexeme], at: int, *, at_end: bool) -> int | None:
-        stop = self._find_stop(at, at_end=at_end)
-        if stop is None:
+        if (stop := self._find_stop(at, at_end=at_end)) is None:
             return None
         if stop < at + tags.MAX_TAG_CHARACTERS and self._buffer[stop : stop + 1] == ">":
             lexemes.extend(_read_tag(self._buffer[at : stop + 1], self._offset + at))
@@ -231,8 +228,7 @@ def _read_shape(
         detail = _clip(source[rest:].strip())
         return None, {}, [Problem(Fault.MALFORMED, detail, start + rest, end)]
     shape, problems = (head[1], head[2], tail[1]), []
-    kind = _SHAPES.get(shape)
-    if kind is None:
+    if (kind := _SHAPES.get(shape)) is None:
         kind = _MEANT.get(shape)
         name = f"<{head[1]}{head[2]}{' ...' if attributes else ''}{tail[1]}>"
         problems.append(Problem(Fault.WRONG_SLASH, name, start, end))

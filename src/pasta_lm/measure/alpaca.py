@@ -110,8 +110,7 @@ class AlpacaSettings(answering.AnswerSettings):
         names = [name for name in self.strategies if name != SEQUENTIAL]
         systems = [self.sequential, *(System(name, name, self.taught) for name in names)]
         if self.system is not None:
-            parts = re.fullmatch(r"([^=]+)=([^:]+):(.+)", self.system)
-            if parts is None:
+            if (parts := re.fullmatch(r"([^=]+)=([^:]+):(.+)", self.system)) is None:
                 raise UsageError(f"--system {self.system!r} is not of the form NAME=STRATEGY:MODEL")
             systems.append(System(parts[1], parts[2], parts[3]))
         return systems
@@ -283,8 +282,7 @@ def _inputs(settings: AlpacaSettings) -> dict[str, bytes]:
     rows = [{"id": item.id, "dataset": item.group, "instruction": item.text} for item in prompts]
     if settings.reference is not None:
         name, outputs = read_reference(settings.reference)
-        lacking = [item.id for item in prompts if item.text not in outputs]
-        if lacking:
+        if lacking := [item.id for item in prompts if item.text not in outputs]:
             answers = f"{len(lacking)} instructions, such as {lacking[0]}"
             raise InputError(f"{settings.reference} has no answer to {answers}")
         for row, item in zip(rows, prompts, strict=True):

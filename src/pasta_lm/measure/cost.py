@@ -155,8 +155,7 @@ def _content(
             continue
         owner = _owner(example, index)
         label, last[owner] = last.get(owner), index
-        lexeme = vocabulary.id_to_lexeme(example.token_ids[index])
-        if lexeme is not None:
+        if (lexeme := vocabulary.id_to_lexeme(example.token_ids[index])) is not None:
             is_topic = lexeme.kind is LexemeKind.PROMISE_OPEN
             in_main = AFTER_SYNC if lexeme.kind is LexemeKind.SYNC else in_main
         elif not is_topic:

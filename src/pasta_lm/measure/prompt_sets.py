@@ -62,8 +62,7 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
 
 def _alpaca(source: str, labels: str | None) -> list[SetPrompt]:
     prompts, parts = read_instructions(source), read_labels(Path(labels)) if labels else {}
-    lacking = [item.id for item in prompts if parts and item.id not in parts]
-    if lacking:
+    if lacking := [item.id for item in prompts if parts and item.id not in parts]:
         raise InputError(f"{labels} has no label for {len(lacking)} prompts, such as {lacking[0]}")
     return [item._replace(parts=parts.get(item.id)) for item in prompts]
 

@@ -248,8 +248,7 @@ def read_calibration(difficulty: Path, gamed: Path) -> Calibration:
 
 def _columns(path: Path, *names: str) -> Iterator[tuple[float, ...]]:
     reader = csv.DictReader(read_lines(path))
-    missing = [name for name in names if name not in (reader.fieldnames or ())]
-    if missing:
+    if missing := [name for name in names if name not in (reader.fieldnames or ())]:
         raise InputError(f"{path} has no column {' and no '.join(missing)}")
     for row in reader:
         try:

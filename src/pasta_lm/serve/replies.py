@@ -249,8 +249,7 @@ class Reply:
         return b"".join(map(sse, pieces))
 
     def _delta(self, sample: int, text: str, *, is_end: bool) -> Json:
-        reader = self._readers[sample]
-        if reader is None:
+        if (reader := self._readers[sample]) is None:
             return {"content": text} if text else {}
         first = reader.num_calls
         content, calls = reader.feed(text, is_end=is_end)

@@ -149,8 +149,7 @@ class Service:
         may_call = bool(body.offered) and self.backend.tools.shows
         defaults = default_sampling(self.backend.sampling, copies=may_call)
         params = body.params(self.recipe.limits, defaults)
-        calls = body.form_of_calls(self.backend.tools)
-        if calls is not None:
+        if (calls := body.form_of_calls(self.backend.tools)) is not None:
             params = replace(params, structured_outputs=calls)
         prompts = body.prompts(self.recipe.limits, self.recipe.strategy)
         # A long prompt takes a while to encode; others must not wait for it.

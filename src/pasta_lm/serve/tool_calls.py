@@ -257,8 +257,7 @@ class CallReader:
             if match and not end and not is_end:
                 return ""
             self._may_be_bare = False
-        match = _TAG.search(self._held)
-        if match is None:
+        if (match := _TAG.search(self._held)) is None:
             begun = None if is_end else _PART_OF_TAG.search(self._held)
             return self._cut(begun.start() if begun else len(self._held))
         if match.start():

@@ -232,8 +232,7 @@ def encoded(
         begun = str(prompt[-1].get("content") or "")
         thinking = vocabulary.thinking_within(begun, ids)
     else:
-        thinking = vocabulary.thinking_after(ids)
-        if thinking is not None:
+        if (thinking := vocabulary.thinking_after(ids)) is not None:
             _check_is_off(prompt, vocabulary, chat_template_kwargs, ids)
     if has_schema and thinking is not None and not thinking.is_open:
         # The first token is either of the thought or of the schema.

@@ -152,8 +152,7 @@ class PagedBatch:
         rows, blocks, table, cutoffs, wanted_rows = arrays
         wanted_rows[: len(wanted)] = wanted
         rows[SLOT : POOL_SLOT + 1] = -1
-        fed = [entry for request in requests for entry in request.fed]
-        if not fed:
+        if not (fed := [entry for request in requests for entry in request.fed]):
             return
         slots = [request.first_slot + i for request in requests for i in range(len(request.fed))]
         pool_slots = [slot for request in requests for slot in self._pool_slots(request)]

@@ -241,8 +241,7 @@ class PagedDecoder:
         shape.batch.fill(requests, wanted)
         shape.send()
         logits_WV = shape.run()[: len(wanted)]
-        settings = settings_of(choices, self._masks)
-        if settings is None:
+        if (settings := settings_of(choices, self._masks)) is None:
             return logits_WV, None
         draws = any(choice.params.temperature > 0 for choice in choices)
         choice = self._choice(bucket.num_wanted, draws)

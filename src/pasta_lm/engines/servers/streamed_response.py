@@ -154,8 +154,7 @@ class StreamedResponse:
             return token not in self._never_legal(live.thread) and live.matcher.allows(token)
         if token in self._eos_ids:
             return legal.end_of_text and not self.response.request.params.ignore_eos
-        lexeme = vocabulary.id_to_lexeme(token)
-        if lexeme is not None:
+        if (lexeme := vocabulary.id_to_lexeme(token)) is not None:
             return legal.allows(lexeme)
         lacks_text = legal.needs_text and token not in vocabulary.non_space
         breaks_topic = legal.in_topic and token in vocabulary.topic_forbidden

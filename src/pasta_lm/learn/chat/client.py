@@ -115,8 +115,7 @@ class Endpoint:
         """Return the key, None if the server needs none; a UsageError if it is not usable."""
         if (name := self.api_key_env) is None:
             return None
-        key = os.environ.get(name, "").strip()
-        if not key:
+        if not (key := os.environ.get(name, "").strip()):
             reason = f"no key for {self.address}: {name} is not set"
             raise UsageError(reason, hint=f"export {name}=...")
         if not (key.isascii() and key.isprintable()):
