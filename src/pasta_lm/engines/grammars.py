@@ -60,9 +60,8 @@ class FormTokens:
     def endings(self, token: int) -> list[int]:
         """Return the token, and those that differ from it in what stands behind a JSON value."""
         text = self._bytes[token]
-        bases = {text, BEHIND.sub(b"", text)}
         marks = [f"{space}{mark}".encode() for space in ("", " ") for mark in MARKS]
-        texts = {base + mark for base in bases for mark in marks}
+        texts = {base + mark for base in {text, BEHIND.sub(b"", text)} for mark in marks}
         return [token, *(other for text in texts - {b""} for other in self._alike.get(text, ()))]
 
     def __call__(self, text: str) -> list[int]:

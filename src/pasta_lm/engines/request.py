@@ -100,8 +100,7 @@ class SamplingParams:
 
     @property
     def penalises(self) -> bool:
-        penalties = self.repetition_penalty - 1, self.presence_penalty, self.frequency_penalty
-        return any(penalties)
+        return any((self.repetition_penalty - 1, self.presence_penalty, self.frequency_penalty))
 
     def limits(self, max_position: int | None = None) -> Limits:
         return Limits(

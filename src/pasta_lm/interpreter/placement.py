@@ -168,8 +168,7 @@ class Placer:
         main.row = Row({**cutoffs, main.owner: UNBOUNDED})
         for position in range(first, len(written)):
             token = self.entries[written[position]].token
-            entry = Entry(token, main.owner, position, main.row)
-            written[position] = self.entries.append(entry)
+            written[position] = self.entries.append(Entry(token, main.owner, position, main.row))
         self.num_recomputed += len(written) - first
         self._written = written
 

@@ -76,8 +76,7 @@ class Document:
 
     def with_spaces_after_tags(self) -> Document:
         """Return the same answer with the spaces before a tag moved to the text after it."""
-        moved = tags.spaces_after_tags(list(_texts(self.items)))
-        return Document(_with_texts(self.items, moved))
+        return Document(_with_texts(self.items, tags.spaces_after_tags(list(_texts(self.items)))))
 
     def with_lengths(self, count: Callable[[str], int]) -> Document:
         """Return the answer with the length of each block; ``count`` gives tokens of a text."""
@@ -104,8 +103,7 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
     except PastaSyntaxError as error:
         if Form(form) in (Form.BLOCK, Form.FORKED):
             raise  # ``check`` reads stored forms only
-        faults = check(text, form, max_depth)
-        first = next(fault for fault in faults if fault.severity == "error")
+        first = next(x for x in check(text, form, max_depth) if x.severity == "error")
         raise PastaSyntaxError(describe(first, text), hint=first.hint) from error
 
 

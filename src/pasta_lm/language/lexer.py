@@ -201,8 +201,7 @@ def _read_tag(source: str, start: int) -> list[Lexeme]:
         if missing := [name for name in _ALLOWED[kind] if name not in attributes]:
             problems.append(Problem(Fault.MISSING_ATTRIBUTE, " and ".join(missing), start, end))
     if problems or kind is None:
-        problem = tuple(problems)
-        return [Lexeme(LexemeKind.FAULT, source, units, topic, start, end, problem, kind)]
+        return [Lexeme(LexemeKind.FAULT, source, units, topic, start, end, tuple(problems), kind)]
     if kind is LexemeKind.PROMISE_OPEN:
         return [
             Lexeme(kind, source, start=start, end=end),
@@ -225,8 +224,7 @@ def _read_shape(
         attributes.append(_Attribute(match[1], value, start + match.start(1), start + rest))
     tail, end = _TAIL.match(source, rest), start + len(source)
     if tail is None:  # something is neither an attribute nor the end
-        detail = _clip(source[rest:].strip())
-        return None, {}, [Problem(Fault.MALFORMED, detail, start + rest, end)]
+        return None, {}, [Problem(Fault.MALFORMED, _clip(source[rest:].strip()), start + rest, end)]
     shape, problems = (head[1], head[2], tail[1]), []
     if (kind := _SHAPES.get(shape)) is None:
         kind = _MEANT.get(shape)

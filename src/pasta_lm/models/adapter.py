@@ -279,8 +279,7 @@ def hash_weights(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     rows = {id(weight) for weight in token_matrices(model).values()}
     for name, weight in sorted(model.named_parameters()):
-        shape = tuple(weight.shape)[id(weight) in rows :]
-        digest.update(f"{name} {shape}\n".encode())
+        digest.update(f"{name} {tuple(weight.shape[id(weight) in rows :])}\n".encode())
         values = weight.detach().flatten()[:_SAMPLE].to("cpu", torch.bfloat16)
         digest.update(values.view(torch.int16).numpy().tobytes())
     return digest.hexdigest()

@@ -115,5 +115,4 @@ def encode_document(
             yield from encode_text(tags.escape_topic(block.topic))
             yield pieces.piece_id(tags.closing_piece(min(units, tags.MAX_UNITS)))
 
-    main = tuple(encode_items(document.items))
-    return EncodedDocument(main, tuple(blocks))
+    return EncodedDocument(tuple(encode_items(document.items)), tuple(blocks))

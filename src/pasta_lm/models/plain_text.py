@@ -56,8 +56,7 @@ class TagFreeEncoder:
     def prefix(self) -> tuple[int, ...]:
         """Return the ids before any text, which are the same in the copy."""
         encoding = self._copy.encode("a", add_special_tokens=True)
-        num_before = (*encoding.special_tokens_mask, 0).index(0)
-        return tuple(encoding.ids[:num_before])
+        return tuple(encoding.ids[: (*encoding.special_tokens_mask, 0).index(0)])
 
 
 def tag_free_copies(
@@ -200,8 +199,7 @@ class TokenBytes(dict[int, bytes]):
         byte = _BYTE_TOKEN.fullmatch(spelling) if "ByteFallback" in self._decoders else None
         if byte is not None:
             return bytes.fromhex(byte[1])
-        text = self._backend.decode([*self._anchor, token_id])
-        return text[len(self._anchor_text) :].encode()
+        return self._backend.decode([*self._anchor, token_id])[len(self._anchor_text) :].encode()
 
 
 class TextStream:

@@ -229,8 +229,7 @@ def encoded(
     if isinstance(prompt, str):
         return ids, None
     if continues:
-        begun = str(prompt[-1].get("content") or "")
-        thinking = vocabulary.thinking_within(begun, ids)
+        thinking = vocabulary.thinking_within(str(prompt[-1].get("content") or ""), ids)
     else:
         if (thinking := vocabulary.thinking_after(ids)) is not None:
             _check_is_off(prompt, vocabulary, chat_template_kwargs, ids)

@@ -227,8 +227,7 @@ class TorchEngine:
         # Prompts run over views, by attention that is made for them, and apart from what decodes.
         few = [pair for pair in plan.spans if pair[0] not in plan.computing]
         is_paged = self.paged is not None and self.paged.takes([span.num_rows for _, span in few])
-        num_rows = sum(span.num_rows for _, span in plan.spans)
-        is_small = self._is_compiled and num_rows <= MAX_ROWS
+        is_small = self._is_compiled and sum(span.num_rows for _, span in plan.spans) <= MAX_ROWS
         try:
             if not is_paged or len(few) == len(plan.spans):
                 with torch_on_one_thread() if is_small else nullcontext():

@@ -83,8 +83,7 @@ class TokenMasks:
 
     def _row(self, legal: Legal, ignore_eos: bool = False) -> Tensor:
         vocabulary = self._vocabulary
-        num_rows = max(self.vocab_size, vocabulary.num_tokens)
-        allowed = torch.zeros(num_rows, dtype=torch.bool)
+        allowed = torch.zeros(max(self.vocab_size, vocabulary.num_tokens), dtype=torch.bool)
         if LexemeKind.TEXT in legal.kinds:
             allowed[: vocabulary.num_tokens] = True
             if legal.in_topic:

@@ -231,8 +231,7 @@ def _lines(prompt: str, text: str, pieces: list[AnswerPiece]) -> list[AnswerPiec
         return []
     topics, named, seen = _words(prompt), [], set[str]()
     for piece in pieces:
-        first = _words(" ".join(piece.body.split()[:4]))
-        if new := (first & topics) - seen:
+        if new := (_words(" ".join(piece.body.split()[:4])) & topics) - seen:
             named.append(piece)
             seen |= new
     is_long = sum(piece.num_words for piece in named) >= 12 * len(named)
@@ -322,8 +321,7 @@ def units(text: str) -> list[Unit]:
 def _sentences(text: str, begin: int, end: int) -> Iterator[Unit]:
     inside = base = _inside(text, begin, end)
     for match in _SENTENCE_END.finditer(text[base:end]):
-        stop = base + match.start() + len(match.group().rstrip())
-        yield Unit(begin, inside, stop)
+        yield Unit(begin, inside, base + match.start() + len(match.group().rstrip()))
         begin = inside = base + match.end()
     yield Unit(begin, inside, end)
 

@@ -187,8 +187,7 @@ def _exchange(row: Row) -> tuple[list[Turn], str, str | None, str | None]:
     elif key is not None:
         answer = text_of(row, key)
     else:
-        roles = [*(turn["role"] for turn in turns), "assistant"]
-        end = roles.index("assistant")
+        end = [*(turn["role"] for turn in turns), "assistant"].index("assistant")
         last, turns = [*turns, {"content": ""}][end], turns[:end]
         answer, thought = answer_of(last).plain_text, last.get(THOUGHT, thought)
     if turns[-1]["role"] != "user" if turns else key is None:

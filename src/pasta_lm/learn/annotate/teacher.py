@@ -113,8 +113,7 @@ def unwrap(reply: str) -> str:
     start, end = reply.find(_OPEN), reply.rfind(_CLOSE)
     if start < 0 or end < start:
         return reply
-    copy = reply[start + len(_OPEN) : end]
-    return copy.removeprefix("\n").removesuffix("\n")
+    return reply[start + len(_OPEN) : end].removeprefix("\n").removesuffix("\n")
 
 
 def _ask(prompt: str, answer: str) -> str:

@@ -126,8 +126,7 @@ def encode_parts(
 
 def _checked_prompt(record: Record, vocabulary: Vocabulary, *, thinks: bool = False) -> list[int]:
     vocabulary.check_round_trip(record.document.plain_text)
-    kwargs = think_kwargs(thinks)
-    prompt = vocabulary.encode_prompt(record.messages, chat_template_kwargs=kwargs)
+    prompt = vocabulary.encode_prompt(record.messages, chat_template_kwargs=think_kwargs(thinks))
     if not prompt:
         raise InputError(f"record {record.id}: its prompt has no tokens to answer after")
     inside = (item for block in record.document.blocks for item in block.items)

@@ -46,8 +46,7 @@ class Judge(Protocol):
 
 
 def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Comparison]:
-    orders = ((ours, theirs), (theirs, ours))
-    return [Comparison(prompt_id, prompt, *order) for order in orders]
+    return [Comparison(prompt_id, prompt, *o) for o in ((ours, theirs), (theirs, ours))]
 
 
 def smoothed_ratio(verdicts: Iterable[float], smoothing: float) -> float:

@@ -46,8 +46,7 @@ class TrainingPass:
         They are padded behind, where nothing that is read from left to right sees it. A token is
         in all texts that go on behind it; one slot of it is given, int64 [N] of B * P.
         """
-        starts = accumulate(self._lengths, initial=0)
-        pairs = zip(starts, self._pack, strict=False)
+        pairs = zip(accumulate(self._lengths, initial=0), self._pack, strict=False)
         texts = [slots + start for start, example in pairs for slots in plain_texts(example)]
         padded_BP = pad_sequence(texts, batch_first=True)
         slots_N = torch.empty(sum(self._lengths), dtype=torch.int64)
@@ -66,8 +65,7 @@ class TrainingPass:
     def _attend(
         self, index: int, call: attention.LayerCall, q_HLD: Tensor, k_GLD: Tensor, v_GLD: Tensor
     ) -> Tensor:
-        is_cpu = v_GLD.device.type == "cpu"
-        if v_GLD.dtype is torch.bfloat16 and is_cpu:
+        if v_GLD.dtype is torch.bfloat16 and v_GLD.device.type == "cpu":
             # With all scores in memory it is twice as fast there as torch's attention. Under
             # autocast the rotation has widened queries and keys.
             mask = self._mask(index, call.window, v_GLD)
