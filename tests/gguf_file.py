@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -59,27 +59,23 @@ def a_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def write_gguf(
-    path: Path, kind: Type = Type.Q4_1, *, left_out: str | None = None,
-    has_chat_template: bool = True, ends: Mapping[str, int] | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
+    path: Path, kind: Type = Type.Q4_1, *, more: Callable[[gguf.GGUFWriter], object] = id
+) -> dict[str, Tensor]:
     """Write a file and return its dequantised weights by the names of transformers."""
     tokenizer = a_tokenizer()
     model = a_llama(tokenizer)
     writer = gguf.GGUFWriter(path, "llama")
     _write_settings(writer, model.config)
     _write_tokenizer(writer, tokenizer)
-    for key, end in (ends or {}).items():
-        writer.add_uint32(f"tokenizer.ggml.{key}_token_id", end)
-    if has_chat_template:
-        writer.add_chat_template(CHAT)
+    more(writer)
+    writer.add_chat_template(CHAT)
     found = {}
     for ours, theirs in NAMES.items():
         weight = model.get_parameter(f"{ours}.weight").detach().numpy()
         stored = kind if weight.ndim == 2 and kind is not Type.F32 else Type.F32
         heads = {"q_proj": HEADS, "k_proj": KV_HEADS}.get(ours.rpartition(".")[2])
         data = gguf.quantize(_permuted(weight, heads), stored)
-        if theirs != left_out:
-            writer.add_tensor(f"{theirs}.weight", data, raw_dtype=stored)
+        writer.add_tensor(f"{theirs}.weight", data, raw_dtype=stored)
         values = gguf.dequantize(gguf.quantize(weight, stored), stored)
         found[f"{ours}.weight"] = torch.from_numpy(values.copy())
     writer.write_header_to_file()

@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest.mock import Mock, patch
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
@@ -90,10 +91,6 @@ def without_a_layer(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key: one for key, one in weights.items() if "layers.1.mlp.up_proj" not in key}
 
 
-def compiled(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"_orig_mod.{key}": weight for key, weight in weights.items()}
-
-
 def narrower(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k: w[:, :-8].contiguous() if "q_proj" in k else w for k, w in weights.items()}
 
@@ -120,14 +117,12 @@ def without_fast_tokenizer(folder: Path) -> None:
 WEIGHTS, TOKENIZER, CONFIG = "model.safetensors", "tokenizer.json", "config.json"
 LLAMA = "no whole LlamaForCausalLM: model.layers.1.mlp.up_proj.weight is miss"
 SHAPE = r"model.layers.0.self_attn.q_proj.weight has the shape \(64, 40\), and Llama"
-COMPILED = "names that begin with _orig_mod.: they were saved from a compiled model"
 
 
 @pytest.mark.parametrize(
     ("spoil", "message", "hint"),
     [
         (lambda folder: change_weights(folder, without_a_layer), LLAMA, ""),
-        (lambda folder: change_weights(folder, compiled), COMPILED, ""),
         (lambda folder: change_weights(folder, narrower), SHAPE, ""),
         (lambda folder: make_pointer(folder / WEIGHTS), f"{WEIGHTS} is a Git LFS po", "lfs pull"),
         (lambda folder: make_pointer(folder / TOKENIZER), f"{TOKENIZER} is a Git LFS", "lfs pull"),
@@ -197,6 +192,8 @@ def test_a_folder_without_a_model_and_an_unknown_name_are_not_found(tmp_path: Pa
         load_pretrained(tmp_path)
     with pytest.raises(ModelNotFoundError, match="(?s)no/such-model could not.*a folder"):
         load_pretrained("no/such-model")
+    with pytest.raises(ModelNotFoundError, match=r"no such file: nowhere\.gguf"):
+        load_pretrained("nowhere.gguf")
 
 
 def assert_weights(model: nn.Module, expected: Mapping[str, Tensor]) -> None:
@@ -279,17 +276,30 @@ def test_a_gguf_file_runs_in_the_engine_and_can_be_trained(tmp_path: Path) -> No
     assert all(weight.requires_grad for weight in learner.model.parameters())
 
 
+ONES, TYPES = np.ones(2, np.float32), gguf.RopeScalingType
+
+
 @pytest.mark.parametrize(
-    "ends", [{}, {"eot": 7}, {"eom": 8}, {"eot": 7, "eom": 8}, {"eot": 99999}], ids=str
+    ("more", "read"),
+    [
+        (lambda w: (w.add_eot_token_id(7), w.add_eom_token_id(8)), {7, 8}),
+        (lambda w: w.add_eot_token_id(99999), r": tokenizer\.ggml\.eot_token_id is 99999"),
+        (lambda w: w.add_rope_scaling_type(TYPES.NONE), set()),
+        (lambda w: w.add_rope_scaling_type(TYPES.YARN), "rotary positions .llama.rope.scaling.ty"),
+        (lambda w: w.add_rope_scaling_factor(4.0), "rotary positions .llama.rope.scaling.factor"),
+        (lambda w: w.add_tensor("rope_freqs.weight", ONES), set()),
+        (lambda w: w.add_tensor("rope_freqs.weight", 8 * ONES), "rotary positions .rope_freqs.w"),
+    ],
 )
-def test_each_end_in_a_gguf_file_is_an_end(tmp_path: Path, ends: dict[str, int]) -> None:
-    write_gguf(tmp_path / "tiny.gguf", ends=ends)
-    if 99999 in ends.values():
-        with pytest.raises(ModelError, match=r"tiny\.gguf: tokenizer\.ggml\.eot_token_id is 99999"):
+def test_ends_and_positions_of_a_gguf_file_are_read_or_refused(
+    tmp_path: Path, more: Callable[[gguf.GGUFWriter], object], read: set[int] | str
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", more=more)
+    if isinstance(read, str):
+        with pytest.raises(ModelError, match=f"tiny.gguf.*{read}"):
             load_pretrained(tmp_path / "tiny.gguf")
         return
-    loaded = load_pretrained(tmp_path / "tiny.gguf")
-    assert loaded.eos_ids == {a_tokenizer().eos_token_id, *ends.values()}
+    assert load_pretrained(tmp_path / "tiny.gguf").eos_ids == {a_tokenizer().eos_token_id, *read}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.999])
@@ -304,14 +314,6 @@ def test_a_truncated_gguf_file_is_an_error_with_the_next_step(
         load_pretrained(file)
     assert "download it again" in str(caught.value.hint)
     assert not cache.exists()
-
-
-def test_a_gguf_file_without_a_layer_and_one_that_is_missing_are_errors(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "model.gguf", left_out="blk.1.ffn_up")
-    with pytest.raises(ModelError, match=r"no whole LlamaForCausalLM: .*up_proj.weight is missing"):
-        load_pretrained(tmp_path / "model.gguf")
-    with pytest.raises(ModelNotFoundError, match=r"no such file: nowhere\.gguf"):
-        load_pretrained("nowhere.gguf")
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_with_the_next_step(
@@ -563,20 +565,13 @@ def test_an_adapter_s_own_template_and_ends_are_those_of_the_model(
         (folder / "chat_template.jinja").unlink()
         text = json.dumps({"chat_template": template}) if name.endswith("json") else template
         (folder / name).write_text(text)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ["<unk>"]}))
+    settings = {"eos_token_id": ["<unk>"], "repetition_penalty": 1.1}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
     assert load_pretrained(base).tokenizer.chat_template is None
-    loaded = load_pretrained(folder)
-    assert loaded.tokenizer.chat_template == template
-    assert loaded.eos_ids == load_pretrained(base).eos_ids | {0}
+    loaded = load(folder)
+    assert loaded.sampling == {"repetition_penalty": 1.1}
+    assert loaded.vocabulary.tokenizer.chat_template == template
+    assert loaded.eos_ids == load(base).eos_ids | {0}
     (folder / "generation_config.json").write_text("{")
     with pytest.raises(ModelError, match="generation_config.json cannot be read"):
         load_pretrained(folder)
-
-
-def test_an_adapter_s_generation_config_changes_that_of_its_base(tmp_path: Path) -> None:
-    base = a_base_folder(tmp_path / "base")
-    adapter = an_adapter(tmp_path / "adapter", base)
-    (adapter / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.1}))
-    loaded = load(adapter)
-    assert loaded.sampling == {"repetition_penalty": 1.1}
-    assert loaded.eos_ids == load(base).eos_ids

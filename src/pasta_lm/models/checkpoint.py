@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import distributions
@@ -38,13 +38,12 @@ from pasta_lm.models.pieces import tag_pieces
 from pasta_lm.run_folder import hash_file, say
 
 note = cache(say)  # each text once
-FORMAT = 3  # of a kept copy: another number whenever a file is read in another way
+FORMAT = 4  # of a kept copy: another number whenever a file is read in another way
 MAX_KEPT = 4  # copies of GGUF files, the last used
 SUMS = "sums.json"  # SHA-256 of each file of a copy
 Checkpoint: TypeAlias = "tuple[PreTrainedModel, PreTrainedTokenizerFast]"
 
 _LFS = b"version https://git-lfs"
-_COMPILED = "_orig_mod."  # before the names of weights that were saved from a compiled module
 
 RECORD, GENERATION = "pasta.config", "pasta.generation_config"
 """Keys of files that this package writes: what was taught, empty if nothing, and the settings."""
@@ -52,6 +51,7 @@ IMPLIED = ("language_version", "piece_ids", "taught")  # left out of the record 
 TOKENIZER = Keys.Tokenizer.HF_JSON
 _ENDS = (Keys.Tokenizer.EOS_ID, Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID)
 _TEMPLATE = f"{Keys.Tokenizer.CHAT_TEMPLATE}."  # before the name of a further template
+_SCALED_READ = ("gpt-oss", "gemma4")  # by transformers: of the file, and in the class itself
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -85,9 +85,8 @@ def require_on_hub(name: str) -> None:
 
 
 def _not_found(source: str | Path, exc: Exception) -> ModelNotFoundError:
-    reason = f"model {source} could not be loaded: {first_line(exc)}"
     hint = f"name a folder that holds a model; hf download {source} --local-dir FOLDER makes one"
-    return ModelNotFoundError(reason, hint=hint)
+    return ModelNotFoundError(f"model {source} could not be loaded: {first_line(exc)}", hint=hint)
 
 
 def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTrainedTokenizerFast:
@@ -131,10 +130,6 @@ def _load_whole(source: str | Path, label: str, **settings: object) -> PreTraine
         model, info = load(source, trust_remote_code=False, output_loading_info=True, **settings)
     name = type(model).__name__
     if missing := info["missing_keys"]:
-        if any(_COMPILED in key for key in info["unexpected_keys"]):
-            names = f"the weights at {label} have names that begin with {_COMPILED}"
-            hint = f"save the model without torch.compile, or remove {_COMPILED} from the names"
-            raise ModelError(f"{names}: they were saved from a compiled model", hint=hint)
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         reason = f"{label} is no whole {name}: {min(missing)} is missing{more}"
         hint = "copy all files of the model again; it needs each weight that its config.json has"
@@ -248,7 +243,9 @@ class GgufHeader:
     """What a GGUF file says that transformers does not read; ``label`` names it in errors."""
 
     def __init__(self, path: str, label: str) -> None:
-        self._fields, self._label = gguf.GGUFReader(path).fields, label
+        reader = gguf.GGUFReader(path)
+        self._fields, self._label = reader.fields, label
+        self._check_rotary(reader.tensors)
         self._tokens = cast("list[str]", self._value(Keys.Tokenizer.LIST) or [])
         self.ends = sorted({end for key in _ENDS if (end := self._end(key)) is not None})
         settings = self._object(GENERATION)
@@ -256,6 +253,16 @@ class GgufHeader:
 
     def _value(self, key: str) -> object:
         return self._fields[key].contents() if key in self._fields else None
+
+    def _check_rotary(self, tensors: Sequence[gguf.ReaderTensor]) -> None:
+        """Refuse scaled rotary positions: transformers reads those of ``_SCALED_READ`` alone."""
+        name = str(self._value(Keys.General.ARCHITECTURE))
+        keys = [f"{name}.rope.{key}" for key in ("scaling.type", "scaling.factor", "scale_linear")]
+        scales = [key for key in keys if self._value(key) not in (None, "none", 0, 1)]
+        scales += [t.name for t in tensors if "rope_f" in t.name and (t.data != 1).any()]
+        if scales and name not in _SCALED_READ:
+            reason = f"{self._label} scales rotary positions ({scales[0]}), which is not read here"
+            raise ModelError(reason, hint="name the safetensors folder that the file was made of")
 
     def _object(self, key: str) -> Row:
         return dict(json.loads(str(self._value(key) or "{}")))
