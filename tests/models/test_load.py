@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -31,11 +32,12 @@ from pasta_lm.learn.train.learner import dtype_as_saved, load_learner
 from pasta_lm.machine import WEIGHTS_COMMAND
 from pasta_lm.models import adapter, checkpoint
 from pasta_lm.models.adapter import BaseReference, merge_adapter, read_adapter, reference_to
-from pasta_lm.models.load import load_pretrained, num_parameters
+from pasta_lm.models.folder import save_model_folder
+from pasta_lm.models.load import load_pretrained, load_without_weights, num_parameters
 from pasta_lm.models.names import model_name
 from pasta_lm.models.pieces import add_pieces
 from pasta_lm.strategies.model import Pasta
-from tests.adapters import a_base_folder, a_peft_adapter, an_adapter
+from tests.adapters import a_base, a_base_folder, a_peft_adapter, an_adapter, config_of
 from tests.architectures import build
 from tests.gguf_file import a_tokenizer, write_gguf
 
@@ -194,6 +196,23 @@ def test_a_folder_without_a_model_and_an_unknown_name_are_not_found(tmp_path: Pa
         load_pretrained("no/such-model")
     with pytest.raises(ModelNotFoundError, match=r"no such file: nowhere\.gguf"):
         load_pretrained("nowhere.gguf")
+
+
+def test_a_taught_model_of_the_hub_has_the_record_of_its_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (tmp_path / "models--some--taught" / "refs").mkdir(parents=True)
+    (tmp_path / "models--some--taught" / "refs" / "main").write_text("abc")
+    model, tokenizer = a_base()
+    config = config_of(add_pieces(model, tokenizer))
+    folder = tmp_path / "models--some--taught" / "snapshots" / "abc"
+    save_model_folder(model, tokenizer, folder, config)
+    for load_from in (load_pretrained, load_without_weights):
+        assert load_from("some/taught").config == config
+    (folder / "pasta_config.json").unlink()
+    assert load_pretrained("some/taught").config is None
 
 
 def assert_weights(model: nn.Module, expected: Mapping[str, Tensor]) -> None:

@@ -77,6 +77,13 @@ def read_checkpoint(
         raise _not_found(source, exc) from exc
 
 
+def file_of(source: str | Path, name: str, revision: str | None = None) -> Path | None:
+    """Return a file of a folder or a hub id; None: it has none of this name."""
+    with suppress(OSError, ValueError):
+        return Path(str(cached_file(str(source), name, revision=revision)))
+    return None
+
+
 def require_on_hub(name: str) -> None:
     try:
         cached_file(name, "config.json")

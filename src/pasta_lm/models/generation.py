@@ -7,7 +7,6 @@ refused, or said, by file and key.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from os.path import commonprefix
 from pathlib import Path
 
@@ -15,12 +14,11 @@ import transformers
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import GENERATION_CONFIG_NAME
-from transformers.utils.hub import cached_file
 
 from pasta_lm.errors import ModelError
 from pasta_lm.journal import Row
 from pasta_lm.language.tags import PIECES
-from pasta_lm.models.checkpoint import first_line, note
+from pasta_lm.models.checkpoint import file_of, first_line, note
 from pasta_lm.models.folder import read_object
 from pasta_lm.models.pieces import num_token_rows
 from pasta_lm.models.thinking import thinking_of
@@ -44,10 +42,8 @@ _NOT_OBEYED = """bad_words_ids begin_suppress_tokens dola_layers encoder_repetit
 
 
 def read_settings(source: str | Path, revision: str | None = None) -> Row:
-    file = None
-    with suppress(OSError, ValueError):  # there is none
-        file = cached_file(str(source), GENERATION_CONFIG_NAME, revision=revision)
-    data = {} if file is None else read_object(Path(file))
+    file = file_of(source, GENERATION_CONFIG_NAME, revision)
+    data = {} if file is None else read_object(file)
     try:
         transformers.GenerationConfig(**data)
     except (TypeError, ValueError) as exc:

@@ -17,7 +17,7 @@ from pasta_lm.journal import Row
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models import adapter as adapters
 from pasta_lm.models import checkpoint
-from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
+from pasta_lm.models.folder import FILE_NAME, PastaConfig, check_same_ids, read_pasta_config
 from pasta_lm.models.generation import KEY, listed, read_settings, settle
 from pasta_lm.models.names import GGUF, model_name, resolve
 from pasta_lm.models.pieces import add_pieces, tag_pieces, token_matrices
@@ -67,11 +67,17 @@ def load_pretrained(
     The source is one of ``Pasta.from_pretrained``. Without a dtype weights are as saved, those of
     a GGUF file float32; with ``change`` an adapter's sums are passed to it in float32.
     """
-    source = resolve(source)
-    if adapters.is_adapter(Path(source)):
-        return _named(source, Path(source), _read_adapted(Path(source), dtype, change))
-    folder = _folder(source)
-    return _named(source, Path(folder), _read(folder, dtype))
+    folder = _folder(source := resolve(source))
+    is_adapter = adapters.is_adapter(Path(folder))
+    read = _read_adapted(Path(folder), dtype, change) if is_adapter else _read(folder, dtype)
+    return _named(source, folder, read)
+
+
+def read_training(source: str | Path) -> PastaConfig | None:
+    """Return the record of a model's training, from any source; None: it has none."""
+    folder = _folder(resolve(source))
+    file, _ = (checkpoint.file_of(folder, name) for name in (FILE_NAME, "tokenizer.json"))
+    return None if file is None else read_pasta_config(file.parent)
 
 
 def files_of(source: str | Path) -> tuple[list[Path], list[str]]:
@@ -102,17 +108,15 @@ def hashes_of(key: str, source: str | Path | None, parts: Iterable[str] = PARTS)
 
 def load_without_weights(source: str | Path) -> Pretrained:
     read_settings(source)
-    return _named(source, Path(source), checkpoint.read_without_weights(source))
+    return _named(source, source, checkpoint.read_without_weights(source))
 
 
-def _named(source: str | Path, folder: Path, read: checkpoint.Checkpoint) -> Pretrained:
-    config = read_pasta_config(folder) if folder.is_dir() else None
-    return Pretrained(*read, model_name(source), settle(*read, str(folder)), config)
+def _named(source: str | Path, folder: str | Path, read: checkpoint.Checkpoint) -> Pretrained:
+    return Pretrained(*read, model_name(source), settle(*read, str(folder)), read_training(folder))
 
 
 def _folder(source: str | Path) -> str | Path:
-    is_file = Path(source).suffix == GGUF
-    file = Path(source) if is_file else checkpoint.gguf_of_package(str(source))
+    file = Path(source) if Path(source).suffix == GGUF else checkpoint.gguf_of_package(str(source))
     return source if file is None else checkpoint.dequantised(file)
 
 
