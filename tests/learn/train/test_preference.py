@@ -33,6 +33,7 @@ from pasta_lm.learn.train.config import (
 )
 from pasta_lm.learn.train.preference import Prompts, Round, check_newest, prompts_of
 from pasta_lm.models.folder import FILE_NAME
+from pasta_lm.models.names import BUILTIN
 from pasta_lm.strategies.model import Pasta, Servers
 from tests.fakes.power_cut import power_cut_after
 from tests.learn.train.recipes import (
@@ -257,8 +258,9 @@ def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> Non
 
 
 def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'continue', and model.base was taught 'predict'"):
-        train(recipe(*models, tmp_path, positions="continue"))
+    for base in (models.base, BUILTIN):
+        with pytest.raises(UsageError, match="'continue', and model.base was taught 'predict'"):
+            train(recipe(base, models.baseline, tmp_path, positions="continue"))
 
 
 def test_a_run_is_not_continued_with_a_base_of_other_weights(

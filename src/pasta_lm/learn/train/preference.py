@@ -34,8 +34,7 @@ from pasta_lm.learn.train.learner import LOG, MAY_CHANGE, MODEL_FOLDER, append_r
 from pasta_lm.learn.train.losses import Batch, bonbon_loss
 from pasta_lm.learn.train.packs import LogProbs, PairPack, pair_log_probs
 from pasta_lm.learn.train.trainer import PackTrainer, is_mixed, load_to_train
-from pasta_lm.models.folder import read_pasta_config
-from pasta_lm.models.load import hashes_of
+from pasta_lm.models.load import hashes_of, read_training
 from pasta_lm.run_folder import hash_files, say
 from pasta_lm.strategies import PASTA
 from pasta_lm.strategies.model import SERVER_KEYS, Pasta
@@ -110,12 +109,11 @@ def train_preference(
 
 
 def check_taught(base: str, train: config.TrainConfig) -> None:
-    folder = Path(base)
-    known = read_pasta_config(folder) if folder.is_dir() else None
+    known = read_training(base)
     if known is None:
         return
     if known.thinks:
-        reason = f"model.base {folder} was taught to think, and pairs have no thoughts"
+        reason = f"model.base {base} was taught to think, and pairs have no thoughts"
         raise UsageError(reason, hint='stage two is for a model of train.thoughts = "none"')
     pairs = (("positions", train.positions, known.positions), ("join", train.join, known.join))
     for key, value, taught in pairs:
