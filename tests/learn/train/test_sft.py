@@ -305,6 +305,12 @@ def test_a_training_that_damages_the_bases_own_text_stops(
     untrained, *later = [row for row in log(recipe) if "own_text_nats" in row]
     assert (untrained["step"], {row["step"] for row in later} <= {*range(2, 13, 2)}) == (0, True)
     assert later[-1]["own_text_nats"] - untrained["own_text_nats"] > 0.02
+    last = replace(recipe, train=replace(recipe.train, steps=later[-1]["step"]))
+    for again in (recipe, last):  # it begins with the damaged checkpoint
+        with pytest.raises(ModelError, match="own answers cost"):
+            train_sft(again, resume=True)
+    assert [row for row in log(recipe) if "own_text_nats" in row] == [untrained, *later]
+    assert train_sft(replace(last, train=replace(last.train, max_own_text_rise=9.0)), resume=True)
     # The figure of the untrained model is that of the base, whose tags nobody promised to like.
     learner = load_learner(base.base)
     encode = learner.encoder(recipe.train)

@@ -45,8 +45,7 @@ def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = Fals
         inputs |= {"data.file": hash_files(*data.paths)}
         inputs |= {"data.exclude": hash_files(*data.exclude_paths)}
         run.begin(asdict(recipe), may_change=MAY_CHANGE, inputs=inputs)
-        own_text = own_examples(data, encode)
-        return finetune(learner, packs, train, lora, own_text, resume=resume)
+        return finetune(learner, packs, train, lora, own_examples(data, encode), resume=resume)
 
 
 def finetune(
@@ -107,8 +106,7 @@ class NextTokens:
         return weighted_mean(nats_M, batch.get("loss_weights"))
 
     def weight(self, batch: Batch) -> float:
-        weights = batch.get("loss_weights", batch["shift_labels"] != NO_LABEL)
-        return float(weights.sum())
+        return float(batch.get("loss_weights", batch["shift_labels"] != NO_LABEL).sum())
 
     def figures(self) -> dict[str, float]:
         return {}
@@ -130,9 +128,9 @@ def own_examples(data: DataConfig, encode: Encode) -> list[EncodedExample]:
 class OwnText(TrainerCallback):
     """Measures the base's own answers before the first step and at each checkpoint.
 
-    A ModelError stops the training once they have become less likely than
-    ``train.max_own_text_rise`` allows. Tags are left out of the softmax, so that the wish to fork
-    does not count.
+    A ModelError stops the training, also one that goes on from such a checkpoint, once they have
+    become less likely than ``train.max_own_text_rise`` allows. Tags are left out of the softmax, so
+    that the wish to fork does not count.
     """
 
     def __init__(
@@ -146,16 +144,20 @@ class OwnText(TrainerCallback):
     ) -> None:
         if state.global_step == 0:
             append_row(self._log, {"step": 0, NATS: self._nats(args)})
+        self._check(state.global_step)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, *_: object, **__: object
     ) -> None:
-        nats, step = self._nats(args), state.global_step
+        append_row(self._log, {"step": state.global_step, NATS: self._nats(args)})
+        self._check(state.global_step)
+
+    def _check(self, step: int) -> None:
         log = map(json.loads, self._log.read_text("utf-8").splitlines())
-        untrained = [row[NATS] for row in log if NATS in row and row["step"] == 0][-1]
-        append_row(self._log, {"step": step, NATS: nats})
-        rise = nats - untrained
-        line = f"step {step}  own text {nats:.4f} nats a token, {rise:+.4f} against the base"
+        rows = [(row["step"], row[NATS]) for row in log if NATS in row and row["step"] <= step]
+        measured, nats = rows[-1]
+        rise = nats - [row[1] for row in rows if row[0] == 0][-1]
+        line = f"step {measured}  own text {nats:.4f} nats a token, {rise:+.4f} against the base"
         print(line, file=sys.stderr, flush=True)  # noqa: T201
         if rise > self._bound:
             cost = f"the base's own answers cost {rise:.3f} nats a token more than before"

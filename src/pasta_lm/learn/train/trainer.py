@@ -59,8 +59,7 @@ class PackTrainer(Trainer):
         self._log_file = Path(train.out) / learners.LOG
         self._base = None
         if lora and train.save == "adapter":  # a reference to the model without adapters
-            place = place_of(learner.source)
-            self._base = reference_to(learner.model, learner.tokenizer, **place)
+            self._base = reference_to(learner.model, learner.tokenizer, **place_of(learner.source))
         self._adapters = learners.adapted(learner, lora) if lora else None
         args = training_arguments(train, learner.model.num_parameters())
         model = self._adapters or learner.model
@@ -115,6 +114,8 @@ class PackTrainer(Trainer):
             # From a checkpoint of the last step the Trainer would take one step more.
             if checkpoint and 0 < self.args.max_steps <= self._first_step:
                 self._load_from_checkpoint(str(checkpoint))
+                self.state.global_step = self._first_step
+                self.callback_handler.on_train_begin(self.args, self.state, self.control)
             else:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
