@@ -128,12 +128,14 @@ def test_only_adapters_and_tag_rows_are_trained(base: Path, trained: SftConfig) 
     assert {name.split(".")[-2] for name in kept} == {"lora_A", "lora_B", "token_adapter"}
 
 
-@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize(("kind", "is_tied"), [("llama", True), ("llama", False), ("phi", False)])
 def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
-    tmp_path: Path, data: DataConfig, is_tied: bool
+    tmp_path: Path, data: DataConfig, kind: str, is_tied: bool
 ) -> None:
-    config = begin(tmp_path, tie_word_embeddings=is_tied)
+    config = begin(tmp_path, model_type=kind, tie_word_embeddings=is_tied)
     learner = load_learner(config.base)
+    if (bias := learner.model.get_output_embeddings().bias) is not None:
+        nn.init.ones_(bias)
     pack, *_ = packs(sft(config, tmp_path, data), learner)
     plain = pack_logits(learner.model, pack)
     model = adapted(learner, LoraConfig(rank=RANK)).eval()

@@ -184,7 +184,10 @@ def _with_own_rows(layer: TrainableTokensLayer, inputs: Tensor) -> Tensor:
     if layer.disable_adapters:
         return out
     if isinstance(layer.base_layer, nn.Linear):  # the output head
-        return out.index_copy(-1, ids_N, F.linear(inputs, rows_NH.to(inputs.dtype)).to(out.dtype))
+        bias_V = layer.base_layer.bias
+        bias_N = None if bias_V is None else bias_V[ids_N].to(inputs.dtype)
+        own = F.linear(inputs, rows_NH.to(inputs.dtype), bias_N)
+        return out.index_copy(-1, ids_N, own.to(out.dtype))
     is_trained = torch.isin(inputs, ids_N)
     rows = rows_NH[torch.searchsorted(ids_N, inputs[is_trained])]
     rows = rows * getattr(layer.base_layer, "embed_scale", 1.0)  # Gemma's
