@@ -19,6 +19,8 @@ GOOD["train"] = {"out": "build/x", "steps": 10}
 RUNS = Path(__file__).parents[3] / "runs" / "smollm2"
 RECIPES = sorted(path for path in RUNS.glob("*.toml") if path.stem != "preference")  # of stage two
 CONTINUE = {"train.positions": "continue"}
+RISE, RATE = "train.max_own_text_rise", "train.tag_learning_rate"
+FREEZE, WEIGHT = "train.freeze_old_rows", "train.decision_weight"
 POINTS = {**CONTINUE, "data.rule": "sot"}
 
 
@@ -93,37 +95,23 @@ POSITIVE += ("save_steps", "steps")
         *(({f"lora.{key}": -1}, f"lora.{key} must be above 0") for key in ("rank", "alpha")),
         ({"lora.dropout": 1}, "lora.dropout must be at least 0 and below 1"),
         ({"train.save": "adapter"}, 'train.save = "adapter" needs a table [lora]'),
-        (
-            {"train.tag_learning_rate": 1, "lora.trained_tokens": "none"},
-            "train.tag_learning_rate would be ignored: no rows learn",
-        ),
-        (
-            {"train.freeze_old_rows": True, "lora": {}},
-            "train.freeze_old_rows would be ignored: [lora] freezes them in any case",
-        ),
-        (
-            {**POINTS, "train.decision_weight": 2},
-            "train.decision_weight would be ignored: points have no decisions of main",
-        ),
+        ({RATE: 1, "lora.trained_tokens": "none"}, f"{RATE} would be ignored: no rows learn"),
+        ({FREEZE: True, "lora": {}}, f"{FREEZE} would be ignored: [lora] freezes them in any"),
+        ({**POINTS, WEIGHT: 2}, f"{WEIGHT} would be ignored: points have no decisions of main"),
+        ({RISE: 1}, f"{RISE} would be ignored: there is no data.own_text"),
         ({**POINTS, "train.thoughts": "loss"}, "train.thoughts would be ignored: points have none"),
         ({"train.positions": "rotate"}, "train.positions is 'rotate'"),
         *(({"train.warmup": n}, "train.warmup must be at least 0 and below 1") for n in (-0.1, 1)),
-        (
-            {"train.schedule": "constant", "train.warmup": 0.1},
-            "train.warmup would be ignored: a constant rate does not grow",
-        ),
+        ({"train.schedule": "constant", "train.warmup": 0.1}, "train.warmup would be ignored: a "),
         ({**CONTINUE, "data.rule": "points"}, "data.rule is 'points'"),
-        (
-            {**POINTS, "data.plain": True},
-            "data.rule would be ignored: it rewrites answers with tags",
-        ),
+        ({**POINTS, "data.plain": True}, "data.rule would be ignored: it rewrites answers with"),
         ({"data.rule": "apar"}, "apar makes no promises: positions 'predict' need their lengths"),
     ],
 )
 def test_a_wrong_key_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(tmp_path, recipe(changes))
-    assert caught.value.message == message
+    assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +225,7 @@ def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str
         ({"train.epochs": None}, "[train] needs exactly one of steps and epochs"),
         ({**FILE, "train.rounds": 2}, "a file of pairs has one round"),
         ({"train.first_promise_weight": 3}, "train.first_promise_weight would be ignored: it be"),
+        ({RISE: 1}, f"{RISE} would be ignored: it belongs to stage one"),
         ({**FILE, "score": {"quality_weight": 1}}, "[score] would be ignored"),
         ({**FILE, "rollouts": {"temperature": 0.5}}, "[rollouts] would be ignored"),
         ({**FILE, "model.baseline": "b"}, "model.baseline would be ignored"),

@@ -19,6 +19,7 @@ from pasta_lm.strategies import APAR_POSITIONS, PASTA
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.model import Servers
 
+MAX_RISE = 0.03  # the default of ``train.max_own_text_rise``
 BY_RULE = "auto"  # ``loss.beta`` by BoNBoN's rule for the number of samples
 
 
@@ -79,7 +80,7 @@ class TrainConfig:
     """Saved weights and frozen ones; None: as the base was saved, frozen ones float32."""
     log_steps: int = 10  # Steps between two rows of the log.
     save_steps: int = 500  # Steps between two checkpoints; the last two are kept.
-    max_own_text_rise: float = 0.03
+    max_own_text_rise: float = MAX_RISE
     """Nats a token by which ``data.own_text`` may become less likely; more stops the training."""
     steps: int | None = None  # Optimiser steps; exactly one of this and ``epochs``.
     epochs: float | None = None  # Passes over all packs.
@@ -149,6 +150,8 @@ class SftConfig:
 
     def __post_init__(self) -> None:
         check_stage_one(self.train, self.lora, self.data.trained_strategy)
+        is_unread = self.train.max_own_text_rise != MAX_RISE and self.data.own_text is None
+        check_not_ignored("train.max_own_text_rise", is_unread, "there is no data.own_text")
 
 
 def check_stage_one(train: TrainConfig, lora: LoraConfig | None, strategy: str) -> None:
@@ -318,6 +321,7 @@ class PreferenceConfig:
             "train.first_promise_weight": self.train.first_promise_weight is not None,
             "train.save": self.train.save != "merged",
             "train.thoughts": self.train.thoughts != "none",
+            "train.max_own_text_rise": self.train.max_own_text_rise != MAX_RISE,
         }
         for key, is_set in of_stage_one.items():
             check_not_ignored(key, is_set, "it belongs to stage one")
