@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pasta_lm.engines.capture.patterns import sign_sin, split_heads
 from pasta_lm.engines.cpu import library
-from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries
+from pasta_lm.engines.cpu.attention import CompiledAttention, Heads, Queries, fits
 from pasta_lm.engines.passes.attention import LayerCall, additive, attend
 from tests.architectures import loaded
 
@@ -55,14 +55,8 @@ class Drawn:
 
     def found(self, visible_QK: Tensor | None, *, first_row: int = 0) -> Tensor:
         """What the compiled function writes, [H, Q, D]; its rows begin at ``first_row``."""
-        padding = [
-            torch.full((len(each), first_row, each.shape[2]), 7.0, dtype=each.dtype)
-            for each in (self.q, self.k, self.v)
-        ]
-        tensors = [
-            torch.cat((pad, each), dim=1)
-            for pad, each in zip(padding, (self.q, self.k, self.v), strict=True)
-        ]
+        new = (self.q, self.k, self.v)
+        tensors = [torch.nn.functional.pad(x, (0, 0, first_row, 0), value=7.0) for x in new]
         num_heads, num_queries, size = self.q.shape
         out = torch.empty(first_row + num_queries, num_heads * size, dtype=self.q.dtype)
         queries = Queries(num_queries, self.num_before, FIRST, visible_QK)
@@ -120,9 +114,15 @@ def test_a_query_has_the_same_bits_alone_and_among_others(dtype: torch.dtype) ->
         alone.q, alone.k, alone.v = (
             each[:, query : query + 1].contiguous() for each in (drawn.q, drawn.k, drawn.v)
         )
-        assert torch.equal(
-            alone.found(drawn.visible_QK[query : query + 1])[:, 0], together[:, query]
-        )
+        found = alone.found(drawn.visible_QK[query : query + 1])
+        assert torch.equal(found[:, 0], together[:, query])
+
+
+def test_tensors_that_the_function_would_misread_are_left_to_torch() -> None:
+    x, wide = torch.zeros(2, 3, 32), torch.zeros(2, 3, 64)
+    assert fits(x, x, x, x)
+    for other in (x.double(), x.bfloat16(), wide, wide[..., ::2]):
+        assert not any(fits(*(x,) * n, other, *(x,) * (3 - n)) for n in range(4))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

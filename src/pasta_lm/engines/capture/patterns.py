@@ -154,7 +154,7 @@ def join_attention(graph: fx.GraphModule, attend: Argument) -> None:
             continue
         last, heads = _flattened(node), [_head(arg) for arg in node.args[:3]]
         values = [arg.meta["val"] for arg in node.args[:3]]
-        if last is None or not all(heads) or not fits(values[0], values[2]):
+        if last is None or not all(heads) or not fits(*values):
             continue
         q, k, v = heads
         is_same = q["joined"] is k["joined"] is v["joined"] and q["rotation"] == k["rotation"]

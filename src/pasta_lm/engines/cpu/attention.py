@@ -55,8 +55,7 @@ class Heads(NamedTuple):
     @classmethod
     def of(cls, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Heads:
         """Return the heads of three tensors, whose last dimension must be contiguous."""
-        tensors = (q_HND, k_GND, v_GND)
-        layouts = [(x.data_ptr(), x.stride(1), x.stride(0)) for x in tensors]
+        layouts = [(x.data_ptr(), x.stride(1), x.stride(0)) for x in (q_HND, k_GND, v_GND)]
         return cls(len(q_HND), len(k_GND), q_HND.shape[-1], q_HND.dtype, layouts)
 
     @classmethod
@@ -138,8 +137,9 @@ class CompiledAttention:
             raise MemoryError("no memory for attention")
 
 
-def fits(q_HND: Tensor, v_GND: Tensor) -> bool:
-    """Return whether there is compiled attention and it takes queries and values like these."""
-    is_right = q_HND.dtype in (torch.float32, torch.bfloat16) and q_HND.device.type == "cpu"
-    is_aligned = q_HND.shape[-1] == v_GND.shape[-1] and q_HND.shape[-1] % STEP == 0
-    return is_right and is_aligned and library.functions() is not None
+def fits(*tensors: Tensor) -> bool:
+    """Return whether there is compiled attention for such queries, keys, values, and pool."""
+    dtype, size, device = tensors[0].dtype, tensors[0].shape[-1], tensors[0].device.type
+    is_right = dtype in (torch.float32, torch.bfloat16) and device == "cpu" and size % STEP == 0
+    is_alike = all((x.dtype, x.shape[-1], x.stride(-1)) == (dtype, size, 1) for x in tensors)
+    return is_right and is_alike and library.functions() is not None

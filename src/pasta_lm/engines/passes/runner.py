@@ -172,7 +172,7 @@ class CachedPass:
         return torch.tensor(slots, dtype=torch.int64, device=self._batch.tokens.device)
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        if attention.is_plain(call) and fits(q_HND, v_GND):
+        if attention.is_plain(call) and fits(q_HND, k_GND, v_GND, self._pool.keys[call.layer]):
             out = self.attend_compiled(call, Heads.of(q_HND, k_GND, v_GND), None)
             return out.view(len(out), len(q_HND), -1).transpose(0, 1)
         self._pool.write(call.layer, self._slots_N, k_GND, v_GND)
