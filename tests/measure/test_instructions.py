@@ -143,8 +143,7 @@ def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path)
     assert found["theoretical_speedup"]["mean"] == 2
     assert (several["forks"]["mean"], one["forks"]["mean"]) == (1, 0)
     figures = several["text"]["repetition"]
-    shares = [figures[key]["mean"] for key in ("pasta", "sequential", "difference")]
-    assert shares == [0, 0.2, -0.2]
+    assert [figures[key]["mean"] for key in ("pasta", "sequential", "difference")] == [0, 0.2, -0.2]
     assert found["num_timed"] == 0
     assert found["realised_speedup"] is None
     page = report.markdown()

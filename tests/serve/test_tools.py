@@ -106,8 +106,7 @@ def test_calls_and_content_do_not_depend_on_how_the_text_was_cut(name: str, size
     pieces = [reader.feed(text[at : at + size]) for at in range(0, len(text), size)]
     pieces.append(reader.feed("", is_end=True))
     assert "".join(piece for piece, _ in pieces) == content
-    found = [(each.name, json.loads(each.arguments)) for _, part in pieces for each in part]
-    assert found == calls
+    assert [(each.name, json.loads(each.arguments)) for _, part in pieces for each in part] == calls
     assert reader.num_calls == len(calls)
 
 

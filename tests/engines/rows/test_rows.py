@@ -219,5 +219,4 @@ def test_a_pass_that_fails_is_run_again_for_each_request_alone() -> None:
 def test_rows_on_a_gpu_store_no_scores() -> None:
     model = hybrid(next(iter(HYBRIDS)))
     there = replace(model, model=copy.deepcopy(model.model).to("meta"))
-    attention = [each.model.config._attn_implementation for each in (model, there)]
-    assert attention == ["eager", "sdpa"]
+    assert [each.model.config._attn_implementation for each in (model, there)] == ["eager", "sdpa"]

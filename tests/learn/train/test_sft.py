@@ -355,8 +355,7 @@ def test_the_newest_complete_checkpoint_is_used_and_incomplete_ones_are_reported
         (tmp_path / name).mkdir()
         if state is not None:
             (tmp_path / name / trainer.STATE).write_text(state, encoding="utf-8")
-    found = trainer.newest_checkpoint(tmp_path)
-    assert found == (newest and tmp_path / newest)
+    assert trainer.newest_checkpoint(tmp_path) == (newest and tmp_path / newest)
     said = [
         f"pasta: {tmp_path / name} was not written to its end: it is left out" for name in left_out
     ]
