@@ -203,7 +203,8 @@ def test_times_beside_json_mode_are_divided_only_where_both_are_whole(watched: W
     for (wall_s, cut_at), sentence in told.items():
         facts = {"kind": "generated", "wall_s": wall_s, "cut_at": cut_at}
         run = {"isComplete": True, "threads": [0, 1], "facts": facts}
-        runs = [{**run, "facts": {**facts, "wall_s": 2, "cut_at": None}}, run]
+        cold = {**facts, "wall_s": 7, "cut_at": None}  # it has computed the prompt, in 5 s
+        runs = [{**run, "facts": cold, "prefill_s": 5}, run]
         assert sentence in watched.page.evaluate(call, runs)
 
 

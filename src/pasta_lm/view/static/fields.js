@@ -1,7 +1,8 @@
 // The fields of a schema as a list of keys and values, while they are decoded: of a thread each, or of JSON by one thread.
 
-import { chip, element, look, plural, topicOf, visible } from "./elements.js";
+import { chip, element, look, plural, visible } from "./elements.js";
 import { isText, stretches } from "./reading.js";
+import { decodingTime } from "./run.js";
 
 export const JSON_MODE = "JSON mode";
 const PARTS = "parts"; // the strategy of a run whose threads are fields
@@ -40,13 +41,19 @@ export function schemaOf(text) {
   return withAllKeys({ type: "object", properties: Object.fromEntries(properties) });
 }
 
+// A whole number that a double does not hold, digit by digit; where the browser cannot, as it is.
+function exactly(_, value, { source } = {}) {
+  const isLarge = typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(source);
+  return isLarge && JSON.rawJSON ? JSON.rawJSON(source) : value;
+}
+
 // The value of JSON whose end may be missing; undefined, if there is none yet.
 function valueOf(text) {
   for (let end = text.length; end > 0; end--) {
     const start = text.slice(0, end);
     if (!/^\s*[[{]/.test(text) && !ENDS.test(text.slice(end))) return undefined;
     try {
-      return JSON.parse(start + closing(start));
+      return JSON.parse(start + closing(start), exactly);
     } catch {
       // it ends within a key or a word
     }
@@ -96,8 +103,9 @@ export class FieldList {
   show(passes = Infinity) {
     const { run, filled } = this;
     const threads = filled.threads.slice(1);
-    const values = run === filled ? threads.map(({ id }) => written(run, id, passes)) : this.ofOneThread(threads, passes);
-    this.rows = threads.map((thread, index) => ({ thread, name: thread.topic, value: values[index] }));
+    const names = this.namesOf(threads);
+    const values = run === filled ? threads.map(({ id }) => written(run, id, passes)) : this.ofOneThread(names, passes);
+    this.rows = threads.map((thread, index) => ({ thread, name: names[index], value: values[index] }));
     const isEnd = run.isComplete && passes >= run.passes;
     const known = isEnd ? run.fields : null;
     this.isEnd = isEnd;
@@ -110,28 +118,34 @@ export class FieldList {
     this.showPlaces(known);
   }
 
-  ofOneThread(threads, passes) {
-    const names = threads.map(({ topic }) => topic);
+  // Topics are cut to three words; whole names come with the end of the answer. Numbers would change the order of keys.
+  namesOf(threads) {
+    const names = Object.keys(this.filled.fields?.confidence ?? {});
+    const isWhole = names.length === threads.length && !names.some((name) => /^\d+$/.test(name));
+    return isWhole ? names : threads.map(({ topic }) => topic);
+  }
+
+  ofOneThread(names, passes) {
     const text = stretches(this.run, passes).map((one) => one.text).join("");
     const values = new Map(valuesIn(valueOf(text), names));
     return names.map((name) => values.get(name));
   }
 
-  line({ thread, value }, known, isOther) {
+  line({ thread, name: key, value }, known, isOther) {
     const shown = typeof value === "string" && (value || !this.isEnd) ? visible(value) : element("code", {}, value === undefined ? "" : visible(JSON.stringify(value)));
-    const name = topicOf(thread).split(/(?<=_)/).flatMap((word) => [word, element("wbr")]); // long names break there
+    const name = visible(key).split(/(?<=_)/).flatMap((word) => [word, element("wbr")]); // long names break there
     if (this.run !== this.filled) {
       const told = isOther ? element("mark", { class: "other", title: "not the value of the fields at once" }, shown) : shown;
       return element("tr", {}, element("th", { scope: "row" }, ...name), element("td", {}, told));
     }
     const part = element("span", { class: `part ${look(thread.id).hue}`, "data-thread": thread.id }, shown);
     const head = element("th", { scope: "row", class: "numbered" }, chip(thread), " ", ...name);
-    return element("tr", {}, head, element("td", {}, part), element("td", { class: "likely" }, known && likely(thread.topic, known)));
+    return element("tr", {}, head, element("td", {}, part), element("td", { class: "likely" }, known && likely(key, known)));
   }
 
   // The document, with the place of each text that a field has from it.
   showPlaces(known) {
-    const placed = this.filled.threads.slice(1).map(({ id, topic }) => ({ id, place: known?.spans?.[topic] })).filter(({ place }) => place);
+    const placed = this.rows.map(({ thread: { id }, name }) => ({ id, place: known?.spans?.[name] })).filter(({ place }) => place);
     this.places.hidden = this.run !== this.filled || !placed.length;
     if (this.places.hidden) return;
     const [letters, nodes] = [Array.from(known.document), []]; // places count characters
@@ -161,10 +175,11 @@ function percent(share) {
 }
 
 // The fields at once against JSON mode, which has done the same job: a sentence, once both are over; or "".
+// The times are those behind the prompt, which only the first of the runs computes.
 export function verdict(filled, other, numOther) {
   if (!filled?.isComplete || !other?.isComplete || [filled, other].some(({ facts }) => facts.kind !== "generated")) return "";
-  const [ours, theirs] = [filled.facts.wall_s, other.facts.wall_s];
-  const times = `Fields at once: ${ours.toFixed(2)} s. ${JSON_MODE}: ${theirs.toFixed(2)} s`;
+  const [ours, theirs] = [filled, other].map(decodingTime);
+  const times = `Behind the prompt, fields at once: ${ours.toFixed(2)} s. ${JSON_MODE}: ${theirs.toFixed(2)} s`;
   if (other.facts.cut_at !== null) return `${times}, cut by a limit at ${plural(other.facts.cut_at, "token")}: the times do not compare.`;
   const cut = filled.fields?.unfinished ?? [];
   if (cut.length || filled.facts.cut_at !== null) return `${times}. A limit cut ${cut.map(visible).join(", ") || "fields"}: the times do not compare.`;

@@ -141,3 +141,8 @@ function extend(spans, thread, pass) {
   if (last && pass <= last[2]) last[2] = Math.max(last[2], pass + 1);
   else spans.push([thread, pass, pass + 1]);
 }
+
+// Seconds behind the prompt, which the first of several runs computes and the others may copy.
+export function decodingTime({ facts, prefill_s }) {
+  return facts.wall_s - (prefill_s ?? 0);
+}

@@ -1,5 +1,7 @@
 // What the views share: the runs, the time that is shown, what is pointed at and what is picked.
 
+import { decodingTime } from "./run.js";
+
 export class Stage extends EventTarget {
   constructor(runs) {
     super();
@@ -36,7 +38,7 @@ export class Stage extends EventTarget {
   // The realised speedup over that run, on the clock of passes if it is simulated.
   speedup(run) {
     const reference = this.referenceOf(run);
-    const length = (one) => (this.isTimed ? one.facts.wall_s : one.passes);
+    const length = (one) => (this.isTimed ? decodingTime(one) : one.passes);
     return reference && length(reference) / length(run);
   }
 

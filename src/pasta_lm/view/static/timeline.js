@@ -56,7 +56,7 @@ export class TimelineView {
     const isTimed = facts.kind !== "simulated" && facts.wall_s > 0;
     const large = isTimed ? `${facts.wall_s.toFixed(2)} s` : plural(run.passes, "pass");
     const speedup = stage.speedup(run);
-    const compared = speedup && `${speedup.toFixed(2)} times ${isTimed ? "as fast as" : "fewer than"} the same text by one thread`;
+    const compared = speedup && `${speedup.toFixed(2)} times ${isTimed ? "as fast as" : "fewer than"} the same text by one thread${isTimed ? ", the prompt apart" : ""}`;
     const sentence = facts.cut_at === null ? compared ?? gain(threads.length, run.theoretical_speedup) : `cut at ${plural(facts.cut_at, "token")}`;
     return [element("strong", { class: "large" }, large), element("span", {}, sentence)];
   }
