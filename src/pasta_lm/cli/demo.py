@@ -47,7 +47,7 @@ SCHEMA: dict[str, object] = {
     },
     "required": [*FIELDS],
 }
-QUESTION_15B = "What are three benefits of drinking water?"
+QUESTION_15B = "What are three benefits of drinking tea?"
 MAX_TOKENS = 300
 MAX_TURNS, SHORT_S = 3, 10.0  # runs that take longer have one turn
 SOME_LOAD = 0.5  # cores that other processes use
