@@ -68,16 +68,16 @@ class JobDocument(NamedTuple):
     data: object = None  # the values of its fields, if a person has labelled it
 
 
-def kind_of_rows(file: Path) -> str:
-    """Return whether a file has "lines" of JSON or a "table", by its suffix; "": one document."""
-    kinds = {LINES: "lines", ".ndjson": "lines", TABLE: "table", ".tsv": "table"}
-    return kinds.get(file.suffix.lower(), "")
+def reader_of(file: Path) -> Callable[[Path], Iterator[tuple[str, Row | str]]] | None:
+    """Return the reader of a file of rows, by its suffix; None: the file is one document."""
+    readers = {LINES: _json_rows, ".ndjson": _json_rows, TABLE: _table_rows, ".tsv": _table_rows}
+    return readers.get(file.suffix.lower())
 
 
 def read_documents(files: Sequence[Path]) -> Iterator[JobDocument]:
     """Yield the documents of a file of JSON lines or CSV, or of text files; some have an error."""
-    read = {"lines": _json_rows, "table": _table_rows}.get(kind_of_rows(files[0]))
-    if len(files) > 1 and (many := [file for file in files if kind_of_rows(file)]):
+    read = reader_of(files[0])
+    if len(files) > 1 and (many := [file for file in files if reader_of(file)]):
         reason = f"{many[0]} has many documents and stands beside other files"
         raise UsageError(reason, hint="name it alone, or only text files")
     ids = set[str]()

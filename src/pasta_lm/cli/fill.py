@@ -32,7 +32,7 @@ from pasta_lm.cli.run import (
     prompts,
 )
 from pasta_lm.cli.thread_view import live_threads, print_figures
-from pasta_lm.documents import LINES, TABLE, DocumentJob, kind_of_rows
+from pasta_lm.documents import LINES, TABLE, DocumentJob, reader_of
 from pasta_lm.engines import Engine
 from pasta_lm.engines.request import Answer
 from pasta_lm.engines.schemas import PydanticModel, schema_of
@@ -185,7 +185,7 @@ def _documents(
 ) -> list[Path]:  # fmt: skip
     """Return the files of documents for ``--out``; a ``UsageError`` if flags do not fit it."""
     if out is None:
-        if rows := [file for file in files if kind_of_rows(file) or file.is_dir()]:
+        if rows := [file for file in files if reader_of(file) or file.is_dir()]:
             hint = "--out filled.csv; a file that is one document all the same: - < FILE"
             raise UsageError(f"{rows[0]} has many documents: name a file of rows", hint=hint)
         if review_below or limit:

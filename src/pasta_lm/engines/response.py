@@ -82,7 +82,7 @@ class Response:
         return live
 
     def _match(self, live: LiveThread, text: str = "") -> bool:
-        """Hold a thread to its form, if any, behind its first text; return whether that is all."""
+        """Start the matcher of a thread's form, if any, with a text; return whether it is whole."""
         start = self._starts.get(live.thread.id)
         form = (start or self.request.params).structured_outputs
         if form and self._matcher_of and (start or self.request.expansion is None):

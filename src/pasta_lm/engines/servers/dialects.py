@@ -36,7 +36,7 @@ class TokenRequest:
 
     @property
     def biases(self) -> dict[int, float]:
-        """Return the biases of logits: of favoured ids down from the highest, so that odds stay."""
+        """Return the biases of logits; the largest of favoured ids is ``FAVOURED``: odds stay."""
         bias = {token: self.bias.get(token, 0.0) for token in self.favoured}
         highest = max(bias.values(), default=0.0)
         favoured = {token: FAVOURED + added - highest for token, added in bias.items()}

@@ -104,7 +104,7 @@ P = TypeVar("P", EncodedExample, EncodedPair)
 def fill_packs(
     examples: Iterable[P], max_tokens: int, seed: int = 0
 ) -> tuple[list[list[P]], list[str]]:
-    """Shuffle by a seed, and fill packs of ``max_tokens``; return the ids of longer ones, too."""
+    """Return packs of at most ``max_tokens``, shuffled, and the ids of longer examples."""
     order = list(examples)
     packs, too_long, room = list[list[P]](), list[str](), 0
     for example in Random(seed).sample(order, len(order)):
@@ -125,7 +125,7 @@ def pack_pairs(
 ) -> list[PairPack]:  # fmt: skip
     """Encode and pack pairs; those that cannot be trained on are named on standard error.
 
-    Those are longer than a pack or the model's context, or changed by the tokenizer.
+    Those exceed a pack or the context, or the tokenizer changes them. InputError: none is left.
     """
     encoded, left_out = list[EncodedPair](), list[str]()
     for pair in pairs:

@@ -161,9 +161,9 @@ export class FieldList {
   }
 }
 
-// How likely the model holds a value; "look again" where that is little, or a limit cut the value.
+// How likely the model holds a value; "look again" where that is little; "unfinished" where a limit cut the value, or it cannot be read.
 function likely(name, { confidence, unfinished }) {
-  if (unfinished.includes(name)) return element("span", { class: "doubted" }, "cut by a limit");
+  if (unfinished.includes(name)) return element("span", { class: "doubted" }, "unfinished");
   const share = confidence[name] ?? null;
   if (share === null) return "not known";
   if (share >= LIKELY) return percent(share);
@@ -182,7 +182,7 @@ export function verdict(filled, other, numOther) {
   const times = `Behind the prompt, fields at once: ${ours.toFixed(2)} s. ${JSON_MODE}: ${theirs.toFixed(2)} s`;
   if (other.facts.cut_at !== null) return `${times}, cut by a limit at ${plural(other.facts.cut_at, "token")}: the times do not compare.`;
   const cut = filled.fields?.unfinished ?? [];
-  if (cut.length || filled.facts.cut_at !== null) return `${times}. A limit cut ${cut.map(visible).join(", ") || "fields"}: the times do not compare.`;
+  if (cut.length || filled.facts.cut_at !== null) return `${times}. Unfinished: ${cut.map(visible).join(", ") || "the answer"}. The times do not compare.`;
   const [ratio, count] = [theirs / ours, filled.threads.length - 1];
   const speed = ratio > ALIKE ? `${ratio.toFixed(1)} times as long` : ratio < 1 / ALIKE ? `${(1 / ratio).toFixed(1)} times as fast` : "no slower and no faster";
   return `${times}, ${speed}. ${numOther ? `${numOther} of ${plural(count, "value")} differ.` : "All values are the same."}`;
